@@ -1,0 +1,107 @@
+//! Sources of samples: [`Dataset`], and the ones that are ready-made.
+//!
+//! A data set knows how many samples it has and how to get one by its index. It knows nothing of batches, orders,
+//! workers or devices.
+
+mod adapters;
+mod tensors;
+
+pub use adapters::{FromFn, Map, from_fn};
+pub use tensors::{TensorDataset, TensorRows};
+
+use crate::error::BoxError;
+use crate::rng::SampleRng;
+use crate::sync::Arc;
+
+/// A source of samples that are got by their index, from several threads at once.
+///
+/// [`from_fn`] makes one from a function, [`Dataset::map`] changes the samples of another. `Vec`s of cloneable
+/// samples and `Arc`s of data sets are data sets too.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{BoxError, Dataset, SampleRng};
+///
+/// struct Squares;
+///
+/// impl Dataset for Squares {
+///     type Sample = (i64, f32);
+///
+///     fn len(&self) -> u64 {
+///         1_000
+///     }
+///
+///     fn get(&self, index: u64, _rng: &mut SampleRng) -> Result<(i64, f32), BoxError> {
+///         Ok((index as i64, (index * index) as f32))
+///     }
+/// }
+///
+/// let noisy = Squares.map(|(x, square), rng| Ok((x, square + rng.f32())));
+/// # assert_eq!(noisy.len(), 1_000);
+/// ```
+pub trait Dataset: Send + Sync + 'static {
+    /// What one index gives. Stacking them into batches needs [`Sample`](crate::Sample); a `collate_fn` takes anything.
+    type Sample: Send + 'static;
+
+    /// The number of samples.
+    fn len(&self) -> u64;
+
+    /// Whether there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gets the sample at `index`, below [`len`](Dataset::len). Random augmentation draws from `rng`, which is keyed by
+    /// seed, epoch and the sample's place in the epoch: it gives the same numbers whatever the number of workers.
+    ///
+    /// # Errors
+    ///
+    /// Any error: the loader reports it with the sample's index and [`describe`](Dataset::describe), in the place of
+    /// the sample's batch. A panic is caught and reported alike.
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
+
+    /// What an error should say of the sample: its path, say.
+    fn describe(&self, index: u64) -> Option<String> {
+        let _ = index;
+        None
+    }
+
+    /// Changes each sample by `f`, on the worker that loads it.
+    fn map<S, F>(self, f: F) -> Map<Self, F>
+    where
+        Self: Sized,
+        S: Send + 'static,
+        F: Fn(Self::Sample, &mut SampleRng) -> Result<S, BoxError> + Send + Sync + 'static,
+    {
+        Map::new(self, f)
+    }
+}
+
+impl<D: Dataset + ?Sized> Dataset for Arc<D> {
+    type Sample = D::Sample;
+
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
+        (**self).get(index, rng)
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        (**self).describe(index)
+    }
+}
+
+impl<S: Clone + Send + Sync + 'static> Dataset for Vec<S> {
+    type Sample = S;
+
+    fn len(&self) -> u64 {
+        self.as_slice().len() as u64
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<S, BoxError> {
+        Ok(self[index as usize].clone())
+    }
+}

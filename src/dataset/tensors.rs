@@ -1,0 +1,150 @@
+//! Tensors as a data set: sample i is row i of each.
+
+use super::Dataset;
+use crate::error::{BoxError, Error, Result};
+use crate::rng::SampleRng;
+use crate::tensor::{Element, Sample, Tensor};
+
+/// Tensors of as many rows, as a data set: sample i is row i of each, as a view, so getting it copies nothing.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Tensor, TensorDataset};
+///
+/// let images = Tensor::<u8>::zeros(&[60, 8, 8]);
+/// let labels = Tensor::from_vec((0..60).collect::<Vec<i64>>(), &[60])?;
+/// let loader = DataLoader::builder(TensorDataset::new((images, labels))?).batch_size(20).build()?;
+/// for batch in &loader {
+///     let (images, labels) = batch?;
+///     assert_eq!(images.shape()[..], [20, 8, 8]);
+///     assert_eq!(labels.shape()[..], [20]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TensorDataset<R> {
+    tensors: R,
+    rows: usize,
+}
+
+impl<R: TensorRows> TensorDataset<R> {
+    /// Makes a data set of one tensor, or of a tuple of up to eight.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if a tensor is a scalar, or if their first dimensions differ.
+    pub fn new(tensors: R) -> Result<TensorDataset<R>> {
+        let mut lengths = Vec::new();
+        tensors.lengths(&mut lengths);
+        let rows = match lengths.iter().position(Option::is_none) {
+            Some(scalar) => {
+                return Err(Error::option(
+                    "TensorDataset::new",
+                    format!("tensor {scalar} is a scalar and has no rows"),
+                ));
+            }
+            None => lengths[0].unwrap_or(0),
+        };
+        if let Some(other) = lengths.iter().position(|&length| length != Some(rows)) {
+            let reason = format!(
+                "tensor 0 has {rows} rows and tensor {other} has {}",
+                lengths[other].unwrap_or(0)
+            );
+            return Err(Error::option("TensorDataset::new", reason));
+        }
+        Ok(TensorDataset { tensors, rows })
+    }
+}
+
+impl<R: TensorRows> Dataset for TensorDataset<R> {
+    type Sample = R::Row;
+
+    fn len(&self) -> u64 {
+        self.rows as u64
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<R::Row, BoxError> {
+        Ok(self.tensors.row(index as usize))
+    }
+}
+
+/// What [`TensorDataset`] holds: a tensor, or a tuple of up to eight. It cannot be implemented elsewhere.
+pub trait TensorRows: Send + Sync + 'static + sealed::Sealed {
+    /// One row of each tensor.
+    type Row: Sample;
+
+    /// The lengths of the first dimensions; `None` for a scalar.
+    #[doc(hidden)]
+    fn lengths(&self, lengths: &mut Vec<Option<usize>>);
+
+    /// Row `index` of each tensor, as views.
+    #[doc(hidden)]
+    fn row(&self, index: usize) -> Self::Row;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<T: Element> sealed::Sealed for Tensor<T> {}
+
+impl<T: Element> TensorRows for Tensor<T> {
+    type Row = Tensor<T>;
+
+    fn lengths(&self, lengths: &mut Vec<Option<usize>>) {
+        lengths.push(self.shape().first().copied());
+    }
+
+    fn row(&self, index: usize) -> Tensor<T> {
+        Tensor::row(self, index)
+    }
+}
+
+macro_rules! tuples {
+    ($(($($name:ident $index:tt),+);)*) => {$(
+        impl<$($name: TensorRows),+> sealed::Sealed for ($($name,)+) {}
+
+        impl<$($name: TensorRows),+> TensorRows for ($($name,)+) {
+            type Row = ($($name::Row,)+);
+
+            fn lengths(&self, lengths: &mut Vec<Option<usize>>) {
+                $(self.$index.lengths(lengths);)+
+            }
+
+            fn row(&self, index: usize) -> Self::Row {
+                ($(self.$index.row(index),)+)
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A 0);
+    (A 0, B 1);
+    (A 0, B 1, C 2);
+    (A 0, B 1, C 2, D 3);
+    (A 0, B 1, C 2, D 3, E 4);
+    (A 0, B 1, C 2, D 3, E 4, F 5);
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_of_different_length_are_refused() {
+        let error = TensorDataset::new((Tensor::<u8>::zeros(&[3, 2]), Tensor::<i64>::zeros(&[4])))
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("tensor 0 has 3 rows and tensor 1 has 4"),
+            "{error}"
+        );
+        let error = TensorDataset::new(Tensor::<u8>::zeros(&[])).unwrap_err();
+        assert!(error.to_string().contains("scalar"), "{error}");
+    }
+}

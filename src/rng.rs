@@ -1,0 +1,184 @@
+//! The generator that a sample draws its augmentation from: keyed by what the sample is, never by who loads it.
+
+/// A small counter-based random generator, one for each sample of each epoch.
+///
+/// What it draws is a pure function of (seed, epoch, position in the epoch): it does not depend on the number of
+/// workers, on the rank, or on time. It is Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+/// easy as 1, 2, 3", SC 2011): the key is the seed, the counter holds epoch and position, so no two samples share a
+/// stream. It is not for cryptography.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::SampleRng;
+///
+/// let mut rng = SampleRng::new(17, 0, 3); // seed, epoch, position
+/// let flip = rng.bool(0.5);
+/// let scale = rng.range(0.08..1.0);
+/// let again = &mut SampleRng::new(17, 0, 3);
+/// assert_eq!((flip, scale), (again.bool(0.5), again.range(0.08..1.0)));
+/// ```
+#[derive(Debug, Clone)]
+pub struct SampleRng {
+    key: [u32; 2],
+    /// Words 2 and 3 of the counter name the stream; words 0 and 1 count its blocks.
+    stream: [u32; 2],
+    block: u64,
+    buffer: [u32; 4],
+    used: usize,
+}
+
+impl SampleRng {
+    /// Makes the generator of one sample: the one at `position` of the epoch's global order.
+    pub fn new(seed: u64, epoch: u64, position: u64) -> SampleRng {
+        // A stream's name has 64 bits: 44 for the position and 20 for the epoch, which folds around beyond that.
+        let stream = position ^ epoch.rotate_left(44);
+        SampleRng {
+            key: split(seed),
+            stream: split(stream),
+            block: 0,
+            buffer: [0; 4],
+            used: 4,
+        }
+    }
+
+    /// Draws 32 random bits.
+    pub fn next_u32(&mut self) -> u32 {
+        if self.used == 4 {
+            let [low, high] = split(self.block);
+            self.buffer = philox4x32([low, high, self.stream[0], self.stream[1]], self.key);
+            self.block += 1;
+            self.used = 0;
+        }
+        self.used += 1;
+        self.buffer[self.used - 1]
+    }
+
+    /// Draws 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        u64::from(self.next_u32()) | u64::from(self.next_u32()) << 32
+    }
+
+    /// Draws uniformly from [0, 1), in steps of 2⁻²⁴.
+    pub fn f32(&mut self) -> f32 {
+        (self.next_u32() >> 8) as f32 / (1 << 24) as f32
+    }
+
+    /// Draws uniformly from [0, 1), in steps of 2⁻⁵³.
+    pub fn f64(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Draws uniformly from the range: `start` can come up, `end` does not (but for rounding, where they are close).
+    pub fn range(&mut self, range: std::ops::Range<f64>) -> f64 {
+        range.start + (range.end - range.start) * self.f64()
+    }
+
+    /// Draws a whole number below `bound`, without bias.
+    ///
+    /// Lemire, "Fast random integer generation in an interval", 2019.
+    ///
+    /// # Panics
+    ///
+    /// If `bound` is 0: there is no number below it.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "there is no whole number below 0");
+        loop {
+            let product = u128::from(self.next_u64()) * u128::from(bound);
+            let low = product as u64;
+            if low >= bound || low >= bound.wrapping_neg() % bound {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+
+    /// Draws `true` with the given probability.
+    pub fn bool(&mut self, probability: f64) -> bool {
+        self.f64() < probability
+    }
+}
+
+fn split(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}
+
+/// One block of Philox4x32 with ten rounds.
+pub(crate) fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let product0 = u64::from(counter[0]) * 0xD251_1F53;
+        let product1 = u64::from(counter[2]) * 0xCD9E_8D57;
+        counter = [
+            (product1 >> 32) as u32 ^ counter[1] ^ key[0],
+            product1 as u32,
+            (product0 >> 32) as u32 ^ counter[3] ^ key[1],
+            product0 as u32,
+        ];
+        key = [
+            key[0].wrapping_add(0x9E37_79B9),
+            key[1].wrapping_add(0xBB67_AE85),
+        ];
+    }
+    counter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The known answers of the authors' own Random123 distribution (`kat_vectors`, philox4x32 10).
+    #[test]
+    fn philox_gives_its_authors_answers() {
+        assert_eq!(
+            philox4x32([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            philox4x32([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        assert_eq!(
+            philox4x32(
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0]
+            ),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn neighbours_draw_different_numbers() {
+        let draw = |seed, epoch, position| SampleRng::new(seed, epoch, position).next_u64();
+        let mut seen: Vec<u64> = Vec::new();
+        for seed in 0..4 {
+            for epoch in 0..4 {
+                seen.extend((0..64).map(|position| draw(seed, epoch, position)));
+            }
+        }
+        let drawn = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), drawn);
+    }
+
+    #[test]
+    fn below_reaches_every_number_and_none_beyond() {
+        let mut rng = SampleRng::new(1, 2, 3);
+        let mut counts = [0; 7];
+        for _ in 0..7_000 {
+            counts[rng.below(7) as usize] += 1;
+        }
+        assert!(
+            counts.iter().all(|count| (800..1200).contains(count)),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn fractions_lie_in_the_unit_interval_around_a_half() {
+        let mut rng = SampleRng::new(5, 0, 0);
+        let draws: Vec<f64> = (0..10_000).map(|_| rng.f64()).collect();
+        assert!(draws.iter().all(|x| (0.0..1.0).contains(x)));
+        let mean = draws.iter().sum::<f64>() / 10_000.0;
+        assert!((mean - 0.5).abs() < 0.02, "{mean}");
+    }
+}

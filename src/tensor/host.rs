@@ -1,0 +1,286 @@
+//! The host tensor.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::storage::VecStorage;
+use super::{DType, Element, Shape, Storage};
+use crate::error::ShapeError;
+use crate::sync::Arc;
+
+/// A tensor in host memory: dense, row-major, of any rank.
+///
+/// It holds its memory alone, or shares it with views ([`view`](Tensor::view), [`row`](Tensor::row)) and with
+/// transfers under way. Reading is always possible; writing only while nothing shares it
+/// ([`as_mut_slice`](Tensor::as_mut_slice)). There is no `Clone`: [`view`](Tensor::view) shares, [`to_vec`](Tensor::to_vec) copies.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::Tensor;
+///
+/// let mut tensor = Tensor::from_vec(vec![1, 2, 3, 4, 5, 6], &[2, 3])?;
+/// assert_eq!(tensor.row(1).as_slice(), [4, 5, 6]);
+///
+/// let view = tensor.view();
+/// assert!(tensor.as_mut_slice().is_none()); // shared with the view
+/// drop(view);
+/// tensor.as_mut_slice().unwrap()[0] = 7;
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+pub struct Tensor<T: Element> {
+    pointer: NonNull<T>,
+    shape: Shape,
+    elements: usize,
+    storage: Arc<dyn Storage>,
+}
+
+// SAFETY: a tensor reads memory that lives as long as `storage`, and writes it only while it is the only holder of
+// `storage` (*one owner per slab*): it is shared and sent as an `Arc<Vec<T>>` is, and `Element`s are `Send + Sync`.
+unsafe impl<T: Element> Send for Tensor<T> {}
+// SAFETY: as above; through `&self` there is only reading.
+unsafe impl<T: Element> Sync for Tensor<T> {}
+
+impl<T: Element> Tensor<T> {
+    /// Takes a vector as a tensor, without copying.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] if the shape does not have as many elements as the vector.
+    pub fn from_vec(vec: Vec<T>, shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
+        if Shape::elements(shape) != Some(vec.len()) {
+            return Err(ShapeError {
+                elements: vec.len(),
+                shape: shape.into(),
+            });
+        }
+        let elements = vec.len();
+        let (storage, pointer) = VecStorage::new(vec);
+        Ok(Tensor {
+            pointer,
+            shape: shape.into(),
+            elements,
+            storage: Arc::new(storage),
+        })
+    }
+
+    /// Copies a slice into a new tensor.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] if the shape does not have as many elements as the slice.
+    pub fn from_slice(slice: &[T], shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
+        Tensor::from_vec(slice.to_vec(), shape)
+    }
+
+    /// Makes a tensor of zeros in pageable memory.
+    ///
+    /// # Panics
+    ///
+    /// If the shape's number of elements does not fit an `usize`, or memory runs out.
+    pub fn zeros(shape: &[usize]) -> Tensor<T> {
+        #[allow(clippy::expect_used)] // the panic is documented
+        let elements = Shape::elements(shape).expect("the number of elements fits an usize");
+        let (storage, pointer) = VecStorage::new(vec![T::default(); elements]);
+        Tensor {
+            pointer,
+            shape: shape.into(),
+            elements,
+            storage: Arc::new(storage),
+        }
+    }
+
+    /// Makes a tensor over memory that `storage` owns.
+    ///
+    /// # Safety
+    ///
+    /// From `pointer` on, as many initialized and aligned elements as the shape has must lie in memory that `storage`
+    /// keeps alive and in place, and that nobody else writes while an `Arc` of this `storage` exists.
+    pub(crate) unsafe fn from_raw(
+        pointer: NonNull<T>,
+        shape: Shape,
+        storage: Arc<dyn Storage>,
+    ) -> Tensor<T> {
+        let elements = shape.iter().product();
+        Tensor {
+            pointer,
+            shape,
+            elements,
+            storage,
+        }
+    }
+
+    /// The lengths of the dimensions, outermost first.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.elements
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.elements == 0
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    /// The size of all elements in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.elements * size_of::<T>()
+    }
+
+    /// Whether the elements lie in page-locked memory, from which copies to a device are asynchronous.
+    ///
+    /// On the CPU device it means "from the ring": there the system need not have locked the pages.
+    pub fn is_pinned(&self) -> bool {
+        self.storage.is_pinned()
+    }
+
+    /// The elements, row-major.
+    pub fn as_slice(&self) -> &[T] {
+        // SAFETY: `from_raw`'s contract: the elements are there, initialized, and unwritten while `storage` is held
+        // by others; `as_mut_slice` borrows `self` exclusively (*one owner per slab*).
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.elements) }
+    }
+
+    /// The elements for writing, row-major; `None` while a view or a transfer shares the memory.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
+        Arc::get_mut(&mut self.storage)?;
+        // SAFETY: this tensor is the only holder of its memory, and is itself borrowed exclusively: nobody reads or
+        // writes it meanwhile (*one owner per slab*, *no access while in flight*).
+        Some(unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.elements) })
+    }
+
+    /// Shares the memory: another tensor over the same elements. Neither can be written while both exist.
+    pub fn view(&self) -> Tensor<T> {
+        Tensor {
+            pointer: self.pointer,
+            shape: self.shape.clone(),
+            elements: self.elements,
+            storage: Arc::clone(&self.storage),
+        }
+    }
+
+    /// Shares one row: the elements at `index` of the first dimension, in the shape of the others.
+    ///
+    /// # Panics
+    ///
+    /// If the tensor is a scalar, or `index` is not below the first dimension's length.
+    pub fn row(&self, index: usize) -> Tensor<T> {
+        let Some((&rows, row)) = self.shape.split_first() else {
+            panic!("a scalar has no rows");
+        };
+        assert!(index < rows, "row {index} of a tensor of {rows} rows");
+        let shape = Shape::from(row);
+        let elements: usize = shape.iter().product();
+        Tensor {
+            // SAFETY: `index < rows`, so the row lies inside of the tensor's elements (*layouts are in bounds*).
+            pointer: unsafe { self.pointer.add(index * elements) },
+            shape,
+            elements,
+            storage: Arc::clone(&self.storage),
+        }
+    }
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] if the shape has another number of elements.
+    pub fn reshape(self, shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
+        if Shape::elements(shape) != Some(self.elements) {
+            return Err(ShapeError {
+                elements: self.elements,
+                shape: shape.into(),
+            });
+        }
+        Ok(Tensor {
+            shape: shape.into(),
+            ..self
+        })
+    }
+
+    /// Copies the elements out.
+    pub fn to_vec(&self) -> Vec<T> {
+        self.as_slice().to_vec()
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.pointer.as_ptr()
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// How many others hold the memory.
+    pub(crate) fn sharers(&self) -> usize {
+        Arc::strong_count(&self.storage) - 1
+    }
+}
+
+impl<T: Element> fmt::Debug for Tensor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tensor")
+            .field("dtype", &T::DTYPE)
+            .field("shape", &self.shape)
+            .field("is_pinned", &self.is_pinned())
+            .finish()
+    }
+}
+
+impl<T: Element> PartialEq for Tensor<T> {
+    fn eq(&self, other: &Tensor<T>) -> bool {
+        self.shape == other.shape && self.as_slice() == other.as_slice()
+    }
+}
+
+impl<T: Element> From<Vec<T>> for Tensor<T> {
+    /// Takes a vector as a tensor of rank 1, without copying.
+    fn from(vec: Vec<T>) -> Tensor<T> {
+        let elements = vec.len();
+        let (storage, pointer) = VecStorage::new(vec);
+        Tensor {
+            pointer,
+            shape: [elements].as_slice().into(),
+            elements,
+            storage: Arc::new(storage),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_that_does_not_fit_is_refused() {
+        let error = Tensor::from_vec(vec![0u8; 5], &[2, 3]).unwrap_err();
+        assert_eq!(error.to_string(), "5 elements do not make the shape [2, 3]");
+        assert!(Tensor::<u8>::from_vec(Vec::new(), &[usize::MAX, 2]).is_err());
+    }
+
+    #[test]
+    fn a_view_outlives_its_tensor_and_stops_writes() {
+        let mut tensor = Tensor::from_vec((0..12).collect::<Vec<i32>>(), &[3, 4]).unwrap();
+        let row = tensor.row(2);
+        assert!(tensor.as_mut_slice().is_none());
+        assert_eq!(tensor.sharers(), 1);
+        drop(tensor);
+        assert_eq!(row.as_slice(), [8, 9, 10, 11]);
+    }
+
+    #[test]
+    fn empty_and_scalar_tensors_are_tensors() {
+        let empty = Tensor::<f32>::zeros(&[0, 7]);
+        assert!(empty.is_empty() && empty.as_slice().is_empty());
+        let scalar = Tensor::from_vec(vec![4.0f64], &[]).unwrap();
+        assert_eq!((scalar.len(), scalar.shape().len()), (1, 0));
+    }
+}

@@ -1,0 +1,21 @@
+//! Host tensors, and how the rows of a batch come to lie in one slab.
+//!
+//! A [`Tensor`] is dense and row-major, over memory that something else owns: a `Vec`, a slab of the ring, registered
+//! memory ([`Storage`]). A batch is planned as a [`Layout`] of [`Field`]s, filled by [`Row`]s, possibly by several
+//! threads at once, and taken out of [`Filled`] as tensors. [`Sample`] is what ties the three together.
+
+mod element;
+mod host;
+mod layout;
+mod sample;
+mod shape;
+mod storage;
+
+pub use element::{DType, Element};
+pub use host::Tensor;
+pub use layout::{Field, Filled, Layout, Row};
+pub use sample::{Host, Sample};
+pub use shape::Shape;
+
+pub(crate) use layout::ALIGNMENT;
+pub(crate) use storage::{Lease, Storage};

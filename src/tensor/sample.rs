@@ -1,0 +1,263 @@
+//! Samples: what a data set gives, and how many of them make a batch.
+
+use std::path::PathBuf;
+
+use super::{Element, Field, Filled, Layout, Row, Tensor};
+use crate::error::CollateError;
+
+/// Something that can be collated: many samples make one batch.
+///
+/// Scalars, arrays, vectors of numbers and tensors become tensors with one dimension more; strings and paths stay on
+/// the host as a `Vec`; tuples of up to eight, and structs with `#[derive(pinfeed::Sample)]`, become batches with the
+/// same parts. [`Host`] keeps any other value on the host.
+///
+/// | sample | batch |
+/// | --- | --- |
+/// | `f32`, `i64`, any [`Element`] | `Tensor` of shape `[n]` |
+/// | `bool` | `Tensor<u8>` of shape `[n]`, 0 or 1 |
+/// | `[T; N]`, `Vec<T>` | `Tensor<T>` of shape `[n, N]` |
+/// | `Tensor<T>` | `Tensor<T>` of shape `[n, shape..]` |
+/// | `String`, `PathBuf`, `Host<X>` | `Vec<String>`, `Vec<PathBuf>`, `Vec<X>` |
+/// | `(A, B, ..)` | `(A::Batch, B::Batch, ..)` |
+///
+/// # Own implementations
+///
+/// A batch is *planned* (which fields, of what shape), its rows are *filled*, by several threads at once, and it is
+/// *finished*. A sample may be lazy: an undecoded image decodes into its row.
+#[diagnostic::on_unimplemented(
+    message = "samples of type `{Self}` cannot be collated into a batch",
+    label = "the data set's samples are `{Self}`",
+    note = "numbers, bool, arrays, Vec of numbers, Tensor, String, tuples of these, and structs with #[derive(pinfeed::Sample)] can",
+    note = "wrap a value in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
+)]
+pub trait Sample: Send + Sized + 'static {
+    /// What the samples become.
+    type Batch: Send + 'static;
+    /// The batch's fields, as [`plan`](Sample::plan) laid them out.
+    type Plan: Send + Sync + 'static;
+    /// What is left of a sample when its row is filled: `()`, or what stays on the host.
+    type Rest: Send + 'static;
+    /// Whether one sample tells the layout of the whole batch. If not, the batch is planned from all of its samples.
+    const ALIKE: bool = true;
+
+    /// Lays out the fields of a batch, from its first sample ([`ALIKE`](Sample::ALIKE)) or from all of them.
+    ///
+    /// # Errors
+    ///
+    /// Whatever makes a batch impossible.
+    fn plan<'a>(
+        samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Self::Plan, CollateError>;
+
+    /// Writes one sample into its row: every field of the plan.
+    ///
+    /// # Errors
+    ///
+    /// Whatever makes the sample not fit its batch.
+    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<Self::Rest, CollateError>;
+
+    /// Makes the batch out of the filled fields and what was left of the samples, in their order.
+    fn finish(plan: Self::Plan, rest: Vec<Self::Rest>, filled: &mut Filled) -> Self::Batch;
+}
+
+macro_rules! scalars {
+    ($($type:ty),*) => {$(
+        impl Sample for $type {
+            type Batch = Tensor<$type>;
+            type Plan = Field<$type>;
+            type Rest = ();
+
+            fn plan<'a>(
+                _: impl Iterator<Item = &'a Self> + Clone,
+                layout: &mut Layout,
+            ) -> Result<Self::Plan, CollateError> {
+                layout.field(&[])
+            }
+
+            fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
+                row.slice_mut(plan)?[0] = self;
+                Ok(())
+            }
+
+            fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
+                filled.take(plan)
+            }
+        }
+    )*};
+}
+
+scalars!(
+    u8,
+    i8,
+    i16,
+    u16,
+    i32,
+    u32,
+    i64,
+    half::f16,
+    half::bf16,
+    f32,
+    f64
+);
+
+impl Sample for bool {
+    type Batch = Tensor<u8>;
+    type Plan = Field<u8>;
+    type Rest = ();
+
+    fn plan<'a>(
+        _: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<u8>, CollateError> {
+        layout.field(&[])
+    }
+
+    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
+        u8::from(self).fill(plan, row)
+    }
+
+    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
+        filled.take(plan)
+    }
+}
+
+impl<T: Element, const N: usize> Sample for [T; N] {
+    type Batch = Tensor<T>;
+    type Plan = Field<T>;
+    type Rest = ();
+
+    fn plan<'a>(
+        _: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<T>, CollateError> {
+        layout.field(&[N])
+    }
+
+    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
+        row.write(plan, &self)
+    }
+
+    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
+        filled.take(plan)
+    }
+}
+
+impl<T: Element> Sample for Vec<T> {
+    type Batch = Tensor<T>;
+    type Plan = Field<T>;
+    type Rest = ();
+
+    fn plan<'a>(
+        mut samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<T>, CollateError> {
+        layout.field(&[samples.next().map_or(0, Vec::len)])
+    }
+
+    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
+        row.write(plan, &self)
+    }
+
+    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
+        filled.take(plan)
+    }
+}
+
+impl<T: Element> Sample for Tensor<T> {
+    type Batch = Tensor<T>;
+    type Plan = Field<T>;
+    type Rest = ();
+
+    fn plan<'a>(
+        mut samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<T>, CollateError> {
+        layout.field(samples.next().map_or(&[], |sample| sample.shape()))
+    }
+
+    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
+        row.take(plan, self)
+    }
+
+    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
+        filled.take(plan)
+    }
+}
+
+/// A value that stays on the host: in the batch, a `Vec` of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Host<X>(pub X);
+
+macro_rules! stays_on_the_host {
+    ($([$($generics:tt)*] $sample:ty => $value:ty, $into:expr;)*) => {$(
+        impl<$($generics)*> Sample for $sample {
+            type Batch = Vec<$value>;
+            type Plan = ();
+            type Rest = $value;
+
+            fn plan<'a>(_: impl Iterator<Item = &'a Self> + Clone, _: &mut Layout) -> Result<(), CollateError> {
+                Ok(())
+            }
+
+            fn fill(self, (): &(), _: &mut Row<'_>) -> Result<$value, CollateError> {
+                Ok($into(self))
+            }
+
+            fn finish((): (), rest: Vec<$value>, _: &mut Filled) -> Vec<$value> {
+                rest
+            }
+        }
+    )*};
+}
+
+stays_on_the_host! {
+    [] String => String, std::convert::identity;
+    [] PathBuf => PathBuf, std::convert::identity;
+    [] &'static str => &'static str, std::convert::identity;
+    [X: Send + 'static] Host<X> => X, |host: Host<X>| host.0;
+}
+
+macro_rules! tuples {
+    ($(($($name:ident $index:tt $label:literal),+);)*) => {$(
+        impl<$($name: Sample),+> Sample for ($($name,)+) {
+            type Batch = ($($name::Batch,)+);
+            type Plan = ($($name::Plan,)+);
+            type Rest = ($($name::Rest,)+);
+            const ALIKE: bool = $($name::ALIKE)&&+;
+
+            fn plan<'a>(
+                samples: impl Iterator<Item = &'a Self> + Clone,
+                layout: &mut Layout,
+            ) -> Result<Self::Plan, CollateError> {
+                Ok(($(
+                    layout.named($label, |layout| $name::plan(samples.clone().map(|sample| &sample.$index), layout))?,
+                )+))
+            }
+
+            fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<Self::Rest, CollateError> {
+                Ok(($(self.$index.fill(&plan.$index, row)?,)+))
+            }
+
+            fn finish(plan: Self::Plan, rest: Vec<Self::Rest>, filled: &mut Filled) -> Self::Batch {
+                // One vector for each part; where a part's rest is `()`, its vector costs nothing.
+                let mut parts = ($(Vec::<$name::Rest>::with_capacity(rest.len()),)+);
+                for rest in rest {
+                    $(parts.$index.push(rest.$index);)+
+                }
+                ($($name::finish(plan.$index, parts.$index, filled),)+)
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A 0 "0");
+    (A 0 "0", B 1 "1");
+    (A 0 "0", B 1 "1", C 2 "2");
+    (A 0 "0", B 1 "1", C 2 "2", D 3 "3");
+    (A 0 "0", B 1 "1", C 2 "2", D 3 "3", E 4 "4");
+    (A 0 "0", B 1 "1", C 2 "2", D 3 "3", E 4 "4", F 5 "5");
+    (A 0 "0", B 1 "1", C 2 "2", D 3 "3", E 4 "4", F 5 "5", G 6 "6");
+    (A 0 "0", B 1 "1", C 2 "2", D 3 "3", E 4 "4", F 5 "5", G 6 "6", H 7 "7");
+}

@@ -1,0 +1,69 @@
+//! What owns the memory under a host tensor.
+
+use crate::sync::Arc;
+
+/// An owner of host memory. The memory stays where it is, and stays allocated, for as long as the owner lives.
+///
+/// Each unique piece (a whole `Vec`, one field of a slab) has an `Arc` of its own: whoever holds the only one may
+/// write the piece, and several may read (invariant *one owner per slab* in docs/SAFETY.md).
+pub(crate) trait Storage: Send + Sync {
+    /// Whether the memory is page-locked (on the CPU device: from the ring).
+    fn is_pinned(&self) -> bool;
+
+    /// Names the allocation that the memory lies in, where neighbouring pieces may be copied in one go.
+    fn slab(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// A field's own hold on the slab that it lies in.
+pub(crate) struct Lease(pub(crate) Arc<dyn Storage>);
+
+impl Storage for Lease {
+    fn is_pinned(&self) -> bool {
+        self.0.is_pinned()
+    }
+
+    fn slab(&self) -> Option<usize> {
+        Some(Arc::as_ptr(&self.0).cast::<()>() as usize)
+    }
+}
+
+/// A `Vec` taken apart, so that its memory can be reached through plain pointers.
+pub(super) struct VecStorage<T> {
+    pointer: *mut T,
+    length: usize,
+    capacity: usize,
+}
+
+impl<T> VecStorage<T> {
+    pub(super) fn new(vec: Vec<T>) -> (VecStorage<T>, std::ptr::NonNull<T>) {
+        let mut vec = std::mem::ManuallyDrop::new(vec);
+        let storage = VecStorage {
+            pointer: vec.as_mut_ptr(),
+            length: vec.len(),
+            capacity: vec.capacity(),
+        };
+        // SAFETY: a `Vec`'s pointer is never null.
+        let pointer = unsafe { std::ptr::NonNull::new_unchecked(storage.pointer) };
+        (storage, pointer)
+    }
+}
+
+impl<T> Drop for VecStorage<T> {
+    fn drop(&mut self) {
+        // SAFETY: the three parts are those of one `Vec`, which was not dropped (*one owner per slab*).
+        drop(unsafe { Vec::from_raw_parts(self.pointer, self.length, self.capacity) });
+    }
+}
+
+// SAFETY: it is a `Vec<T>` by other means, which is `Send` where `T` is.
+unsafe impl<T: Send> Send for VecStorage<T> {}
+// SAFETY: likewise `Sync`; the storage itself never touches the elements.
+unsafe impl<T: Sync> Sync for VecStorage<T> {}
+
+impl<T: Send + Sync> Storage for VecStorage<T> {
+    fn is_pinned(&self) -> bool {
+        false
+    }
+}
