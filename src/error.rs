@@ -32,16 +32,8 @@ pub enum Error {
     SamplePanicked(SampleId, String),
 
     /// A sample does not fit into its batch.
-    #[error("{sample} does not fit into its batch{}", Planner(.planned_from))]
-    Collate {
-        /// The sample that does not fit.
-        sample: SampleId,
-        /// The sample that the batch's layout was planned from, if it is another one.
-        planned_from: Option<SampleId>,
-        /// What does not fit.
-        #[source]
-        source: CollateError,
-    },
+    #[error(transparent)]
+    Collate(Box<Misfit>),
 
     /// The `collate_fn` returned an error.
     #[error("collate_fn failed on batch {batch} of epoch {epoch}")]
@@ -150,8 +142,8 @@ pub enum Error {
 
     /// The device pool's budget is held by tensors that are alive.
     #[error(
-        "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}: {held_tensors} \
-         device tensors hold {held_bytes}. Drop batches that are done with, or raise the budget \
+        "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}: {held_blocks} \
+         blocks that are alive hold {held_bytes}. Drop batches that are done with, or raise the budget \
          (Device::set_device_budget_bytes)"
     )]
     DeviceBudget {
@@ -161,8 +153,8 @@ pub enum Error {
         budget_bytes: usize,
         /// What device tensors that are alive hold.
         held_bytes: usize,
-        /// How many of them there are.
-        held_tensors: usize,
+        /// How many blocks that is: one for each upload that is alive.
+        held_blocks: usize,
     },
 
     /// Page-locked memory was demanded, and there was none.
@@ -252,6 +244,20 @@ impl fmt::Display for SampleId {
             self.row, self.batch, self.epoch
         )
     }
+}
+
+/// A sample does not fit into its batch.
+#[derive(Debug, thiserror::Error)]
+#[error("{sample} does not fit into its batch{}", Planner(planned_from))]
+#[non_exhaustive]
+pub struct Misfit {
+    /// The sample that does not fit.
+    pub sample: SampleId,
+    /// The sample that the batch's layout was planned from, if it is another one.
+    pub planned_from: Option<SampleId>,
+    /// What does not fit.
+    #[source]
+    pub source: CollateError,
 }
 
 /// The sample that the layout came from, as the end of a sentence.
@@ -379,7 +385,7 @@ mod tests {
             epoch: 1,
             description: Some(format!("train/cat/{index}.jpg")),
         };
-        let error = Error::Collate {
+        let error = Error::Collate(Box::new(Misfit {
             sample: sample(17, 3),
             planned_from: Some(sample(9, 0)),
             source: CollateError::Shape {
@@ -387,7 +393,7 @@ mod tests {
                 expected: [224, 224, 3].as_slice().into(),
                 found: [200, 224, 3].as_slice().into(),
             },
-        };
+        }));
         assert_eq!(
             error.to_string(),
             "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \

@@ -2,9 +2,9 @@
 //! their place without touching the protocols.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-pub(crate) use std::sync::{Arc, OnceLock, Weak};
+pub(crate) use std::sync::{Arc, OnceLock};
 
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(crate) use parking_lot::{Condvar, Mutex};
 
 /// A counter that threads can sleep on: whoever changes something that others wait for calls [`Signal::notify`].
 ///

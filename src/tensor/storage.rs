@@ -1,5 +1,6 @@
 //! What owns the memory under a host tensor.
 
+use crate::meter::Meter;
 use crate::sync::Arc;
 
 /// An owner of host memory. The memory stays where it is, and stays allocated, for as long as the owner lives.
@@ -14,6 +15,11 @@ pub(crate) trait Storage: Send + Sync {
     fn slab(&self) -> Option<usize> {
         None
     }
+
+    /// The meter of the epoch that the memory was filled for.
+    fn meter(&self) -> Option<&Arc<Meter>> {
+        None
+    }
 }
 
 /// A field's own hold on the slab that it lies in.
@@ -26,6 +32,10 @@ impl Storage for Lease {
 
     fn slab(&self) -> Option<usize> {
         Some(Arc::as_ptr(&self.0).cast::<()>() as usize)
+    }
+
+    fn meter(&self) -> Option<&Arc<Meter>> {
+        self.0.meter()
     }
 }
 

@@ -1,0 +1,87 @@
+//! The arena: where a `collate_fn` gets memory for its tensors.
+
+use crate::device::Slab;
+use crate::error::ShapeError;
+use crate::sync::Arc;
+use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
+
+/// Gives a `collate_fn` tensors that lie in the batch's slab: with `pin_memory` they are page-locked from the start.
+///
+/// The slab is as large as the largest batch so far needed. What does not fit (the first batch, or a larger one) lies
+/// in pageable memory, and the pin thread copies it.
+#[derive(Debug)]
+pub struct Arena {
+    slab: Option<Arc<Slab>>,
+    used_bytes: usize,
+    wanted_bytes: usize,
+}
+
+impl Arena {
+    pub(super) fn new(slab: Option<Slab>) -> Arena {
+        Arena {
+            slab: slab.map(Arc::new),
+            used_bytes: 0,
+            wanted_bytes: 0,
+        }
+    }
+
+    /// A new tensor of zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] if the shape has more elements than memory can hold.
+    pub fn zeros<T: Element>(&mut self, shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
+        let bytes = Shape::elements(shape)
+            .and_then(|elements| elements.checked_mul(size_of::<T>()))
+            .filter(|&bytes| bytes <= isize::MAX as usize / 2)
+            .ok_or_else(|| ShapeError {
+                elements: 0,
+                shape: shape.into(),
+            })?;
+        self.wanted_bytes = self.wanted_bytes.next_multiple_of(ALIGNMENT) + bytes;
+        let start = self.used_bytes.next_multiple_of(ALIGNMENT);
+        match &self.slab {
+            Some(slab) if start + bytes <= slab.capacity() => {
+                self.used_bytes = start + bytes;
+                // SAFETY: the range lies inside of the slab (*layouts are in bounds and aligned*).
+                let base = unsafe { slab.base().add(start) };
+                // SAFETY: it was handed to nobody else: `used_bytes` only grows (*one owner per slab*).
+                unsafe { std::ptr::write_bytes(base.as_ptr(), 0, bytes) };
+                let lease = Arc::new(Lease(Arc::clone(slab) as Arc<dyn Storage>));
+                // SAFETY: the elements are zeros, aligned, and `lease` is the only way to them.
+                Ok(unsafe { Tensor::from_raw(base.cast(), shape.into(), lease) })
+            }
+            _ => Ok(Tensor::zeros(shape)),
+        }
+    }
+
+    /// A new tensor with the rows of others, stacked: each of the shape of the first.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] if the rows' shapes differ.
+    pub fn stack<T: Element>(&mut self, rows: &[Tensor<T>]) -> Result<Tensor<T>, ShapeError> {
+        let row_shape = rows
+            .first()
+            .map_or(Shape::default(), |row| row.shape().clone());
+        if let Some(other) = rows.iter().find(|row| row.shape() != &row_shape) {
+            return Err(ShapeError {
+                elements: other.len(),
+                shape: row_shape,
+            });
+        }
+        let mut stacked = self.zeros(&Shape::batched(rows.len(), &row_shape))?;
+        if let Some(elements) = stacked.as_mut_slice() {
+            let row_elements = row_shape.iter().product::<usize>();
+            for (target, row) in elements.chunks_exact_mut(row_elements.max(1)).zip(rows) {
+                target.copy_from_slice(row.as_slice());
+            }
+        }
+        Ok(stacked)
+    }
+
+    /// How many bytes a slab would need for everything that was asked for.
+    pub(super) fn wanted_bytes(&self) -> usize {
+        self.wanted_bytes
+    }
+}

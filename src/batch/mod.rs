@@ -1,0 +1,141 @@
+//! Batches: what a loader gives, and how they get to a device.
+
+mod arena;
+mod collate;
+mod relocation;
+
+pub use arena::Arena;
+pub use collate::{Collate, CollateFn, Stack};
+pub(crate) use collate::{Failure, Request, Table};
+pub use relocation::Relocation;
+pub(crate) use relocation::relocated_bytes;
+
+use crate::device::{Device, DeviceTensor, Tensors, Upload};
+use crate::error::Result;
+use crate::tensor::{Element, Tensor};
+
+/// What a loader gives: tensors, values that stay on the host, and tuples and structs of these.
+///
+/// [`Tensor`], `Vec` (which stays on the host), tuples of up to eight and the batches that
+/// `#[derive(pinfeed::Sample)]` makes are batches. A type of one's own lists its parts in the same order in each of
+/// the three methods.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a batch",
+    label = "not a batch",
+    note = "batches are made of pinfeed::Tensor, Vec (which stays on the host), tuples of these, and what #[derive(pinfeed::Sample)] makes"
+)]
+pub trait Batch: Sized + Send + 'static {
+    /// The same batch on a device.
+    type OnDevice: Send + 'static;
+
+    /// Shows each host tensor of the batch, in a fixed order.
+    fn tensors(&self, visit: &mut Tensors<'_>);
+
+    /// Moves each host tensor into the slab, in the order of [`tensors`](Batch::tensors).
+    fn relocate(self, slab: &mut Relocation) -> Self;
+
+    /// Takes each host tensor into the upload, in the order of [`tensors`](Batch::tensors).
+    fn upload(self, upload: &mut Upload) -> Self::OnDevice;
+
+    /// Moves the batch to the device. Its host memory is used again when the copy is done.
+    ///
+    /// Tensors that lie in one slab travel in one copy; all of them are behind one event.
+    ///
+    /// # Synchronization
+    ///
+    /// With `non_blocking` the call returns at once, and the device tensors are guarded by the copy's event:
+    /// [`DeviceTensor::on`] makes a stream wait for it. Without, it blocks until the copy is done. From pageable
+    /// memory ([`Tensor::is_pinned`] is false) the driver copies through a buffer of its own: the call then blocks
+    /// until the source is read, whatever `non_blocking` says, and does not overlap with other work.
+    ///
+    /// If the pool's budget is used up by tensors that were dropped but whose kernels have not run yet, the call
+    /// waits for the oldest of those.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceBudget`](crate::Error::DeviceBudget) if live device tensors hold the whole budget,
+    /// [`Device`](crate::Error::Device) if the device failed.
+    fn to_device(self, device: &Device, non_blocking: bool) -> Result<Self::OnDevice> {
+        let mut tensors = Tensors::default();
+        self.tensors(&mut tensors);
+        let mut upload = Upload::start(device, tensors)?;
+        let on_device = self.upload(&mut upload);
+        if !non_blocking {
+            upload.wait()?;
+        }
+        Ok(on_device)
+    }
+}
+
+impl<T: Element> Batch for Tensor<T> {
+    type OnDevice = DeviceTensor<T>;
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        visit.add(self);
+    }
+
+    fn relocate(self, slab: &mut Relocation) -> Self {
+        slab.tensor(self)
+    }
+
+    fn upload(self, upload: &mut Upload) -> DeviceTensor<T> {
+        upload.tensor(self)
+    }
+}
+
+/// Values that stay on the host.
+impl<X: Send + 'static> Batch for Vec<X> {
+    type OnDevice = Vec<X>;
+
+    fn tensors(&self, _: &mut Tensors<'_>) {}
+
+    fn relocate(self, _: &mut Relocation) -> Self {
+        self
+    }
+
+    fn upload(self, _: &mut Upload) -> Vec<X> {
+        self
+    }
+}
+
+/// Nothing.
+impl Batch for () {
+    type OnDevice = ();
+
+    fn tensors(&self, _: &mut Tensors<'_>) {}
+
+    fn relocate(self, _: &mut Relocation) -> Self {}
+
+    fn upload(self, _: &mut Upload) {}
+}
+
+macro_rules! tuples {
+    ($(($($name:ident $index:tt),+);)*) => {$(
+        impl<$($name: Batch),+> Batch for ($($name,)+) {
+            type OnDevice = ($($name::OnDevice,)+);
+
+            fn tensors(&self, visit: &mut Tensors<'_>) {
+                $(self.$index.tensors(visit);)+
+            }
+
+            fn relocate(self, slab: &mut Relocation) -> Self {
+                ($(self.$index.relocate(slab),)+)
+            }
+
+            fn upload(self, upload: &mut Upload) -> Self::OnDevice {
+                ($(self.$index.upload(upload),)+)
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A 0);
+    (A 0, B 1);
+    (A 0, B 1, C 2);
+    (A 0, B 1, C 2, D 3);
+    (A 0, B 1, C 2, D 3, E 4);
+    (A 0, B 1, C 2, D 3, E 4, F 5);
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+}

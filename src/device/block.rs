@@ -1,0 +1,344 @@
+//! Device memory with its users: who may still touch it, as events.
+
+use super::DeviceInner;
+use super::flights::Timing;
+use super::pool::Memory;
+use super::stream::Stream;
+use crate::driver::RawEvent;
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use crate::sync::{Arc, Mutex};
+
+/// A block of the device pool, shared by the tensors that lie in it.
+pub(crate) struct DeviceBlock {
+    memory: Memory,
+    device: Arc<DeviceInner>,
+    /// The events behind which the memory is free: the tensors that are gone left them here.
+    pending: Mutex<Vec<RawEvent>>,
+    leaked: crate::sync::AtomicBool,
+    span: Mutex<Span>,
+}
+
+/// From the first loan of a batch to its last, on the consumer's stream.
+#[derive(Default)]
+struct Span {
+    meter: Option<Arc<Meter>>,
+    first: Option<RawEvent>,
+    last: Option<RawEvent>,
+}
+
+impl DeviceBlock {
+    pub(super) fn take(
+        device: &Arc<DeviceInner>,
+        bytes: usize,
+        meter: Option<Arc<Meter>>,
+    ) -> Result<DeviceBlock> {
+        Ok(DeviceBlock {
+            memory: device.pool.take(bytes)?,
+            device: Arc::clone(device),
+            pending: Mutex::default(),
+            leaked: false.into(),
+            span: Mutex::new(Span {
+                meter,
+                ..Span::default()
+            }),
+        })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.memory.address
+    }
+
+    pub(super) fn device(&self) -> &Arc<DeviceInner> {
+        &self.device
+    }
+
+    /// Adds events behind which the memory is free.
+    pub(super) fn free_behind(&self, events: impl IntoIterator<Item = RawEvent>) {
+        self.pending.lock().extend(events);
+    }
+
+    /// Never hands the memory out again: nobody can say when its last user is done.
+    pub(super) fn leak(&self) {
+        self.leaked.store(true, crate::sync::Ordering::Relaxed);
+    }
+
+    /// Marks the start of the batch's processing, at its first loan.
+    fn begin(&self, stream: &Stream) -> Result<()> {
+        let mut span = self.span.lock();
+        if span.meter.is_some() && span.first.is_none() {
+            span.first = Some(self.device.driver.record(stream.raw(), true)?);
+        }
+        Ok(())
+    }
+
+    /// Whether loans should end with a timed event.
+    fn is_timed(&self) -> bool {
+        self.span.lock().meter.is_some()
+    }
+
+    fn end(&self, event: &RawEvent) {
+        self.span.lock().last = Some(event.clone());
+    }
+}
+
+impl Drop for DeviceBlock {
+    fn drop(&mut self) {
+        let span = std::mem::take(self.span.get_mut());
+        if let (Some(meter), Some(start), Some(end)) = (span.meter, span.first, span.last) {
+            self.device.measure(Timing {
+                start,
+                end,
+                meter,
+                sum: |meter, elapsed| {
+                    meter.processed.add(1);
+                    meter.processing_ns.add(elapsed);
+                },
+            });
+        }
+        let memory = Memory {
+            address: self.memory.address,
+            capacity: self.memory.capacity,
+        };
+        if *self.leaked.get_mut() {
+            self.device.pool.leak(&memory);
+        } else {
+            self.device
+                .pool
+                .put(memory, std::mem::take(self.pending.get_mut()));
+        }
+    }
+}
+
+/// The users of one tensor's memory: its last writer, and the readers since.
+///
+/// A loan is entered when it is *made*. A loan that was forgotten is still open when the tensor goes, or when it is
+/// next borrowed exclusively: then nobody can hold it any more, and an event behind the stream's work so far ends it.
+pub(super) struct Uses {
+    block: Arc<DeviceBlock>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    write: Option<Use>,
+    reads: Vec<Use>,
+    next: u64,
+}
+
+struct Use {
+    id: u64,
+    progress: Progress,
+}
+
+enum Progress {
+    /// A loan on this stream is open: its kernels are still being launched.
+    Open(Stream),
+    /// All work of the use is in front of this event.
+    Closed(RawEvent),
+}
+
+impl Uses {
+    /// The memory was last written by what `written` waits for.
+    pub(super) fn new(block: Arc<DeviceBlock>, written: Option<RawEvent>) -> Uses {
+        Uses {
+            block,
+            state: Mutex::new(State {
+                write: written.map(|event| Use {
+                    id: 0,
+                    progress: Progress::Closed(event),
+                }),
+                reads: Vec::new(),
+                next: 1,
+            }),
+        }
+    }
+
+    pub(super) fn block(&self) -> &Arc<DeviceBlock> {
+        &self.block
+    }
+
+    fn device(&self) -> &DeviceInner {
+        &self.block.device
+    }
+
+    /// Makes the stream wait for the last writer, and enters a reader on it.
+    pub(super) fn begin_read(&self, stream: &Stream) -> Result<u64> {
+        self.block.begin(stream)?;
+        let mut state = self.state.lock();
+        self.settle_write(&mut state)?;
+        if let Some(event) = state.written_behind() {
+            self.device().driver.stream_wait(stream.raw(), event)?;
+        }
+        let id = state.next_id();
+        state.reads.push(Use {
+            id,
+            progress: Progress::Open(stream.clone()),
+        });
+        Ok(id)
+    }
+
+    /// Makes the stream wait for the last writer and for all readers, and enters a writer on it. The caller borrows
+    /// the tensor exclusively.
+    pub(super) fn begin_write(&self, stream: &Stream) -> Result<u64> {
+        self.block.begin(stream)?;
+        let mut state = self.state.lock();
+        self.settle_all(&mut state)?;
+        for event in state.events() {
+            self.device().driver.stream_wait(stream.raw(), event)?;
+        }
+        // The new writer waits for the others, so its event stands for theirs too, and they can be forgotten.
+        let id = state.next_id();
+        state.reads.clear();
+        state.write = Some(Use {
+            id,
+            progress: Progress::Open(stream.clone()),
+        });
+        Ok(id)
+    }
+
+    /// Ends a loan: records an event behind its stream's work.
+    pub(super) fn end(&self, id: u64) {
+        let mut state = self.state.lock();
+        let Some(position) = state.find(id) else {
+            return;
+        };
+        let Progress::Open(stream) = &position.progress else {
+            return;
+        };
+        let stream = stream.clone();
+        match self
+            .device()
+            .driver
+            .record(stream.raw(), self.block.is_timed())
+        {
+            Ok(event) => {
+                self.block.end(&event);
+                position.progress = Progress::Closed(event);
+                state.reads.retain(|read| read.id == id || !read.is_done());
+            }
+            // The device failed: the use stays open, and the memory is leaked when the tensor goes.
+            Err(error) => log::error!("a loan could not be ended: {error}"),
+        }
+    }
+
+    /// The event behind the last write, where it has not fired.
+    pub(super) fn last_write(&self) -> Result<Option<RawEvent>> {
+        let mut state = self.state.lock();
+        self.settle_write(&mut state)?;
+        Ok(state.written_behind().cloned())
+    }
+
+    /// Every event that a new writer must wait for. The caller borrows the tensor exclusively.
+    pub(super) fn all_events(&mut self) -> Result<Vec<RawEvent>> {
+        let mut state = self.state.lock();
+        self.settle_all(&mut state)?;
+        Ok(state.events().cloned().collect())
+    }
+
+    /// Enters a reader that is already behind an event.
+    pub(super) fn read_behind(&self, event: RawEvent) {
+        let mut state = self.state.lock();
+        let id = state.next_id();
+        state.reads.retain(|read| !read.is_done());
+        state.reads.push(Use {
+            id,
+            progress: Progress::Closed(event),
+        });
+    }
+
+    /// Enters a writer that waited for all others and is already behind an event.
+    pub(super) fn written_behind(&mut self, event: RawEvent) {
+        let state = self.state.get_mut();
+        let id = state.next_id();
+        state.reads.clear();
+        state.write = Some(Use {
+            id,
+            progress: Progress::Closed(event),
+        });
+    }
+
+    /// Closes a write loan that was forgotten: a shared borrow of the tensor proves that it is not held any more.
+    fn settle_write(&self, state: &mut State) -> Result<()> {
+        match &mut state.write {
+            Some(write) => self.settle(write),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes all loans that were forgotten: an exclusive borrow proves that none is held any more.
+    fn settle_all(&self, state: &mut State) -> Result<()> {
+        self.settle_write(state)?;
+        state
+            .reads
+            .iter_mut()
+            .try_for_each(|read| self.settle(read))
+    }
+
+    fn settle(&self, user: &mut Use) -> Result<()> {
+        if let Progress::Open(stream) = &user.progress {
+            if !stream.raw().on_its_thread() {
+                return Err(Error::WrongThread);
+            }
+            user.progress = Progress::Closed(self.device().driver.record(stream.raw(), false)?);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn next_id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn find(&mut self, id: u64) -> Option<&mut Use> {
+        self.write
+            .iter_mut()
+            .chain(&mut self.reads)
+            .find(|user| user.id == id)
+    }
+
+    /// The last writer's event; forgotten once it has fired, so that later loans wait for nothing.
+    fn written_behind(&mut self) -> Option<&RawEvent> {
+        if self.write.as_ref().is_some_and(Use::is_done) {
+            self.write = None;
+        }
+        self.write.as_ref().and_then(Use::event)
+    }
+
+    fn events(&self) -> impl Iterator<Item = &RawEvent> {
+        self.write.iter().chain(&self.reads).filter_map(Use::event)
+    }
+}
+
+impl Use {
+    fn event(&self) -> Option<&RawEvent> {
+        match &self.progress {
+            Progress::Open(_) => None,
+            Progress::Closed(event) => Some(event),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.event()
+            .is_some_and(|event| matches!(event.is_complete(), Ok(true)))
+    }
+}
+
+impl Drop for Uses {
+    /// The tensor is gone: its memory is free behind the events of all its users.
+    fn drop(&mut self) {
+        let mut state = std::mem::take(self.state.get_mut());
+        match self.settle_all(&mut state) {
+            Ok(()) => self.block.free_behind(state.events().cloned()),
+            // A forgotten loan on another thread's default stream, or a device that failed.
+            Err(error) => {
+                log::warn!(
+                    "device memory is leaked: the end of its last use cannot be known ({error})"
+                );
+                self.block.leak();
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Downloads: device memory comes to the host, and cannot be read before it is there.
+
+use std::fmt;
+
+use super::block::Uses;
+use super::flights::Flight;
+use super::stream::Stream;
+use super::tensor::DeviceTensor;
+use super::{Device, DeviceInner};
+use crate::driver::{Copy, RawEvent};
+use crate::error::{Error, Result, ShapeError};
+use crate::sync::Arc;
+use crate::tensor::{Element, Shape, Tensor};
+
+/// A tensor on its way to the host. [`wait`](Download::wait) gives it out once it is there; dropping the download
+/// before is safe: its memory stays reserved until the copy is done.
+#[must_use = "a download that is dropped is a copy for nothing"]
+pub struct Download<T: Element> {
+    tensor: Tensor<T>,
+    done: Option<RawEvent>,
+    device: Arc<DeviceInner>,
+}
+
+impl<T: Element> Download<T> {
+    /// Whether the tensor is there, without blocking.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the device failed.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.done.as_ref().map_or(Ok(true), RawEvent::is_complete)
+    }
+
+    /// Blocks the calling thread until the tensor is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the device failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.done.as_ref().map_or(Ok(()), RawEvent::synchronize)
+    }
+
+    /// Makes the stream's later work wait for the copy: what it copies from may then be written or freed on it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn hold(&self, stream: &Stream) -> Result<()> {
+        match &self.done {
+            Some(done) => self.device.driver.stream_wait(stream.raw(), done),
+            None => Ok(()),
+        }
+    }
+
+    /// Blocks the calling thread until the tensor is there, and gives it out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the device failed; the memory is then never used again.
+    pub fn wait(self) -> Result<Tensor<T>> {
+        self.synchronize()?;
+        // Lets go of the copy's own hold, so that the caller's is the only one, and may write.
+        self.device.flights.reap();
+        Ok(self.tensor)
+    }
+}
+
+impl<T: Element> fmt::Debug for Download<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Download")
+            .field("shape", self.tensor.shape())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Element> DeviceTensor<T> {
+    /// Copies the tensor to the host, into page-locked memory of the device's ring that counts in its budget (where
+    /// the budget is used up: into pageable memory, which is counted as missed).
+    ///
+    /// # Synchronization
+    ///
+    /// The copy waits, on the device, for the tensor's last write. With `non_blocking` the call returns at once;
+    /// without, it blocks until the tensor is there. Into pageable memory the call blocks either way.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the device failed.
+    pub fn to_host(&self, non_blocking: bool) -> Result<Download<T>> {
+        let target = self.inner().host_tensor(self.shape().clone());
+        self.download(target, non_blocking)
+    }
+
+    /// Copies the tensor into an existing host tensor, which comes back by [`Download::wait`].
+    ///
+    /// # Synchronization
+    ///
+    /// As [`to_host`](DeviceTensor::to_host); only from page-locked memory ([`Tensor::is_pinned`]) does the copy
+    /// overlap with the host.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Shape`] if the shapes differ, [`Error::Shared`] if a view or a transfer shares the target,
+    /// [`Error::Device`] if the device failed.
+    pub fn copy_to_host(&self, target: Tensor<T>, non_blocking: bool) -> Result<Download<T>> {
+        check_shape(self.len(), self.shape(), target.shape())?;
+        self.download(unshared(target)?, non_blocking)
+    }
+
+    fn download(&self, target: Tensor<T>, non_blocking: bool) -> Result<Download<T>> {
+        let source = Source {
+            address: self.address(),
+            behind: self.uses().last_write()?,
+            reader: Some(self.uses()),
+        };
+        // SAFETY: the tensor's memory is in bounds, and `reader` keeps it from being used again before the copy ends.
+        unsafe { download(self.inner(), source, target, non_blocking) }
+    }
+
+    /// Copies a host tensor into this one.
+    ///
+    /// # Synchronization
+    ///
+    /// The copy waits, on the device, for all users of this tensor. With `non_blocking` the call returns at once, and
+    /// the source stays shared (readable, not writable) until the copy is done; without, it blocks until then. From
+    /// pageable memory the call blocks until the source is read, whatever `non_blocking` says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Shape`] if the shapes differ, [`Error::Device`] if the device failed.
+    pub fn copy_from_host(&mut self, source: &Tensor<T>, non_blocking: bool) -> Result<()> {
+        check_shape(source.len(), source.shape(), self.shape())?;
+        let device = Arc::clone(self.inner());
+        if self.is_empty() {
+            return Ok(());
+        }
+        device.settle();
+        let (driver, stream) = (&device.driver, device.in_place()?);
+        for event in self.uses_mut().all_events()? {
+            driver.stream_wait(stream, &event)?;
+        }
+        let copy = Copy::ToDevice {
+            from: source.as_ptr().cast(),
+            to: self.address(),
+            bytes: self.size_bytes(),
+        };
+        // SAFETY: the source is kept by the flight below and not written meanwhile (*no access while in flight*); the
+        // target's users so far are waited for, and later ones wait for the event.
+        let copied = unsafe { driver.copy(stream, copy) };
+        let host = vec![Arc::clone(source.storage())];
+        let done = match driver.record(stream, false) {
+            Ok(done) => done,
+            Err(error) => {
+                device.flights.leak(host);
+                self.uses().block().leak();
+                return Err(copied.err().unwrap_or(error));
+            }
+        };
+        self.uses_mut().written_behind(done.clone());
+        device.submitted(Flight {
+            done: done.clone(),
+            host,
+            timing: None,
+        });
+        copied?;
+        if !non_blocking {
+            done.synchronize()?;
+            device.flights.reap();
+        }
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Copies any memory of this device to the host: what another library made.
+    ///
+    /// # Synchronization
+    ///
+    /// The copy waits, on the device, for all work that `stream` holds now. With `non_blocking` the call returns at
+    /// once; without, it blocks until the tensor is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDevice`] if the stream is of another device, [`Error::Shape`] if the shape has too many elements
+    /// for memory, [`Error::Device`] if the device failed.
+    ///
+    /// # Safety
+    ///
+    /// From `address` on, as many initialized elements as the shape has must lie in memory of this device; until the
+    /// download is ready they must stay allocated, and nothing but `stream`'s work of before may write them.
+    pub unsafe fn download_raw<T: Element>(
+        &self,
+        address: u64,
+        shape: &[usize],
+        stream: &Stream,
+        non_blocking: bool,
+    ) -> Result<Download<T>> {
+        stream.check(&self.inner, "the stream")?;
+        Shape::elements(shape)
+            .filter(|&n| n <= isize::MAX as usize / size_of::<T>())
+            .ok_or_else(|| ShapeError {
+                elements: 0,
+                shape: shape.into(),
+            })?;
+        let source = Source {
+            address,
+            behind: Some(self.inner.driver.record(stream.raw(), false)?),
+            reader: None,
+        };
+        let target = self.inner.host_tensor(shape.into());
+        // SAFETY: the caller's contract.
+        unsafe { download(&self.inner, source, target, non_blocking) }
+    }
+}
+
+/// Where a download reads.
+struct Source<'a> {
+    address: u64,
+    /// The event that the bytes are behind.
+    behind: Option<RawEvent>,
+    /// Who must know that the memory is being read.
+    reader: Option<&'a Uses>,
+}
+
+/// # Safety
+///
+/// The source must be valid for the target's bytes until the copy is done; nobody else may hold the target.
+unsafe fn download<T: Element>(
+    device: &Arc<DeviceInner>,
+    source: Source<'_>,
+    target: Tensor<T>,
+    non_blocking: bool,
+) -> Result<Download<T>> {
+    let mut download = Download {
+        tensor: target,
+        done: None,
+        device: Arc::clone(device),
+    };
+    if download.tensor.is_empty() {
+        return Ok(download);
+    }
+    device.settle();
+    let (driver, stream) = (&device.driver, &device.d2h);
+    if let Some(event) = &source.behind {
+        driver.stream_wait(stream, event)?;
+    }
+    let copy = Copy::ToHost {
+        from: source.address,
+        to: download.tensor.as_ptr().cast(),
+        bytes: download.tensor.size_bytes(),
+    };
+    // SAFETY: the caller's contract for the source; the target is this download's alone, which gives it out behind
+    // the event only, and the flight below keeps it until then (*no access while in flight*).
+    let copied = unsafe { driver.copy(stream, copy) };
+    let host = vec![Arc::clone(download.tensor.storage())];
+    match driver.record(stream, false) {
+        Ok(done) => {
+            if let Some(reader) = source.reader {
+                reader.read_behind(done.clone());
+            }
+            device.submitted(Flight {
+                done: done.clone(),
+                host,
+                timing: None,
+            });
+            download.done = Some(done);
+        }
+        Err(error) => {
+            device.flights.leak(host);
+            if let Some(reader) = source.reader {
+                reader.block().leak();
+            }
+            return Err(copied.err().unwrap_or(error));
+        }
+    }
+    copied?;
+    if !non_blocking {
+        download.synchronize()?;
+    }
+    Ok(download)
+}
+
+/// A tensor that nothing shares any more, once finished copies have let go of it.
+fn unshared<T: Element>(mut tensor: Tensor<T>) -> Result<Tensor<T>> {
+    match tensor.as_mut_slice() {
+        Some(_) => Ok(tensor),
+        None => Err(Error::Shared {
+            sharers: tensor.sharers(),
+        }),
+    }
+}
+
+fn check_shape(elements: usize, from: &Shape, to: &Shape) -> Result<()> {
+    if from == to {
+        return Ok(());
+    }
+    Err(Error::Shape(ShapeError {
+        elements,
+        shape: to.clone(),
+    }))
+}

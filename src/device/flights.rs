@@ -1,0 +1,115 @@
+//! Copies in flight: what they read or write on the host stays put until their event fires.
+//!
+//! Whoever drops a batch, a download or a loader drops a reference; the copy's own is here. Nobody polls: the list is
+//! looked through ("reaped") by whoever needs a slab, submits a copy or waits for one.
+
+use crate::driver::RawEvent;
+use crate::error::Result;
+use crate::meter::Meter;
+use crate::sync::{Arc, Mutex};
+use crate::tensor::Storage;
+
+#[derive(Default)]
+pub(crate) struct Flights {
+    list: Mutex<Vec<Flight>>,
+    /// How many copies failed, and keep their memory for good.
+    leaked: crate::meter::Sum,
+}
+
+/// One copy, or a run of copies behind one event.
+pub(crate) struct Flight {
+    pub(crate) done: RawEvent,
+    /// The host memory that the copy uses.
+    pub(crate) host: Vec<Arc<dyn Storage>>,
+    pub(crate) timing: Option<Timing>,
+}
+
+/// A span on a stream, and whose sum it counts to once it is over.
+pub(crate) struct Timing {
+    pub(crate) start: RawEvent,
+    pub(crate) end: RawEvent,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) sum: fn(&Meter, u64),
+}
+
+impl Timing {
+    pub(super) fn settle(self) {
+        if let Some(elapsed) = self.end.elapsed_ns(&self.start) {
+            (self.sum)(&self.meter, elapsed);
+        }
+    }
+}
+
+impl Flights {
+    pub(crate) fn push(&self, flight: Flight) {
+        self.list.lock().push(flight);
+    }
+
+    /// Lets go of what finished copies held.
+    pub(crate) fn reap(&self) {
+        let mut finished = Vec::new();
+        let mut failed = Vec::new();
+        {
+            let mut list = self.list.lock();
+            let mut index = 0;
+            while index < list.len() {
+                match list[index].done.is_complete() {
+                    Ok(false) => index += 1,
+                    Ok(true) => finished.push(list.remove(index)),
+                    Err(_) => failed.push(list.remove(index)),
+                }
+            }
+        }
+        // Outside of the lock: this sends slabs home, which may wake others.
+        for flight in finished {
+            if let Some(timing) = flight.timing {
+                timing.settle();
+            }
+        }
+        for flight in failed {
+            self.leak(flight.host);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.lock().is_empty()
+    }
+
+    /// The event of the copy that was submitted first, of those in flight.
+    pub(crate) fn oldest(&self) -> Option<RawEvent> {
+        self.list.lock().first().map(|flight| flight.done.clone())
+    }
+
+    /// Keeps memory for good: the device failed, and nobody can say whether it still uses it.
+    pub(crate) fn leak(&self, memory: Vec<Arc<dyn Storage>>) {
+        if !memory.is_empty() {
+            self.leaked.add(1);
+            #[allow(clippy::mem_forget)]
+            // leaking is the point: freeing might free what a copy still writes
+            std::mem::forget(memory);
+        }
+    }
+
+    pub(crate) fn leaked(&self) -> u64 {
+        self.leaked.get()
+    }
+
+    /// Waits for every copy in flight.
+    pub(crate) fn drain(&self) -> Result<()> {
+        let mut result = Ok(());
+        while let Some(oldest) = self.oldest() {
+            // A failed event leaves the list as well: `reap` leaks what it held.
+            result = result.and(oldest.synchronize());
+            self.reap();
+        }
+        result
+    }
+}
+
+impl Drop for Flights {
+    /// The last holder of the device is gone: nobody else can wait for its copies. A healthy device ends them in
+    /// milliseconds; on a failed one their memory is leaked.
+    fn drop(&mut self) {
+        let _ = self.drain();
+    }
+}

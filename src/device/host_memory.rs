@@ -1,0 +1,138 @@
+//! Blocks of host memory, page-locked where that can be had.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::system::PAGE_BYTES;
+
+/// A block of host memory that goes back to where it came from on drop. Its bytes are always initialized.
+pub(crate) struct HostBlock {
+    base: NonNull<u8>,
+    capacity: usize,
+    origin: Origin,
+}
+
+enum Origin {
+    /// From the allocator.
+    Pageable,
+    /// From the allocator, and page-locked.
+    Registered(Driver),
+    /// From the driver, which page-locks what it gives.
+    Driver(Driver),
+}
+
+// SAFETY: it owns its memory, and hands out nothing but its address.
+unsafe impl Send for HostBlock {}
+// SAFETY: as above.
+unsafe impl Sync for HostBlock {}
+
+/// Writes zeros to fresh memory, so that its pages exist: by several threads where that pays.
+pub(crate) type Touch<'a> = &'a dyn Fn(*mut u8, usize);
+
+impl HostBlock {
+    /// Page-locked memory of at least `bytes`, rounded up to whole pages.
+    ///
+    /// Touching pages first and registering them then is an order of magnitude faster than letting the driver
+    /// allocate. Where the device does not allow it, the driver allocates. The errors of both are returned.
+    pub(crate) fn pinned(
+        driver: &Driver,
+        bytes: usize,
+        touch: Touch<'_>,
+    ) -> Result<HostBlock, Vec<crate::Error>> {
+        let mut block = HostBlock::pageable(bytes, touch);
+        let registered = {
+            // SAFETY: the block is allocated, and unlocks its pages before it goes.
+            unsafe { driver.lock_pages(block.base.as_ptr(), block.capacity) }
+        };
+        let refused = match registered {
+            Ok(()) => {
+                block.origin = Origin::Registered(driver.clone());
+                return Ok(block);
+            }
+            Err(error) => error,
+        };
+        let capacity = block.capacity;
+        drop(block);
+        match driver.alloc_host(capacity).map(NonNull::new) {
+            Ok(Some(base)) => {
+                log::debug!(
+                    "{}: pages cannot be registered ({refused}); the driver allocates",
+                    driver.name()
+                );
+                Ok(HostBlock {
+                    base,
+                    capacity,
+                    origin: Origin::Driver(driver.clone()),
+                })
+            }
+            Ok(None) => Err(vec![refused]),
+            Err(error) => Err(vec![refused, error]),
+        }
+    }
+
+    /// Pageable memory of at least `bytes`, rounded up to whole pages.
+    pub(crate) fn pageable(bytes: usize, touch: Touch<'_>) -> HostBlock {
+        let layout = pages(bytes);
+        // SAFETY: the layout is not of size 0.
+        let base = unsafe { std::alloc::alloc(layout) };
+        let Some(base) = NonNull::new(base) else {
+            std::alloc::handle_alloc_error(layout);
+        };
+        touch(base.as_ptr(), layout.size());
+        HostBlock {
+            base,
+            capacity: layout.size(),
+            origin: Origin::Pageable,
+        }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        !matches!(self.origin, Origin::Pageable)
+    }
+}
+
+/// Whole pages for as many bytes; one page for none.
+fn pages(bytes: usize) -> Layout {
+    let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
+    match size.and_then(|size| Layout::from_size_align(size, PAGE_BYTES).ok()) {
+        Some(layout) => layout,
+        // `tensor::Layout` keeps sizes below this; what a user asks for directly can be anything.
+        None => panic!("{bytes} bytes are more than memory can be"),
+    }
+}
+
+/// The size in bytes of a block for as many bytes.
+pub(crate) fn block_bytes(bytes: usize) -> usize {
+    pages(bytes).size()
+}
+
+impl Drop for HostBlock {
+    fn drop(&mut self) {
+        let (base, layout) = (self.base.as_ptr(), pages(self.capacity));
+        match &self.origin {
+            Origin::Pageable => {}
+            Origin::Registered(driver) => {
+                // SAFETY: it was registered as a whole; whoever drops a block made sure that nothing is in flight
+                // (*no access while in flight*). If the driver is gone, so is the registration.
+                let _ = unsafe { driver.unlock_pages(base, self.capacity) };
+            }
+            Origin::Driver(driver) => {
+                // SAFETY: it came from this driver, and nothing uses it any more.
+                let _ = unsafe { driver.free_host(base, self.capacity) };
+                return;
+            }
+        }
+        // SAFETY: it was allocated with the same layout: `pages` of a multiple of the page gives it back.
+        unsafe { std::alloc::dealloc(base, layout) };
+    }
+}

@@ -1,0 +1,382 @@
+//! Devices, slabs and transfers: who owns which bytes, and when they may be touched.
+//!
+//! Host memory: a [`ring`] of page-locked blocks hands out [`slab`]s; what a copy uses is held by the list of
+//! [`flights`] until its event fires. Device memory: a [`pool`] hands out blocks whose last users are done;
+//! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, and
+//! [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
+
+mod block;
+mod download;
+mod flights;
+mod host_memory;
+mod pinning;
+mod pool;
+mod ring;
+mod slab;
+mod stream;
+mod tensor;
+mod upload;
+
+use std::fmt;
+
+pub use self::download::Download;
+pub(crate) use self::flights::Flights;
+use self::flights::{Flight, Timing};
+use self::pool::Pool;
+pub(crate) use self::ring::{Account, Ring};
+pub(crate) use self::slab::FillingSlab;
+pub use self::slab::Slab;
+pub use self::stream::Stream;
+pub use self::tensor::{DeviceTensor, Loan, LoanMut};
+pub use self::upload::{Tensors, Upload};
+pub use crate::driver::DeviceInfo;
+#[cfg(feature = "testing")]
+pub use crate::driver::cpu::Hostile;
+use crate::driver::{Driver, RawStream, cpu};
+use crate::error::Result;
+use crate::sync::{Arc, Mutex, OnceLock};
+use crate::tensor::{Element, Shape, Tensor};
+
+/// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
+///
+/// It owns the ring of page-locked memory, the pool of device memory, and one stream for copies each way; loaders on
+/// the same `Device` share them. Open it once and clone it.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Device, Tensor};
+///
+/// let device = Device::cpu();
+/// let stream = device.stream()?;
+/// let batch = (Tensor::from_vec(vec![1.0f32, 2.0], &[2])?, Tensor::from_vec(vec![3i64, 4], &[2])?);
+///
+/// let (x, y) = pinfeed::Batch::to_device(batch, &device, true)?; // returns at once
+/// let x = x.on(&stream)?; // the stream waits for the copy, the CPU does not
+/// assert_eq!(x.host_slice()?, Some(&[1.0, 2.0][..]));
+/// # drop(y);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<DeviceInner>,
+}
+
+pub(crate) struct DeviceInner {
+    /// First, so that it goes first: copies in flight end before the memory that they use.
+    pub(crate) flights: Flights,
+    pub(crate) pool: Pool,
+    pub(crate) driver: Driver,
+    h2d: RawStream,
+    d2h: RawStream,
+    /// For copies into tensors that exist: they wait for kernels, which uploads must not.
+    in_place: OnceLock<RawStream>,
+    pub(crate) ring: Arc<Ring>,
+    /// Spans on the embedder's streams that are not over.
+    spans: Mutex<Vec<Timing>>,
+}
+
+impl Device {
+    /// The CPU as a device: streams are queues with a thread each, events are events, and the same program runs.
+    ///
+    /// There *pinned* means "from the ring"; whether the system also locked the pages does not matter to a copy.
+    ///
+    /// # Panics
+    ///
+    /// If the system gives no threads for the two copy streams.
+    #[allow(clippy::expect_used)] // the panic is documented: without threads there is no program to write
+    pub fn cpu() -> Device {
+        Device::open(Driver::Cpu(cpu::Cpu::new(None)))
+            .expect("the system gives threads for the copy streams")
+    }
+
+    /// A CPU device that delays, fails, runs short and poisons what is idle: for testing one's own program.
+    ///
+    /// # Errors
+    ///
+    /// The failures that it was asked for, where they strike its making.
+    #[cfg(feature = "testing")]
+    pub fn hostile(options: Hostile) -> Result<Device> {
+        Device::open(Driver::Cpu(cpu::Cpu::new(Some(options))))
+    }
+
+    /// The CUDA device `ordinal`, counted from 0 as the driver counts.
+    ///
+    /// # Errors
+    ///
+    /// [`NoDriver`](crate::Error::NoDriver), [`DriverTooOld`](crate::Error::DriverTooOld) (CUDA 12.0 is the oldest
+    /// served), [`StubDriver`](crate::Error::StubDriver), [`NoDevice`](crate::Error::NoDevice), or
+    /// [`FeatureMissing`](crate::Error::FeatureMissing) without the feature `cuda`; none is ever replaced by the CPU.
+    pub fn cuda(ordinal: usize) -> Result<Device> {
+        #[cfg(feature = "cuda")]
+        {
+            Device::open(Driver::Cuda(crate::driver::cuda::Cuda::open(ordinal)?))
+        }
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = ordinal;
+            Err(crate::Error::FeatureMissing { feature: "cuda" })
+        }
+    }
+
+    /// The first CUDA device, or the CPU where there is none; the reason is logged.
+    pub fn available() -> Device {
+        Device::cuda(0).unwrap_or_else(|error| {
+            log::warn!("using the CPU: {error}");
+            Device::cpu()
+        })
+    }
+
+    /// Opens a device on a backend, by default with budgets of a quarter of the memory on either side.
+    pub(crate) fn open(driver: Driver) -> Result<Device> {
+        let info = driver.info()?;
+        let (h2d, d2h) = (driver.create_stream()?, driver.create_stream()?);
+        let pinned_budget = crate::system::usable_memory_bytes() / 4;
+        Ok(Device {
+            inner: Arc::new(DeviceInner {
+                flights: Flights::default(),
+                pool: Pool::new(driver.clone(), info.total_memory_bytes / 4),
+                h2d,
+                d2h,
+                in_place: OnceLock::new(),
+                ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
+                driver,
+                spans: Mutex::default(),
+            }),
+        })
+    }
+
+    /// The device's name: `cpu`, `cuda:0`.
+    pub fn name(&self) -> String {
+        self.inner.driver.name()
+    }
+
+    /// What the device says of itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Device`](crate::Error::Device) if the driver does not answer.
+    pub fn info(&self) -> Result<DeviceInfo> {
+        self.inner.driver.info()
+    }
+
+    /// Makes a new stream, which waits for no other (not for the legacy default stream either).
+    ///
+    /// # Errors
+    ///
+    /// [`Device`](crate::Error::Device) if the driver refuses.
+    pub fn stream(&self) -> Result<Stream> {
+        Ok(Stream::new(
+            self.inner.driver.create_stream()?,
+            Arc::clone(&self.inner),
+        ))
+    }
+
+    /// Sets how many bytes of host memory the ring may page-lock; a quarter of the usable memory by default.
+    ///
+    /// Loaders (`pin_memory`), [`Tensor::pin`] and downloads share it. What is page-locked beyond a lowered budget is
+    /// given back as it falls idle.
+    pub fn set_pinned_budget_bytes(&self, bytes: usize) {
+        self.inner.ring.set_budget_bytes(bytes);
+    }
+
+    /// Sets how many bytes of device memory the pool may hold; a quarter of the device's memory by default.
+    pub fn set_device_budget_bytes(&self, bytes: usize) {
+        self.inner.pool.set_budget_bytes(bytes);
+    }
+
+    /// Gives page-locked memory that is not in use back to the system; returns how many bytes.
+    ///
+    /// # Synchronization
+    ///
+    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds.
+    pub fn release_pinned(&self) -> usize {
+        self.inner.settle();
+        self.inner.ring.release()
+    }
+
+    /// Gives device memory that no tensor holds back to the driver; returns how many bytes.
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks until the kernels that last used it are done; freeing may wait for the whole device.
+    ///
+    /// # Errors
+    ///
+    /// [`Device`](crate::Error::Device) if the device failed.
+    pub fn release_device_memory(&self) -> Result<usize> {
+        self.inner.pool.release()
+    }
+
+    /// Counts the memory that the device's ring and pool hold.
+    pub fn memory(&self) -> MemoryStats {
+        self.inner.settle();
+        let (pinned_bytes, pinned_idle_bytes, pinned_budget_bytes) = self.inner.ring.bytes();
+        let (device_bytes, device_held_bytes, device_budget_bytes, device_leaked) =
+            self.inner.pool.bytes();
+        let counters = &self.inner.ring.counters;
+        MemoryStats {
+            pinned_bytes,
+            pinned_idle_bytes,
+            pinned_budget_bytes,
+            slabs_made: counters.made.get(),
+            slabs_reused: counters.reused.get(),
+            slabs_missed: counters.missed.get(),
+            slabs_unlockable: counters.unlockable.get(),
+            page_locking_ns: counters.page_locking_ns.get(),
+            device_bytes,
+            device_held_bytes,
+            device_budget_bytes,
+            leaked: self.inner.flights.leaked() + device_leaked,
+        }
+    }
+}
+
+/// What a device's ring and pool hold ([`Device::memory`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Page-locked bytes of the ring, in use or idle.
+    pub pinned_bytes: usize,
+    /// Page-locked bytes of the ring that are idle: what [`Device::release_pinned`] would give back.
+    pub pinned_idle_bytes: usize,
+    /// How many bytes the ring may page-lock.
+    pub pinned_budget_bytes: usize,
+    /// Slabs made: after warm-up this stands still.
+    pub slabs_made: u64,
+    /// Slabs used again.
+    pub slabs_reused: u64,
+    /// Slabs that were wanted page-locked, and that the budget or an epoch's share did not give.
+    pub slabs_missed: u64,
+    /// Slabs that the system would not page-lock, and that stay in the ring as pageable memory.
+    pub slabs_unlockable: u64,
+    /// The time spent making slabs, in nanoseconds: touching and page-locking.
+    pub page_locking_ns: u64,
+    /// Bytes of device memory in the pool, held by tensors or idle.
+    pub device_bytes: usize,
+    /// Bytes of device memory that tensors hold.
+    pub device_held_bytes: usize,
+    /// How many bytes the pool may hold.
+    pub device_budget_bytes: usize,
+    /// Pieces of memory given up, because nobody could say when the device was done with them.
+    pub leaked: u64,
+}
+
+impl DeviceInner {
+    /// Enters a copy into the list, and tells who waits for a slab that there is a copy to wait for.
+    fn submitted(&self, flight: Flight) {
+        self.flights.push(flight);
+        self.ring.news().notify();
+    }
+
+    /// Looks after what is over: finished copies let go of their memory, finished spans are counted.
+    pub(crate) fn settle(&self) {
+        self.flights.reap();
+        let mut finished = Vec::new();
+        {
+            let mut spans = self.spans.lock();
+            let mut index = 0;
+            while index < spans.len() {
+                match spans[index].end.is_complete() {
+                    Ok(false) => index += 1,
+                    _ => finished.push(spans.swap_remove(index)),
+                }
+            }
+        }
+        finished.into_iter().for_each(Timing::settle);
+    }
+
+    /// Enters a span that is measured once it is over.
+    fn measure(&self, span: Timing) {
+        self.spans.lock().push(span);
+    }
+
+    /// The stream for copies into tensors that exist.
+    fn in_place(&self) -> Result<&RawStream> {
+        if let Some(stream) = self.in_place.get() {
+            return Ok(stream);
+        }
+        let stream = self.driver.create_stream()?;
+        Ok(self.in_place.get_or_init(|| stream))
+    }
+
+    /// Host memory for a download: page-locked, or, where the ring has no room, pageable and counted.
+    fn host_tensor<T: Element>(&self, shape: Shape) -> Tensor<T> {
+        let bytes = shape.iter().product::<usize>() * size_of::<T>();
+        self.settle();
+        match self.ring.take(bytes) {
+            Some(slab) => {
+                let base = slab.base().cast();
+                // SAFETY: the slab is as large as the tensor, page-aligned, initialized, and nobody else's.
+                unsafe { Tensor::from_raw(base, shape, Arc::new(slab)) }
+            }
+            None => {
+                self.ring.count_missed();
+                log::warn!(
+                    "{}: a download of {bytes} bytes goes to pageable memory: {}",
+                    self.driver.name(),
+                    self.ring.refusal(bytes)
+                );
+                Tensor::zeros(&shape)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Threads of our own for large pieces of work on memory; made when they are first needed.
+#[derive(Default)]
+pub(crate) struct Helpers {
+    threads: OnceLock<Option<rayon::ThreadPool>>,
+}
+
+/// Below this, handing over costs more than it gains.
+const WORTH_SPLITTING: usize = 4 << 20;
+
+impl Helpers {
+    /// Writes zeros to memory that the caller just allocated: its pages come into being on several cores at once.
+    fn zero(&self, pointer: *mut u8, bytes: usize) {
+        let address = pointer as usize;
+        let zero = |start: usize, bytes: usize| {
+            // SAFETY: the caller allocated the range, and only this call knows of it; the parts do not overlap.
+            unsafe { std::ptr::write_bytes((address + start) as *mut u8, 0, bytes) };
+        };
+        match self.pool().filter(|_| bytes >= WORTH_SPLITTING) {
+            None => zero(0, bytes),
+            Some(pool) => {
+                let part = bytes
+                    .div_ceil(pool.current_num_threads())
+                    .next_multiple_of(crate::system::PAGE_BYTES);
+                pool.scope(|scope| {
+                    for start in (0..bytes).step_by(part) {
+                        scope.spawn(move |_| zero(start, part.min(bytes - start)));
+                    }
+                });
+            }
+        }
+    }
+
+    /// `None` where the system gives no threads: then the caller does the work.
+    fn pool(&self) -> Option<&rayon::ThreadPool> {
+        let make = || {
+            let threads = std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(8);
+            let named = |index| format!("pinfeed-helper-{index}");
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .thread_name(named)
+                .build()
+                .ok()
+        };
+        self.threads.get_or_init(make).as_ref()
+    }
+}

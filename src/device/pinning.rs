@@ -1,0 +1,101 @@
+//! Page-locked tensors: copies in the ring, and memory of the user's that is registered.
+
+use std::ptr::NonNull;
+
+use super::Device;
+use super::ring::take_pinned;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+use crate::tensor::{Element, Storage, Tensor};
+
+/// Memory of the user's, page-locked as long as this lives.
+struct Registered {
+    base: NonNull<u8>,
+    bytes: usize,
+    driver: Driver,
+    /// Who owns the memory.
+    _owner: Arc<dyn Storage>,
+}
+
+// SAFETY: it hands out nothing; the memory is the owner's, who is `Send + Sync`.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Storage for Registered {
+    fn is_pinned(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: the range was registered in `Tensor::register`. Copies in flight hold an `Arc` of this storage, so
+        // none is left (*no access while in flight*).
+        if let Err(error) = unsafe { self.driver.unlock_pages(self.base.as_ptr(), self.bytes) } {
+            log::warn!("memory stays page-locked: {error}");
+        }
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// Copies the tensor into page-locked memory of the device's ring, from which copies to the device are
+    /// asynchronous. A tensor that is page-locked already is returned as it is.
+    ///
+    /// Page-locking is dear (milliseconds for tens of MB) and the ring's memory is used again: pin what is copied
+    /// more than once, or let the loader pin its batches (`pin_memory`), which copies nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pinned`] if the ring's budget has no room, or the system does not lock as much; the error names the
+    /// knob.
+    pub fn pin(self, device: &Device) -> Result<Tensor<T>> {
+        if self.is_pinned() {
+            return Ok(self);
+        }
+        device.inner.settle();
+        let slab = take_pinned(&device.inner.ring, self.size_bytes())?;
+        let base = slab.base().cast::<T>();
+        // SAFETY: the slab is this call's alone, as large as the tensor, page-aligned, and its bytes are initialized.
+        let target = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), self.len()) };
+        target.copy_from_slice(self.as_slice());
+        // SAFETY: the elements were just written; the slab, an `Arc` of its own, is the only way to them.
+        Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(slab)) })
+    }
+
+    /// Page-locks the tensor's own memory, without copying; it is unlocked when the tensor, its views and all copies
+    /// in flight are gone. For data that is read again and again, such as a data set that fits in memory.
+    ///
+    /// The bytes do not count in the ring's budget: they are the program's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Shared`] if a view or a transfer shares the memory, [`Error::Device`] if the system does not lock as
+    /// much, or parts of its pages are locked already.
+    pub fn register(mut self, device: &Device) -> Result<Tensor<T>> {
+        if self.as_mut_slice().is_none() {
+            return Err(Error::Shared {
+                sharers: self.sharers(),
+            });
+        }
+        if self.is_pinned() || self.is_empty() {
+            return Ok(self);
+        }
+        let driver = &device.inner.driver;
+        let Some(base) = NonNull::new(self.as_ptr()) else {
+            return Ok(self);
+        };
+        let bytes = self.size_bytes();
+        // SAFETY: the tensor's memory is allocated, and `Registered` keeps it so until it has unlocked it.
+        unsafe { driver.lock_pages(base.as_ptr().cast(), bytes) }?;
+        let storage = Registered {
+            base: base.cast(),
+            bytes,
+            driver: driver.clone(),
+            _owner: Arc::clone(self.storage()),
+        };
+        // SAFETY: the same elements; nothing shared the old storage, and `Registered` keeps it alive.
+        Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(storage)) })
+    }
+}

@@ -1,0 +1,252 @@
+//! The device pool: device memory that is used again, under a budget.
+//!
+//! A block goes back with the events of its last users, and is handed out again only when all of them have fired: a
+//! copy into it then waits for nobody, so the copy stream never stands behind a training step.
+
+use crate::driver::{Driver, RawEvent};
+use crate::error::{Error, Result};
+use crate::meter::Sum;
+use crate::sync::Mutex;
+
+pub(crate) struct Pool {
+    driver: Driver,
+    state: Mutex<State>,
+    leaked: Sum,
+}
+
+struct State {
+    idle: Vec<Idle>,
+    /// All bytes allocated, held or idle.
+    total_bytes: usize,
+    held_bytes: usize,
+    held: usize,
+    budget_bytes: usize,
+}
+
+/// Device memory, held by somebody. It must be given back with [`Pool::put`]; it has no `Drop`.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) address: u64,
+    pub(super) capacity: usize,
+}
+
+/// Memory that came back, and the events behind which it is free.
+struct Idle {
+    memory: Memory,
+    pending: Vec<RawEvent>,
+}
+
+impl Idle {
+    /// Whether all users are done.
+    fn has_fired(&mut self) -> Result<bool> {
+        while let Some(event) = self.pending.last() {
+            if !event.is_complete()? {
+                return Ok(false);
+            }
+            self.pending.pop();
+        }
+        Ok(true)
+    }
+}
+
+/// Blocks are multiples of this: large enough for any alignment, small enough to waste nothing.
+const GRAIN_BYTES: usize = 512;
+
+impl Pool {
+    pub(super) fn new(driver: Driver, budget_bytes: usize) -> Pool {
+        Pool {
+            driver,
+            state: Mutex::new(State {
+                idle: Vec::new(),
+                total_bytes: 0,
+                held_bytes: 0,
+                held: 0,
+                budget_bytes,
+            }),
+            leaked: Sum::default(),
+        }
+    }
+
+    /// Takes a block of at least `bytes`, aligned to 256 bytes.
+    ///
+    /// It waits only where the budget is used up by memory that the program has given back, and whose last kernels
+    /// have not run yet: then the program is as far ahead of the device as the budget lets it.
+    pub(super) fn take(&self, bytes: usize) -> Result<Memory> {
+        let size = bytes
+            .max(1)
+            .checked_next_multiple_of(GRAIN_BYTES)
+            .unwrap_or(usize::MAX);
+        loop {
+            let step = self.step(size)?;
+            match step {
+                Step::Reuse(memory) => return Ok(memory),
+                Step::Allocate(evicted) => {
+                    self.free(evicted);
+                    match self.driver.alloc_device(size) {
+                        Ok(address) => {
+                            return Ok(Memory {
+                                address,
+                                capacity: size,
+                            });
+                        }
+                        Err(error) => {
+                            let mut state = self.state.lock();
+                            state.total_bytes -= size;
+                            state.lend(size, -1);
+                            // What is idle may be what is missing: give it to the driver, and try once more.
+                            let idle: Vec<Memory> = state.take_fired();
+                            drop(state);
+                            if idle.is_empty() {
+                                return Err(error);
+                            }
+                            self.free(idle);
+                        }
+                    }
+                }
+                Step::Wait(event) => event.synchronize()?,
+            }
+        }
+    }
+
+    fn step(&self, size: usize) -> Result<Step> {
+        let mut state = self.state.lock();
+        // The smallest block that is large enough, and not so large that others would miss it.
+        let mut best: Option<(usize, usize)> = None;
+        for index in 0..state.idle.len() {
+            let capacity = state.idle[index].memory.capacity;
+            let fits = capacity >= size && capacity <= size.saturating_mul(2).max(1 << 20);
+            if fits
+                && best.is_none_or(|(_, smallest)| capacity < smallest)
+                && state.idle[index].has_fired()?
+            {
+                best = Some((index, capacity));
+            }
+        }
+        if let Some((index, capacity)) = best {
+            let idle = state.idle.swap_remove(index);
+            state.lend(capacity, 1);
+            return Ok(Step::Reuse(idle.memory));
+        }
+        let mut evicted = Vec::new();
+        while state.total_bytes.saturating_add(size) > state.budget_bytes {
+            match state.take_one_fired() {
+                Some(memory) => evicted.push(memory),
+                None => break,
+            }
+        }
+        if state.total_bytes.saturating_add(size) <= state.budget_bytes {
+            state.total_bytes += size;
+            state.lend(size, 1);
+            return Ok(Step::Allocate(evicted));
+        }
+        let error = Error::DeviceBudget {
+            requested_bytes: size,
+            budget_bytes: state.budget_bytes,
+            held_bytes: state.held_bytes,
+            held_blocks: state.held,
+        };
+        // What was given back and is still in use by kernels will be free without the program's doing.
+        let pending = state
+            .idle
+            .iter()
+            .find_map(|idle| idle.pending.last().cloned());
+        drop(state);
+        self.free(evicted);
+        pending.map(Step::Wait).ok_or(error)
+    }
+
+    /// Takes memory back, free once all of the events have fired.
+    pub(super) fn put(&self, memory: Memory, pending: Vec<RawEvent>) {
+        let mut state = self.state.lock();
+        state.lend(memory.capacity, -1);
+        state.idle.push(Idle { memory, pending });
+    }
+
+    /// Keeps memory for good: nobody can say when its last user is done.
+    pub(super) fn leak(&self, memory: &Memory) {
+        self.state.lock().lend(memory.capacity, -1);
+        self.leaked.add(1);
+    }
+
+    fn free(&self, blocks: Vec<Memory>) {
+        for memory in blocks {
+            // SAFETY: the block came from `alloc_device`, all of its users' events have fired (`take_fired`), and it
+            // is in no list any more (*memory outlives its events*).
+            if unsafe { self.driver.free_device(memory.address, memory.capacity) }.is_err() {
+                self.leaked.add(1);
+            }
+        }
+    }
+
+    /// Gives all idle memory back to the driver, waiting for its last users; returns its bytes.
+    pub(super) fn release(&self) -> Result<usize> {
+        let pending: Vec<RawEvent> = {
+            let state = self.state.lock();
+            state
+                .idle
+                .iter()
+                .flat_map(|idle| idle.pending.iter().cloned())
+                .collect()
+        };
+        pending.iter().try_for_each(RawEvent::synchronize)?;
+        let idle = self.state.lock().take_fired();
+        let bytes = idle.iter().map(|memory| memory.capacity).sum();
+        self.free(idle);
+        Ok(bytes)
+    }
+
+    pub(super) fn set_budget_bytes(&self, bytes: usize) {
+        self.state.lock().budget_bytes = bytes;
+    }
+
+    /// (all bytes, bytes held, budget, blocks leaked)
+    pub(super) fn bytes(&self) -> (usize, usize, usize, u64) {
+        let state = self.state.lock();
+        (
+            state.total_bytes,
+            state.held_bytes,
+            state.budget_bytes,
+            self.leaked.get(),
+        )
+    }
+}
+
+enum Step {
+    Reuse(Memory),
+    /// The bytes are reserved; these are in their way.
+    Allocate(Vec<Memory>),
+    Wait(RawEvent),
+}
+
+impl State {
+    fn lend(&mut self, bytes: usize, blocks: isize) {
+        self.held = self.held.saturating_add_signed(blocks);
+        if blocks > 0 {
+            self.held_bytes += bytes;
+        } else {
+            self.held_bytes -= bytes;
+        }
+    }
+
+    fn take_one_fired(&mut self) -> Option<Memory> {
+        let index = self
+            .idle
+            .iter_mut()
+            .position(|idle| idle.has_fired().unwrap_or(false))?;
+        let memory = self.idle.swap_remove(index).memory;
+        self.total_bytes -= memory.capacity;
+        Some(memory)
+    }
+
+    fn take_fired(&mut self) -> Vec<Memory> {
+        std::iter::from_fn(|| self.take_one_fired()).collect()
+    }
+}
+
+impl Drop for Pool {
+    /// Everything held is gone, for tensors hold their device. What is still in use by kernels is waited for; on a
+    /// failed device it is leaked.
+    fn drop(&mut self) {
+        let _ = self.release();
+    }
+}

@@ -1,0 +1,333 @@
+//! The ring: page-locked blocks that are used again and again, under a budget.
+//!
+//! A ring belongs to its device, so that the loaders on it share the blocks. What it hands out is a [`Slab`]; a slab
+//! that is dropped (by its last lease, or by the last transfer that reads it) brings its block home.
+//!
+//! The same structure serves loaders that do not pin: then its blocks are pageable, and any number may be out.
+
+use super::host_memory::{HostBlock, Touch, block_bytes};
+use super::slab::Slab;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::meter::Sum;
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Signal};
+
+pub(crate) struct Ring {
+    /// Who page-locks; `None` for a ring of pageable blocks.
+    driver: Option<Driver>,
+    state: Mutex<State>,
+    /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
+    news: Signal,
+    helpers: Arc<super::Helpers>,
+    pub(super) counters: Counters,
+}
+
+struct State {
+    free: Vec<HostBlock>,
+    /// The bytes of all blocks that are alive and page-locked, free or out.
+    pinned_bytes: usize,
+    /// The bytes of all blocks that are alive, free or out.
+    total_bytes: usize,
+    budget_bytes: usize,
+    /// How many blocks there are, free or out.
+    blocks: usize,
+    /// How many of them are out without an account: downloads, and tensors that the program pinned.
+    strays: usize,
+    /// How many slabs the open accounts may have out, all together.
+    shares: usize,
+    /// How many free blocks a ring of pageable blocks keeps.
+    keep: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) made: Sum,
+    pub(super) reused: Sum,
+    pub(super) missed: Sum,
+    pub(super) unlockable: Sum,
+    pub(super) page_locking_ns: Sum,
+}
+
+/// An epoch's share of a ring: how many slabs it may have out at once.
+pub(crate) struct Account {
+    ring: Arc<Ring>,
+    limit: AtomicUsize,
+    out: AtomicUsize,
+}
+
+impl Account {
+    /// Opens an account; while it is open, the ring may have as many blocks more.
+    pub(crate) fn open(ring: &Arc<Ring>, limit: usize) -> Arc<Account> {
+        ring.state.lock().shares += limit;
+        Arc::new(Account {
+            ring: Arc::clone(ring),
+            limit: AtomicUsize::new(limit),
+            out: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn set_limit(&self, limit: usize) {
+        let mut state = self.ring.state.lock();
+        state.shares -= self.limit.swap(limit, Ordering::Relaxed);
+        state.shares += limit;
+    }
+
+    /// Closes the account: its epoch asks for no more. Slabs that are out still come home.
+    pub(crate) fn close(&self) {
+        self.set_limit(0);
+    }
+
+    /// Counts a slab, if `reserve` more would still fit.
+    fn charge(&self, reserve: usize) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        // Relaxed: it is a count, and orders nothing.
+        let charged = self
+            .out
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |out| {
+                (out + reserve < limit).then_some(out + 1)
+            });
+        charged.is_ok()
+    }
+
+    pub(super) fn release(&self) {
+        self.out.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Ring {
+    pub(super) fn pinned(
+        driver: Driver,
+        helpers: Arc<super::Helpers>,
+        budget_bytes: usize,
+    ) -> Arc<Ring> {
+        Ring::new(Some(driver), helpers, budget_bytes, usize::MAX)
+    }
+
+    /// A ring of pageable blocks, which keeps at most `keep` of them while they are not in use.
+    pub(crate) fn pageable(keep: usize) -> Arc<Ring> {
+        Ring::new(None, Arc::default(), usize::MAX, keep)
+    }
+
+    fn new(
+        driver: Option<Driver>,
+        helpers: Arc<super::Helpers>,
+        budget_bytes: usize,
+        keep: usize,
+    ) -> Arc<Ring> {
+        Arc::new(Ring {
+            driver,
+            state: Mutex::new(State {
+                free: Vec::new(),
+                pinned_bytes: 0,
+                total_bytes: 0,
+                budget_bytes,
+                blocks: 0,
+                strays: 0,
+                shares: 0,
+                keep,
+            }),
+            news: Signal::default(),
+            helpers,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Notified whenever there is news for who waits for a slab.
+    pub(crate) fn news(&self) -> &Signal {
+        &self.news
+    }
+
+    /// Takes a slab of at least `bytes`, if the budget has room.
+    ///
+    /// A free block that is large enough is used again; the smallest such. Otherwise a new one is made, exactly as
+    /// large as needed, and a free one that proved too small makes room for it.
+    pub(crate) fn take(self: &Arc<Ring>, bytes: usize) -> Option<Slab> {
+        let block = self.take_block(bytes, None)?;
+        Some(Slab::new(block, Arc::clone(self), None))
+    }
+
+    /// Takes a slab for an epoch, if its account has room for it and `reserve` more as well.
+    ///
+    /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
+    /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock
+    /// memory that would be too much a moment later.)
+    pub(crate) fn take_for(
+        self: &Arc<Ring>,
+        account: &Arc<Account>,
+        bytes: usize,
+        reserve: usize,
+        grow: bool,
+    ) -> Option<Slab> {
+        if !account.charge(reserve) {
+            return None;
+        }
+        match self.take_block(bytes, Some(grow)) {
+            Some(block) => Some(Slab::new(
+                block,
+                Arc::clone(self),
+                Some(Arc::clone(account)),
+            )),
+            None => {
+                account.release();
+                None
+            }
+        }
+    }
+
+    /// `grow`: `None` for a stray, which counts in no share.
+    fn take_block(&self, bytes: usize, grow: Option<bool>) -> Option<HostBlock> {
+        let size = block_bytes(bytes);
+        let mut outgrown = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let fits = |(_, block): &(usize, &HostBlock)| block.capacity() >= size;
+            let best = state
+                .free
+                .iter()
+                .enumerate()
+                .filter(fits)
+                .min_by_key(|(_, block)| block.capacity());
+            if let Some((index, _)) = best {
+                self.counters.reused.add(1);
+                state.strays += usize::from(grow.is_none());
+                return Some(state.free.swap_remove(index));
+            }
+            // Every free block is too small. One goes for the new one, so that a ring whose batches grow does not
+            // keep all the sizes that there ever were; more go while the budget needs it.
+            let spare = state.free.len();
+            if grow == Some(false)
+                && state.blocks - state.strays >= state.shares.max(1) + spare.min(1)
+            {
+                return None;
+            }
+            while let Some(block) = state.free.pop() {
+                state.forget(&block);
+                outgrown.push(block);
+                if state.total_bytes + size <= state.budget_bytes {
+                    break;
+                }
+            }
+            if state.total_bytes.saturating_add(size) > state.budget_bytes {
+                return None;
+            }
+            // Reserved: the block is made without the lock.
+            state.total_bytes += size;
+            state.blocks += 1;
+            state.strays += usize::from(grow.is_none());
+        }
+        drop(outgrown);
+        let block = self.make(size);
+        if block.is_pinned() {
+            self.state.lock().pinned_bytes += size;
+        }
+        Some(block)
+    }
+
+    fn make(&self, size: usize) -> HostBlock {
+        let start = std::time::Instant::now();
+        let touch: Touch<'_> = &|pointer, bytes| self.helpers.zero(pointer, bytes);
+        self.counters.made.add(1);
+        let Some(driver) = &self.driver else {
+            return HostBlock::pageable(size, touch);
+        };
+        let block = HostBlock::pinned(driver, size, touch).unwrap_or_else(|errors| {
+            let reasons: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            if self.counters.unlockable.get() == 0 {
+                log::warn!(
+                    "{}: {size} bytes cannot be page-locked ({}): batches stay in pageable memory and copies do not \
+                     overlap. Free memory, raise the limit of locked memory, or lower prefetch or batch_size",
+                    driver.name(),
+                    reasons.join("; ")
+                );
+            }
+            self.counters.unlockable.add(1);
+            HostBlock::pageable(size, touch)
+        });
+        self.counters.page_locking_ns.add_since(start);
+        block
+    }
+
+    /// Brings a block home. The caller holds it alone: nothing reads or writes it any more.
+    pub(super) fn put(&self, block: HostBlock, stray: bool) {
+        if let Some(driver) = &self.driver {
+            // SAFETY: the block is the caller's alone (*no access while in flight*).
+            unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };
+        }
+        let surplus = {
+            let mut state = self.state.lock();
+            state.strays -= usize::from(stray);
+            if state.free.len() < state.keep && state.total_bytes <= state.budget_bytes {
+                state.free.push(block);
+                None
+            } else {
+                state.forget(&block);
+                Some(block)
+            }
+        };
+        drop(surplus);
+        self.news.notify();
+    }
+
+    /// Counts a slab that was wanted page-locked and could not be.
+    pub(crate) fn count_missed(&self) {
+        self.counters.missed.add(1);
+    }
+
+    /// Frees all blocks that are not in use; returns their bytes.
+    pub(super) fn release(&self) -> usize {
+        let idle = {
+            let mut state = self.state.lock();
+            let idle = std::mem::take(&mut state.free);
+            idle.iter().for_each(|block| state.forget(block));
+            idle
+        };
+        idle.iter().map(HostBlock::capacity).sum()
+    }
+
+    pub(super) fn set_budget_bytes(&self, bytes: usize) {
+        self.state.lock().budget_bytes = bytes;
+        self.news.notify();
+    }
+
+    /// (page-locked bytes alive, bytes of them that are free, budget)
+    pub(super) fn bytes(&self) -> (usize, usize, usize) {
+        let state = self.state.lock();
+        let free = state
+            .free
+            .iter()
+            .filter(|block| block.is_pinned())
+            .map(HostBlock::capacity)
+            .sum();
+        (state.pinned_bytes, free, state.budget_bytes)
+    }
+
+    /// The error of somebody who insists on page-locked memory.
+    pub(crate) fn refusal(&self, bytes: usize) -> Error {
+        let (pinned, free, budget) = self.bytes();
+        Error::Pinned {
+            bytes,
+            reason: format!(
+                "{pinned} bytes are page-locked already ({free} of them idle) under a budget of {budget}. Drop \
+                 batches that are done with, lower prefetch, or raise the budget (Device::set_pinned_budget_bytes)"
+            ),
+        }
+    }
+}
+
+impl State {
+    fn forget(&mut self, block: &HostBlock) {
+        self.blocks -= 1;
+        self.total_bytes -= block.capacity();
+        if block.is_pinned() {
+            self.pinned_bytes -= block.capacity();
+        }
+    }
+}
+
+/// Takes a slab that is page-locked, or says why there is none.
+pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
+    match ring.take(bytes) {
+        Some(slab) if slab.is_page_locked() => Ok(slab),
+        _ => Err(ring.refusal(bytes)),
+    }
+}

@@ -1,0 +1,130 @@
+//! Slabs: one allocation for all tensors of a batch, in the states that a batch goes through.
+//!
+//! [`Slab`] is memory on loan from a ring. [`FillingSlab`] is one with a layout, whose rows workers write. It becomes
+//! [`Filled`](crate::Filled), whose tensors hold the slab together; the last of them, or the last transfer that reads
+//! it, brings it home.
+
+use std::ptr::NonNull;
+
+use super::host_memory::HostBlock;
+use super::ring::{Account, Ring};
+use crate::meter::Meter;
+use crate::sync::Arc;
+use crate::tensor::{Filled, Layout, Row, Storage};
+
+/// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
+pub struct Slab {
+    block: Option<HostBlock>,
+    base: NonNull<u8>,
+    capacity: usize,
+    ring: Arc<Ring>,
+    account: Option<Arc<Account>>,
+    meter: Option<Arc<Meter>>,
+}
+
+// SAFETY: it owns its block; the address is the block's.
+unsafe impl Send for Slab {}
+// SAFETY: as above; through `&Slab` there is only the address.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    pub(super) fn new(block: HostBlock, ring: Arc<Ring>, account: Option<Arc<Account>>) -> Slab {
+        Slab {
+            base: block.base(),
+            capacity: block.capacity(),
+            block: Some(block),
+            ring,
+            account,
+            meter: None,
+        }
+    }
+
+    /// Names the epoch whose time the slab's transfers count to.
+    pub(crate) fn for_epoch(mut self, meter: Arc<Meter>) -> Slab {
+        self.meter = Some(meter);
+        self
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(crate) fn is_page_locked(&self) -> bool {
+        self.block.as_ref().is_some_and(HostBlock::is_pinned)
+    }
+}
+
+impl Storage for Slab {
+    fn is_pinned(&self) -> bool {
+        self.is_page_locked()
+    }
+
+    fn meter(&self) -> Option<&Arc<Meter>> {
+        self.meter.as_ref()
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // The account first: whoever the ring wakes must find room in it.
+        if let Some(account) = &self.account {
+            account.release();
+        }
+        if let Some(block) = self.block.take() {
+            self.ring.put(block, self.account.is_none());
+        }
+    }
+}
+
+/// A slab whose rows are being written.
+pub(crate) struct FillingSlab {
+    slab: Arc<Slab>,
+    layout: Layout,
+}
+
+impl FillingSlab {
+    /// # Panics
+    ///
+    /// If the layout does not fit the slab: whoever asked for the slab asked for too little.
+    pub(crate) fn new(slab: Slab, layout: Layout) -> FillingSlab {
+        assert!(
+            layout.size_bytes() <= slab.capacity(),
+            "a slab is as large as its layout"
+        );
+        FillingSlab {
+            slab: Arc::new(slab),
+            layout,
+        }
+    }
+
+    /// Lends one row for writing.
+    ///
+    /// # Safety
+    ///
+    /// Each row is lent to one thread at a time.
+    pub(crate) unsafe fn row(&self, row: usize) -> Row<'_> {
+        // SAFETY: the slab holds at least the layout's bytes, initialized and page-aligned, for as long as `self`;
+        // the caller's contract keeps others away from the row (*one owner per slab*).
+        unsafe { Row::new(&self.layout, self.slab.base(), row) }
+    }
+
+    /// Ends the filling: no `Row` is left, for each borrows the slab.
+    pub(crate) fn finish(self) -> Filled {
+        let base = self.slab.base();
+        // SAFETY: as in `row`; `self` is gone, so the fields have no other way to their bytes (*one owner per slab*).
+        unsafe { Filled::new(self.layout, base, self.slab) }
+    }
+}
+
+impl std::fmt::Debug for Slab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slab")
+            .field("capacity", &self.capacity)
+            .field("is_page_locked", &self.is_page_locked())
+            .finish()
+    }
+}

@@ -1,0 +1,101 @@
+//! Streams as users see them.
+
+use std::fmt;
+
+use super::{Device, DeviceInner};
+use crate::driver::RawStream;
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+
+/// A stream of a device: an order of work. Cloning it clones a reference to the same stream.
+///
+/// [`Device::stream`] makes one; the program's own comes in by the functions of [`interop`](crate::interop).
+#[derive(Clone)]
+pub struct Stream(Arc<Inner>);
+
+struct Inner {
+    raw: RawStream,
+    device: Arc<DeviceInner>,
+}
+
+impl Stream {
+    pub(crate) fn new(raw: RawStream, device: Arc<DeviceInner>) -> Stream {
+        Stream(Arc::new(Inner { raw, device }))
+    }
+
+    pub(crate) fn raw(&self) -> &RawStream {
+        &self.0.raw
+    }
+
+    /// The device that the stream belongs to.
+    pub fn device(&self) -> Device {
+        Device {
+            inner: Arc::clone(&self.0.device),
+        }
+    }
+
+    /// Blocks the calling thread until all work that the stream holds now is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the device failed, also in earlier work.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.device.driver.synchronize(&self.0.raw)
+    }
+
+    /// Makes this stream's later work wait for all work that `other` holds now. The host does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDevice`] if the streams are of different devices, [`Error::Device`] if the device failed.
+    pub fn wait_for(&self, other: &Stream) -> Result<()> {
+        self.check(&other.0.device, "the stream that is waited for")?;
+        let driver = &self.0.device.driver;
+        driver.stream_wait(&self.0.raw, &driver.record(&other.0.raw, false)?)
+    }
+
+    /// Enqueues a function that runs on the host, in the stream's order.
+    ///
+    /// # Synchronization
+    ///
+    /// It returns at once; the stream's later work waits for the function. On CUDA the function must not call CUDA,
+    /// nor anything of this crate that does, and must not wait for another stream. A panic in it is logged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the device failed.
+    pub fn host_fn(&self, f: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.0.device.driver.host_fn(&self.0.raw, Box::new(f))
+    }
+
+    /// Checks that the stream is of this device, and may be used from this thread.
+    pub(super) fn check(&self, device: &Arc<DeviceInner>, what: &'static str) -> Result<()> {
+        if !self.0.device.driver.same_device(&device.driver) {
+            return Err(Error::WrongDevice {
+                what,
+                found: self.0.device.driver.name(),
+                expected: device.driver.name(),
+            });
+        }
+        if self.0.raw.on_its_thread() {
+            Ok(())
+        } else {
+            Err(Error::WrongThread)
+        }
+    }
+}
+
+impl PartialEq for Stream {
+    /// Whether both name the same stream of the same device.
+    fn eq(&self, other: &Stream) -> bool {
+        self.0.device.driver.same_device(&other.0.device.driver) && self.0.raw.same(&other.0.raw)
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("device", &self.0.device.driver.name())
+            .finish_non_exhaustive()
+    }
+}

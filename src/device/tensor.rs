@@ -1,0 +1,252 @@
+//! Tensors in device memory, and the loans by which kernels get at them.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::block::{DeviceBlock, Uses};
+use super::stream::Stream;
+use super::{Device, DeviceInner};
+use crate::driver::RawEvent;
+use crate::error::Result;
+use crate::sync::Arc;
+use crate::tensor::{DType, Element, Shape};
+
+/// A tensor in device memory: dense, row-major, guarded by the event of the copy that writes it.
+///
+/// It is there before its bytes are: [`on`](DeviceTensor::on) makes a stream wait for them, without the host waiting.
+/// Dropping it is safe at any time: its memory is used again only behind the events of all its users.
+pub struct DeviceTensor<T: Element> {
+    uses: Uses,
+    address: u64,
+    shape: Shape,
+    elements: usize,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Element> DeviceTensor<T> {
+    /// A tensor at `address` inside of `block`, last written by what `written` waits for.
+    pub(super) fn new(
+        block: Arc<DeviceBlock>,
+        address: u64,
+        shape: Shape,
+        written: Option<RawEvent>,
+    ) -> Self {
+        DeviceTensor {
+            uses: Uses::new(block, written),
+            address,
+            elements: shape.iter().product(),
+            shape,
+            element: PhantomData,
+        }
+    }
+
+    /// The lengths of the dimensions, outermost first.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.elements
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.elements == 0
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    /// The size of all elements in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.elements * size_of::<T>()
+    }
+
+    /// The device that the memory is on.
+    pub fn device(&self) -> Device {
+        Device {
+            inner: Arc::clone(self.inner()),
+        }
+    }
+
+    pub(super) fn inner(&self) -> &Arc<DeviceInner> {
+        self.uses.block().device()
+    }
+
+    pub(super) fn uses(&self) -> &Uses {
+        &self.uses
+    }
+
+    pub(super) fn uses_mut(&mut self) -> &mut Uses {
+        &mut self.uses
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Lends the memory to work on `stream`, for reading.
+    ///
+    /// # Synchronization
+    ///
+    /// The host does not block. The stream waits for the last write of the tensor: its upload, or the last
+    /// [`on_mut`](DeviceTensor::on_mut). When the loan is dropped, an event is recorded on the stream, so launch the
+    /// kernels that read before; the memory is not used again until that event fires.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongDevice`](crate::Error::WrongDevice) if the stream is of another device,
+    /// [`WrongThread`](crate::Error::WrongThread) if it is another thread's default stream,
+    /// [`Device`](crate::Error::Device) if the device failed.
+    pub fn on(&self, stream: &Stream) -> Result<Loan<'_, T>> {
+        stream.check(self.inner(), "the stream")?;
+        Ok(Loan {
+            id: self.uses.begin_read(stream)?,
+            tensor: self,
+            stream: stream.clone(),
+            not_send: PhantomData,
+        })
+    }
+
+    /// Lends the memory to work on `stream`, for writing.
+    ///
+    /// # Synchronization
+    ///
+    /// As [`on`](DeviceTensor::on), and the stream waits for all readers as well. Whoever asks for the tensor next
+    /// waits for this loan's work.
+    ///
+    /// # Errors
+    ///
+    /// As [`on`](DeviceTensor::on).
+    pub fn on_mut(&mut self, stream: &Stream) -> Result<LoanMut<'_, T>> {
+        stream.check(self.inner(), "the stream")?;
+        Ok(LoanMut {
+            id: self.uses.begin_write(stream)?,
+            tensor: self,
+            stream: stream.clone(),
+            not_send: PhantomData,
+        })
+    }
+
+    /// Blocks the calling thread until the tensor's last write is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Device`](crate::Error::Device) if the device failed.
+    pub fn synchronize(&self) -> Result<()> {
+        match self.uses.last_write()? {
+            Some(event) => event.synchronize(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<T: Element> fmt::Debug for DeviceTensor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceTensor")
+            .field("dtype", &T::DTYPE)
+            .field("shape", &self.shape)
+            .field("device", &self.inner().driver.name())
+            .finish()
+    }
+}
+
+macro_rules! loan {
+    ($name:ident) => {
+        impl<T: Element> $name<'_, T> {
+            /// The stream that the loan is for.
+            pub fn stream(&self) -> &Stream {
+                &self.stream
+            }
+
+            /// The lengths of the dimensions, outermost first.
+            pub fn shape(&self) -> &Shape {
+                &self.tensor.shape
+            }
+
+            /// The number of elements.
+            pub fn len(&self) -> usize {
+                self.tensor.elements
+            }
+
+            /// Whether there are no elements.
+            pub fn is_empty(&self) -> bool {
+                self.tensor.elements == 0
+            }
+
+            /// The address in device memory, for kernels on this loan's stream. (On the CPU device: in host memory.)
+            ///
+            /// Here the promise of this crate ends: a kernel that is launched on another stream, or after the loan is
+            /// gone, is not ordered with the copies.
+            pub fn address(&self) -> u64 {
+                self.tensor.address
+            }
+        }
+
+        impl<T: Element> Drop for $name<'_, T> {
+            fn drop(&mut self) {
+                self.tensor.uses.end(self.id);
+            }
+        }
+
+        impl<T: Element> fmt::Debug for $name<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name))
+                    .field("tensor", &self.tensor)
+                    .field("stream", &self.stream)
+                    .finish()
+            }
+        }
+    };
+}
+
+/// A device tensor, lent for reading to work on one stream. Dropping it records the end of that work.
+#[must_use = "the loan ends when it is dropped: launch the kernels that read before"]
+pub struct Loan<'a, T: Element> {
+    tensor: &'a DeviceTensor<T>,
+    stream: Stream,
+    id: u64,
+    /// The end is recorded on the thread that launched the work.
+    not_send: PhantomData<*const ()>,
+}
+
+loan!(Loan);
+
+impl<T: Element> Loan<'_, T> {
+    /// The elements where they lie, on the CPU device; `None` on a GPU.
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks the calling thread until the stream has come to the loan: until the tensor's last write is done, and
+    /// whatever the stream held before.
+    ///
+    /// # Errors
+    ///
+    /// [`Device`](crate::Error::Device) if the device failed.
+    pub fn host_slice(&self) -> Result<Option<&[T]>> {
+        if !self.tensor.inner().driver.is_host() {
+            return Ok(None);
+        }
+        self.stream.synchronize()?;
+        // SAFETY: on the CPU backend the address is that of initialized host memory, aligned to 256 bytes; the last
+        // write is done, and the loan keeps later ones away: they need `&mut` (*memory outlives its events*).
+        let slice = unsafe {
+            std::slice::from_raw_parts(self.tensor.address as *const T, self.tensor.elements)
+        };
+        Ok(Some(slice))
+    }
+}
+
+/// A device tensor, lent for writing to work on one stream. Dropping it records the end of that work.
+#[must_use = "the loan ends when it is dropped: launch the kernels that write before"]
+pub struct LoanMut<'a, T: Element> {
+    tensor: &'a mut DeviceTensor<T>,
+    stream: Stream,
+    id: u64,
+    not_send: PhantomData<*const ()>,
+}
+
+loan!(LoanMut);

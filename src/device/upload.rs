@@ -1,0 +1,249 @@
+//! Uploads: a batch's host tensors move into one transfer to the device.
+
+use std::ptr::NonNull;
+
+use super::block::DeviceBlock;
+use super::flights::{Flight, Timing};
+use super::tensor::DeviceTensor;
+use super::{Device, DeviceInner};
+use crate::driver::{Copy, RawEvent};
+use crate::error::Result;
+use crate::meter::Meter;
+use crate::sync::Arc;
+use crate::tensor::{ALIGNMENT, Element, Storage, Tensor};
+
+/// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
+#[derive(Default)]
+pub struct Tensors<'a> {
+    regions: Vec<Region>,
+    batch: std::marker::PhantomData<&'a ()>,
+}
+
+/// One tensor's bytes, and who owns them.
+pub(crate) struct Region {
+    pub(crate) base: NonNull<u8>,
+    pub(crate) bytes: usize,
+    pub(crate) is_pinned: bool,
+    storage: Arc<dyn Storage>,
+}
+
+impl Tensors<'_> {
+    /// Shows one tensor.
+    pub fn add<T: Element>(&mut self, tensor: &Tensor<T>) {
+        self.regions.push(Region {
+            base: NonNull::new(tensor.as_ptr().cast()).unwrap_or(NonNull::dangling()),
+            bytes: tensor.size_bytes(),
+            is_pinned: tensor.is_pinned(),
+            storage: Arc::clone(tensor.storage()),
+        });
+    }
+
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+}
+
+impl std::fmt::Debug for Tensors<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tensors")
+            .field("len", &self.regions.len())
+            .finish()
+    }
+}
+
+/// A transfer under way: [`Batch::upload`](crate::Batch::upload) trades each host tensor for its device tensor.
+pub struct Upload {
+    device: Arc<DeviceInner>,
+    placed: std::vec::IntoIter<Placed>,
+    done: Option<RawEvent>,
+}
+
+/// Where a region goes on the device.
+struct Placed {
+    base: NonNull<u8>,
+    bytes: usize,
+    block: Arc<DeviceBlock>,
+    address: u64,
+}
+
+/// Regions that are copied in one go: neighbours in one slab, with nothing but padding between them.
+struct Run {
+    base: NonNull<u8>,
+    bytes: usize,
+    regions: Vec<usize>,
+}
+
+impl Upload {
+    /// Starts the copies of all regions: one for each run, one event behind them.
+    pub(crate) fn start(device: &Device, tensors: Tensors<'_>) -> Result<Upload> {
+        let device = &device.inner;
+        device.settle();
+        let regions = tensors.regions;
+        let runs = runs(&regions);
+        let meter = regions
+            .iter()
+            .find_map(|region| region.storage.meter())
+            .cloned();
+
+        // All memory first: what can be refused is refused before a byte moves.
+        let mut blocks = Vec::with_capacity(runs.len());
+        for run in &runs {
+            blocks.push(Arc::new(DeviceBlock::take(
+                device,
+                run.bytes,
+                meter.clone(),
+            )?));
+        }
+        let mut placed: Vec<Option<Placed>> = regions.iter().map(|_| None).collect();
+        for (run, block) in runs.iter().zip(&blocks) {
+            for &index in &run.regions {
+                let region = &regions[index];
+                let offset = region.base.as_ptr() as usize - run.base.as_ptr() as usize;
+                placed[index] = Some(Placed {
+                    base: region.base,
+                    bytes: region.bytes,
+                    block: Arc::clone(block),
+                    address: block.address() + offset as u64,
+                });
+            }
+        }
+        let host = regions.into_iter().map(|region| region.storage).collect();
+        let done = submit(device, &runs, &blocks, host, meter)?;
+        Ok(Upload {
+            device: Arc::clone(device),
+            placed: placed.into_iter().flatten().collect::<Vec<_>>().into_iter(),
+            done,
+        })
+    }
+
+    /// Trades a host tensor for the device tensor that it is copied to.
+    ///
+    /// # Panics
+    ///
+    /// If it is not the next of those that `Batch::tensors` showed: a mistake in an own `Batch`.
+    pub fn tensor<T: Element>(&mut self, tensor: Tensor<T>) -> DeviceTensor<T> {
+        let Some(placed) = self.placed.next() else {
+            panic!("Upload::tensor: Batch::tensors showed fewer tensors");
+        };
+        assert!(
+            placed.base.as_ptr() == tensor.as_ptr().cast() && placed.bytes == tensor.size_bytes(),
+            "Upload::tensor: Batch::tensors showed the tensors in another order"
+        );
+        DeviceTensor::new(
+            placed.block,
+            placed.address,
+            tensor.shape().clone(),
+            self.done.clone(),
+        )
+    }
+
+    /// Blocks until the copies are done.
+    pub(crate) fn wait(self) -> Result<()> {
+        let Upload { device, done, .. } = self;
+        if let Some(done) = done {
+            done.synchronize()?;
+        }
+        device.flights.reap();
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Upload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upload")
+            .field("device", &self.device.driver.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Enqueues the copies and the event behind them, and enters them into the device's list. `None`: nothing to copy.
+fn submit(
+    device: &Arc<DeviceInner>,
+    runs: &[Run],
+    blocks: &[Arc<DeviceBlock>],
+    host: Vec<Arc<dyn Storage>>,
+    meter: Option<Arc<Meter>>,
+) -> Result<Option<RawEvent>> {
+    if runs.iter().all(|run| run.bytes == 0) {
+        return Ok(None);
+    }
+    let (driver, stream) = (&device.driver, &device.h2d);
+    let start = meter
+        .as_ref()
+        .map(|_| driver.record(stream, true))
+        .transpose()?;
+    let mut copied = Ok(());
+    for (run, block) in runs.iter().zip(blocks).filter(|(run, _)| run.bytes > 0) {
+        let copy = Copy::ToDevice {
+            from: run.base.as_ptr(),
+            to: block.address(),
+            bytes: run.bytes,
+        };
+        // SAFETY: the run lies in one allocation that `host` keeps alive until the event fires, and that nobody
+        // writes while an `Arc` of its storage is held (*no access while in flight*). The pool handed out memory
+        // whose last users are done, and the caller's tensors reach it behind the event only.
+        copied = unsafe { driver.copy(stream, copy) };
+        if copied.is_err() {
+            break;
+        }
+        if let Some(meter) = &meter {
+            meter.transfers.add(1);
+            meter.transfer_bytes.add(run.bytes as u64);
+        }
+    }
+    match driver.record(stream, meter.is_some()) {
+        Ok(done) => {
+            blocks
+                .iter()
+                .for_each(|block| block.free_behind([done.clone()]));
+            device.submitted(Flight {
+                done: done.clone(),
+                host,
+                timing: meter.zip(start).map(|(meter, start)| Timing {
+                    start,
+                    end: done.clone(),
+                    meter,
+                    sum: |meter, elapsed| meter.transfer_ns.add(elapsed),
+                }),
+            });
+            copied.map(|()| Some(done))
+        }
+        Err(error) => {
+            // Copies may be under way, and nothing will tell when they end.
+            device.flights.leak(host);
+            blocks.iter().for_each(|block| block.leak());
+            Err(copied.err().unwrap_or(error))
+        }
+    }
+}
+
+/// Groups regions into runs: within one slab, from one field to the next as long as only padding lies between.
+fn runs(regions: &[Region]) -> Vec<Run> {
+    let mut order: Vec<usize> = (0..regions.len()).collect();
+    order.sort_by_key(|&index| (regions[index].storage.slab(), regions[index].base));
+    let mut runs: Vec<Run> = Vec::with_capacity(1);
+    let mut slab = None;
+    for index in order {
+        let region = &regions[index];
+        let start = region.base.as_ptr() as usize;
+        if let Some(run) = runs.last_mut()
+            && region.storage.slab().is_some()
+            && region.storage.slab() == slab
+            // Overlapping views become tensors of their own: what is written through one must not change the other.
+            && start >= run.base.as_ptr() as usize + run.bytes
+            && start < run.base.as_ptr() as usize + run.bytes + ALIGNMENT
+            && (start - run.base.as_ptr() as usize).is_multiple_of(ALIGNMENT)
+        {
+            run.bytes = start - run.base.as_ptr() as usize + region.bytes;
+            run.regions.push(index);
+            continue;
+        }
+        slab = region.storage.slab();
+        runs.push(Run {
+            base: region.base,
+            bytes: region.bytes,
+            regions: vec![index],
+        });
+    }
+    runs
+}

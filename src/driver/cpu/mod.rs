@@ -1,0 +1,255 @@
+//! The CPU backend: a real one, with streams that run on threads of their own and events that fire when they are
+//! reached. It is what programs use where there is no GPU, and, made [`Hostile`], what the tests use.
+
+mod hostile;
+mod stream;
+
+use std::alloc::Layout;
+
+pub use hostile::Hostile;
+pub(crate) use stream::{Event, Stream};
+
+use self::hostile::Hostility;
+use super::{Copy, DeviceInfo, fault};
+use crate::error::{Error, Result};
+use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::tensor::ALIGNMENT;
+
+/// The CPU as a device.
+#[derive(Clone)]
+pub(crate) struct Cpu(Arc<Shared>);
+
+struct Shared {
+    hostility: Option<Hostility>,
+    device_bytes: AtomicUsize,
+    locked_bytes: AtomicUsize,
+    streams: AtomicUsize,
+}
+
+/// The alignment of what stands for page-locked memory.
+const PAGE: usize = 4096;
+
+impl Cpu {
+    pub(crate) fn new(hostile: Option<Hostile>) -> Cpu {
+        Cpu(Arc::new(Shared {
+            hostility: hostile.map(Hostility::new),
+            device_bytes: AtomicUsize::new(0),
+            locked_bytes: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(super) fn name(&self) -> String {
+        "cpu".to_owned()
+    }
+
+    pub(super) fn info(&self) -> Result<DeviceInfo> {
+        Ok(DeviceInfo {
+            name: format!(
+                "CPU ({} threads)",
+                std::thread::available_parallelism().map_or(1, usize::from)
+            ),
+            compute_capability: None,
+            driver_version: None,
+            total_memory_bytes: crate::system::usable_memory_bytes(),
+            copy_engines: 2,
+        })
+    }
+
+    pub(super) fn same_device(&self, other: &Cpu) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(super) fn create_stream(&self) -> Result<Stream> {
+        self.may_fail("create_stream")?;
+        let number = self.0.streams.fetch_add(1, Ordering::Relaxed);
+        Stream::start(
+            number,
+            self.0
+                .hostility
+                .as_ref()
+                .map(|hostility| hostility.delays(number)),
+        )
+    }
+
+    pub(super) fn record(&self, stream: &Stream) -> Result<Event> {
+        self.may_fail("record_event")?;
+        Ok(stream.record(self.clone()))
+    }
+
+    pub(super) fn stream_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
+        self.may_fail("stream_wait_event")?;
+        stream.wait(event);
+        Ok(())
+    }
+
+    pub(super) fn synchronize(&self, stream: &Stream) -> Result<()> {
+        self.record(stream)?.synchronize()
+    }
+
+    pub(super) fn host_fn(&self, stream: &Stream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
+        self.may_fail("host_fn")?;
+        stream.run(f);
+        Ok(())
+    }
+
+    pub(super) fn alloc_device(&self, bytes: usize) -> Result<u64> {
+        self.may_fail("alloc_device")?;
+        let capacity = self
+            .0
+            .hostility
+            .as_ref()
+            .and_then(Hostility::device_capacity_bytes);
+        self.charge(&self.0.device_bytes, bytes, capacity, "alloc_device")?;
+        match allocate(bytes, ALIGNMENT) {
+            Some(pointer) => Ok(pointer as u64),
+            None => {
+                self.0.device_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                Err(self.fault("alloc_device", 2, "out of memory"))
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::free_device`.
+    pub(super) unsafe fn free_device(&self, address: u64, bytes: usize) -> Result<()> {
+        self.0.device_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // SAFETY: the caller's contract: it was allocated so, and nothing uses it.
+        unsafe { deallocate(address as *mut u8, bytes, ALIGNMENT) };
+        Ok(())
+    }
+
+    /// Locks the pages where the system lets it; it is no failure if it does not, because nothing here depends on it.
+    ///
+    /// # Safety
+    ///
+    /// As `Driver::lock_pages`.
+    pub(super) unsafe fn lock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        self.may_fail("lock_pages")?;
+        let capacity = self
+            .0
+            .hostility
+            .as_ref()
+            .and_then(Hostility::pinned_capacity_bytes);
+        self.charge(&self.0.locked_bytes, bytes, capacity, "lock_pages")?;
+        crate::system::lock_pages(pointer, bytes);
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::unlock_pages`.
+    pub(super) unsafe fn unlock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        self.0.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        crate::system::unlock_pages(pointer, bytes);
+        Ok(())
+    }
+
+    pub(super) fn alloc_host(&self, bytes: usize) -> Result<*mut u8> {
+        self.may_fail("alloc_host")?;
+        let capacity = self
+            .0
+            .hostility
+            .as_ref()
+            .and_then(Hostility::pinned_capacity_bytes);
+        self.charge(&self.0.locked_bytes, bytes, capacity, "alloc_host")?;
+        allocate(bytes, PAGE).ok_or_else(|| {
+            self.0.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.fault("alloc_host", 2, "out of memory")
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::free_host`.
+    pub(super) unsafe fn free_host(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        self.0.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // SAFETY: the caller's contract: it was allocated so, and nothing uses it.
+        unsafe { deallocate(pointer, bytes, PAGE) };
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::copy`.
+    pub(super) unsafe fn copy(&self, stream: &Stream, copy: Copy) -> Result<()> {
+        self.may_fail("copy")?;
+        let (from, to, bytes) = match copy {
+            Copy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
+            Copy::ToHost { from, to, bytes } => (from, to as u64, bytes),
+        };
+        // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
+        unsafe { stream.copy(from, to, bytes) };
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::poison`.
+    pub(super) unsafe fn poison(&self, address: u64, bytes: usize) {
+        if self.0.hostility.is_some() {
+            // SAFETY: the caller's contract: the bytes are valid and in no one else's use.
+            unsafe { std::ptr::write_bytes(address as *mut u8, hostile::POISON, bytes) };
+        }
+    }
+
+    /// Fails where the hostile mode says so.
+    fn may_fail(&self, operation: &'static str) -> Result<()> {
+        match &self.0.hostility {
+            Some(hostility) if hostility.fails(operation) => {
+                Err(self.fault(operation, 999, "hostile failure"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts bytes against a capacity, if there is one.
+    fn charge(
+        &self,
+        count: &AtomicUsize,
+        bytes: usize,
+        capacity: Option<usize>,
+        operation: &'static str,
+    ) -> Result<()> {
+        let charged = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+            let held = held.checked_add(bytes)?;
+            (held <= capacity.unwrap_or(usize::MAX)).then_some(held)
+        });
+        match charged {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.fault(operation, 2, "out of memory")),
+        }
+    }
+
+    fn fault(&self, operation: &'static str, code: i32, message: &str) -> Error {
+        fault(operation, self.name(), code, message)
+    }
+
+    /// The fault of a device that has failed for good, if it has.
+    fn sticky(&self) -> Result<()> {
+        match &self.0.hostility {
+            Some(hostility) if hostility.is_broken() => {
+                Err(self.fault("event_query", 999, "hostile failure"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn allocate(bytes: usize, alignment: usize) -> Option<*mut u8> {
+    let layout = Layout::from_size_align(bytes.max(1), alignment).ok()?;
+    // SAFETY: the layout is not of size 0.
+    let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
+    (!pointer.is_null()).then_some(pointer)
+}
+
+/// # Safety
+///
+/// The pointer must come from `allocate` with the same arguments, and nothing may use it any more.
+unsafe fn deallocate(pointer: *mut u8, bytes: usize, alignment: usize) {
+    if let Ok(layout) = Layout::from_size_align(bytes.max(1), alignment) {
+        // SAFETY: the caller's contract; `allocate` made the same layout.
+        unsafe { std::alloc::dealloc(pointer, layout) };
+    }
+}

@@ -1,0 +1,139 @@
+//! Streams of the CPU backend: each is a queue of operations with a thread that works it off in order.
+
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+
+use super::Cpu;
+use super::hostile::Delays;
+use crate::error::{Error, Result};
+use crate::sync::{Arc, Condvar, Mutex};
+
+/// A queue with its thread. When the last handle goes, the thread works off what is queued and ends.
+pub(crate) struct Stream {
+    operations: Sender<Operation>,
+    number: usize,
+}
+
+enum Operation {
+    Copy { from: u64, to: u64, bytes: usize },
+    Fire(Arc<State>),
+    Wait(Arc<State>),
+    Run(Box<dyn FnOnce() + Send>),
+}
+
+/// A point in a stream.
+#[derive(Clone)]
+pub(crate) struct Event {
+    state: Arc<State>,
+    device: Cpu,
+}
+
+#[derive(Default)]
+struct State {
+    fired: Mutex<Option<Instant>>,
+    changed: Condvar,
+}
+
+impl State {
+    fn wait(&self) {
+        let mut fired = self.fired.lock();
+        while fired.is_none() {
+            self.changed.wait(&mut fired);
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn start(number: usize, delays: Option<Delays>) -> Result<Stream> {
+        let (sender, operations) = crossbeam_channel::unbounded::<Operation>();
+        let name = format!("pinfeed-cpu-stream-{number}");
+        std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || {
+                let mut delays = delays;
+                for operation in operations {
+                    if let Some(delays) = &mut delays {
+                        delays.sleep();
+                    }
+                    operation.run();
+                }
+            })
+            .map_err(|source| Error::Thread { name, source })?;
+        Ok(Stream {
+            operations: sender,
+            number,
+        })
+    }
+
+    pub(super) fn record(&self, device: Cpu) -> Event {
+        let state = Arc::new(State::default());
+        self.push(Operation::Fire(Arc::clone(&state)));
+        Event { state, device }
+    }
+
+    pub(super) fn wait(&self, event: &Event) {
+        self.push(Operation::Wait(Arc::clone(&event.state)));
+    }
+
+    pub(super) fn run(&self, f: Box<dyn FnOnce() + Send>) {
+        self.push(Operation::Run(f));
+    }
+
+    /// # Safety
+    ///
+    /// Both ranges must be valid until the stream has come past the copy, and in no one else's use but as ordered by it.
+    pub(super) unsafe fn copy(&self, from: u64, to: u64, bytes: usize) {
+        self.push(Operation::Copy { from, to, bytes });
+    }
+
+    fn push(&self, operation: Operation) {
+        // The thread ends only when this sender is gone, so the channel is open.
+        let sent = self.operations.send(operation);
+        debug_assert!(sent.is_ok());
+    }
+
+    pub(crate) fn same(&self, other: &Stream) -> bool {
+        self.number == other.number && self.operations.same_channel(&other.operations)
+    }
+}
+
+impl Operation {
+    fn run(self) {
+        match self {
+            Operation::Copy { from, to, bytes } => {
+                // SAFETY: `Stream::copy`'s contract: both are valid and nobody else uses them now.
+                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+            }
+            Operation::Fire(state) => {
+                *state.fired.lock() = Some(Instant::now());
+                state.changed.notify_all();
+            }
+            Operation::Wait(state) => state.wait(),
+            // A panic of the user's function would end the stream, and hang whoever waits for it.
+            Operation::Run(f) => {
+                if let Err(payload) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+                    let message = crate::error::panic_message(payload);
+                    log::error!("a host function on a CPU stream panicked: {message}");
+                }
+            }
+        }
+    }
+}
+
+impl Event {
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        self.device.sticky()?;
+        Ok(self.state.fired.lock().is_some())
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.state.wait();
+        self.device.sticky()
+    }
+
+    pub(crate) fn elapsed_ns(&self, start: &Event) -> Option<u64> {
+        let (start, end) = ((*start.state.fired.lock())?, (*self.state.fired.lock())?);
+        u64::try_from(end.saturating_duration_since(start).as_nanos()).ok()
+    }
+}

@@ -1,0 +1,413 @@
+//! The CUDA backend: the driver's own calls, through cudarc's bindings.
+//!
+//! Each call makes the device's context current for its duration and puts back what was current before, and moves the
+//! thread to the relaxed capture mode meanwhile, so that neither the embedder's choice of device nor a graph capture
+//! on another thread is disturbed.
+
+mod objects;
+mod probe;
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{self, CUresult};
+
+pub(crate) use objects::{Event, Stream};
+
+use super::{Copy, DeviceInfo, fault};
+use crate::error::{Error, Result};
+use crate::sync::{Arc, Mutex};
+
+/// One CUDA device, through one context.
+#[derive(Clone)]
+pub(crate) struct Cuda(Arc<Shared>);
+
+struct Shared {
+    context: Context,
+    ordinal: usize,
+    /// Events that are not in use, timed and untimed: making one costs more than using it.
+    events: [Mutex<Vec<RawHandle>>; 2],
+    probe: &'static probe::Probe,
+}
+
+enum Context {
+    /// An object of our own on the primary context, or the embedder's, kept alive.
+    Object(Arc<CudaContext>),
+    /// A handle of the embedder's, who keeps it alive.
+    Handle(sys::CUcontext),
+}
+
+/// A `CUevent`. It may be used from any thread.
+struct RawHandle(sys::CUevent);
+
+// SAFETY: the driver's handles may be used from any thread; cudarc sends them likewise.
+unsafe impl Send for RawHandle {}
+// SAFETY: a context handle may be used from any thread at once; the rest of `Shared` is behind locks.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+impl Cuda {
+    /// Opens a device, with a context object of our own on its primary context.
+    pub(crate) fn open(ordinal: usize) -> Result<Cuda> {
+        let probe = probe::probe(ordinal)?;
+        let previous = current_context();
+        let context = CudaContext::new(ordinal)
+            .map_err(|error| driver_fault("cuDevicePrimaryCtxRetain", ordinal, error.0));
+        // `CudaContext::new` leaves its context current on this thread; the embedder's choice is put back.
+        if let Some(previous) = previous {
+            // SAFETY: it was current a moment ago, or is null, which means "none".
+            let _ = unsafe { sys::cuCtxSetCurrent(previous) };
+        }
+        Ok(Cuda::with(Context::Object(context?), ordinal, probe))
+    }
+
+    /// Uses the embedder's context object.
+    pub(crate) fn from_context(context: Arc<CudaContext>) -> Result<Cuda> {
+        let ordinal = context.ordinal();
+        Ok(Cuda::with(
+            Context::Object(context),
+            ordinal,
+            probe::probe(ordinal)?,
+        ))
+    }
+
+    /// Uses the embedder's context, by its handle.
+    ///
+    /// # Safety
+    ///
+    /// `context` must be a `CUcontext` of the device `ordinal`, and outlive everything made from it.
+    pub(crate) unsafe fn from_handle(
+        ordinal: usize,
+        context: *mut std::ffi::c_void,
+    ) -> Result<Cuda> {
+        Ok(Cuda::with(
+            Context::Handle(context.cast()),
+            ordinal,
+            probe::probe(ordinal)?,
+        ))
+    }
+
+    fn with(context: Context, ordinal: usize, probe: &'static probe::Probe) -> Cuda {
+        Cuda(Arc::new(Shared {
+            context,
+            ordinal,
+            events: Default::default(),
+            probe,
+        }))
+    }
+
+    fn handle(&self) -> sys::CUcontext {
+        match &self.0.context {
+            Context::Object(context) => context.cu_ctx(),
+            Context::Handle(context) => *context,
+        }
+    }
+
+    /// Makes the context current until the guard goes.
+    fn enter(&self) -> Result<Entered> {
+        // SAFETY: the context is alive: `Shared` keeps the object, or the embedder keeps the handle.
+        self.check("cuCtxPushCurrent", unsafe {
+            sys::cuCtxPushCurrent_v2(self.handle())
+        })?;
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: it swaps the thread's mode with `mode`.
+        let swapped = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Ok(Entered {
+            mode: (swapped == CUresult::CUDA_SUCCESS).then_some(mode),
+        })
+    }
+
+    fn check(&self, operation: &'static str, result: CUresult) -> Result<()> {
+        match result {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            code => Err(driver_fault(operation, self.0.ordinal, code)),
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("cuda:{}", self.0.ordinal)
+    }
+
+    pub(super) fn same_device(&self, other: &Cuda) -> bool {
+        self.handle() == other.handle()
+    }
+
+    pub(super) fn info(&self) -> Result<DeviceInfo> {
+        let _entered = self.enter()?;
+        let mut device = 0;
+        // SAFETY: it writes the current context's device.
+        self.check("cuCtxGetDevice", unsafe {
+            sys::cuCtxGetDevice(&mut device)
+        })?;
+        let mut name = [0; 256];
+        // SAFETY: it writes at most as many bytes as it is told, with a zero at the end.
+        self.check("cuDeviceGetName", unsafe {
+            sys::cuDeviceGetName(name.as_mut_ptr(), 255, device)
+        })?;
+        // SAFETY: the buffer ends in a zero: it is one longer than what was told.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: it writes one integer.
+            let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
+            self.check("cuDeviceGetAttribute", result).map(|()| value)
+        };
+        use sys::CUdevice_attribute_enum as Attribute;
+        let (_, total) = self.memory_info()?;
+        Ok(DeviceInfo {
+            name: name.to_string_lossy().into_owned(),
+            compute_capability: Some((
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            )),
+            driver_version: Some(self.0.probe.version),
+            total_memory_bytes: total,
+            copy_engines: attribute(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
+        })
+    }
+
+    /// Free and total device memory in bytes; the context must be current.
+    fn memory_info(&self) -> Result<(usize, usize)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: it writes two integers.
+        self.check("cuMemGetInfo", unsafe {
+            sys::cuMemGetInfo_v2(&mut free, &mut total)
+        })?;
+        Ok((free, total))
+    }
+
+    pub(super) fn create_stream(&self) -> Result<Stream> {
+        let _entered = self.enter()?;
+        let mut handle = MaybeUninit::uninit();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: it writes one handle.
+        self.check("cuStreamCreate", unsafe {
+            sys::cuStreamCreate(handle.as_mut_ptr(), flags)
+        })?;
+        // SAFETY: the call succeeded, so the handle was written.
+        Ok(Stream::owned(unsafe { handle.assume_init() }, self.clone()))
+    }
+
+    pub(super) fn record(&self, stream: &Stream, timed: bool) -> Result<Event> {
+        let _entered = self.enter()?;
+        let event = self.take_event(timed)?;
+        // SAFETY: both handles are alive, and of this context.
+        self.check("cuEventRecord", unsafe {
+            sys::cuEventRecord(event.handle(), stream.handle())
+        })?;
+        Ok(event)
+    }
+
+    fn take_event(&self, timed: bool) -> Result<Event> {
+        let pooled = self.0.events[usize::from(timed)].lock().pop();
+        if let Some(RawHandle(handle)) = pooled {
+            return Ok(Event::new(handle, timed, self.clone()));
+        }
+        let mut flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        if !timed {
+            flags |= sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        }
+        let mut handle = MaybeUninit::uninit();
+        // SAFETY: it writes one handle.
+        self.check("cuEventCreate", unsafe {
+            sys::cuEventCreate(handle.as_mut_ptr(), flags)
+        })?;
+        // SAFETY: the call succeeded, so the handle was written.
+        Ok(Event::new(
+            unsafe { handle.assume_init() },
+            timed,
+            self.clone(),
+        ))
+    }
+
+    pub(super) fn stream_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: both handles are alive.
+        self.check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(stream.handle(), event.handle(), 0)
+        })
+    }
+
+    pub(super) fn synchronize(&self, stream: &Stream) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the handle is alive.
+        self.check("cuStreamSynchronize", unsafe {
+            sys::cuStreamSynchronize(stream.handle())
+        })
+    }
+
+    pub(super) fn host_fn(&self, stream: &Stream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
+        unsafe extern "C" fn run(data: *mut std::ffi::c_void) {
+            // SAFETY: `host_fn` made the pointer from a box, and the driver calls this once.
+            let f = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
+            // A panic must not cross into the driver.
+            if let Err(payload) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+                let message = crate::error::panic_message(payload);
+                log::error!("a host function on a CUDA stream panicked: {message}");
+            }
+        }
+        let _entered = self.enter()?;
+        let data = Box::into_raw(Box::new(f));
+        // SAFETY: the handle is alive, and `run` takes what `data` is.
+        let result = unsafe { sys::cuLaunchHostFunc(stream.handle(), Some(run), data.cast()) };
+        if result != CUresult::CUDA_SUCCESS {
+            // SAFETY: the driver refused, so nobody else will take the box.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        self.check("cuLaunchHostFunc", result)
+    }
+
+    pub(super) fn alloc_device(&self, bytes: usize) -> Result<u64> {
+        let _entered = self.enter()?;
+        let mut address = 0;
+        // SAFETY: it writes one address.
+        self.check("cuMemAlloc", unsafe {
+            sys::cuMemAlloc_v2(&mut address, bytes.max(1))
+        })?;
+        Ok(address)
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::free_device`.
+    pub(super) unsafe fn free_device(&self, address: u64, _: usize) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's contract.
+        self.check("cuMemFree", unsafe { sys::cuMemFree_v2(address) })
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::lock_pages`.
+    pub(super) unsafe fn lock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's contract: the range is allocated.
+        let result = unsafe {
+            sys::cuMemHostRegister_v2(pointer.cast(), bytes, sys::CU_MEMHOSTREGISTER_PORTABLE)
+        };
+        self.check("cuMemHostRegister", result)
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::unlock_pages`.
+    pub(super) unsafe fn unlock_pages(&self, pointer: *mut u8, _: usize) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's contract: it was registered, and nothing is in flight.
+        self.check("cuMemHostUnregister", unsafe {
+            sys::cuMemHostUnregister(pointer.cast())
+        })
+    }
+
+    pub(super) fn alloc_host(&self, bytes: usize) -> Result<*mut u8> {
+        let _entered = self.enter()?;
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: it writes one pointer. Not write-combined: such memory is very slow to read.
+        let result = unsafe {
+            sys::cuMemHostAlloc(&mut pointer, bytes.max(1), sys::CU_MEMHOSTALLOC_PORTABLE)
+        };
+        self.check("cuMemHostAlloc", result)?;
+        // SAFETY: the driver just allocated as many bytes, and nobody else knows of them.
+        unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
+        Ok(pointer.cast())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::free_host`.
+    pub(super) unsafe fn free_host(&self, pointer: *mut u8, _: usize) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's contract.
+        self.check("cuMemFreeHost", unsafe {
+            sys::cuMemFreeHost(pointer.cast())
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::copy`.
+    pub(super) unsafe fn copy(&self, stream: &Stream, copy: Copy) -> Result<()> {
+        let _entered = self.enter()?;
+        let stream = stream.handle();
+        match copy {
+            Copy::ToDevice { from, to, bytes } => {
+                // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
+                let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) };
+                self.check("cuMemcpyHtoDAsync", result)
+            }
+            Copy::ToHost { from, to, bytes } => {
+                // SAFETY: likewise.
+                let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream) };
+                self.check("cuMemcpyDtoHAsync", result)
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let [untimed, timed] = &mut self.events;
+        for RawHandle(event) in untimed.get_mut().drain(..).chain(timed.get_mut().drain(..)) {
+            // SAFETY: the pool owns the event, and nobody else holds it. At process exit the driver may be gone: then
+            // it says so, and there is nothing left to destroy.
+            let _ = unsafe { sys::cuEventDestroy_v2(event) };
+        }
+    }
+}
+
+/// The context is current on this thread until this goes.
+struct Entered {
+    mode: Option<sys::CUstreamCaptureMode>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.mode {
+            // SAFETY: it puts back the thread's mode.
+            let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        }
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: it takes back what `enter` pushed on this thread.
+        let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
+    }
+}
+
+/// The thread's current context, which may be none (null); `None` if the driver does not say.
+fn current_context() -> Option<sys::CUcontext> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: it writes one handle.
+    let result = unsafe { sys::cuCtxGetCurrent(&mut context) };
+    (result == CUresult::CUDA_SUCCESS).then_some(context)
+}
+
+fn driver_fault(operation: &'static str, ordinal: usize, code: CUresult) -> Error {
+    match code {
+        CUresult::CUDA_ERROR_STUB_LIBRARY => return Error::StubDriver,
+        CUresult::CUDA_ERROR_NO_DEVICE => return Error::NoDevice { ordinal, count: 0 },
+        _ => {}
+    }
+    let words = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
+        let mut text = std::ptr::null();
+        // SAFETY: it writes one pointer, to a text that lives as long as the driver.
+        let result = unsafe { get(code, &mut text) };
+        if result != CUresult::CUDA_SUCCESS || text.is_null() {
+            return "unknown".to_owned();
+        }
+        // SAFETY: the driver's texts end in a zero.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    };
+    let message = format!(
+        "{}: {}",
+        words(sys::cuGetErrorName),
+        words(sys::cuGetErrorString)
+    );
+    fault(operation, format!("cuda:{ordinal}"), code as i32, message)
+}
+
+fn fault_of(operation: &'static str, device: &str, code: i32, message: &str) -> Error {
+    fault(operation, device.to_owned(), code, message)
+}

@@ -1,0 +1,173 @@
+//! Streams and events of the CUDA backend.
+
+use std::any::Any;
+use std::thread::ThreadId;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::{Cuda, RawHandle};
+use crate::error::Result;
+use crate::sync::{Arc, AtomicBool, Ordering};
+
+/// A `CUstream`: ours, which goes with this object, or the embedder's.
+pub(crate) struct Stream {
+    handle: sys::CUstream,
+    owner: Owner,
+    /// The thread of a per-thread default stream: its handle names another stream on every thread.
+    thread: Option<ThreadId>,
+}
+
+enum Owner {
+    /// This object destroys the stream, in this context.
+    Ours(Cuda),
+    /// Somebody else does, and this keeps it alive (or the embedder promised to).
+    Theirs {
+        _keep: Option<Arc<dyn Any + Send + Sync>>,
+    },
+}
+
+// SAFETY: a stream's handle may be used from any thread; the per-thread default stream is checked (`on_its_thread`).
+unsafe impl Send for Stream {}
+// SAFETY: as above, also at once: the driver locks.
+unsafe impl Sync for Stream {}
+
+/// `CU_STREAM_PER_THREAD` of cuda.h.
+const PER_THREAD: usize = 2;
+
+impl Stream {
+    pub(super) fn owned(handle: sys::CUstream, cuda: Cuda) -> Stream {
+        Stream {
+            handle,
+            owner: Owner::Ours(cuda),
+            thread: None,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `handle` must be a stream of the context that it is used with, and live as long as `keep` or this object.
+    pub(crate) unsafe fn foreign(
+        handle: *mut std::ffi::c_void,
+        keep: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Stream {
+        Stream {
+            handle: handle.cast(),
+            owner: Owner::Theirs { _keep: keep },
+            thread: (handle as usize == PER_THREAD).then(|| std::thread::current().id()),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> sys::CUstream {
+        self.handle
+    }
+
+    pub(crate) fn on_its_thread(&self) -> bool {
+        self.thread
+            .is_none_or(|thread| thread == std::thread::current().id())
+    }
+
+    pub(crate) fn same(&self, other: &Stream) -> bool {
+        self.handle == other.handle && self.thread == other.thread
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Owner::Ours(cuda) = &self.owner
+            && let Ok(_entered) = cuda.enter()
+        {
+            // SAFETY: the handle is ours alone. The driver lets queued work finish first.
+            let _ = unsafe { sys::cuStreamDestroy_v2(self.handle) };
+        }
+    }
+}
+
+/// A recorded event, from the device's pool.
+#[derive(Clone)]
+pub(crate) struct Event(Arc<Recorded>);
+
+struct Recorded {
+    handle: RawHandle,
+    timed: bool,
+    /// Once complete, always complete: later questions need no driver.
+    complete: AtomicBool,
+    cuda: Cuda,
+}
+
+// SAFETY: an event's handle may be used from any thread at once: the driver locks.
+unsafe impl Sync for RawHandle {}
+
+impl Event {
+    pub(super) fn new(handle: sys::CUevent, timed: bool, cuda: Cuda) -> Event {
+        Event(Arc::new(Recorded {
+            handle: RawHandle(handle),
+            timed,
+            complete: AtomicBool::new(false),
+            cuda,
+        }))
+    }
+
+    pub(super) fn handle(&self) -> sys::CUevent {
+        self.0.handle.0
+    }
+
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        // Acquire pairs with the Release below: what the finder saw of the copied memory is seen here too.
+        if self.0.complete.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let _entered = self.0.cuda.enter()?;
+        // SAFETY: the handle is alive.
+        match unsafe { sys::cuEventQuery(self.handle()) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => {
+                self.0.cuda.check("cuEventQuery", result)?;
+                self.0.complete.store(true, Ordering::Release);
+                Ok(true)
+            }
+        }
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        // A blocking wait costs a thread switch; what is nearly done is found by asking a few times.
+        for _ in 0..16 {
+            if self.is_complete()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let _entered = self.0.cuda.enter()?;
+        // SAFETY: the handle is alive.
+        self.0.cuda.check("cuEventSynchronize", unsafe {
+            sys::cuEventSynchronize(self.handle())
+        })?;
+        self.0.complete.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn elapsed_ns(&self, start: &Event) -> Option<u64> {
+        if !self.0.timed || !start.0.timed {
+            return None;
+        }
+        let _entered = self.0.cuda.enter().ok()?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: both handles are alive and were made with timing.
+        let code = unsafe {
+            (self.0.cuda.0.probe.elapsed_time)(
+                &mut milliseconds,
+                start.handle().cast(),
+                self.handle().cast(),
+            )
+        };
+        (code == 0).then(|| (f64::from(milliseconds) * 1e6) as u64)
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        let handle = RawHandle(self.handle.0);
+        self.cuda.0.events[usize::from(self.timed)]
+            .lock()
+            .push(handle);
+    }
+}

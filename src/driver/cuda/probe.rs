@@ -1,0 +1,147 @@
+//! Looks at the driver's library before cudarc does: cudarc panics where there is none.
+
+use libloading::{Library, Symbol};
+
+use crate::error::{Error, Result};
+use crate::sync::OnceLock;
+
+/// The oldest driver served: CUDA 12.0.
+pub(crate) const OLDEST_DRIVER: i32 = 12_000;
+
+/// What was found out about the driver, once for the process, and symbols that cudarc does not bind for every version.
+pub(super) struct Probe {
+    pub(super) version: i32,
+    /// `cuEventElapsedTime` under the name that every driver served has: bindings for 12.8 and newer call `_v2`.
+    pub(super) elapsed_time: ElapsedTime,
+    /// Keeps the symbols valid.
+    _library: Library,
+}
+
+pub(super) type ElapsedTime =
+    unsafe extern "C" fn(*mut f32, *mut std::ffi::c_void, *mut std::ffi::c_void) -> i32;
+type Init = unsafe extern "C" fn(u32) -> i32;
+type Version = unsafe extern "C" fn(*mut i32) -> i32;
+type Count = unsafe extern "C" fn(*mut i32) -> i32;
+
+const NAMES: &[&str] = if cfg!(windows) {
+    &["nvcuda.dll"]
+} else {
+    &["libcuda.so.1", "libcuda.so"]
+};
+
+// The driver's own numbers, as cuda.h has them.
+const SUCCESS: i32 = 0;
+const STUB_LIBRARY: i32 = 34;
+const NO_DEVICE: i32 = 100;
+
+/// Makes sure that the driver can be called, and that it sees a device of this number.
+pub(super) fn probe(ordinal: usize) -> Result<&'static Probe> {
+    static PROBE: OnceLock<Probe> = OnceLock::new();
+    let probe = match PROBE.get() {
+        Some(probe) => probe,
+        None => {
+            let found = load()?;
+            PROBE.get_or_init(|| found)
+        }
+    };
+    let count = probe.device_count()?;
+    if ordinal >= count {
+        return Err(Error::NoDevice { ordinal, count });
+    }
+    Ok(probe)
+}
+
+fn load() -> Result<Probe> {
+    let mut detail = String::new();
+    // SAFETY: loading the driver's library runs its constructors, which is what every CUDA program does.
+    let library = NAMES
+        .iter()
+        .find_map(|name| match unsafe { Library::new(*name) } {
+            Ok(library) => Some(library),
+            Err(error) => {
+                detail = error.to_string();
+                None
+            }
+        });
+    let Some(library) = library else {
+        return Err(Error::NoDriver { detail });
+    };
+    let missing = |error: libloading::Error| Error::NoDriver {
+        detail: format!("the library found is no CUDA driver: {error}"),
+    };
+    let mut version = 0;
+    {
+        // SAFETY: the symbol has had this signature since CUDA 2.0.
+        let driver_version: Symbol<'_, Version> =
+            unsafe { library.get(b"cuDriverGetVersion") }.map_err(missing)?;
+        // SAFETY: it writes one integer, and may be called before cuInit.
+        match unsafe { driver_version(&mut version) } {
+            SUCCESS => {}
+            STUB_LIBRARY => return Err(Error::StubDriver),
+            code => {
+                return Err(super::fault_of(
+                    "cuDriverGetVersion",
+                    "cuda",
+                    code,
+                    "the driver does not say its version",
+                ));
+            }
+        }
+    }
+    if version < OLDEST_DRIVER {
+        return Err(Error::DriverTooOld {
+            found: version,
+            required: OLDEST_DRIVER,
+        });
+    }
+    {
+        // SAFETY: the symbol has had this signature since CUDA 2.0.
+        let init: Symbol<'_, Init> = unsafe { library.get(b"cuInit") }.map_err(missing)?;
+        // SAFETY: flags must be 0; calling it twice is allowed.
+        match unsafe { init(0) } {
+            // Without a device, cuInit says so; the count below says it in our words.
+            SUCCESS | NO_DEVICE => {}
+            STUB_LIBRARY => return Err(Error::StubDriver),
+            code => {
+                return Err(super::fault_of(
+                    "cuInit",
+                    "cuda",
+                    code,
+                    "the driver did not start",
+                ));
+            }
+        }
+    }
+    // SAFETY: the symbol has had this signature in every driver since CUDA 2.0.
+    let elapsed_time =
+        *unsafe { library.get::<ElapsedTime>(b"cuEventElapsedTime") }.map_err(missing)?;
+    Ok(Probe {
+        version,
+        elapsed_time,
+        _library: library,
+    })
+}
+
+impl Probe {
+    fn device_count(&self) -> Result<usize> {
+        // SAFETY: the symbol has had this signature since CUDA 2.0.
+        let count: std::result::Result<Symbol<'_, Count>, _> =
+            unsafe { self._library.get(b"cuDeviceGetCount") };
+        let count = count.map_err(|error| Error::NoDriver {
+            detail: format!("the library found is no CUDA driver: {error}"),
+        })?;
+        let mut devices = 0;
+        // SAFETY: it writes one integer; cuInit was called.
+        match unsafe { count(&mut devices) } {
+            SUCCESS => Ok(usize::try_from(devices).unwrap_or(0)),
+            // Not initialized (3) is what follows a cuInit that saw no device.
+            3 | NO_DEVICE => Ok(0),
+            code => Err(super::fault_of(
+                "cuDeviceGetCount",
+                "cuda",
+                code,
+                "the driver does not count its devices",
+            )),
+        }
+    }
+}

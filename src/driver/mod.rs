@@ -1,0 +1,321 @@
+//! The two backends, as one closed enum: what a device does in terms of addresses, streams and events.
+//!
+//! This is the only folder that names cudarc. Everything here is raw: who owns which bytes, and when they may be
+//! touched, is the business of [`device`](crate::device), one layer up. A call returns when its work is *enqueued*,
+//! unless its comment says that it waits.
+//!
+//! Events are one-shot: [`Driver::record`] makes one, it is complete once the stream has come that far, and stays so.
+
+pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+
+use crate::error::{DeviceFault, Error, Result};
+
+/// A backend, open on one device. Cloning it clones a reference.
+#[derive(Clone)]
+pub(crate) enum Driver {
+    Cpu(cpu::Cpu),
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Cuda),
+}
+
+/// A stream of one backend; destroyed on drop if the backend made it.
+pub(crate) enum RawStream {
+    Cpu(cpu::Stream),
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Stream),
+}
+
+/// A point in a stream's work. Cloning it clones a reference.
+#[derive(Clone)]
+pub(crate) enum RawEvent {
+    Cpu(cpu::Event),
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Event),
+}
+
+/// What a device says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device's name.
+    pub name: String,
+    /// The compute capability, as (major, minor); `None` on the CPU device.
+    pub compute_capability: Option<(i32, i32)>,
+    /// The driver's CUDA version, counted as 1000 x major + 10 x minor; `None` on the CPU device.
+    pub driver_version: Option<i32>,
+    /// The memory of the device in bytes (on the CPU device: what this process may use).
+    pub total_memory_bytes: usize,
+    /// The number of engines that copy beside running kernels.
+    pub copy_engines: i32,
+}
+
+/// Calls the method on the backend, which hands over streams and events of its own kind.
+macro_rules! dispatch {
+    ($self:ident, $driver:ident => $call:expr) => {
+        match $self {
+            Driver::Cpu($driver) => $call,
+            #[cfg(feature = "cuda")]
+            Driver::Cuda($driver) => $call,
+        }
+    };
+}
+
+impl Driver {
+    /// The device's name in messages: `cpu`, `cuda:0`.
+    pub(crate) fn name(&self) -> String {
+        dispatch!(self, driver => driver.name())
+    }
+
+    pub(crate) fn info(&self) -> Result<DeviceInfo> {
+        dispatch!(self, driver => driver.info())
+    }
+
+    /// Whether both are open on the same device (and, on CUDA, the same context).
+    pub(crate) fn same_device(&self, other: &Driver) -> bool {
+        match (self, other) {
+            (Driver::Cpu(one), Driver::Cpu(other)) => one.same_device(other),
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(one), Driver::Cuda(other)) => one.same_device(other),
+            #[cfg(feature = "cuda")]
+            _ => false,
+        }
+    }
+
+    pub(crate) fn create_stream(&self) -> Result<RawStream> {
+        match self {
+            Driver::Cpu(driver) => driver.create_stream().map(RawStream::Cpu),
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(driver) => driver.create_stream().map(RawStream::Cuda),
+        }
+    }
+
+    /// Records an event behind all work that the stream holds now. `timed` events can be subtracted.
+    pub(crate) fn record(&self, stream: &RawStream, timed: bool) -> Result<RawEvent> {
+        match (self, stream) {
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => {
+                driver.record(stream).map(RawEvent::Cpu)
+            }
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => {
+                driver.record(stream, timed).map(RawEvent::Cuda)
+            }
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+        .inspect(|_| _ = timed)
+    }
+
+    /// Makes the stream's later work wait for the event.
+    pub(crate) fn stream_wait(&self, stream: &RawStream, event: &RawEvent) -> Result<()> {
+        match (self, stream, event) {
+            (Driver::Cpu(driver), RawStream::Cpu(stream), RawEvent::Cpu(event)) => {
+                driver.stream_wait(stream, event)
+            }
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(driver), RawStream::Cuda(stream), RawEvent::Cuda(event)) => {
+                driver.stream_wait(stream, event)
+            }
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
+    /// Blocks until all work that the stream holds now is done.
+    pub(crate) fn synchronize(&self, stream: &RawStream) -> Result<()> {
+        match (self, stream) {
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => driver.synchronize(stream),
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => driver.synchronize(stream),
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
+    /// Enqueues a host function. On CUDA it must not call CUDA.
+    pub(crate) fn host_fn(&self, stream: &RawStream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
+        match (self, stream) {
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => driver.host_fn(stream, f),
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => driver.host_fn(stream, f),
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
+    /// Allocates device memory, aligned to 256 bytes. It may wait for the device.
+    pub(crate) fn alloc_device(&self, bytes: usize) -> Result<u64> {
+        dispatch!(self, driver => driver.alloc_device(bytes))
+    }
+
+    /// Frees device memory. It may wait for the device.
+    ///
+    /// # Safety
+    ///
+    /// `address` must come from `alloc_device` with as many bytes, and nothing may use it any more.
+    pub(crate) unsafe fn free_device(&self, address: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's contract is the backend's.
+        dispatch!(self, driver => unsafe { driver.free_device(address, bytes) })
+    }
+
+    /// Page-locks memory, for copies from and to any device.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must be allocated, and stay so until `unlock_pages`.
+    pub(crate) unsafe fn lock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's contract is the backend's.
+        dispatch!(self, driver => unsafe { driver.lock_pages(pointer, bytes) })
+    }
+
+    /// Undoes `lock_pages`.
+    ///
+    /// # Safety
+    ///
+    /// The range must have been locked by `lock_pages`, and no copy from or to it may be in flight.
+    pub(crate) unsafe fn unlock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's contract is the backend's.
+        dispatch!(self, driver => unsafe { driver.unlock_pages(pointer, bytes) })
+    }
+
+    /// Allocates page-locked memory by the driver itself: zeroed, page-aligned.
+    pub(crate) fn alloc_host(&self, bytes: usize) -> Result<*mut u8> {
+        dispatch!(self, driver => driver.alloc_host(bytes))
+    }
+
+    /// Frees memory of `alloc_host`.
+    ///
+    /// # Safety
+    ///
+    /// `pointer` must come from `alloc_host` with as many bytes, and nothing may use it any more.
+    pub(crate) unsafe fn free_host(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's contract is the backend's.
+        dispatch!(self, driver => unsafe { driver.free_host(pointer, bytes) })
+    }
+
+    /// Enqueues one copy on the stream.
+    ///
+    /// # Safety
+    ///
+    /// Source and destination must be valid for the bytes until the copy is done; until then nobody may write the
+    /// source, or touch the destination, but work that is ordered by the stream.
+    pub(crate) unsafe fn copy(&self, stream: &RawStream, copy: Copy) -> Result<()> {
+        match (self, stream) {
+            // SAFETY: the caller's contract is the backend's.
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => unsafe { driver.copy(stream, copy) },
+            #[cfg(feature = "cuda")]
+            // SAFETY: likewise.
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => unsafe { driver.copy(stream, copy) },
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
+    /// Tells the backend that memory fell idle: a hostile one fills it, so that a late reader is found out.
+    ///
+    /// # Safety
+    ///
+    /// The bytes (host memory, or device memory of the CPU backend) must be valid, and nobody else may touch them.
+    pub(crate) unsafe fn poison(&self, address: u64, bytes: usize) {
+        match self {
+            // SAFETY: the caller's contract is the backend's.
+            Driver::Cpu(driver) => unsafe { driver.poison(address, bytes) },
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(_) => {}
+        }
+    }
+
+    /// Whether device memory is host memory, which a program may read where it lies.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self, Driver::Cpu(_))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn foreign(&self, what: &'static str) -> Error {
+        Error::WrongDevice {
+            what,
+            found: "another backend".to_owned(),
+            expected: self.name(),
+        }
+    }
+}
+
+/// One copy, by addresses. Host memory that is not page-locked makes the call block on CUDA.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Copy {
+    ToDevice {
+        from: *const u8,
+        to: u64,
+        bytes: usize,
+    },
+    ToHost {
+        from: u64,
+        to: *mut u8,
+        bytes: usize,
+    },
+}
+
+impl RawEvent {
+    /// Whether the stream has come past the event. Never blocks.
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        match self {
+            RawEvent::Cpu(event) => event.is_complete(),
+            #[cfg(feature = "cuda")]
+            RawEvent::Cuda(event) => event.is_complete(),
+        }
+    }
+
+    /// Blocks until the stream has come past the event.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        match self {
+            RawEvent::Cpu(event) => event.synchronize(),
+            #[cfg(feature = "cuda")]
+            RawEvent::Cuda(event) => event.synchronize(),
+        }
+    }
+
+    /// The time from `start` to this event in nanoseconds, where both are timed and complete.
+    pub(crate) fn elapsed_ns(&self, start: &RawEvent) -> Option<u64> {
+        match (self, start) {
+            (RawEvent::Cpu(end), RawEvent::Cpu(start)) => end.elapsed_ns(start),
+            #[cfg(feature = "cuda")]
+            (RawEvent::Cuda(end), RawEvent::Cuda(start)) => end.elapsed_ns(start),
+            #[cfg(feature = "cuda")]
+            _ => None,
+        }
+    }
+}
+
+impl RawStream {
+    /// Whether both name the same stream.
+    pub(crate) fn same(&self, other: &RawStream) -> bool {
+        match (self, other) {
+            (RawStream::Cpu(one), RawStream::Cpu(other)) => one.same(other),
+            #[cfg(feature = "cuda")]
+            (RawStream::Cuda(one), RawStream::Cuda(other)) => one.same(other),
+            #[cfg(feature = "cuda")]
+            _ => false,
+        }
+    }
+
+    /// Whether the calling thread may use the stream: a per-thread default stream knows its thread.
+    pub(crate) fn on_its_thread(&self) -> bool {
+        match self {
+            RawStream::Cpu(_) => true,
+            #[cfg(feature = "cuda")]
+            RawStream::Cuda(stream) => stream.on_its_thread(),
+        }
+    }
+}
+
+fn fault(operation: &'static str, device: String, code: i32, message: impl Into<String>) -> Error {
+    Error::Device {
+        operation,
+        device,
+        cause: DeviceFault {
+            code,
+            message: message.into(),
+        },
+    }
+}

@@ -1,0 +1,77 @@
+//! cudarc's contexts, streams and slices.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream, DevicePtr};
+
+use crate::device::{Device, Download, Stream};
+use crate::driver::{Driver, RawStream, cuda};
+use crate::error::{Error, Result, ShapeError};
+use crate::tensor::{Element, Shape};
+
+/// Opens a device on the program's own context object, which stays as it is: no event tracking is switched on in it.
+///
+/// # Errors
+///
+/// As [`Device::cuda`].
+pub fn device(context: &Arc<CudaContext>) -> Result<Device> {
+    Device::open(Driver::Cuda(cuda::Cuda::from_context(Arc::clone(context))?))
+}
+
+/// Takes the program's own stream, and keeps it alive. The per-thread default stream is bound to the calling thread:
+/// using it from another one is an error.
+///
+/// # Errors
+///
+/// [`Error::WrongDevice`] if the stream is not of the device's context.
+pub fn stream(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
+    let theirs = Driver::Cuda(cuda::Cuda::from_context(Arc::clone(stream.context()))?);
+    if !device.inner.driver.same_device(&theirs) {
+        return Err(Error::WrongDevice {
+            what: "the stream",
+            found: theirs.name(),
+            expected: device.name(),
+        });
+    }
+    let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(stream) as _;
+    // SAFETY: the stream is of the device's context, and `keep` keeps it alive.
+    let raw = unsafe { cuda::Stream::foreign(stream.cu_stream().cast(), Some(keep)) };
+    Ok(Stream::new(RawStream::Cuda(raw), Arc::clone(&device.inner)))
+}
+
+/// Copies a cudarc slice or view to the host, into page-locked memory.
+///
+/// # Synchronization
+///
+/// The copy waits, on the device, for all work of the slice's own stream so far, and that stream's later work waits for
+/// the copy: the slice may be written or dropped at once. With `non_blocking` the call returns at once.
+///
+/// # Errors
+///
+/// [`Error::Shape`] if the shape does not have as many elements as the slice, [`Error::WrongDevice`] if the slice is of
+/// another device, [`Error::Device`] if the device failed.
+pub fn to_host<T: Element, S: DevicePtr<T>>(
+    device: &Device,
+    slice: &S,
+    shape: &[usize],
+    non_blocking: bool,
+) -> Result<Download<T>> {
+    if Shape::elements(shape) != Some(slice.len()) {
+        return Err(Error::Shape(ShapeError {
+            elements: slice.len(),
+            shape: shape.into(),
+        }));
+    }
+    let owner = slice.stream();
+    let ours = stream(device, owner)?;
+    let (address, guard) = slice.device_ptr(owner);
+    // SAFETY: cudarc's slice is that long and alive; its stream's later work, its release among it, waits for the
+    // copy by the call below.
+    let download = unsafe { device.download_raw(address, shape, &ours, true) }?;
+    download.hold(&ours)?;
+    drop(guard); // cudarc notes the read, where it tracks slices, behind the copy
+    if !non_blocking {
+        download.synchronize()?;
+    }
+    Ok(download)
+}

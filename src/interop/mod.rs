@@ -1,0 +1,10 @@
+//! Other libraries' devices, streams and tensors. Each is a file of its own and uses the crate's public surface.
+//!
+//! - [`raw`]: contexts, streams and memory by their handles, for whatever binds CUDA;
+//! - `cudarc` (with the feature `cuda`): its contexts, streams and slices;
+//! - `candle` (with the feature `candle`): its tensors.
+
+#[cfg(feature = "cuda")]
+pub mod cudarc;
+#[cfg(feature = "cuda")]
+pub mod raw;

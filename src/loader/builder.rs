@@ -1,0 +1,277 @@
+//! The builder: options by PyTorch's names, and what makes no sense is refused.
+
+use std::fmt;
+
+use super::DataLoader;
+use crate::batch::{Arena, Batch, Collate, CollateFn};
+use crate::dataset::Dataset;
+use crate::device::Device;
+use crate::error::{BoxError, Error, Result};
+use crate::pipeline::{DatasetRecipe, Options, Pinning, Pipeline, Threads};
+use crate::sampler::{RandomSampler, Sampler, SequentialSampler};
+use crate::sync::Arc;
+
+/// Describes a loader. [`DataLoader::builder`] makes it, [`build`](Builder::build) ends it.
+#[must_use = "a builder does nothing until `build`"]
+pub struct Builder<D, C> {
+    dataset: D,
+    collate: C,
+    batch_size: usize,
+    shuffle: bool,
+    seed: u64,
+    sampler: Option<Arc<dyn Sampler>>,
+    num_workers: usize,
+    prefetch: Option<usize>,
+    drop_last: bool,
+    device: Option<Device>,
+    strict: bool,
+    by_copy: bool,
+    max_batch_bytes: Option<usize>,
+}
+
+impl<D: Dataset> Builder<D, crate::batch::Stack> {
+    pub(super) fn new(dataset: D) -> Self {
+        Builder {
+            dataset,
+            collate: crate::batch::Stack,
+            batch_size: 1,
+            shuffle: false,
+            seed: 0,
+            sampler: None,
+            num_workers: 0,
+            prefetch: None,
+            drop_last: false,
+            device: None,
+            strict: false,
+            by_copy: false,
+            max_batch_bytes: None,
+        }
+    }
+}
+
+impl<D: Dataset, C> Builder<D, C> {
+    /// Sets the number of samples per batch; 1 by default.
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = batch_size;
+        self
+    }
+
+    /// Gives the samples in a random order, another one in each epoch ([`RandomSampler`]); off by default.
+    pub fn shuffle(mut self, shuffle: bool) -> Self {
+        self.shuffle = shuffle;
+        self
+    }
+
+    /// Seeds the order and the samples' generators; 0 by default. Equal seeds give equal epochs.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Sets the order of the samples; excludes [`shuffle`](Builder::shuffle).
+    pub fn sampler(mut self, sampler: impl Sampler) -> Self {
+        self.sampler = Some(Arc::new(sampler));
+        self
+    }
+
+    /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, when asked.
+    ///
+    /// Neither the order nor the content of batches depends on it.
+    pub fn num_workers(mut self, num_workers: usize) -> Self {
+        self.num_workers = num_workers;
+        self
+    }
+
+    /// Sets how many batches are loaded ahead of the consumer; 2 by default, and only with workers.
+    ///
+    /// (PyTorch's `prefetch_factor` counts per worker; here workers share batches.)
+    pub fn prefetch(mut self, prefetch: usize) -> Self {
+        self.prefetch = Some(prefetch);
+        self
+    }
+
+    /// Leaves out the last batch of an epoch if it has fewer samples than the others; off by default.
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.drop_last = drop_last;
+        self
+    }
+
+    /// Collates batches in page-locked memory of the device's ring, from where copies to it are asynchronous.
+    ///
+    /// Batches are built in place; what a `collate_fn` builds elsewhere, the pin thread copies. An epoch holds at most
+    /// `prefetch` + 3 slabs. If the program holds them all and waits for one more batch, that batch lies in pageable
+    /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).
+    pub fn pin_memory(mut self, device: &Device) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// Makes a batch that cannot be page-locked an error; off by default. Needs [`pin_memory`](Builder::pin_memory).
+    pub fn strict_pinning(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// Builds batches in pageable memory and lets the pin thread copy them, instead of building them in place; off by
+    /// default: the same bytes come out, later. Needs [`pin_memory`](Builder::pin_memory).
+    pub fn pin_by_copy(mut self, by_copy: bool) -> Self {
+        self.by_copy = by_copy;
+        self
+    }
+
+    /// Makes every slab at least this large: where batches vary in size, no page-locked memory is then allocated once
+    /// as many slabs exist as are needed. By default slabs grow with the largest batch seen. Needs
+    /// [`pin_memory`](Builder::pin_memory).
+    pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
+        self.max_batch_bytes = Some(bytes);
+        self
+    }
+
+    /// Collates by a function of one's own: it gets a batch's samples in order, whatever their type, and an [`Arena`]
+    /// whose tensors lie in the batch's slab.
+    ///
+    /// # Examples
+    ///
+    /// Sequences of different lengths, padded to the longest:
+    ///
+    /// ```
+    /// use pinfeed::{Arena, BoxError, DataLoader, Tensor};
+    ///
+    /// fn pad(samples: Vec<Vec<i64>>, arena: &mut Arena) -> Result<(Tensor<i64>, Tensor<i64>), BoxError> {
+    ///     let longest = samples.iter().map(Vec::len).max().unwrap_or(0);
+    ///     let mut padded = arena.zeros(&[samples.len(), longest])?;
+    ///     let mut lengths = arena.zeros(&[samples.len()])?;
+    ///     let rows = padded.as_mut_slice().ok_or("new tensors are not shared")?.chunks_mut(longest.max(1));
+    ///     for (row, sample) in rows.zip(&samples) {
+    ///         row[..sample.len()].copy_from_slice(sample);
+    ///     }
+    ///     let all = lengths.as_mut_slice().ok_or("new tensors are not shared")?;
+    ///     all.iter_mut().zip(&samples).for_each(|(length, sample)| *length = sample.len() as i64);
+    ///     Ok((padded, lengths))
+    /// }
+    ///
+    /// let sequences = vec![vec![1i64, 2, 3], vec![4], vec![5, 6]];
+    /// let loader = DataLoader::builder(sequences).batch_size(3).collate_fn(pad).build()?;
+    /// let (padded, lengths) = loader.epoch(0).next().unwrap()?;
+    /// assert_eq!(padded.as_slice(), [1, 2, 3, 4, 0, 0, 5, 6, 0]);
+    /// assert_eq!(lengths.as_slice(), [3, 1, 2]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn collate_fn<B, F>(self, f: F) -> Builder<D, CollateFn<F, B>>
+    where
+        B: Batch,
+        F: Fn(Vec<D::Sample>, &mut Arena) -> Result<B, BoxError> + Send + Sync + 'static,
+    {
+        Builder {
+            dataset: self.dataset,
+            collate: CollateFn::new(f),
+            batch_size: self.batch_size,
+            shuffle: self.shuffle,
+            seed: self.seed,
+            sampler: self.sampler,
+            num_workers: self.num_workers,
+            prefetch: self.prefetch,
+            drop_last: self.drop_last,
+            device: self.device,
+            strict: self.strict,
+            by_copy: self.by_copy,
+            max_batch_bytes: self.max_batch_bytes,
+        }
+    }
+
+    /// Builds the loader, and starts its threads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] for options that make no sense, alone or together; [`Error::Thread`] if the system gives no
+    /// threads.
+    pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
+    where
+        C: Collate<D::Sample, Batch = B>,
+    {
+        self.check()?;
+        let len = self.dataset.len();
+        let sampler = match self.sampler {
+            Some(sampler) => sampler,
+            None if self.shuffle => Arc::new(RandomSampler::new(len, self.seed)),
+            None => Arc::new(SequentialSampler::new(len)),
+        };
+        let options = Options {
+            samples: sampler.len(),
+            batch_size: self.batch_size,
+            drop_last: self.drop_last,
+            workers: self.num_workers,
+            prefetch: if self.num_workers == 0 {
+                1
+            } else {
+                self.prefetch.unwrap_or(2)
+            },
+            pinning: self.device.map(|device| Pinning {
+                device,
+                strict: self.strict,
+                by_copy: self.by_copy,
+                max_batch_bytes: self.max_batch_bytes,
+            }),
+        };
+        let recipe = DatasetRecipe {
+            dataset: Arc::new(self.dataset),
+            sampler,
+            collate: self.collate,
+            seed: self.seed,
+        };
+        Ok(DataLoader::start(Threads::start(Pipeline::new(
+            Box::new(recipe),
+            options,
+        ))?))
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.batch_size == 0 {
+            return Err(Error::option(
+                "batch_size",
+                "is 0: a batch has at least one sample",
+            ));
+        }
+        if self.prefetch == Some(0) {
+            return Err(Error::option(
+                "prefetch",
+                "is 0: at least one batch is loaded ahead; use num_workers(0) to load when asked",
+            ));
+        }
+        if self.prefetch.is_some() && self.num_workers == 0 {
+            return Err(Error::option(
+                "prefetch",
+                "needs workers: with num_workers(0) batches are loaded when asked",
+            ));
+        }
+        if self.shuffle && self.sampler.is_some() {
+            return Err(Error::option(
+                "sampler",
+                "excludes shuffle: the sampler is the order; leave shuffle out",
+            ));
+        }
+        let needs_device = [
+            ("strict_pinning", self.strict),
+            ("pin_by_copy", self.by_copy),
+            ("max_batch_bytes", self.max_batch_bytes.is_some()),
+        ];
+        match needs_device
+            .iter()
+            .find(|(_, set)| *set && self.device.is_none())
+        {
+            Some((option, _)) => Err(Error::option(option, "needs pin_memory(&device)")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<D, C> fmt::Debug for Builder<D, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("batch_size", &self.batch_size)
+            .field("shuffle", &self.shuffle)
+            .field("num_workers", &self.num_workers)
+            .field("pin_memory", &self.device)
+            .finish_non_exhaustive()
+    }
+}

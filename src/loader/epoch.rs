@@ -1,0 +1,183 @@
+//! Epochs: iterators over the batches of one pass.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Instant;
+
+use super::DataLoader;
+use crate::batch::Batch;
+use crate::device::Device;
+use crate::error::Result;
+use crate::pipeline::{Live, Pipeline};
+use crate::sync::Arc;
+
+/// How an epoch holds its loader.
+pub(super) enum Loader<'a, B: Batch> {
+    Borrowed(&'a DataLoader<B>),
+    Owned(Arc<DataLoader<B>>),
+}
+
+impl<B: Batch> Loader<'_, B> {
+    fn get(&self) -> &DataLoader<B> {
+        match self {
+            Loader::Borrowed(loader) => loader,
+            Loader::Owned(loader) => loader,
+        }
+    }
+
+    fn pipeline(&self) -> &Pipeline<B> {
+        self.get().threads.pipeline()
+    }
+}
+
+/// One pass over the data set: gives its batches in order.
+///
+/// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its
+/// loading, without waiting.
+#[must_use = "an epoch gives its batches to who iterates it"]
+pub struct Epoch<'a, B: Batch> {
+    loader: Loader<'a, B>,
+    live: Live,
+    /// When the last batch was given out: the host's own time runs from here.
+    given: Option<Instant>,
+}
+
+impl<'a, B: Batch> Epoch<'a, B> {
+    pub(super) fn begin(loader: Loader<'a, B>, epoch: u64) -> Epoch<'a, B> {
+        let live = loader.pipeline().begin(epoch, DEFAULT_DEPTH);
+        *loader.get().last.lock() = Some(live.clone());
+        Epoch {
+            loader,
+            live,
+            given: None,
+        }
+    }
+
+    /// The number of this epoch.
+    pub fn number(&self) -> u64 {
+        self.live.epoch
+    }
+
+    /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out: as soon as
+    /// they are ready when the iterator is asked.
+    ///
+    /// # Synchronization
+    ///
+    /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
+    pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
+        if let Some(account) = &self.live.account {
+            account.set_limit(self.loader.pipeline().options.prefetch + depth + 2);
+        }
+        DeviceEpoch {
+            epoch: self,
+            device: device.clone(),
+            depth,
+            ahead: VecDeque::with_capacity(depth),
+        }
+    }
+
+    /// Counts the host's time since the last batch.
+    fn returned(&mut self) {
+        if let Some(given) = self.given.take() {
+            self.live.meter.host_ns.add_since(given);
+        }
+    }
+}
+
+/// How many batches may be on their way to the device beside those that are open.
+const DEFAULT_DEPTH: usize = 1;
+
+impl<B: Batch> Iterator for Epoch<'_, B> {
+    type Item = Result<B>;
+
+    fn next(&mut self) -> Option<Result<B>> {
+        self.returned();
+        let next = self.loader.pipeline().next(&self.live);
+        self.given = next.is_some().then(Instant::now);
+        next
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let remaining = usize::try_from(self.loader.pipeline().remaining(&self.live));
+        (remaining.unwrap_or(usize::MAX), remaining.ok())
+    }
+}
+
+impl<B: Batch> ExactSizeIterator for Epoch<'_, B> {}
+impl<B: Batch> std::iter::FusedIterator for Epoch<'_, B> {}
+
+impl<B: Batch> Drop for Epoch<'_, B> {
+    fn drop(&mut self) {
+        self.returned();
+        self.loader.pipeline().end(&self.live);
+    }
+}
+
+impl<B: Batch> fmt::Debug for Epoch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epoch")
+            .field("number", &self.live.epoch)
+            .field("remaining", &self.len())
+            .finish()
+    }
+}
+
+/// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
+#[must_use = "an epoch gives its batches to who iterates it"]
+pub struct DeviceEpoch<'a, B: Batch> {
+    epoch: Epoch<'a, B>,
+    device: Device,
+    depth: usize,
+    ahead: VecDeque<Result<B::OnDevice>>,
+}
+
+impl<B: Batch> DeviceEpoch<'_, B> {
+    /// Sends what is ready.
+    fn send_ahead(&mut self) {
+        while self.ahead.len() < self.depth {
+            let Some(batch) = self.epoch.loader.pipeline().try_next(&self.epoch.live) else {
+                return;
+            };
+            self.ahead
+                .push_back(batch.and_then(|batch| batch.to_device(&self.device, true)));
+        }
+    }
+}
+
+impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
+    type Item = Result<B::OnDevice>;
+
+    fn next(&mut self) -> Option<Result<B::OnDevice>> {
+        self.epoch.returned();
+        let next = match self.ahead.pop_front() {
+            Some(next) => next,
+            None => {
+                let batch = self.epoch.loader.pipeline().next(&self.epoch.live)?;
+                batch.and_then(|batch| batch.to_device(&self.device, true))
+            }
+        };
+        self.send_ahead();
+        self.epoch.given = Some(Instant::now());
+        Some(next)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (least, most) = self.epoch.size_hint();
+        (
+            least.saturating_add(self.ahead.len()),
+            most.map(|most| most.saturating_add(self.ahead.len())),
+        )
+    }
+}
+
+impl<B: Batch> ExactSizeIterator for DeviceEpoch<'_, B> {}
+impl<B: Batch> std::iter::FusedIterator for DeviceEpoch<'_, B> {}
+
+impl<B: Batch> fmt::Debug for DeviceEpoch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceEpoch")
+            .field("epoch", &self.epoch)
+            .field("ahead", &self.ahead.len())
+            .finish()
+    }
+}

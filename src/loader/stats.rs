@@ -1,0 +1,231 @@
+//! Where the time goes: the sums of an epoch, and a sentence that names what limits the loop.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::pipeline::{Live, Options};
+
+/// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). Printed, it is a short table.
+///
+/// Loading, collating and pinning are sums over all workers; the others are of one stream or thread each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Stats {
+    /// The epoch.
+    pub epoch: u64,
+    /// Samples loaded.
+    pub samples: u64,
+    /// Batches made.
+    pub batches: u64,
+    /// The number of workers that the loading is spread over; 0 if the caller loads.
+    pub workers: usize,
+    /// Time in the data set's `get`, over all workers, in nanoseconds.
+    pub loading_ns: u64,
+    /// Time filling rows and finishing batches, over all workers, in nanoseconds.
+    pub collating_ns: u64,
+    /// Time taking slabs (page-locking new ones) and copying into them, in nanoseconds.
+    pub pinning_ns: u64,
+    /// Time that batches waited for a slab, in nanoseconds.
+    pub slab_wait_ns: u64,
+    /// Copies to the device.
+    pub transfers: u64,
+    /// Bytes copied to the device.
+    pub transfer_bytes: u64,
+    /// Time of the copies to the device, by events on its stream, in nanoseconds.
+    pub transfer_ns: u64,
+    /// Batches whose processing was measured.
+    pub processed: u64,
+    /// Time from a device batch's first loan to the end of its last, by events on the consumer's stream, in
+    /// nanoseconds.
+    pub processing_ns: u64,
+    /// The host's own time between two batches, in nanoseconds.
+    pub host_ns: u64,
+    /// Time that the consumer waited for the loader, in nanoseconds.
+    pub consumer_wait_ns: u64,
+    /// Batches that were to be page-locked, and were not.
+    pub unpinned: u64,
+}
+
+/// What limits a loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// Nothing was measured.
+    Unknown,
+    /// The consumer: the training step is slower than the loader.
+    Consumer,
+    /// The data set's `get`.
+    Loading,
+    /// Filling rows and finishing batches.
+    Collating,
+    /// Taking slabs, or waiting for them.
+    Pinning,
+    /// The copies to the device.
+    Transfer,
+}
+
+impl Stats {
+    pub(super) fn of(live: Option<&Live>, options: &Options) -> Stats {
+        let Some(live) = live else {
+            return Stats::default();
+        };
+        if let Some(pinning) = &options.pinning {
+            pinning.device.inner.settle();
+        }
+        let meter = &live.meter;
+        Stats {
+            epoch: live.epoch,
+            samples: meter.samples.get(),
+            batches: meter.batches.get(),
+            workers: options.workers,
+            loading_ns: meter.loading_ns.get(),
+            collating_ns: meter.collating_ns.get(),
+            pinning_ns: meter.pinning_ns.get(),
+            slab_wait_ns: meter.slab_wait_ns.get(),
+            transfers: meter.transfers.get(),
+            transfer_bytes: meter.transfer_bytes.get(),
+            transfer_ns: meter.transfer_ns.get(),
+            processed: meter.processed.get(),
+            processing_ns: meter.processing_ns.get(),
+            host_ns: meter.host_ns.get(),
+            consumer_wait_ns: meter.consumer_wait_ns.get(),
+            unpinned: meter.unpinned.get(),
+        }
+    }
+
+    /// The wall time of the consumer's loop: waiting for batches and its own work between them.
+    pub fn wall_ns(&self) -> u64 {
+        self.consumer_wait_ns + self.host_ns
+    }
+
+    /// What limits the loop: the consumer, if it waits for less than a tenth of the time; else the stage of the loader
+    /// that takes longest, spread over those who do it.
+    pub fn limit(&self) -> Limit {
+        if self.batches == 0 || self.wall_ns() == 0 {
+            return Limit::Unknown;
+        }
+        if self.consumer_wait_ns * 10 < self.wall_ns() {
+            return Limit::Consumer;
+        }
+        let workers = self.workers.max(1) as u64;
+        let stages = [
+            (Limit::Loading, self.loading_ns / workers),
+            (Limit::Collating, self.collating_ns / workers),
+            (Limit::Pinning, self.pinning_ns.max(self.slab_wait_ns)),
+            (Limit::Transfer, self.transfer_ns),
+        ];
+        stages
+            .into_iter()
+            .max_by_key(|(_, ns)| *ns)
+            .map_or(Limit::Unknown, |(limit, _)| limit)
+    }
+
+    fn advice(&self) -> &'static str {
+        match self.limit() {
+            Limit::Unknown => "Nothing was measured yet: iterate an epoch first.",
+            Limit::Consumer => {
+                "The training step limits the loop: the loader keeps up, and fewer workers might do."
+            }
+            Limit::Loading => {
+                "Loading limits the loop: raise num_workers, or make the data set's `get` cheaper."
+            }
+            Limit::Collating => {
+                "Collating limits the loop: raise num_workers, or make samples that fill their row in place."
+            }
+            Limit::Pinning => {
+                "Slabs limit the loop: raise prefetch or the pinned budget, and drop batches sooner."
+            }
+            Limit::Transfer => {
+                "The link to the device limits the loop: send smaller elements (u8 instead of f32)."
+            }
+        }
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let batches = self.batches.max(1);
+        let wall = Duration::from_nanos(self.wall_ns());
+        let rate = self.samples as f64 / wall.as_secs_f64().max(1e-9);
+        writeln!(
+            f,
+            "epoch {}: {} batches, {} samples in {:.2} s ({rate:.0} samples/s, {} workers)",
+            self.epoch,
+            self.batches,
+            self.samples,
+            wall.as_secs_f64(),
+            self.workers
+        )?;
+        writeln!(f, "{:<28}{:>12}{:>14}", "stage", "total ms", "ms per batch")?;
+        let mut row = |name: &str, ns: u64, count: u64| {
+            writeln!(
+                f,
+                "{name:<28}{:>12.1}{:>14.3}",
+                ns as f64 / 1e6,
+                ns as f64 / 1e6 / count.max(1) as f64
+            )
+        };
+        row("loading (all workers)", self.loading_ns, batches)?;
+        row("collating (all workers)", self.collating_ns, batches)?;
+        row("pinning", self.pinning_ns, batches)?;
+        row("waiting for a slab", self.slab_wait_ns, batches)?;
+        if self.transfers > 0 {
+            row("transfer to the device", self.transfer_ns, self.transfers)?;
+        }
+        if self.processed > 0 {
+            row(
+                "processing on the device",
+                self.processing_ns,
+                self.processed,
+            )?;
+        }
+        row("host between batches", self.host_ns, batches)?;
+        row("consumer waiting", self.consumer_wait_ns, batches)?;
+        if self.transfer_ns > 0 {
+            writeln!(
+                f,
+                "transfer: {:.1} GB/s while copying",
+                self.transfer_bytes as f64 / self.transfer_ns as f64
+            )?;
+        }
+        if self.unpinned > 0 {
+            writeln!(
+                f,
+                "{} batches went unpinned: the program held all slabs",
+                self.unpinned
+            )?;
+        }
+        f.write_str(self.advice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_sentence_names_what_limits_and_the_knob() {
+        let stats = Stats {
+            batches: 10,
+            samples: 100,
+            workers: 4,
+            loading_ns: 4_000_000_000,
+            collating_ns: 100_000_000,
+            host_ns: 100_000_000,
+            consumer_wait_ns: 900_000_000,
+            ..Stats::default()
+        };
+        assert_eq!(stats.limit(), Limit::Loading);
+        assert!(
+            stats
+                .to_string()
+                .ends_with("raise num_workers, or make the data set's `get` cheaper.")
+        );
+        let fed = Stats {
+            consumer_wait_ns: 1_000,
+            ..stats
+        };
+        assert_eq!(fed.limit(), Limit::Consumer);
+    }
+}

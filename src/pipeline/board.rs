@@ -1,0 +1,236 @@
+//! The board: the state of all live epochs of a loader, under one lock.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::Options;
+use super::schedule::{Claim, Schedule, Want};
+use super::work::{BatchId, Failed, Recipe, Work};
+use crate::device::Account;
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use crate::sync::{Arc, Condvar};
+
+pub(super) struct Board<B> {
+    epochs: Vec<State<B>>,
+    entered: u64,
+    /// Workers that sleep.
+    pub(super) idle: usize,
+    /// The loader is going: threads end.
+    pub(super) closed: bool,
+}
+
+/// One live epoch, as everybody who works for it holds it.
+#[derive(Clone)]
+pub(crate) struct Live {
+    key: u64,
+    pub(crate) epoch: u64,
+    pub(crate) meter: Arc<Meter>,
+    /// Its share of the device's ring, if the loader pins.
+    pub(crate) account: Option<Arc<Account>>,
+    /// Its consumer sleeps here.
+    pub(super) ready: Arc<Condvar>,
+}
+
+/// What the board knows of one epoch.
+pub(super) struct State<B> {
+    pub(super) live: Live,
+    pub(super) schedule: Schedule,
+    /// One for each open batch of the schedule.
+    slots: VecDeque<Slot<B>>,
+    batch_size: usize,
+}
+
+/// What the board holds of one open batch.
+pub(super) struct Slot<B> {
+    /// Until somebody finishes it.
+    pub(super) work: Option<Arc<dyn Work<B>>>,
+    /// The batch, made.
+    pub(super) outcome: Option<Result<B>>,
+    /// Why it failed: the first row's reason.
+    pub(super) failure: Option<Failed>,
+    /// When it began to wait for its slab.
+    pub(super) wanted: Option<Instant>,
+    /// It goes without a page-locked slab.
+    pub(super) unpinned: bool,
+}
+
+/// Something to do, with what it takes.
+pub(super) enum Job<B> {
+    Rows {
+        live: Live,
+        batch: u64,
+        rows: std::ops::Range<usize>,
+        work: Arc<dyn Work<B>>,
+    },
+    Finish {
+        live: Live,
+        batch: u64,
+    },
+}
+
+impl<B> Board<B> {
+    pub(super) fn new() -> Board<B> {
+        Board {
+            epochs: Vec::new(),
+            entered: 0,
+            idle: 0,
+            closed: false,
+        }
+    }
+
+    pub(super) fn enter(
+        &mut self,
+        epoch: u64,
+        account: Option<Arc<Account>>,
+        options: &Options,
+    ) -> Live {
+        self.entered += 1;
+        let live = Live {
+            key: self.entered,
+            epoch,
+            meter: Arc::default(),
+            account,
+            ready: Arc::default(),
+        };
+        self.epochs.push(State {
+            live: live.clone(),
+            schedule: Schedule::new(
+                options.samples,
+                options.batch_size,
+                options.drop_last,
+                options.prefetch,
+            ),
+            slots: VecDeque::new(),
+            batch_size: options.batch_size,
+        });
+        live
+    }
+
+    /// Takes an epoch out. The caller drops it without the lock: it may hold what the user made.
+    pub(super) fn leave(&mut self, live: &Live) -> Option<State<B>> {
+        let index = self
+            .epochs
+            .iter()
+            .position(|state| state.live.key == live.key)?;
+        Some(self.epochs.swap_remove(index))
+    }
+
+    /// The epoch, unless its consumer dropped it.
+    pub(super) fn epoch(&mut self, live: &Live) -> Option<&mut State<B>> {
+        self.epochs
+            .iter_mut()
+            .find(|state| state.live.key == live.key)
+    }
+
+    /// Something to do: for an epoch whose consumer is blocked, if there is one, else for any.
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
+        self.urgent_first().find_map(|state| state.claim(recipe))
+    }
+
+    pub(super) fn has_claim(&self) -> bool {
+        self.epochs.iter().any(|state| state.schedule.has_claim())
+    }
+
+    /// The slabs that are waited for: of each epoch the first, urgent epochs first.
+    pub(super) fn wants(&mut self) -> Vec<(Live, Want)> {
+        self.urgent_first()
+            .filter_map(|state| Some((state.live.clone(), state.schedule.next_want()?)))
+            .collect()
+    }
+
+    fn urgent_first(&mut self) -> impl Iterator<Item = &mut State<B>> {
+        let (urgent, others): (Vec<_>, Vec<_>) = self
+            .epochs
+            .iter_mut()
+            .partition(|state| state.schedule.is_blocked());
+        urgent.into_iter().chain(others)
+    }
+}
+
+impl Live {
+    pub(super) fn collate_panicked(&self, batch: u64, message: String) -> Error {
+        Error::CollatePanicked {
+            epoch: self.epoch,
+            batch,
+            message,
+        }
+    }
+}
+
+impl<B> Slot<B> {
+    /// Of several failures, the first row's is reported.
+    pub(super) fn keep_first(&mut self, failure: Failed) {
+        if self
+            .failure
+            .as_ref()
+            .is_none_or(|kept| failure.row < kept.row)
+        {
+            self.failure = Some(failure);
+        }
+    }
+}
+
+impl<B> State<B> {
+    pub(super) fn slot(&mut self, batch: u64) -> &mut Slot<B> {
+        &mut self.slots[(batch - self.schedule.first()) as usize]
+    }
+
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
+        let live = self.live.clone();
+        match self.schedule.claim()? {
+            Claim::Finish { batch } => Some(Job::Finish { live, batch }),
+            Claim::Rows { batch, rows } => {
+                if batch == self.schedule.first() + self.slots.len() as u64 {
+                    self.open(batch, recipe);
+                }
+                let work = self.slot(batch).work.clone()?;
+                Some(Job::Rows {
+                    live,
+                    batch,
+                    rows,
+                    work,
+                })
+            }
+        }
+    }
+
+    fn open(&mut self, batch: u64, recipe: &dyn Recipe<B>) {
+        let id = BatchId {
+            epoch: self.live.epoch,
+            batch,
+            start: batch * self.batch_size as u64,
+            rows: self.schedule.rows_of(batch),
+        };
+        self.slots.push_back(Slot {
+            work: Some(recipe.open(id, Arc::clone(&self.live.meter))),
+            outcome: None,
+            failure: None,
+            wanted: None,
+            unpinned: false,
+        });
+    }
+
+    /// The next batch, if it is ready.
+    pub(super) fn deliver(&mut self) -> Option<Result<B>> {
+        if !self.schedule.is_ready() {
+            return None;
+        }
+        self.schedule.deliver();
+        self.slots.pop_front()?.outcome
+    }
+
+    /// Enters the batch or its error, and wakes the consumer.
+    pub(super) fn publish(&mut self, batch: u64, outcome: Result<B>) {
+        self.slot(batch).outcome = Some(outcome);
+        self.schedule.done(batch);
+        if batch == self.schedule.first() {
+            self.live.ready.notify_one();
+        }
+    }
+
+    /// Whether the batch is still open, and not delivered.
+    pub(super) fn holds(&self, batch: u64) -> bool {
+        batch >= self.schedule.first() && batch - self.schedule.first() < self.slots.len() as u64
+    }
+}

@@ -1,0 +1,138 @@
+//! The consumer's side: an epoch begins, gives its batches in order, and ends.
+
+use std::time::Instant;
+
+use super::Pipeline;
+use super::board::{Board, Live};
+use super::pin::Served;
+use crate::batch::Batch;
+use crate::device::Account;
+use crate::error::Result;
+
+/// What the consumer finds when it asks for the next batch.
+enum Next<B> {
+    Ready(Result<B>),
+    NotYet,
+    Over,
+}
+
+impl<B: Batch> Pipeline<B> {
+    /// Enters an epoch, and lets workers begin. `depth`: how many batches may be on their way to the device.
+    pub(crate) fn begin(&self, epoch: u64, depth: usize) -> Live {
+        // The open batches, the one that the consumer has, one that is being copied, and those on their way.
+        let limit = self.options.prefetch + depth + 2;
+        let pinning = self.options.pinning.as_ref();
+        let account = pinning.map(|pinning| Account::open(&pinning.device.inner.ring, limit));
+        let mut board = self.board.lock();
+        let live = board.enter(epoch, account, &self.options);
+        self.wake(&board);
+        live
+    }
+
+    /// Forgets an epoch. Nobody waits: a worker that is at it finds out when it reports.
+    pub(crate) fn end(&self, live: &Live) {
+        let state = self.board.lock().leave(live);
+        drop(state); // without the lock: it holds what the user made
+        if let Some(account) = &live.account {
+            account.close();
+        }
+        self.tell_pin_thread();
+    }
+
+    /// The next batch of the epoch, in order; blocks until it is there. `None`: the epoch is over.
+    pub(crate) fn next(&self, live: &Live) -> Option<Result<B>> {
+        let start = Instant::now();
+        let next = if self.options.workers == 0 {
+            self.load_next(live)
+        } else {
+            self.wait_for_next(live)
+        };
+        live.meter.consumer_wait_ns.add_since(start);
+        next
+    }
+
+    /// The next batch of the epoch, if it is ready.
+    pub(crate) fn try_next(&self, live: &Live) -> Option<Result<B>> {
+        match self.poll(&mut self.board.lock(), live) {
+            Next::Ready(outcome) => Some(outcome),
+            Next::NotYet | Next::Over => None,
+        }
+    }
+
+    /// How many batches of the epoch are to come.
+    pub(crate) fn remaining(&self, live: &Live) -> u64 {
+        self.board
+            .lock()
+            .epoch(live)
+            .map_or(0, |state| state.schedule.remaining())
+    }
+
+    fn poll(&self, board: &mut Board<B>, live: &Live) -> Next<B> {
+        let Some(state) = board.epoch(live) else {
+            return Next::Over;
+        };
+        if state.schedule.remaining() == 0 {
+            return Next::Over;
+        }
+        match state.deliver() {
+            Some(outcome) => {
+                self.wake(board);
+                Next::Ready(outcome)
+            }
+            None => Next::NotYet,
+        }
+    }
+
+    fn wait_for_next(&self, live: &Live) -> Option<Result<B>> {
+        let mut board = self.board.lock();
+        loop {
+            match self.poll(&mut board, live) {
+                Next::Ready(outcome) => return Some(outcome),
+                Next::Over => return None,
+                Next::NotYet => {}
+            }
+            let state = board.epoch(live)?;
+            if !state.schedule.is_blocked() {
+                state.schedule.block();
+                // A batch without a slab may have to go without, now that somebody is blocked on it.
+                self.tell_pin_thread();
+            }
+            live.ready.wait(&mut board);
+        }
+    }
+
+    /// Without workers the caller does everything, one job after the other.
+    fn load_next(&self, live: &Live) -> Option<Result<B>> {
+        loop {
+            let (job, want) = {
+                let mut board = self.board.lock();
+                match self.poll(&mut board, live) {
+                    Next::Ready(outcome) => return Some(outcome),
+                    Next::Over => return None,
+                    Next::NotYet => {}
+                }
+                let state = board.epoch(live)?;
+                state.schedule.block();
+                (state.claim(&*self.recipe), state.schedule.next_want())
+            };
+            match (job, want, &self.options.pinning) {
+                (Some(job), ..) => self.perform(job),
+                (None, Some(want), Some(pinning)) => {
+                    if let Served::WaitForCopy(event) = self.serve(pinning, live, want) {
+                        // A failed copy counts as ended: the next round finds nothing in flight.
+                        drop(event.synchronize());
+                    }
+                }
+                (None, ..) => unreachable!(
+                    "a batch that is not ready has rows to load, or waits for its slab"
+                ),
+            }
+        }
+    }
+
+    pub(super) fn tell_pin_thread(&self) {
+        if let Some(pinning) = &self.options.pinning {
+            pinning.device.inner.ring.news().notify();
+        }
+    }
+}

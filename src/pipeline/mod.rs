@@ -1,0 +1,82 @@
+//! The pipeline: workers load and collate batches ahead of the consumer, the pin thread sees to their slabs, and the
+//! consumer gets them in order.
+//!
+//! One lock, the *board's*, holds the state of all live epochs of a loader: what a [`schedule`] says of each batch,
+//! and the batches that are finished. It is held for a few instructions at a time, and never across a user's code, the
+//! ring or a device. Three kinds of threads meet at it:
+//!
+//! - **workers** ([`worker`]) claim runs of samples, and make the batch when its last sample and its slab are there;
+//! - the **pin thread** ([`pin`]) grants the slabs that were not there at once, in the order of the batches, waits for
+//!   copies to bring some home, and copies batches that were built elsewhere;
+//! - the **consumer** ([`consumer`]) takes batches in order. Without workers it does all of the above.
+
+mod board;
+mod consumer;
+mod pin;
+mod schedule;
+mod threads;
+mod work;
+mod worker;
+
+pub(crate) use board::Live;
+pub(crate) use threads::Threads;
+pub(crate) use work::{DatasetRecipe, Recipe};
+
+use self::board::Board;
+use crate::device::{Device, Ring};
+use crate::sync::{AtomicBool, Condvar, Mutex};
+
+/// What the threads of one loader share.
+pub(crate) struct Pipeline<B> {
+    board: Mutex<Board<B>>,
+    /// Workers sleep here.
+    work: Condvar,
+    recipe: Box<dyn Recipe<B>>,
+    pub(crate) options: Options,
+    /// Slabs of batches that are not to be page-locked, or cannot be.
+    pageable: std::sync::Arc<Ring>,
+    /// The log has been told that batches go unpinned.
+    warned: AtomicBool,
+}
+
+/// How a pipeline works: what the builder was told.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) samples: u64,
+    pub(crate) batch_size: usize,
+    pub(crate) drop_last: bool,
+    pub(crate) workers: usize,
+    pub(crate) prefetch: usize,
+    pub(crate) pinning: Option<Pinning>,
+}
+
+/// How batches come into page-locked memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Pinning {
+    pub(crate) device: Device,
+    /// A batch that cannot be page-locked is an error.
+    pub(crate) strict: bool,
+    /// Batches are built in pageable memory, and copied by the pin thread.
+    pub(crate) by_copy: bool,
+    pub(crate) max_batch_bytes: Option<usize>,
+}
+
+impl<B> Pipeline<B> {
+    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
+        Pipeline {
+            board: Mutex::new(Board::new()),
+            work: Condvar::new(),
+            recipe,
+            pageable: Ring::pageable(options.prefetch + 2),
+            warned: AtomicBool::new(false),
+            options,
+        }
+    }
+
+    /// Lets one sleeping worker look for work, if there is any; it wakes the next.
+    fn wake(&self, board: &Board<B>) {
+        if board.idle > 0 && board.has_claim() {
+            self.work.notify_one();
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Slabs for batches: granted at once where one is there, and by the pin thread where not.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use super::board::Live;
+use super::schedule::{Missing, Want, missing};
+use super::work::{Failed, Work};
+use super::{Pinning, Pipeline};
+use crate::batch::{Batch, Relocation};
+use crate::device::Slab;
+use crate::driver::RawEvent;
+use crate::error::panic_message;
+use crate::sync::Ordering;
+
+/// What became of a want.
+pub(super) enum Served {
+    /// The batch has its slab, or goes without.
+    Done,
+    /// A copy is in flight: behind its event, a slab comes home.
+    WaitForCopy(RawEvent),
+    /// Something must change first.
+    Sleep,
+}
+
+impl<B: Batch> Pipeline<B> {
+    /// A batch that is being loaded says how large a slab it needs. Most often it gets one here, from the ring or new.
+    pub(super) fn ask(&self, live: &Live, batch: u64, work: &dyn Work<B>, bytes: usize) {
+        let pinning = self
+            .options
+            .pinning
+            .as_ref()
+            .filter(|pinning| !pinning.by_copy && bytes > 0);
+        let Some(pinning) = pinning else {
+            if let Some(slab) = self.pageable.take(bytes) {
+                work.grant(slab.for_epoch(live.meter.clone()));
+            }
+            let mut board = self.board.lock();
+            if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
+                state.schedule.want(batch, bytes);
+                state.schedule.granted(batch);
+                self.wake(&board);
+            }
+            return;
+        };
+        let bytes = bytes.max(pinning.max_batch_bytes.unwrap_or(0));
+        let want = {
+            let mut board = self.board.lock();
+            let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
+                return;
+            };
+            state.schedule.want(batch, bytes);
+            state.slot(batch).wanted = Some(Instant::now());
+            let want = state.schedule.want_of(batch);
+            if want.is_some() {
+                state.schedule.granting(batch);
+            }
+            want
+        };
+        // Behind an earlier batch that waits, it waits its turn.
+        if let Some(want) = want {
+            match self.take(pinning, live, want) {
+                Some(slab) => {
+                    work.grant(slab);
+                    return self.granted(live, batch);
+                }
+                None => self.not_granted(live, batch),
+            }
+        }
+        pinning.device.inner.ring.news().notify();
+    }
+
+    /// A finished batch has tensors that are not page-locked: the pin thread copies them.
+    pub(super) fn ask_relocation(&self, live: &Live, batch: u64, made: B, bytes: usize) {
+        let mut board = self.board.lock();
+        let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
+            drop(board);
+            return drop(made);
+        };
+        state.schedule.want_relocation(batch, bytes);
+        let slot = state.slot(batch);
+        slot.outcome = Some(Ok(made));
+        slot.wanted = Some(Instant::now());
+        drop(board);
+        if let Some(pinning) = &self.options.pinning {
+            pinning.device.inner.ring.news().notify();
+        }
+    }
+
+    /// Takes a slab from the device's ring, once finished copies have brought theirs home.
+    fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Option<Slab> {
+        let start = Instant::now();
+        let device = &pinning.device.inner;
+        device.settle();
+        let account = live.account.as_ref()?;
+        let slab =
+            device
+                .ring
+                .take_for(account, want.bytes, want.reserve, device.flights.is_empty());
+        live.meter.pinning_ns.add_since(start);
+        slab.map(|slab| slab.for_epoch(live.meter.clone()))
+    }
+
+    /// The pin thread's life.
+    pub(super) fn pin(&self, pinning: &Pinning) {
+        let news = pinning.device.inner.ring.news();
+        loop {
+            // The ticket first: what happens while we look is not slept through.
+            let ticket = news.ticket();
+            let wants = {
+                let mut board = self.board.lock();
+                if board.closed {
+                    return;
+                }
+                board.wants()
+            };
+            let mut copy = None;
+            let mut progress = false;
+            for (live, want) in wants {
+                match self.serve(pinning, &live, want) {
+                    Served::Done => progress = true,
+                    Served::WaitForCopy(event) => copy = copy.or(Some(event)),
+                    Served::Sleep => {}
+                }
+            }
+            match copy {
+                _ if progress => {}
+                // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
+                Some(event) => drop(event.synchronize()),
+                None => news.wait(ticket),
+            }
+        }
+    }
+
+    /// Tries to give a waiting batch its slab.
+    pub(super) fn serve(&self, pinning: &Pinning, live: &Live, want: Want) -> Served {
+        let current = {
+            let mut board = self.board.lock();
+            let state = board.epoch(live);
+            // Somebody else may have served it meanwhile, or the epoch is gone.
+            state.is_some_and(|state| {
+                let current = state.schedule.want_of(want.batch) == Some(want);
+                if current {
+                    state.schedule.granting(want.batch);
+                }
+                current
+            })
+        };
+        if !current {
+            return Served::Done;
+        }
+        if let Some(slab) = self.take(pinning, live, want) {
+            self.give(live, want, Some(slab));
+            return Served::Done;
+        }
+        let copy = pinning.device.inner.flights.oldest();
+        match (missing(copy.is_some(), want.blocked), copy) {
+            (Missing::WaitForCopy, Some(event)) => {
+                self.not_granted(live, want.batch);
+                Served::WaitForCopy(event)
+            }
+            (Missing::Unpinned, _) => {
+                self.go_without(pinning, live, want);
+                Served::Done
+            }
+            _ => {
+                self.not_granted(live, want.batch);
+                Served::Sleep
+            }
+        }
+    }
+
+    /// The consumer is blocked on the batch, and nothing will bring a slab home: it goes without one.
+    fn go_without(&self, pinning: &Pinning, live: &Live, want: Want) {
+        let ring = &pinning.device.inner.ring;
+        ring.count_missed();
+        live.meter.unpinned.add(1);
+        if pinning.strict {
+            let error = ring.refusal(want.bytes);
+            if want.relocation {
+                return self.publish(live, want.batch, Err(error));
+            }
+            return self.fail(live, want.batch, Failed { row: 0, error });
+        }
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "a batch goes unpinned: the program holds all page-locked slabs of its epoch ({} batches ahead), and \
+                 waits for one more. Drop batches or send them to the device before taking the next, or raise prefetch",
+                self.options.prefetch
+            );
+        }
+        self.give(live, want, None);
+    }
+
+    /// Gives a batch its slab; `None`: a pageable one.
+    fn give(&self, live: &Live, want: Want, slab: Option<Slab>) {
+        if want.relocation {
+            return self.relocate(live, want.batch, slab);
+        }
+        let unpinned = slab.is_none();
+        let slab = slab.or_else(|| {
+            self.pageable
+                .take(want.bytes)
+                .map(|slab| slab.for_epoch(live.meter.clone()))
+        });
+        let work = self.with_slot(live, want.batch, |slot| {
+            slot.unpinned = unpinned;
+            slot.work.clone()
+        });
+        let (Some(Some(work)), Some(slab)) = (work, slab) else {
+            return;
+        };
+        work.grant(slab);
+        drop(work); // before it is reported: who finishes the batch must be its only holder
+        self.granted(live, want.batch);
+    }
+
+    /// Copies a finished batch into its slab.
+    fn relocate(&self, live: &Live, batch: u64, slab: Option<Slab>) {
+        let Some(Some(Ok(made))) = self.with_slot(live, batch, |slot| {
+            count_wait(live, slot.wanted.take());
+            slot.outcome.take()
+        }) else {
+            return;
+        };
+        let Some(slab) = slab else {
+            return self.publish(live, batch, Ok(made));
+        };
+        let start = Instant::now();
+        let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            made.relocate(&mut Relocation::new(slab))
+        }));
+        live.meter.pinning_ns.add_since(start);
+        let outcome = moved.map_err(|payload| live.collate_panicked(batch, panic_message(payload)));
+        self.publish(live, batch, outcome);
+    }
+
+    fn granted(&self, live: &Live, batch: u64) {
+        let mut board = self.board.lock();
+        if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
+            state.schedule.granted(batch);
+            count_wait(live, state.slot(batch).wanted.take());
+            self.wake(&board);
+        }
+    }
+
+    fn not_granted(&self, live: &Live, batch: u64) {
+        let mut board = self.board.lock();
+        if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
+            state.schedule.not_granted(batch);
+        }
+    }
+}
+
+fn count_wait(live: &Live, since: Option<Instant>) {
+    if let Some(since) = since {
+        live.meter.slab_wait_ns.add_since(since);
+    }
+}

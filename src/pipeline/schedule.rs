@@ -1,0 +1,402 @@
+//! The schedule of one epoch: which batch is opened, claimed, granted a slab, finished and delivered, and when.
+//!
+//! It is a plain state machine, without threads, clocks or devices: everybody who works on an epoch asks it, under the
+//! board's lock, what to do next, and tells it what was done. Its tests play all of them at once.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// An epoch's batches, from the first that was not delivered to the last that was opened.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    samples: u64,
+    batch_size: usize,
+    batches: u64,
+    /// How many batches may be open: ahead of the one that the consumer has.
+    prefetch: usize,
+    open: VecDeque<Entry>,
+    /// The number of the first open batch: the one that the consumer gets next.
+    first: u64,
+    /// The consumer is blocked on the first open batch.
+    blocked: bool,
+    /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
+    sample_ns: u64,
+}
+
+/// One open batch.
+#[derive(Debug)]
+struct Entry {
+    rows: usize,
+    /// Rows from here on are not claimed.
+    claimed: usize,
+    /// Rows that were loaded, or given up.
+    loaded: usize,
+    slab: SlabState,
+    stage: Stage,
+    failed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SlabState {
+    /// Nobody knows yet how large it must be.
+    Unknown,
+    Wanted {
+        bytes: usize,
+    },
+    /// Somebody is taking it from the ring.
+    Granting {
+        bytes: usize,
+    },
+    Granted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Samples are being loaded.
+    Loading,
+    /// All samples are loaded, and somebody asks what the batch needs.
+    Planning,
+    /// Somebody makes the batch.
+    Finishing,
+    /// The batch is made, and is to be copied into a slab.
+    Relocating,
+    /// The batch, or its error, can be delivered.
+    Done,
+}
+
+/// Something to do for a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Load these rows of the batch.
+    Rows { batch: u64, rows: Range<usize> },
+    /// Make the batch: its samples are loaded and its slab is there.
+    Finish { batch: u64 },
+}
+
+/// A slab to be granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Want {
+    pub(crate) batch: u64,
+    pub(crate) bytes: usize,
+    /// How many earlier batches will need a slab too: as many must be left.
+    pub(crate) reserve: usize,
+    /// The consumer is blocked on this very batch.
+    pub(crate) blocked: bool,
+    /// The batch is made, and is to be copied into the slab.
+    pub(crate) relocation: bool,
+}
+
+/// What follows when rows were loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loaded {
+    /// Others still load, or the slab is still missing.
+    Wait,
+    /// All samples are loaded, and the batch did not say how large a slab it needs: ask it.
+    Plan,
+    /// All samples are loaded and the slab is there: the caller makes the batch.
+    Finish,
+    /// The batch failed, and this was its last worker: its error can be delivered.
+    Failed,
+}
+
+/// A run of samples should take about this long: short enough that workers share a slow batch, and long enough that
+/// handing over costs nothing.
+const RUN_NS: u64 = 100_000;
+
+impl Schedule {
+    pub(crate) fn new(
+        samples: u64,
+        batch_size: usize,
+        drop_last: bool,
+        prefetch: usize,
+    ) -> Schedule {
+        let size = batch_size as u64;
+        Schedule {
+            samples,
+            batch_size,
+            batches: if drop_last {
+                samples / size
+            } else {
+                samples.div_ceil(size)
+            },
+            prefetch,
+            open: VecDeque::new(),
+            first: 0,
+            blocked: false,
+            sample_ns: 0,
+        }
+    }
+
+    /// Batches that were not delivered.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.batches - self.first
+    }
+
+    /// The number of the batch that the consumer gets next.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    fn entry(&mut self, batch: u64) -> &mut Entry {
+        &mut self.open[(batch - self.first) as usize]
+    }
+
+    /// How many samples the batch has.
+    pub(crate) fn rows_of(&self, batch: u64) -> usize {
+        let start = batch * self.batch_size as u64;
+        (self.samples - start).min(self.batch_size as u64) as usize
+    }
+
+    /// What a worker should do next: the oldest batch first. A batch beyond the open ones is opened by this call; its
+    /// number is then `first + opened`, as the caller can tell by comparing.
+    pub(crate) fn claim(&mut self) -> Option<Claim> {
+        let run = self.run();
+        for (index, entry) in self.open.iter_mut().enumerate() {
+            let batch = self.first + index as u64;
+            if entry.can_finish() {
+                entry.stage = Stage::Finishing;
+                return Some(Claim::Finish { batch });
+            }
+            if entry.has_rows() {
+                return Some(entry.take_rows(batch, run));
+            }
+        }
+        if !self.can_open() {
+            return None;
+        }
+        let batch = self.first + self.open.len() as u64;
+        let mut entry = Entry {
+            rows: self.rows_of(batch),
+            claimed: 0,
+            loaded: 0,
+            slab: SlabState::Unknown,
+            stage: Stage::Loading,
+            failed: false,
+        };
+        let claim = entry.take_rows(batch, run);
+        self.open.push_back(entry);
+        Some(claim)
+    }
+
+    /// Whether [`claim`](Schedule::claim) would give something.
+    pub(crate) fn has_claim(&self) -> bool {
+        self.can_open()
+            || self
+                .open
+                .iter()
+                .any(|entry| entry.can_finish() || entry.has_rows())
+    }
+
+    fn can_open(&self) -> bool {
+        self.open.len() < self.prefetch && self.first + (self.open.len() as u64) < self.batches
+    }
+
+    /// How many samples a worker claims at once.
+    fn run(&self) -> usize {
+        match self.sample_ns {
+            0 => 1,
+            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX).max(1),
+        }
+    }
+
+    /// A worker is done with rows that it claimed, in `elapsed_ns`. `failed`: not all of them were loaded.
+    pub(crate) fn loaded(
+        &mut self,
+        batch: u64,
+        rows: usize,
+        elapsed_ns: u64,
+        failed: bool,
+    ) -> Loaded {
+        let each = elapsed_ns / rows.max(1) as u64;
+        self.sample_ns = match self.sample_ns {
+            0 => each.max(1),
+            smoothed => (smoothed * 7 + each).div_ceil(8).max(1),
+        };
+        let entry = self.entry(batch);
+        entry.loaded += rows;
+        entry.failed |= failed;
+        entry.after_loading()
+    }
+
+    /// The batch needs a slab of so many bytes.
+    pub(crate) fn want(&mut self, batch: u64, bytes: usize) {
+        let entry = self.entry(batch);
+        debug_assert_eq!(entry.slab, SlabState::Unknown);
+        entry.slab = SlabState::Wanted { bytes };
+        if entry.stage == Stage::Planning {
+            entry.stage = Stage::Loading;
+        }
+    }
+
+    /// The batch is made, and is to be copied into a slab of so many bytes.
+    pub(crate) fn want_relocation(&mut self, batch: u64, bytes: usize) {
+        let entry = self.entry(batch);
+        entry.stage = Stage::Relocating;
+        entry.slab = SlabState::Wanted { bytes };
+    }
+
+    /// The first slab that somebody waits for, in the order of the batches.
+    pub(crate) fn next_want(&self) -> Option<Want> {
+        let mut reserve = 0;
+        for (index, entry) in self.open.iter().enumerate() {
+            if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.failed) {
+                return Some(Want {
+                    batch: self.first + index as u64,
+                    bytes,
+                    reserve,
+                    blocked: index == 0 && self.blocked,
+                    relocation: entry.stage == Stage::Relocating,
+                });
+            }
+            reserve += usize::from(entry.needs_slab());
+        }
+        None
+    }
+
+    /// The want of this batch, if it is the next.
+    pub(crate) fn want_of(&self, batch: u64) -> Option<Want> {
+        self.next_want().filter(|want| want.batch == batch)
+    }
+
+    /// Somebody goes to the ring for the slab.
+    pub(crate) fn granting(&mut self, batch: u64) {
+        let entry = self.entry(batch);
+        if let SlabState::Wanted { bytes } = entry.slab {
+            entry.slab = SlabState::Granting { bytes };
+        }
+    }
+
+    /// The ring had none: the batch waits on.
+    pub(crate) fn not_granted(&mut self, batch: u64) {
+        let entry = self.entry(batch);
+        if let SlabState::Granting { bytes } = entry.slab {
+            entry.slab = SlabState::Wanted { bytes };
+        }
+    }
+
+    /// The batch has its slab, or goes without.
+    pub(crate) fn granted(&mut self, batch: u64) {
+        self.entry(batch).slab = SlabState::Granted;
+    }
+
+    /// Whether the caller, who just loaded the last samples or granted the slab, is to make the batch.
+    pub(crate) fn start_finish(&mut self, batch: u64) -> bool {
+        let entry = self.entry(batch);
+        let ready = entry.can_finish();
+        if ready {
+            entry.stage = Stage::Finishing;
+        }
+        ready
+    }
+
+    /// The batch failed; says whether nobody works on it any more.
+    pub(crate) fn failed(&mut self, batch: u64) -> bool {
+        let entry = self.entry(batch);
+        entry.failed = true;
+        if entry.stage == Stage::Planning {
+            entry.stage = Stage::Loading;
+        }
+        entry.after_loading() == Loaded::Failed
+    }
+
+    /// The batch, or its error, can be delivered.
+    pub(crate) fn done(&mut self, batch: u64) {
+        self.entry(batch).stage = Stage::Done;
+    }
+
+    /// Whether the consumer can have the first batch.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.open
+            .front()
+            .is_some_and(|entry| entry.stage == Stage::Done)
+    }
+
+    /// The consumer blocks on the first batch.
+    pub(crate) fn block(&mut self) {
+        self.blocked = true;
+    }
+
+    /// The consumer takes the first batch, which is ready.
+    pub(crate) fn deliver(&mut self) {
+        debug_assert!(self.is_ready());
+        self.open.pop_front();
+        self.first += 1;
+        self.blocked = false;
+    }
+}
+
+impl Entry {
+    fn has_rows(&self) -> bool {
+        let parks = matches!(
+            self.slab,
+            SlabState::Wanted { .. } | SlabState::Granting { .. }
+        );
+        self.stage == Stage::Loading && !self.failed && self.claimed < self.rows && !parks
+    }
+
+    fn take_rows(&mut self, batch: u64, run: usize) -> Claim {
+        let start = self.claimed;
+        self.claimed = (start + run).min(self.rows);
+        Claim::Rows {
+            batch,
+            rows: start..self.claimed,
+        }
+    }
+
+    fn can_finish(&self) -> bool {
+        self.stage == Stage::Loading
+            && !self.failed
+            && self.loaded == self.rows
+            && self.slab == SlabState::Granted
+    }
+
+    fn needs_slab(&self) -> bool {
+        !self.failed && self.slab != SlabState::Granted && self.stage != Stage::Done
+    }
+
+    fn after_loading(&mut self) -> Loaded {
+        if self.failed {
+            // Rows that nobody claimed are given up; those that were claimed are waited for.
+            let last = self.stage == Stage::Loading && self.loaded == self.claimed;
+            return if last { Loaded::Failed } else { Loaded::Wait };
+        }
+        if self.stage != Stage::Loading || self.loaded < self.rows {
+            return Loaded::Wait;
+        }
+        match self.slab {
+            SlabState::Unknown => {
+                self.stage = Stage::Planning;
+                Loaded::Plan
+            }
+            SlabState::Granted => {
+                self.stage = Stage::Finishing;
+                Loaded::Finish
+            }
+            SlabState::Wanted { .. } | SlabState::Granting { .. } => Loaded::Wait,
+        }
+    }
+}
+
+/// What happens to a batch for which the ring has no slab now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// A copy is in flight: its slab comes back without the user.
+    WaitForCopy,
+    /// The consumer has work to do, or batches to drop: something will change.
+    Sleep,
+    /// Nothing comes back unless the consumer, who is blocked on this batch, lets go: it goes without.
+    Unpinned,
+}
+
+/// The rule when a slab is missing.
+pub(crate) fn missing(copy_in_flight: bool, blocked: bool) -> Missing {
+    match (copy_in_flight, blocked) {
+        (true, _) => Missing::WaitForCopy,
+        (false, true) => Missing::Unpinned,
+        (false, false) => Missing::Sleep,
+    }
+}

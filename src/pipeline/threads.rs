@@ -1,0 +1,79 @@
+//! The threads of a loader: named, its own, and joined when it goes.
+
+use std::thread::JoinHandle;
+
+use super::Pipeline;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+
+pub(crate) struct Threads<B: Batch> {
+    pipeline: Arc<Pipeline<B>>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl<B: Batch> Threads<B> {
+    /// Starts the workers, and the pin thread if the loader pins.
+    pub(crate) fn start(pipeline: Pipeline<B>) -> Result<Threads<B>> {
+        let mut threads = Threads {
+            pipeline: Arc::new(pipeline),
+            handles: Vec::new(),
+        };
+        for number in 0..threads.pipeline.options.workers {
+            threads.spawn(format!("pinfeed-worker-{number}"), |pipeline| {
+                pipeline.work()
+            })?;
+        }
+        // Without workers the caller sees to slabs itself.
+        if let Some(pinning) = threads.pipeline.options.pinning.clone()
+            && threads.pipeline.options.workers > 0
+        {
+            threads.spawn("pinfeed-pin".to_owned(), move |pipeline| {
+                pipeline.pin(&pinning)
+            })?;
+        }
+        Ok(threads)
+    }
+
+    /// Those that were started before a failure are ended by `Drop`.
+    fn spawn(
+        &mut self,
+        name: String,
+        run: impl FnOnce(&Pipeline<B>) + Send + 'static,
+    ) -> Result<()> {
+        let pipeline = Arc::clone(&self.pipeline);
+        let handle = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || run(&pipeline))
+            .map_err(|source| Error::Thread { name, source })?;
+        self.handles.push(handle);
+        Ok(())
+    }
+
+    pub(crate) fn pipeline(&self) -> &Arc<Pipeline<B>> {
+        &self.pipeline
+    }
+}
+
+impl<B: Batch> Drop for Threads<B> {
+    fn drop(&mut self) {
+        self.pipeline.close();
+        let here = std::thread::current().id();
+        for handle in self.handles.drain(..) {
+            // A data set that holds its own loader may drop it on a worker, which cannot wait for itself.
+            if handle.thread().id() != here {
+                // Threads catch what they run; an error here has nobody left to be told to.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+impl<B: Batch> Pipeline<B> {
+    /// Ends the threads: workers after the run that they are at.
+    fn close(&self) {
+        self.board.lock().closed = true;
+        self.work.notify_all();
+        self.tell_pin_thread();
+    }
+}

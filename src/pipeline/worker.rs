@@ -1,0 +1,211 @@
+//! Workers: they load samples and make batches.
+
+use std::ops::Range;
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use super::Pipeline;
+use super::board::{Job, Live};
+use super::schedule::Loaded;
+use super::work::{Failed, Work};
+use crate::batch::{Batch, relocated_bytes};
+use crate::device::Tensors;
+use crate::error::{Result, panic_message};
+use crate::sync::Arc;
+
+impl<B: Batch> Pipeline<B> {
+    /// A worker's life.
+    pub(super) fn work(&self) {
+        while let Some(job) = self.next_job() {
+            self.perform(job);
+        }
+    }
+
+    /// Waits for something to do; `None` when the loader goes.
+    fn next_job(&self) -> Option<Job<B>> {
+        let mut board = self.board.lock();
+        loop {
+            if board.closed {
+                return None;
+            }
+            if let Some(job) = board.claim(&*self.recipe) {
+                // Each woken worker wakes the next, as long as there is work: nobody wakes for nothing.
+                self.wake(&board);
+                return Some(job);
+            }
+            board.idle += 1;
+            self.work.wait(&mut board);
+            board.idle -= 1;
+        }
+    }
+
+    /// Does a job. Panics of the user's code are caught where it is called; what is caught here (a sample whose `drop`
+    /// panics, say) must not end the thread either, or its batch would never come.
+    pub(super) fn perform(&self, job: Job<B>) {
+        let (live, batch) = match &job {
+            Job::Rows { live, batch, .. } | Job::Finish { live, batch } => (live.clone(), *batch),
+        };
+        let done = std::panic::catch_unwind(AssertUnwindSafe(|| match job {
+            Job::Rows {
+                live,
+                batch,
+                rows,
+                work,
+            } => self.load(&live, batch, rows, work),
+            Job::Finish { live, batch } => self.finish(&live, batch),
+        }));
+        if let Err(payload) = done {
+            self.publish(
+                &live,
+                batch,
+                Err(live.collate_panicked(batch, panic_message(payload))),
+            );
+        }
+    }
+
+    fn load(&self, live: &Live, batch: u64, rows: Range<usize>, work: Arc<dyn Work<B>>) {
+        let (count, start) = (rows.len(), Instant::now());
+        let failure = work
+            .load(rows, &|bytes| self.ask(live, batch, &*work, bytes))
+            .err();
+        let elapsed_ns = start.elapsed().as_nanos() as u64;
+        let next = {
+            let mut board = self.board.lock();
+            // Before it is reported: who finishes the batch must be its only holder. The board holds another.
+            drop(work);
+            let Some(state) = board.epoch(live) else {
+                return;
+            };
+            if !state.holds(batch) {
+                return;
+            }
+            let failed = failure.is_some();
+            if let Some(failure) = failure {
+                state.slot(batch).keep_first(failure);
+            }
+            state.schedule.loaded(batch, count, elapsed_ns, failed)
+        };
+        match next {
+            Loaded::Wait => {}
+            Loaded::Plan => self.plan(live, batch),
+            Loaded::Finish => self.finish(live, batch),
+            Loaded::Failed => self.give_up(live, batch),
+        }
+    }
+
+    /// Asks a batch whose samples are all loaded what it needs.
+    fn plan(&self, live: &Live, batch: u64) {
+        let work = self
+            .with_slot(live, batch, |slot| slot.work.clone())
+            .flatten();
+        let Some(work) = work else { return };
+        match work.plan() {
+            Ok(bytes) => {
+                self.ask(live, batch, &*work, bytes);
+                let finish = {
+                    let mut board = self.board.lock();
+                    drop(work);
+                    board
+                        .epoch(live)
+                        .is_some_and(|state| state.schedule.start_finish(batch))
+                };
+                if finish {
+                    self.finish(live, batch);
+                }
+            }
+            Err(failure) => {
+                drop(work);
+                self.fail(live, batch, failure);
+            }
+        }
+    }
+
+    /// Makes the batch. The schedule has given it to the caller alone.
+    fn finish(&self, live: &Live, batch: u64) {
+        let work = self.with_slot(live, batch, |slot| {
+            slot.work.take().map(|work| (work, slot.unpinned))
+        });
+        let Some(Some((mut work, unpinned))) = work else {
+            return;
+        };
+        let Some(made) = Arc::get_mut(&mut work).map(Work::finish) else {
+            unreachable!("everybody drops a batch's work before reporting it");
+        };
+        drop(work);
+        let made = match made {
+            Ok(made) => made,
+            Err(failure) => return self.publish(live, batch, Err(failure.error)),
+        };
+        live.meter.batches.add(1);
+        if self.options.pinning.is_none() || unpinned {
+            return self.publish(live, batch, Ok(made));
+        }
+        match relocation_of(&made) {
+            Ok(0) => self.publish(live, batch, Ok(made)),
+            Ok(bytes) => self.ask_relocation(live, batch, made, bytes),
+            Err(message) => self.publish(live, batch, Err(live.collate_panicked(batch, message))),
+        }
+    }
+
+    /// Enters a failure; the last who works on the batch delivers it.
+    pub(super) fn fail(&self, live: &Live, batch: u64, failure: Failed) {
+        let last = {
+            let mut board = self.board.lock();
+            let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
+                return;
+            };
+            state.slot(batch).keep_first(failure);
+            state.schedule.failed(batch)
+        };
+        if last {
+            self.give_up(live, batch);
+        }
+    }
+
+    /// Delivers the error of a batch that nobody works on any more.
+    fn give_up(&self, live: &Live, batch: u64) {
+        let held = self.with_slot(live, batch, |slot| (slot.failure.take(), slot.work.take()));
+        let Some((failure, work)) = held else { return };
+        drop(work); // without the lock: samples are the user's
+        if let Some(failure) = failure {
+            self.publish(live, batch, Err(failure.error));
+        }
+    }
+
+    /// Enters the batch or its error, and wakes who waits for it.
+    pub(super) fn publish(&self, live: &Live, batch: u64, outcome: Result<B>) {
+        let mut board = self.board.lock();
+        match board.epoch(live).filter(|state| state.holds(batch)) {
+            Some(state) => {
+                state.publish(batch, outcome);
+                self.wake(&board);
+            }
+            None => {
+                drop(board);
+                drop(outcome); // without the lock: it is the user's
+            }
+        }
+    }
+
+    /// Looks at an open batch under the lock; `None` if its epoch is gone.
+    pub(super) fn with_slot<R>(
+        &self,
+        live: &Live,
+        batch: u64,
+        look: impl FnOnce(&mut super::board::Slot<B>) -> R,
+    ) -> Option<R> {
+        let mut board = self.board.lock();
+        let state = board.epoch(live).filter(|state| state.holds(batch))?;
+        Some(look(state.slot(batch)))
+    }
+}
+
+/// How many bytes of a batch are not page-locked; the message of a panic in the user's `Batch`.
+fn relocation_of<B: Batch>(batch: &B) -> Result<usize, String> {
+    let count = || {
+        let mut tensors = Tensors::default();
+        batch.tensors(&mut tensors);
+        relocated_bytes(&tensors)
+    };
+    std::panic::catch_unwind(AssertUnwindSafe(count)).map_err(panic_message)
+}

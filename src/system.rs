@@ -1,0 +1,86 @@
+//! What is asked of the operating system: page-locking and memory sizes, each with a portable twin.
+
+use std::sync::OnceLock;
+
+/// The size of a page, to which page-locked memory is rounded.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// Asks the system to keep the pages in memory, and says whether it does.
+pub(crate) fn lock_pages(pointer: *mut u8, bytes: usize) -> bool {
+    #[cfg(unix)]
+    {
+        // SAFETY: `mlock` reads nothing; for pages that are not mapped it returns an error.
+        let result = unsafe { libc::mlock(pointer.cast(), bytes) };
+        result == 0
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (pointer, bytes);
+        false
+    }
+}
+
+/// Undoes [`lock_pages`]; where it did nothing, this does nothing.
+pub(crate) fn unlock_pages(pointer: *mut u8, bytes: usize) {
+    #[cfg(unix)]
+    {
+        // SAFETY: `munlock` reads nothing; for pages that are not mapped it returns an error.
+        unsafe { libc::munlock(pointer.cast(), bytes) };
+    }
+    #[cfg(not(unix))]
+    let _ = (pointer, bytes);
+}
+
+/// The memory that this process may use: the machine's, or the control group's limit if that is less.
+pub(crate) fn usable_memory_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let machine = machine_memory_bytes().unwrap_or(FALLBACK_BYTES);
+        group_limit_bytes().map_or(machine, |limit| machine.min(limit))
+    })
+}
+
+/// Where the system does not say: little enough for any machine that trains.
+const FALLBACK_BYTES: usize = 4 << 30;
+
+#[cfg(target_os = "linux")]
+fn machine_memory_bytes() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn machine_memory_bytes() -> Option<usize> {
+    // SAFETY: `sysconf` only answers; -1 is "unknown".
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    // SAFETY: likewise.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(pages)
+        .ok()?
+        .checked_mul(usize::try_from(page).ok()?)
+}
+
+#[cfg(not(unix))]
+fn machine_memory_bytes() -> Option<usize> {
+    None
+}
+
+/// The limit of the control group (version 2, then 1) that the process runs in.
+#[cfg(target_os = "linux")]
+fn group_limit_bytes() -> Option<usize> {
+    [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ]
+    .iter()
+    .find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn group_limit_bytes() -> Option<usize> {
+    None
+}

@@ -1,0 +1,190 @@
+//! What the suite needs of a backend beyond the public surface: a kernel that takes its time.
+
+use std::time::Duration;
+
+use pinfeed::{Device, Hostile, Result, Stream};
+
+/// A device under test.
+pub struct Backend {
+    pub device: Device,
+    kind: Kind,
+}
+
+enum Kind {
+    Cpu,
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Kernels),
+}
+
+impl Backend {
+    pub fn cpu() -> Result<Backend> {
+        Ok(Backend {
+            device: Device::cpu(),
+            kind: Kind::Cpu,
+        })
+    }
+
+    /// The CPU device with late copies and poisoned memory.
+    pub fn hostile() -> Result<Backend> {
+        let mut options = Hostile::default();
+        options.seed = std::env::var("PINFEED_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or(1);
+        options.max_delay = Duration::from_millis(2);
+        Ok(Backend {
+            device: Device::hostile(options)?,
+            kind: Kind::Cpu,
+        })
+    }
+
+    #[cfg(feature = "cuda")]
+    pub fn cuda() -> Result<Backend> {
+        let device = Device::cuda(0)?;
+        Ok(Backend {
+            device,
+            kind: Kind::Cuda(cuda::Kernels::load()),
+        })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    pub fn cuda() -> Result<Backend> {
+        Err(Device::cuda(0).unwrap_err())
+    }
+
+    /// Whether copies are asynchronous only from page-locked memory.
+    pub fn is_cuda(&self) -> bool {
+        !matches!(self.kind, Kind::Cpu)
+    }
+
+    /// Launches a kernel that runs for `duration` and then writes `value` to `words` 32-bit words at `address`.
+    pub fn fill_slowly(
+        &self,
+        stream: &Stream,
+        address: u64,
+        words: usize,
+        value: u32,
+        duration: Duration,
+    ) {
+        match &self.kind {
+            Kind::Cpu => stream
+                .host_fn(move || {
+                    std::thread::sleep(duration);
+                    // SAFETY: the tests hand over memory of the CPU device that a loan keeps for this stream.
+                    unsafe { std::slice::from_raw_parts_mut(address as *mut u32, words) }
+                        .fill(value);
+                })
+                .unwrap(),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(kernels) => kernels.fill_slowly(stream, address, words, value, duration),
+        }
+    }
+
+    /// Launches a kernel that runs for `duration` and then adds up `words` 32-bit words at `address` into `sum`.
+    pub fn sum_slowly(
+        &self,
+        stream: &Stream,
+        address: u64,
+        words: usize,
+        sum: u64,
+        duration: Duration,
+    ) {
+        match &self.kind {
+            Kind::Cpu => stream
+                .host_fn(move || {
+                    std::thread::sleep(duration);
+                    // SAFETY: as in `fill_slowly`.
+                    let words = unsafe { std::slice::from_raw_parts(address as *const u32, words) };
+                    let total = words
+                        .iter()
+                        .fold(0u32, |total, word| total.wrapping_add(*word));
+                    // SAFETY: likewise.
+                    unsafe { *(sum as *mut u32) = total };
+                })
+                .unwrap(),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(kernels) => kernels.sum_slowly(stream, address, words, sum, duration),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+    use cudarc::nvrtc::Ptx;
+    use pinfeed::Stream;
+    use pinfeed::interop::raw::stream_handle;
+
+    pub struct Kernels {
+        context: Arc<CudaContext>,
+        fill: CudaFunction,
+        sum: CudaFunction,
+    }
+
+    impl Kernels {
+        pub fn load() -> Kernels {
+            let context = CudaContext::new(0).unwrap();
+            let module = context
+                .load_module(Ptx::from_src(include_str!("kernels.ptx")))
+                .unwrap();
+            Kernels {
+                fill: module.load_function("fill_slowly").unwrap(),
+                sum: module.load_function("sum_slowly").unwrap(),
+                context,
+            }
+        }
+
+        fn stream(&self, stream: &Stream) -> Arc<CudaStream> {
+            let handle = stream_handle(stream).unwrap();
+            // SAFETY: the tests keep the stream for longer than this object.
+            unsafe { self.context.wrap_borrowed_stream(handle.cast()) }
+        }
+
+        pub fn fill_slowly(
+            &self,
+            stream: &Stream,
+            address: u64,
+            words: usize,
+            value: u32,
+            duration: Duration,
+        ) {
+            let stream = self.stream(stream);
+            let (words, nanoseconds) = (words as u64, duration.as_nanos() as u64);
+            let mut launch = stream.launch_builder(&self.fill);
+            launch
+                .arg(&address)
+                .arg(&words)
+                .arg(&value)
+                .arg(&nanoseconds);
+            // SAFETY: the kernel takes these four, and writes memory that a loan keeps for this stream.
+            unsafe { launch.launch(one_block()) }.unwrap();
+        }
+
+        pub fn sum_slowly(
+            &self,
+            stream: &Stream,
+            address: u64,
+            words: usize,
+            sum: u64,
+            duration: Duration,
+        ) {
+            let stream = self.stream(stream);
+            let (words, nanoseconds) = (words as u64, duration.as_nanos() as u64);
+            let mut launch = stream.launch_builder(&self.sum);
+            launch.arg(&address).arg(&words).arg(&sum).arg(&nanoseconds);
+            // SAFETY: the kernel takes these four, and touches memory that loans keep for this stream.
+            unsafe { launch.launch(one_block()) }.unwrap();
+        }
+    }
+
+    fn one_block() -> LaunchConfig {
+        LaunchConfig {
+            grid_dim: (1, 1, 1),
+            block_dim: (256, 1, 1),
+            shared_mem_bytes: 0,
+        }
+    }
+}

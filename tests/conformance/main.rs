@@ -1,0 +1,75 @@
+//! One suite, run on every backend: what the CPU device promises, a GPU keeps, and the other way round.
+//!
+//! Without a CUDA device the tests on it are counted as ignored, and said to be; with `PINFEED_REQUIRE_CUDA=1` a
+//! missing device is a failure. Arguments: parts of test names; none runs all.
+
+mod backend;
+mod devices;
+mod loaders;
+mod transfers;
+
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use backend::Backend;
+
+/// A test of the suite: it gets a fresh device of its backend.
+type Test = (&'static str, fn(&Backend));
+
+fn main() -> ExitCode {
+    let filters: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let tests: Vec<Test> = [transfers::TESTS, loaders::TESTS, devices::TESTS].concat();
+    let required = std::env::var_os("PINFEED_REQUIRE_CUDA").is_some_and(|value| value != "0");
+    let (mut passed, mut ignored, mut failed) = (0, 0, Vec::new());
+    for (backend, open) in [
+        ("cpu", Backend::cpu as fn() -> _),
+        ("hostile", Backend::hostile),
+        ("cuda", Backend::cuda),
+    ] {
+        for (name, test) in &tests {
+            let name = format!("{backend}::{name}");
+            if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
+                continue;
+            }
+            let start = Instant::now();
+            let outcome = match open() {
+                Ok(backend) => std::panic::catch_unwind(AssertUnwindSafe(|| test(&backend)))
+                    .map_err(|_| String::new()),
+                Err(error) if backend == "cuda" && !required => {
+                    ignored += 1;
+                    println!("test {name} ... ignored, {error}");
+                    continue;
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            match outcome {
+                Ok(()) => {
+                    passed += 1;
+                    println!(
+                        "test {name} ... ok ({:.2} s)",
+                        start.elapsed().as_secs_f64()
+                    );
+                }
+                Err(reason) => {
+                    println!("test {name} ... FAILED {reason}");
+                    failed.push(name);
+                }
+            }
+        }
+    }
+    let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {} failed; {ignored} ignored; 0 measured; 0 filtered out\n",
+        failed.len()
+    );
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        println!("failed: {}", failed.join(", "));
+        ExitCode::FAILURE
+    }
+}
