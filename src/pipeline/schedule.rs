@@ -227,9 +227,6 @@ impl Schedule {
         let entry = self.entry(batch);
         debug_assert_eq!(entry.slab, SlabState::Unknown);
         entry.slab = SlabState::Wanted { bytes };
-        if entry.stage == Stage::Planning {
-            entry.stage = Stage::Loading;
-        }
     }
 
     /// The batch is made, and is to be copied into a slab of so many bytes.
@@ -283,9 +280,10 @@ impl Schedule {
         self.entry(batch).slab = SlabState::Granted;
     }
 
-    /// Whether the caller, who just loaded the last samples or granted the slab, is to make the batch.
-    pub(crate) fn start_finish(&mut self, batch: u64) -> bool {
+    /// Who asked the batch what it needs is done with it; says whether it is to make the batch at once.
+    pub(crate) fn planned(&mut self, batch: u64) -> bool {
         let entry = self.entry(batch);
+        entry.stage = Stage::Loading;
         let ready = entry.can_finish();
         if ready {
             entry.stage = Stage::Finishing;

@@ -107,7 +107,7 @@ impl<B: Batch> Pipeline<B> {
                     drop(work);
                     board
                         .epoch(live)
-                        .is_some_and(|state| state.schedule.start_finish(batch))
+                        .is_some_and(|state| state.holds(batch) && state.schedule.planned(batch))
                 };
                 if finish {
                     self.finish(live, batch);

@@ -192,11 +192,19 @@ fn pinned_memory_does_not_grow(backend: &Backend) {
         }
         // Two open batches, the consumer's, one being copied and one on its way: five, from the first epoch to the last.
         let memory = device.memory();
-        assert!(memory.slabs_made <= 5 && memory.pinned_bytes <= 5 * 4096, "epoch {epoch}: {memory:?}");
+        assert!(
+            memory.slabs_made <= 5 && memory.pinned_bytes <= 5 * 4096,
+            "epoch {epoch}: {memory:?}"
+        );
         assert_eq!(memory.slabs_missed, 0);
     }
     // Behind this copy, all are done.
-    drop(Tensor::from_vec(vec![1u8], &[1]).unwrap().to_device(device, false).unwrap());
+    drop(
+        Tensor::from_vec(vec![1u8], &[1])
+            .unwrap()
+            .to_device(device, false)
+            .unwrap(),
+    );
     let idle = device.memory().pinned_idle_bytes;
     assert!(idle > 0);
     assert_eq!(device.release_pinned(), idle);
