@@ -1,0 +1,202 @@
+//! What the macro makes: the batch types, and how samples become them.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{format_ident, quote};
+use syn::ext::IdentExt;
+use syn::{Index, Member, WherePredicate, parse_quote};
+
+use crate::input::{Field, Input};
+
+/// Makes, of `struct Example`, the structs `ExampleBatch` and `ExampleDeviceBatch`, whose fields have the same names, and
+/// the implementations of `Sample` and `Batch` that lead from one to the next.
+pub(crate) fn expand(input: &Input) -> TokenStream {
+    let batch = Generated::new(input, "Batch", "", Field::batch);
+    let device_batch = Generated::new(input, "DeviceBatch", " on a device", Field::on_device);
+    let definitions = [
+        batch.definition(input, false),
+        device_batch.definition(input, true),
+    ];
+    let implementations = [
+        sample(input, &batch.name),
+        transfer(input, &batch.name, &device_batch.name),
+        batch.debug(input, false),
+        device_batch.debug(input, true),
+    ];
+    quote! {
+        #(#definitions)*
+        const _: () = { #(#implementations)* };
+    }
+}
+
+/// A struct with the sample's fields, each of another type.
+struct Generated {
+    name: Ident,
+    docs: String,
+    types: Vec<TokenStream>,
+}
+
+impl Generated {
+    fn new(input: &Input, suffix: &str, place: &str, ty: fn(&Field) -> TokenStream) -> Generated {
+        let name = input.name.unraw();
+        Generated {
+            name: generated(&format_ident!("{name}{suffix}")),
+            docs: format!(" A batch of [`{name}`]s{place}."),
+            types: input.fields.iter().map(ty).collect(),
+        }
+    }
+
+    fn definition(&self, input: &Input, on_device: bool) -> TokenStream {
+        let Generated { name, docs, types } = self;
+        let (vis, generics) = (&input.vis, &input.generics);
+        let bounds = input.definition_bounds(on_device);
+        let fields = input.fields.iter().zip(types).map(|(field, ty)| {
+            let (vis, docs) = (&field.vis, &field.docs);
+            let summary = format!(" The samples' `{}`.", label(field));
+            let name = match &field.member {
+                Member::Named(name) => Some(generated(name)),
+                Member::Unnamed(_) => None,
+            };
+            let colon = name.as_ref().map(|_| quote!(:));
+            quote!(#[doc = #summary] #[doc = ""] #(#docs)* #vis #name #colon #ty)
+        });
+        let body = match input.fields[0].member {
+            Member::Named(_) => quote!(#bounds { #(#fields),* }),
+            Member::Unnamed(_) => quote!((#(#fields),*) #bounds;),
+        };
+        quote!(#[doc = #docs] #vis struct #name #generics #body)
+    }
+
+    /// `Debug`, where all fields have it. `for<'a> &'a Type: Debug` says so of types without parameters too, of which
+    /// `Type: Debug` would be an error where it does not hold.
+    fn debug(&self, input: &Input, on_device: bool) -> TokenStream {
+        let name = &self.name;
+        let (impl_generics, arguments, _) = input.generics.split_for_impl();
+        let mut bounds = input.bounds(on_device);
+        for ty in &self.types {
+            let debug: WherePredicate = parse_quote!(for<'__a> &'__a #ty: ::core::fmt::Debug);
+            bounds.predicates.push(debug);
+        }
+        let title = name.to_string();
+        let labels = input.fields.iter().map(label);
+        let members = input.fields.iter().map(|field| &field.member);
+        quote! {
+            impl #impl_generics ::core::fmt::Debug for #name #arguments #bounds {
+                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                    f.debug_struct(#title) #(.field(#labels, &&self.#members))* .finish()
+                }
+            }
+        }
+    }
+}
+
+/// The implementation of `Sample`. Its plan and rest are structs that nobody can name: as tuples, they could not hold
+/// what belongs to private types.
+fn sample(input: &Input, batch: &Ident) -> TokenStream {
+    let (name, krate, fields) = (&input.name, &input.krate, &input.fields);
+    let (impl_generics, arguments, _) = input.generics.split_for_impl();
+    let generics = &input.generics;
+    let definition_bounds = input.definition_bounds(false);
+    let bounds = input.bounds(false);
+
+    let each = |item| fields.iter().map(move |field| field.sample(item));
+    let (plan_types, rest_types, alikes) = (each("Plan"), each("Rest"), each("ALIKE"));
+    let (plans, fills, finishes) = (each("plan"), each("fill"), each("finish"));
+    let labels = fields.iter().map(label);
+    let members = fields.iter().map(|field| &field.member);
+    let numbers: Vec<Index> = (0..fields.len()).map(Index::from).collect();
+    let columns: Vec<Ident> = (0..fields.len())
+        .map(|i| format_ident!("column_{i}"))
+        .collect();
+    let samples = fields.iter().map(|Field { host, member, .. }| match host {
+        true => quote!(::core::iter::empty()),
+        false => quote! {
+            ::core::iter::Iterator::map(::core::clone::Clone::clone(&samples), |sample| &sample.#member)
+        },
+    });
+    let values = fields.iter().map(|Field { host, member, .. }| match host {
+        true => quote!(#krate::Host(self.#member)),
+        false => quote!(self.#member),
+    });
+    quote! {
+        pub struct __Plan #generics (#(#plan_types),*) #definition_bounds;
+        pub struct __Rest #generics (#(#rest_types),*) #definition_bounds;
+
+        #[automatically_derived]
+        impl #impl_generics #krate::Sample for #name #arguments #bounds {
+            type Batch = #batch #arguments;
+            type Plan = __Plan #arguments;
+            type Rest = __Rest #arguments;
+            const ALIKE: bool = #(#alikes)&&*;
+
+            fn plan<'__a>(
+                samples: impl ::core::iter::Iterator<Item = &'__a Self> + ::core::clone::Clone,
+                layout: &mut #krate::Layout,
+            ) -> ::core::result::Result<Self::Plan, #krate::CollateError> {
+                ::core::result::Result::Ok(__Plan(
+                    #(layout.named(#labels, |layout| #plans(#samples, layout))?,)*
+                ))
+            }
+
+            fn fill(
+                self,
+                plan: &Self::Plan,
+                row: &mut #krate::Row<'_>,
+            ) -> ::core::result::Result<Self::Rest, #krate::CollateError> {
+                ::core::result::Result::Ok(__Rest(#(#fills(#values, &plan.#numbers, row)?,)*))
+            }
+
+            fn finish(
+                plan: Self::Plan,
+                rest: ::std::vec::Vec<Self::Rest>,
+                filled: &mut #krate::Filled,
+            ) -> Self::Batch {
+                #(let mut #columns = ::std::vec::Vec::with_capacity(rest.len());)*
+                for rest in rest {
+                    #(#columns.push(rest.#numbers);)*
+                }
+                #batch { #(#members: #finishes(plan.#numbers, #columns, filled),)* }
+            }
+        }
+    }
+}
+
+/// The implementation of `Batch`.
+fn transfer(input: &Input, batch: &Ident, device_batch: &Ident) -> TokenStream {
+    let krate = &input.krate;
+    let (impl_generics, arguments, _) = input.generics.split_for_impl();
+    let bounds = input.bounds(true);
+    let members: Vec<&Member> = input.fields.iter().map(|field| &field.member).collect();
+    quote! {
+        #[automatically_derived]
+        impl #impl_generics #krate::Batch for #batch #arguments #bounds {
+            type OnDevice = #device_batch #arguments;
+
+            fn tensors(&self, visit: &mut #krate::Tensors<'_>) {
+                #(#krate::Batch::tensors(&self.#members, visit);)*
+            }
+
+            fn relocate(self, slab: &mut #krate::Relocation) -> Self {
+                #batch { #(#members: #krate::Batch::relocate(self.#members, slab),)* }
+            }
+
+            fn upload(self, upload: &mut #krate::Upload) -> Self::OnDevice {
+                #device_batch { #(#members: #krate::Batch::upload(self.#members, upload),)* }
+            }
+        }
+    }
+}
+
+/// The field's name, or its number, as text.
+fn label(field: &Field) -> String {
+    match &field.member {
+        Member::Named(name) => name.unraw().to_string(),
+        Member::Unnamed(number) => number.index.to_string(),
+    }
+}
+
+/// A name of the user's for something that the macro makes, so that the user's lints have nothing to say about it.
+fn generated(name: &Ident) -> Ident {
+    let mut name = name.clone();
+    name.set_span(name.span().resolved_at(Span::call_site()));
+    name
+}

@@ -1,0 +1,168 @@
+//! What the macro is given: a struct, taken apart and checked.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::meta::ParseNestedMeta;
+use syn::{
+    Attribute, Data, DeriveInput, Error, Generics, LitStr, Member, Path, Result, Visibility,
+    WhereClause, parse_quote,
+};
+
+pub(crate) struct Input {
+    pub(crate) vis: Visibility,
+    pub(crate) name: Ident,
+    pub(crate) generics: Generics,
+    pub(crate) fields: Vec<Field>,
+    /// Where `pinfeed` is found.
+    pub(crate) krate: Path,
+}
+
+pub(crate) struct Field {
+    pub(crate) vis: Visibility,
+    pub(crate) member: Member,
+    pub(crate) docs: Vec<Attribute>,
+    /// Whether the values stay on the host, whatever their type.
+    pub(crate) host: bool,
+    /// The type that is collated: the field's own, or `Host` of it.
+    ty: TokenStream,
+    /// The trait `Sample`, and the trait `Batch`, as if they were written where the type ends.
+    traits: [TokenStream; 2],
+    /// Where the type begins and ends: what the compiler has to say about the type, it says there.
+    span: (Span, Span),
+}
+
+impl Input {
+    pub(crate) fn parse(item: DeriveInput) -> Result<Input> {
+        let fields = match &item.data {
+            Data::Struct(data) if !data.fields.is_empty() => &data.fields,
+            Data::Struct(_) => {
+                let message = "a sample without fields: there is nothing to collate";
+                return Err(Error::new_spanned(&item.ident, message));
+            }
+            Data::Enum(_) | Data::Union(_) => {
+                let message = "only structs are collated field by field: implement pinfeed::Sample by hand, or give \
+                               the builder a collate_fn";
+                return Err(Error::new_spanned(&item.ident, message));
+            }
+        };
+        if let Some(lifetime) = item.generics.lifetimes().next() {
+            let message = "a sample owns what it holds, and cannot have a lifetime parameter";
+            return Err(Error::new_spanned(lifetime, message));
+        }
+
+        let mut krate = parse_quote!(::pinfeed);
+        options(&item.attrs, |option| {
+            if !option.path.is_ident("crate") {
+                return Err(option.error("the option of a sample is `crate = \"path\"`"));
+            }
+            krate = option.value()?.parse::<LitStr>()?.parse()?;
+            Ok(())
+        })?;
+        let fields = fields.members().zip(fields);
+        let fields = fields.map(|(member, field)| Field::parse(member, field, &krate));
+        Ok(Input {
+            fields: fields.collect::<Result<_>>()?,
+            vis: item.vis,
+            name: item.ident,
+            generics: item.generics,
+            krate,
+        })
+    }
+
+    /// What the implementations need of each field's type, whether it has type parameters or not; for batches, also of
+    /// what it becomes. So a type that is no sample is an error of the bound, at the field, and of nothing else.
+    pub(crate) fn bounds(&self, batches: bool) -> WhereClause {
+        let mut generics = self.generics.clone();
+        let bounds = generics.make_where_clause();
+        for field in &self.fields {
+            let (ty, batch, [sample_trait, batch_trait]) =
+                (&field.ty, field.batch(), &field.traits);
+            bounds.predicates.push(parse_quote!(#ty: #sample_trait));
+            if batches {
+                bounds.predicates.push(parse_quote!(#batch: #batch_trait));
+            }
+        }
+        bounds.clone()
+    }
+
+    /// The same for the definitions, where bounds are part of the documentation: only if there are type parameters.
+    pub(crate) fn definition_bounds(&self, batches: bool) -> Option<WhereClause> {
+        let is_generic = self.generics.type_params().next().is_some();
+        match is_generic {
+            true => Some(self.bounds(batches)),
+            false => self.generics.where_clause.clone(),
+        }
+    }
+}
+
+impl Field {
+    fn parse(member: Member, field: &syn::Field, krate: &Path) -> Result<Field> {
+        let mut host = false;
+        options(&field.attrs, |option| {
+            if !option.path.is_ident("host") {
+                return Err(option.error("the option of a field is `host`"));
+            }
+            host = true;
+            Ok(())
+        })?;
+        let ty = field.ty.to_token_stream();
+        let mut spans = ty.clone().into_iter().map(|token| token.span());
+        let begin = spans.next().unwrap_or_else(Span::call_site);
+        let end = spans.last().unwrap_or(begin);
+        let docs = field
+            .attrs
+            .iter()
+            .filter(|attr| attr.path().is_ident("doc"));
+        Ok(Field {
+            vis: field.vis.clone(),
+            member,
+            docs: docs.cloned().collect(),
+            host,
+            ty: if host { quote!(#krate::Host<#ty>) } else { ty },
+            traits: [quote!(#krate::Sample), quote!(#krate::Batch)].map(|path| at(end, path)),
+            span: (begin, end),
+        })
+    }
+
+    /// `<Type as Sample>::item`.
+    pub(crate) fn sample(&self, item: &str) -> TokenStream {
+        self.project(&self.ty, &self.traits[0], item)
+    }
+
+    /// The type of the field in a batch.
+    pub(crate) fn batch(&self) -> TokenStream {
+        self.sample("Batch")
+    }
+
+    /// The type of the field in a batch on a device.
+    pub(crate) fn on_device(&self) -> TokenStream {
+        self.project(&self.batch(), &self.traits[1], "OnDevice")
+    }
+
+    fn project(&self, ty: &TokenStream, path: &TokenStream, item: &str) -> TokenStream {
+        let (begin, end) = self.span;
+        let item = Ident::new(item, end);
+        let (open, close) = (at(begin, quote!(<)), at(end, quote!(>::#item)));
+        quote!(#open #ty as #path #close)
+    }
+}
+
+/// The tokens, as if they were written there.
+fn at(span: Span, tokens: TokenStream) -> TokenStream {
+    let moved = tokens.into_iter().map(|mut token| {
+        token.set_span(span);
+        token
+    });
+    moved.collect()
+}
+
+/// Reads the `#[pinfeed(..)]` attributes.
+fn options(
+    attributes: &[Attribute],
+    mut option: impl FnMut(ParseNestedMeta<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut ours = attributes
+        .iter()
+        .filter(|attr| attr.path().is_ident("pinfeed"));
+    ours.try_for_each(|attr| attr.parse_nested_meta(&mut option))
+}
