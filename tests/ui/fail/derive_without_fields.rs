@@ -1,0 +1,9 @@
+//~ ERROR
+//~ says: there is nothing to collate
+
+use pinfeed::Sample;
+
+#[derive(Sample)]
+struct Example; //~ HERE
+
+fn main() {}

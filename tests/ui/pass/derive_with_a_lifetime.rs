@@ -1,0 +1,8 @@
+use pinfeed::Sample;
+
+#[derive(Sample)]
+struct Example {
+    text: &'static str,
+}
+
+fn main() {}

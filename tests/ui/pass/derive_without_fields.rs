@@ -1,0 +1,6 @@
+use pinfeed::Sample;
+
+#[derive(Sample)]
+struct Example(u8);
+
+fn main() {}

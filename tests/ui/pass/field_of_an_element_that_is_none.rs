@@ -1,0 +1,9 @@
+use pinfeed::{Sample, Tensor};
+
+#[derive(Sample)]
+struct Example {
+    image: Tensor<u8>,
+    mask: Tensor<u8>,
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+use pinfeed::{Batch, Device, Result, Tensor};
+
+fn main() -> Result<()> {
+    let device = Device::cpu();
+    let images = Tensor::<u8>::zeros(&[4, 3]);
+    assert_eq!(images.as_slice()[0], 0);
+    let on_device = images.to_device(&device, true)?;
+    drop(on_device);
+    Ok(())
+}
