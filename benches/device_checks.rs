@@ -1,0 +1,290 @@
+//! What the design relies on, measured on a device: does the link keep its rate beside writing threads, what stalls a
+//! running kernel, does a copy start at once, and what does the library lose against a bare copy?
+//!
+//!     cargo bench --bench device_checks
+//!
+//! One JSON line per result. It needs a CUDA device.
+
+#[cfg(not(feature = "cuda"))]
+fn main() {
+    println!("device_checks needs the feature `cuda`");
+}
+
+#[cfg(feature = "cuda")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    cuda::main()
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use cudarc::driver::{
+        CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result, sys,
+    };
+    use cudarc::nvrtc::Ptx;
+    use pinfeed::interop::raw::stream_handle;
+    use pinfeed::{Batch, Device, DeviceTensor, Stream, Tensor};
+
+    type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+    pub fn main() -> Outcome {
+        let device = match Device::cuda(0) {
+            Ok(device) => device,
+            Err(error) => {
+                println!("device_checks needs a CUDA device: {error}");
+                return Ok(());
+            }
+        };
+        println!("{{\"device\":{:?}}}", device.info()?.name);
+        let bare = Bare::new()?;
+        for megabytes in [1, 16, 64, 256, 1000] {
+            against_bare(&device, &bare, megabytes << 20)?;
+        }
+        beside_writers(&bare)?;
+        stalls(&device, &bare)?;
+        starts_at_once(&device, &bare)?;
+        Ok(())
+    }
+
+    /// cudarc's raw calls, without the library.
+    struct Bare {
+        context: Arc<CudaContext>,
+        stream: Arc<CudaStream>,
+        spin: CudaFunction,
+    }
+
+    impl Bare {
+        fn new() -> Result<Bare, Box<dyn std::error::Error>> {
+            let context = CudaContext::new(0)?;
+            let module = context.load_module(Ptx::from_src(include_str!(
+                "../tests/conformance/kernels.ptx"
+            )))?;
+            Ok(Bare {
+                stream: context.new_stream()?,
+                spin: module.load_function("fill_slowly")?,
+                context,
+            })
+        }
+
+        /// A kernel that runs so long, on the stream.
+        fn spin(&self, stream: &Arc<CudaStream>, word: u64, duration: Duration) -> Outcome {
+            let (words, value, nanoseconds) = (1u64, 1u32, duration.as_nanos() as u64);
+            let mut launch = stream.launch_builder(&self.spin);
+            launch.arg(&word).arg(&words).arg(&value).arg(&nanoseconds);
+            let one = LaunchConfig {
+                grid_dim: (1, 1, 1),
+                block_dim: (1, 1, 1),
+                shared_mem_bytes: 0,
+            };
+            // SAFETY: the kernel takes these four, and writes one word that the caller owns.
+            unsafe { launch.launch(one) }?;
+            Ok(())
+        }
+
+        fn wrap(&self, stream: &Stream) -> Arc<CudaStream> {
+            let handle = stream_handle(stream).unwrap_or_default();
+            // SAFETY: the caller's stream lives as long as the wrapper.
+            unsafe { self.context.wrap_borrowed_stream(handle.cast()) }
+        }
+
+        /// GB/s of plain copies between page-locked and device memory: to the device, and back.
+        fn rates(
+            &self,
+            bytes: usize,
+            repeats: usize,
+        ) -> Result<(f64, f64), Box<dyn std::error::Error>> {
+            self.context.bind_to_thread()?;
+            // SAFETY: plain allocations and copies between them, each waited for before the memory goes.
+            unsafe {
+                let host = result::malloc_host(bytes, 0)?;
+                std::ptr::write_bytes(host.cast::<u8>(), 1, bytes);
+                let there = result::malloc_sync(bytes)?;
+                let stream = self.stream.cu_stream();
+                let mut rates = [0.0; 2];
+                for (rate, to_device) in rates.iter_mut().zip([true, false]) {
+                    for round in 0..repeats + 2 {
+                        let start = Instant::now();
+                        if to_device {
+                            sys::cuMemcpyHtoDAsync_v2(there, host, bytes, stream).result()?;
+                        } else {
+                            sys::cuMemcpyDtoHAsync_v2(host, there, bytes, stream).result()?;
+                        }
+                        result::stream::synchronize(stream)?;
+                        if round >= 2 {
+                            *rate =
+                                f64::max(*rate, bytes as f64 / start.elapsed().as_secs_f64() / 1e9);
+                        }
+                    }
+                }
+                result::free_sync(there)?;
+                result::free_host(host)?;
+                Ok((rates[0], rates[1]))
+            }
+        }
+    }
+
+    fn against_bare(device: &Device, bare: &Bare, bytes: usize) -> Outcome {
+        let repeats = 12;
+        let (bare_to, bare_back) = bare.rates(bytes, repeats)?;
+        let source = Tensor::from_vec(vec![3u8; bytes], &[bytes])?.pin(device)?;
+        let (mut to, mut back) = (0.0f64, 0.0f64);
+        for round in 0..repeats + 2 {
+            let start = Instant::now();
+            let there = source.view().to_device(device, false)?;
+            let to_rate = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
+            let start = Instant::now();
+            let host = there.to_host(false)?.wait()?;
+            let back_rate = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
+            assert!(
+                host.as_slice().iter().step_by(997).all(|byte| *byte == 3),
+                "a corrupted byte"
+            );
+            if round >= 2 {
+                (to, back) = (to.max(to_rate), back.max(back_rate));
+            }
+        }
+        println!(
+            "{{\"check\":\"against_bare\",\"bytes\":{bytes},\"h2d_gb_s\":{to:.2},\"bare_h2d_gb_s\":{bare_to:.2},\
+             \"h2d_share\":{:.4},\"d2h_gb_s\":{back:.2},\"bare_d2h_gb_s\":{bare_back:.2},\"d2h_share\":{:.4}}}",
+            to / bare_to,
+            back / bare_back
+        );
+        device.release_pinned();
+        Ok(())
+    }
+
+    /// The link's rate while threads write host memory as workers write slabs.
+    fn beside_writers(bare: &Bare) -> Outcome {
+        let bytes = 256 << 20;
+        let alone = bare.rates(bytes, 10)?;
+        for threads in [4, 8, 16] {
+            let stop = AtomicBool::new(false);
+            let rates = std::thread::scope(|scope| -> Result<_, Box<dyn std::error::Error>> {
+                for _ in 0..threads {
+                    scope.spawn(|| {
+                        let (source, mut target) = (vec![1u8; 32 << 20], vec![0u8; 32 << 20]);
+                        while !stop.load(Ordering::Relaxed) {
+                            target.copy_from_slice(&source);
+                            std::hint::black_box(&mut target);
+                        }
+                    });
+                }
+                std::thread::sleep(Duration::from_millis(100));
+                let rates = bare.rates(bytes, 10);
+                stop.store(true, Ordering::Relaxed);
+                rates
+            })?;
+            println!(
+                "{{\"check\":\"beside_writers\",\"threads\":{threads},\"h2d_gb_s\":{:.2},\"alone_h2d_gb_s\":{:.2},\
+                 \"d2h_gb_s\":{:.2},\"alone_d2h_gb_s\":{:.2}}}",
+                rates.0, alone.0, rates.1, alone.1
+            );
+        }
+        Ok(())
+    }
+
+    /// How long memory calls take while a 200 ms kernel runs, and whether they wait for it.
+    fn stalls(device: &Device, bare: &Bare) -> Outcome {
+        const KERNEL: Duration = Duration::from_millis(200);
+        let stream = device.stream()?;
+        let wrapped = bare.wrap(&stream);
+        let mut word: DeviceTensor<u32> = Tensor::<u32>::zeros(&[1]).to_device(device, false)?;
+        let mut check = |name: &str, call: &mut dyn FnMut() -> Outcome| -> Outcome {
+            call()?; // warm
+            let start = Instant::now();
+            call()?;
+            let alone = start.elapsed();
+            let loan = word.on_mut(&stream)?;
+            bare.spin(&wrapped, loan.address(), KERNEL)?;
+            drop(loan);
+            let start = Instant::now();
+            call()?;
+            let beside = start.elapsed();
+            stream.synchronize()?;
+            let whole = start.elapsed();
+            println!(
+                "{{\"check\":\"stalls\",\"call\":\"{name}\",\"alone_ms\":{:.3},\"beside_a_kernel_ms\":{:.3},\
+                 \"kernel_over_ms\":{:.1}}}",
+                alone.as_secs_f64() * 1e3,
+                beside.as_secs_f64() * 1e3,
+                whole.as_secs_f64() * 1e3
+            );
+            Ok(())
+        };
+        let bytes = 64 << 20;
+        let mut memory = vec![1u8; bytes];
+        let host: *mut std::ffi::c_void = memory.as_mut_ptr().cast();
+        bare.context.bind_to_thread()?;
+        // SAFETY (all closures below): registrations and allocations that the next line takes back.
+        let mut registered = false;
+        check("register", &mut || {
+            if registered {
+                unsafe { sys::cuMemHostUnregister(host) }.result()?;
+            }
+            registered = true;
+            Ok(unsafe { sys::cuMemHostRegister_v2(host, bytes, 1) }.result()?)
+        })?;
+        check("unregister", &mut || {
+            if !registered {
+                unsafe { sys::cuMemHostRegister_v2(host, bytes, 1) }.result()?;
+            }
+            registered = false;
+            Ok(unsafe { sys::cuMemHostUnregister(host) }.result()?)
+        })?;
+        check("host_alloc_and_free", &mut || {
+            let pointer = unsafe { result::malloc_host(bytes, 0) }?;
+            Ok(unsafe { result::free_host(pointer) }?)
+        })?;
+        check("device_alloc_and_free", &mut || {
+            let address = unsafe { result::malloc_sync(bytes) }?;
+            Ok(unsafe { result::free_sync(address) }?)
+        })?;
+        let (mut made, mut freed) = (Vec::new(), Vec::new());
+        check("device_alloc", &mut || {
+            made.push(unsafe { result::malloc_sync(bytes) }?);
+            Ok(())
+        })?;
+        freed.append(&mut made);
+        check("device_free", &mut || match freed.pop() {
+            Some(address) => Ok(unsafe { result::free_sync(address) }?),
+            None => Ok(()),
+        })?;
+        check("ring_slab", &mut || {
+            device.release_pinned();
+            drop(Tensor::<u8>::zeros(&[bytes]).pin(device)?);
+            Ok(())
+        })
+    }
+
+    /// How long an upload through the library takes while a 50 ms kernel runs on another stream, in memory that was
+    /// used before.
+    fn starts_at_once(device: &Device, bare: &Bare) -> Outcome {
+        let stream = device.stream()?;
+        let wrapped = bare.wrap(&stream);
+        let source = Tensor::<u8>::zeros(&[16 << 20]).pin(device)?;
+        let upload = || -> Result<Duration, pinfeed::Error> {
+            let start = Instant::now();
+            source.view().to_device(device, false)?;
+            Ok(start.elapsed())
+        };
+        for _ in 0..4 {
+            upload()?;
+        }
+        let alone = upload()?;
+        let mut word: DeviceTensor<u32> = Tensor::<u32>::zeros(&[1]).to_device(device, false)?;
+        let loan = word.on_mut(&stream)?;
+        bare.spin(&wrapped, loan.address(), Duration::from_millis(50))?;
+        drop(loan);
+        let beside = upload()?;
+        println!(
+            "{{\"check\":\"starts_at_once\",\"alone_ms\":{:.3},\"behind_a_50_ms_kernel_ms\":{:.3}}}",
+            alone.as_secs_f64() * 1e3,
+            beside.as_secs_f64() * 1e3
+        );
+        stream.synchronize()?;
+        Ok(())
+    }
+}
