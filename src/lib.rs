@@ -7,6 +7,8 @@ mod tensor;
 #[cfg(feature = "image")]
 mod transform;
 
+#[cfg(feature = "image")]
+pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
 pub use error::{BoxError, CollateError, DeviceFault, Error, Result, SampleId, ShapeError};
 pub use rng::SampleRng;
