@@ -13,8 +13,12 @@ mod sampler;
 mod sync;
 mod system;
 mod tensor;
+#[cfg(feature = "image")]
+mod transform;
 
 pub use batch::{Arena, Batch, Collate, CollateFn, Relocation, Stack};
+#[cfg(feature = "image")]
+pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
 #[cfg(feature = "testing")]
 pub use device::Hostile;
@@ -26,6 +30,10 @@ pub use loader::{Builder, DataLoader, DeviceEpoch, Epoch, Limit, Stats};
 pub use rng::SampleRng;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use tensor::{DType, Element, Field, Filled, Host, Layout, Row, Sample, Shape, Tensor};
+#[cfg(feature = "image")]
+pub use transform::{
+    ImageError, ImageSize, ImageTransform, Interpolation, LazyImage, RandomResizedCrop,
+};
 
 /// Makes a struct collatable: a batch of it has the same fields, each holding that field of all samples.
 ///

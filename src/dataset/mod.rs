@@ -4,9 +4,13 @@
 //! workers or devices.
 
 mod adapters;
+#[cfg(feature = "image")]
+mod image_folder;
 mod tensors;
 
 pub use adapters::{FromFn, Map, from_fn};
+#[cfg(feature = "image")]
+pub use image_folder::ImageFolder;
 pub use tensors::{TensorDataset, TensorRows};
 
 use crate::error::BoxError;

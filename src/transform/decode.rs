@@ -1,0 +1,212 @@
+//! From the bytes of a file to RGB pixels.
+
+use std::io::Cursor;
+
+use image::metadata::Orientation;
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+
+use super::error::Cause;
+use super::operation::Size;
+use super::render::Buffer;
+
+/// What a header may ask for before it is believed: Pillow's limit against decompression bombs.
+const MAX_PIXELS: u64 = 178_956_970;
+
+/// How files are decoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decoding {
+    pub(crate) exif_orientation: bool,
+    pub(crate) max_pixels: u64,
+}
+
+impl Default for Decoding {
+    fn default() -> Decoding {
+        Decoding {
+            exif_orientation: false,
+            max_pixels: MAX_PIXELS,
+        }
+    }
+}
+
+/// A picture whose header was read.
+pub(super) struct Picture<'a> {
+    decoder: Box<dyn ImageDecoder + 'a>,
+    /// The size as stored, before the orientation is applied.
+    stored: Size,
+    orientation: Orientation,
+}
+
+/// Reads a picture's header. The format is told by the content: extensions lie.
+pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Cause> {
+    if bytes.is_empty() {
+        return Err(Cause::Empty);
+    }
+    let format = image::guess_format(bytes).map_err(|_| Cause::UnknownFormat)?;
+    if !format.reading_enabled() {
+        return Err(Cause::DisabledFormat(format.to_mime_type()));
+    }
+    if format == ImageFormat::Jpeg && !jpeg_is_complete(bytes) {
+        return Err(Cause::Truncated);
+    }
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    reader.limits(limits(decoding.max_pixels));
+    let mut decoder = reader.into_decoder()?;
+    let (width, height) = decoder.dimensions();
+    if width == 0 || height == 0 {
+        return Err(Cause::NoPixels { width, height });
+    }
+    let size_bytes = decoder.total_bytes();
+    if u64::from(width) * u64::from(height) > decoding.max_pixels
+        || size_bytes > max_bytes(decoding.max_pixels)
+    {
+        return Err(Cause::TooLarge {
+            width,
+            height,
+            size_bytes,
+            max_pixels: decoding.max_pixels,
+        });
+    }
+    let orientation = if decoding.exif_orientation {
+        decoder.orientation()?
+    } else {
+        Orientation::NoTransforms
+    };
+    Ok(Picture {
+        decoder: Box::new(decoder),
+        stored: Size { width, height },
+        orientation,
+    })
+}
+
+/// The most bytes that a picture may have when decoded: four a pixel, so that `max_pixels` counts pictures of 16 bits
+/// a channel as twice their size.
+fn max_bytes(max_pixels: u64) -> u64 {
+    max_pixels.saturating_mul(4)
+}
+
+fn limits(max_pixels: u64) -> Limits {
+    const DECODERS_OWN_BYTES: u64 = 64 << 20;
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(
+        max_bytes(max_pixels)
+            .saturating_mul(2)
+            .saturating_add(DECODERS_OWN_BYTES),
+    );
+    limits
+}
+
+impl Picture<'_> {
+    /// The picture's size, upright if its orientation is applied.
+    pub(super) fn size(&self) -> Size {
+        let Size { width, height } = self.stored;
+        match self.orientation {
+            Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH => Size {
+                width: height,
+                height: width,
+            },
+            _ => self.stored,
+        }
+    }
+
+    /// Decodes into `rgb`, which has three bytes for each pixel. `raw` takes what is not RGB at first.
+    pub(super) fn decode_into(self, rgb: &mut [u8], raw: &mut Buffer) -> Result<(), Cause> {
+        let (stored, orientation) = (self.stored, self.orientation);
+        if orientation == Orientation::NoTransforms {
+            return self.decode_stored(rgb, raw);
+        }
+        let mut upright = vec![0; rgb.len()];
+        self.decode_stored(&mut upright, raw)?;
+        if let Some(image) = RgbImage::from_raw(stored.width, stored.height, upright) {
+            let mut image = DynamicImage::ImageRgb8(image);
+            image.apply_orientation(orientation);
+            rgb.copy_from_slice(image.as_bytes());
+        }
+        Ok(())
+    }
+
+    fn decode_stored(self, rgb: &mut [u8], raw: &mut Buffer) -> Result<(), Cause> {
+        let color = self.decoder.color_type();
+        if color == ColorType::Rgb8 {
+            return Ok(self.decoder.read_image(rgb)?);
+        }
+        let raw = raw.zeroed(self.decoder.total_bytes() as usize);
+        self.decoder.read_image(raw)?;
+        to_rgb(color, raw, rgb)
+    }
+}
+
+/// Turns any colour type into RGB of 8 bits: grey is repeated, alpha is dropped, 16 bits lose their low half, and
+/// floating point counts from 0 to 1.
+fn to_rgb(color: ColorType, raw: &[u8], rgb: &mut [u8]) -> Result<(), Cause> {
+    match color {
+        ColorType::L8 => convert(raw, rgb, |[grey]: [u8; 1]| [grey; 3]),
+        ColorType::La8 => convert(raw, rgb, |[grey, _]: [u8; 2]| [grey; 3]),
+        ColorType::Rgb8 => rgb.copy_from_slice(raw),
+        ColorType::Rgba8 => convert(raw, rgb, |[r, g, b, _]: [u8; 4]| [r, g, b]),
+        ColorType::L16 => convert(raw, rgb, |[a, b]: [u8; 2]| [high(a, b); 3]),
+        ColorType::La16 => convert(raw, rgb, |[a, b, ..]: [u8; 4]| [high(a, b); 3]),
+        ColorType::Rgb16 => convert(raw, rgb, |p: [u8; 6]| {
+            [high(p[0], p[1]), high(p[2], p[3]), high(p[4], p[5])]
+        }),
+        ColorType::Rgba16 => convert(raw, rgb, |p: [u8; 8]| {
+            [high(p[0], p[1]), high(p[2], p[3]), high(p[4], p[5])]
+        }),
+        ColorType::Rgb32F => convert(raw, rgb, float_to_rgb::<12>),
+        ColorType::Rgba32F => convert(raw, rgb, float_to_rgb::<16>),
+        other => return Err(Cause::Color(other)),
+    }
+    Ok(())
+}
+
+fn convert<const N: usize>(raw: &[u8], rgb: &mut [u8], pixel: impl Fn([u8; N]) -> [u8; 3]) {
+    let (pixels, _) = raw.as_chunks::<N>();
+    let (rgb, _) = rgb.as_chunks_mut::<3>();
+    for (to, from) in rgb.iter_mut().zip(pixels) {
+        *to = pixel(*from);
+    }
+}
+
+/// The upper half of 16 bits, which decoders give in the machine's byte order.
+fn high(first: u8, second: u8) -> u8 {
+    (u16::from_ne_bytes([first, second]) >> 8) as u8
+}
+
+fn float_to_rgb<const N: usize>(pixel: [u8; N]) -> [u8; 3] {
+    let channel = |at: usize| {
+        let value = f32::from_ne_bytes([pixel[at], pixel[at + 1], pixel[at + 2], pixel[at + 3]]);
+        (value.clamp(0.0, 1.0) * 255.0).round() as u8
+    };
+    [channel(0), channel(4), channel(8)]
+}
+
+/// Whether a JPEG's end marker is there. Without it the file is cut off, and the decoder would make up the rest.
+fn jpeg_is_complete(bytes: &[u8]) -> bool {
+    if bytes.ends_with(&[0xFF, 0xD9]) {
+        return true;
+    }
+    // Something follows the end marker, or there is none. It is looked for marker by marker, because a thumbnail
+    // within a segment has an end marker of its own.
+    let mut rest = bytes;
+    loop {
+        let Some(marker) = rest.iter().position(|&byte| byte == 0xFF) else {
+            return false;
+        };
+        rest = &rest[marker + 1..];
+        match rest {
+            [0xD9, ..] => return true,
+            // Stuffed, restart, start and other markers that stand alone; and 0xFF that only fills.
+            [0x00 | 0x01 | 0xD0..=0xD8 | 0xFF, ..] => {}
+            [_, high, low, ..] => {
+                let length = usize::from(u16::from_be_bytes([*high, *low]));
+                rest = rest.get(1 + length..).unwrap_or_default();
+            }
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Why a picture could not be decoded.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::tensor::Shape;
+
+/// Why a picture could not be decoded or transformed; it names the file, where there is one.
+#[derive(Debug)]
+pub struct ImageError {
+    path: Option<PathBuf>,
+    cause: Cause,
+}
+
+impl ImageError {
+    pub(super) fn new(path: Option<PathBuf>, cause: Cause) -> ImageError {
+        ImageError { path, cause }
+    }
+
+    /// The file that the picture came from, if that is known.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+impl fmt::Display for ImageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(f, "{}: {}", path.display(), self.cause),
+            None => write!(f, "an image: {}", self.cause),
+        }
+    }
+}
+
+impl std::error::Error for ImageError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.source()
+    }
+}
+
+/// What is wrong with a picture.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Cause {
+    #[error("there are no bytes: the file is empty")]
+    Empty,
+    #[error("its content is no picture of a known format")]
+    UnknownFormat,
+    #[error("its content is {0}, which this build of the `image` crate does not decode")]
+    DisabledFormat(&'static str),
+    #[error("the file is truncated: its JPEG data ends without the end marker")]
+    Truncated,
+    #[error(
+        "its header says {width} x {height} pixels ({size_bytes} bytes when decoded), and max_pixels is {max_pixels}"
+    )]
+    TooLarge {
+        width: u32,
+        height: u32,
+        size_bytes: u64,
+        max_pixels: u64,
+    },
+    #[error("the transform makes {width} x {height} pixels of it, and max_pixels is {max_pixels}")]
+    ResizedTooLarge {
+        width: u32,
+        height: u32,
+        max_pixels: u64,
+    },
+    #[error("it has no pixels ({width} x {height})")]
+    NoPixels { width: u32, height: u32 },
+    #[error("its colour type, {0:?}, cannot become RGB")]
+    Color(image::ColorType),
+    #[error("an RGB picture has the shape [height, width, 3], and this has {0}")]
+    NotRgb(Shape),
+    #[error(transparent)]
+    Decode(#[from] image::ImageError),
+    #[error("it could not be resampled: {0}")]
+    Resample(String),
+}
+
+impl Cause {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(self)
+    }
+}

@@ -1,0 +1,257 @@
+//! What a plan means for a picture of a given size: one rectangle of it, one size, one flip.
+
+use super::operation::{Op, RandomResizedCrop, Size};
+use super::plan::ImageTransform;
+use crate::rng::SampleRng;
+
+/// A rectangle in pixels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rect<T> {
+    pub(super) left: T,
+    pub(super) top: T,
+    pub(super) width: T,
+    pub(super) height: T,
+}
+
+/// Where the pixels of the result come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Geometry {
+    /// The part of the picture that may be read: whole pixels. A filter does not look beyond it.
+    pub(super) bounds: Rect<u32>,
+    /// The part of the picture that is shown, within `bounds`, in fractions of pixels.
+    pub(super) window: Rect<f64>,
+    /// Where the window is shown; the rest of the result is black.
+    pub(super) place: Rect<u32>,
+    /// The size of the result.
+    pub(super) size: Size,
+    /// Whether left and right are swapped at the end.
+    pub(super) flip: bool,
+}
+
+impl Geometry {
+    /// Carries out the plan on a picture of the given size, drawing from `rng`.
+    pub(super) fn new(
+        source: Size,
+        plan: Option<&ImageTransform>,
+        rng: &mut SampleRng,
+    ) -> Geometry {
+        let mut canvas = Canvas::new(source);
+        for op in plan.map_or(&[][..], ImageTransform::ops) {
+            match *op {
+                Op::Resize { short } => canvas.resize(with_short_side(canvas.size, short)),
+                Op::ResizeExact { size } => canvas.resize(size),
+                Op::CenterCrop { size } => canvas.crop(central(canvas.size, size)),
+                Op::RandomResizedCrop(ref crop) => {
+                    canvas.crop(random_crop(canvas.size, crop, rng));
+                    canvas.resize(crop.size);
+                }
+                Op::RandomHorizontalFlip { probability } => canvas.flip ^= rng.bool(probability),
+            }
+        }
+        canvas.finish()
+    }
+
+    /// Whether the result is the whole picture in its own size, but perhaps mirrored.
+    pub(super) fn is_whole(&self, source: Size) -> bool {
+        let whole = Canvas::new(source).finish();
+        let flip = self.flip;
+        *self == Geometry { flip, ..whole }
+    }
+}
+
+/// The picture as the operations so far have left it.
+struct Canvas {
+    /// What it shows, in pixels of the source.
+    window: Rect<f64>,
+    /// What is left of the source, in its pixels. Where the window goes beyond, it is black.
+    visible: Rect<f64>,
+    /// What a filter may read.
+    bounds: Rect<u32>,
+    size: Size,
+    /// Whether it shows the window mirrored. The window itself never is.
+    flip: bool,
+    /// Whether `size` is no longer the window's own.
+    resized: bool,
+}
+
+impl Canvas {
+    fn new(source: Size) -> Canvas {
+        let whole = Rect {
+            left: 0.0,
+            top: 0.0,
+            width: source.width.into(),
+            height: source.height.into(),
+        };
+        Canvas {
+            window: whole,
+            visible: whole,
+            bounds: whole.whole_pixels(),
+            size: source,
+            flip: false,
+            resized: false,
+        }
+    }
+
+    fn resize(&mut self, size: Size) {
+        self.resized |= self.size != size;
+        self.size = size;
+    }
+
+    /// Keeps a part, in pixels of the canvas. It may go beyond the canvas.
+    fn crop(&mut self, part: Rect<i64>) {
+        let left = if self.flip {
+            i64::from(self.size.width) - part.left - part.width
+        } else {
+            part.left
+        };
+        let across = self.window.width / f64::from(self.size.width);
+        let down = self.window.height / f64::from(self.size.height);
+        self.window = Rect {
+            left: self.window.left + left as f64 * across,
+            top: self.window.top + part.top as f64 * down,
+            width: part.width as f64 * across,
+            height: part.height as f64 * down,
+        };
+        self.size = Size {
+            width: part.width as u32,
+            height: part.height as u32,
+        };
+        self.visible = self.visible.and(self.window);
+        if !self.resized {
+            // The crop comes before the resampling, which must not see what was cut off. All numbers are whole here.
+            self.bounds = self.visible.whole_pixels();
+        }
+    }
+
+    fn finish(self) -> Geometry {
+        let Canvas {
+            window, visible, ..
+        } = self;
+        let across = f64::from(self.size.width) / window.width;
+        let down = f64::from(self.size.height) / window.height;
+        let place = Rect {
+            left: ((visible.left - window.left) * across).round(),
+            top: ((visible.top - window.top) * down).round(),
+            width: 0.0,
+            height: 0.0,
+        };
+        let right = ((visible.left + visible.width - window.left) * across).round();
+        let bottom = ((visible.top + visible.height - window.top) * down).round();
+        let place = Rect {
+            width: right - place.left,
+            height: bottom - place.top,
+            ..place
+        };
+        Geometry {
+            bounds: self.bounds,
+            window: visible,
+            place: place.whole_pixels(),
+            size: self.size,
+            flip: self.flip,
+        }
+    }
+}
+
+impl Rect<f64> {
+    /// What lies in both; of no size where nothing does.
+    fn and(self, other: Rect<f64>) -> Rect<f64> {
+        let left = self.left.max(other.left);
+        let top = self.top.max(other.top);
+        let right = (self.left + self.width).min(other.left + other.width);
+        let bottom = (self.top + self.height).min(other.top + other.height);
+        Rect {
+            left,
+            top,
+            width: (right - left).max(0.0),
+            height: (bottom - top).max(0.0),
+        }
+    }
+
+    fn whole_pixels(self) -> Rect<u32> {
+        Rect {
+            left: self.left as u32,
+            top: self.top as u32,
+            width: self.width as u32,
+            height: self.height as u32,
+        }
+    }
+}
+
+/// The size whose short side is `short`: torchvision's `_compute_resized_output_size`.
+fn with_short_side(size: Size, short: u32) -> Size {
+    let long = |long: u32, by: u32| {
+        let long = u64::from(short) * u64::from(long) / u64::from(by);
+        u32::try_from(long).unwrap_or(u32::MAX)
+    };
+    if size.width <= size.height {
+        Size {
+            width: short,
+            height: long(size.height, size.width),
+        }
+    } else {
+        Size {
+            width: long(size.width, size.height),
+            height: short,
+        }
+    }
+}
+
+/// The central part of the given size: torchvision's `center_crop`, which pads what is too small, and rounds halves
+/// to even.
+fn central(size: Size, part: Size) -> Rect<i64> {
+    let start = |whole: u32, part: u32| {
+        if part > whole {
+            -i64::from((part - whole) / 2)
+        } else {
+            (f64::from(whole - part) / 2.0).round_ties_even() as i64
+        }
+    };
+    Rect {
+        left: start(size.width, part.width),
+        top: start(size.height, part.height),
+        width: part.width.into(),
+        height: part.height.into(),
+    }
+}
+
+/// A crop of random size, proportions and place: torchvision's `RandomResizedCrop.get_params`.
+fn random_crop(size: Size, crop: &RandomResizedCrop, rng: &mut SampleRng) -> Rect<i64> {
+    const TRIES: usize = 10;
+    let (width, height) = (f64::from(size.width), f64::from(size.height));
+    for _ in 0..TRIES {
+        let area = width * height * rng.range(crop.scale.0..crop.scale.1);
+        let ratio = rng.range(crop.ratio.0.ln()..crop.ratio.1.ln()).exp();
+        let w = (area * ratio).sqrt().round_ties_even();
+        let h = (area / ratio).sqrt().round_ties_even();
+        if (1.0..=width).contains(&w) && (1.0..=height).contains(&h) {
+            let (w, h) = (w as u32, h as u32);
+            let top = rng.below(u64::from(size.height - h) + 1) as i64;
+            let left = rng.below(u64::from(size.width - w) + 1) as i64;
+            return Rect {
+                left,
+                top,
+                width: w.into(),
+                height: h.into(),
+            };
+        }
+    }
+    let proportions = width / height;
+    let (w, h) = if proportions < crop.ratio.0 {
+        (width, (width / crop.ratio.0).round_ties_even())
+    } else if proportions > crop.ratio.1 {
+        ((height * crop.ratio.1).round_ties_even(), height)
+    } else {
+        (width, height)
+    };
+    // Extreme ratios can round to nothing, or beyond the picture.
+    let (w, h) = (w.clamp(1.0, width) as i64, h.clamp(1.0, height) as i64);
+    Rect {
+        left: (i64::from(size.width) - w) / 2,
+        top: (i64::from(size.height) - h) / 2,
+        width: w,
+        height: h,
+    }
+}
+
+#[cfg(test)]
+mod tests;

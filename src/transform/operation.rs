@@ -1,0 +1,151 @@
+//! The operations that a plan is made of, and their parameters.
+
+use std::ops::RangeInclusive;
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Op {
+    /// The short side becomes so many pixels, and the long one follows.
+    Resize {
+        short: u32,
+    },
+    ResizeExact {
+        size: Size,
+    },
+    CenterCrop {
+        size: Size,
+    },
+    RandomResizedCrop(RandomResizedCrop),
+    RandomHorizontalFlip {
+        probability: f64,
+    },
+}
+
+/// A random crop that is resized: for [`random_resized_crop`](crate::ImageTransform::random_resized_crop).
+///
+/// The crop's area is drawn uniformly from [`scale`](RandomResizedCrop::scale) times the picture's, and its width
+/// divided by its height log-uniformly from [`ratio`](RandomResizedCrop::ratio); then its place, uniformly. If ten
+/// such crops in a row do not fit into the picture, the largest central crop whose ratio is in range is taken. This
+/// is torchvision's `RandomResizedCrop`, step by step (Szegedy and others, "Going deeper with convolutions", 2015).
+#[derive(Debug, Clone, PartialEq)]
+pub struct RandomResizedCrop {
+    pub(super) size: Size,
+    pub(super) scale: (f64, f64),
+    pub(super) ratio: (f64, f64),
+}
+
+impl RandomResizedCrop {
+    /// Makes a crop that is resized to `size`: the side of a square, or (height, width).
+    ///
+    /// # Panics
+    ///
+    /// If the size is 0.
+    pub fn new(size: impl Into<ImageSize>) -> RandomResizedCrop {
+        RandomResizedCrop {
+            size: size.into().into(),
+            scale: (0.08, 1.0),
+            ratio: (3.0 / 4.0, 4.0 / 3.0),
+        }
+    }
+
+    /// The crop's area, as a share of the picture's. Default: `0.08..=1.0`.
+    ///
+    /// # Panics
+    ///
+    /// If the range is empty, or a bound is not a positive number.
+    pub fn scale(self, scale: RangeInclusive<f64>) -> RandomResizedCrop {
+        RandomResizedCrop {
+            scale: positive("scale", scale),
+            ..self
+        }
+    }
+
+    /// The crop's width divided by its height. Default: `3.0 / 4.0..=4.0 / 3.0`.
+    ///
+    /// # Panics
+    ///
+    /// If the range is empty, or a bound is not a positive number.
+    pub fn ratio(self, ratio: RangeInclusive<f64>) -> RandomResizedCrop {
+        RandomResizedCrop {
+            ratio: positive("ratio", ratio),
+            ..self
+        }
+    }
+}
+
+impl<S: Into<ImageSize>> From<S> for RandomResizedCrop {
+    fn from(size: S) -> RandomResizedCrop {
+        RandomResizedCrop::new(size)
+    }
+}
+
+fn positive(what: &str, range: RangeInclusive<f64>) -> (f64, f64) {
+    let (start, end) = range.into_inner();
+    assert!(
+        0.0 < start && start <= end && end.is_finite(),
+        "RandomResizedCrop::{what}: {start}..={end} is not a range of positive numbers"
+    );
+    (start, end)
+}
+
+/// The size of a picture in pixels. One number is the side of a square, two are (height, width), as in torchvision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageSize {
+    /// The number of rows.
+    pub height: usize,
+    /// The number of pixels in a row.
+    pub width: usize,
+}
+
+impl From<usize> for ImageSize {
+    fn from(side: usize) -> ImageSize {
+        ImageSize {
+            height: side,
+            width: side,
+        }
+    }
+}
+
+impl From<(usize, usize)> for ImageSize {
+    fn from((height, width): (usize, usize)) -> ImageSize {
+        ImageSize { height, width }
+    }
+}
+
+/// The filter that pictures are resampled with. Each is widened where a picture shrinks, so that nothing is left out:
+/// what torchvision calls `antialias=True`, and Pillow always does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Interpolation {
+    /// The nearest pixel, not widened: for masks and label maps.
+    Nearest,
+    /// The triangle filter, torchvision's default.
+    #[default]
+    Bilinear,
+    /// The cubic filter with a = -0.5 (Catmull-Rom), as in Pillow.
+    Bicubic,
+    /// The Lanczos filter with three lobes.
+    Lanczos,
+}
+
+/// A size that was checked: both sides are at least 1, and fit the resampler's 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) width: u32,
+    pub(super) height: u32,
+}
+
+impl From<ImageSize> for Size {
+    fn from(size: ImageSize) -> Size {
+        let side = |pixels: usize| u32::try_from(pixels).ok().filter(|&pixels| pixels > 0);
+        match (side(size.width), side(size.height)) {
+            (Some(width), Some(height)) => Size { width, height },
+            _ => panic!(
+                "{} x {} is not a size of pictures: each side has 1 to {} pixels",
+                size.height,
+                size.width,
+                u32::MAX
+            ),
+        }
+    }
+}

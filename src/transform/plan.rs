@@ -1,0 +1,224 @@
+//! The plan of a transform: which operations, in which order.
+
+use super::operation::{ImageSize, Interpolation, Op, RandomResizedCrop, Size};
+use crate::sync::Arc;
+
+/// What to do with each picture: a plan of operations under torchvision's names, with torchvision's semantics.
+///
+/// The plan is carried out as one step: its operations are folded into one rectangle of the decoded picture, which is
+/// resampled once and flipped, straight into the sample's row of the batch. The result is `u8` RGB of shape
+/// `[height, width, 3]`; without operations, the picture as it is.
+///
+/// A plan that ends in pictures of one size ([`resize_exact`](ImageTransform::resize_exact),
+/// [`center_crop`](ImageTransform::center_crop), [`random_resized_crop`](ImageTransform::random_resized_crop)) can be
+/// batched whatever the sizes of the files.
+///
+/// # Differences from torchvision
+///
+/// - Two resamplings in a row are one here, of the decoded picture, so less is blurred.
+/// - Random numbers come from the sample's own [`SampleRng`](crate::SampleRng), so what they are differs.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, Interpolation, RandomResizedCrop};
+///
+/// let train = ImageTransform::train(224);
+/// // The same, written out, but with larger crops and the bicubic filter:
+/// let train = ImageTransform::new()
+///     .random_resized_crop(RandomResizedCrop::new(224).scale(0.25..=1.0))
+///     .random_horizontal_flip(0.5)
+///     .interpolation(Interpolation::Bicubic);
+/// let eval = ImageTransform::new().resize(256).center_crop(224); // ImageTransform::eval(224)
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ImageTransform {
+    ops: Arc<Vec<Op>>,
+    interpolation: Interpolation,
+}
+
+impl ImageTransform {
+    /// Makes an empty plan, which decodes pictures and leaves them as they are.
+    pub fn new() -> ImageTransform {
+        ImageTransform::default()
+    }
+
+    /// Makes the usual plan for training on ImageNet: a [`RandomResizedCrop`] to `size` x `size` pixels, and a
+    /// horizontal flip of every other picture.
+    ///
+    /// # Panics
+    ///
+    /// If `size` is 0.
+    pub fn train(size: usize) -> ImageTransform {
+        ImageTransform::new()
+            .random_resized_crop(size)
+            .random_horizontal_flip(0.5)
+    }
+
+    /// Makes the usual plan for evaluating on ImageNet: the short side becomes `size` * 256 / 224 pixels (rounded),
+    /// and the central `size` x `size` pixels are kept.
+    ///
+    /// # Panics
+    ///
+    /// If `size` is 0.
+    pub fn eval(size: usize) -> ImageTransform {
+        ImageTransform::new()
+            .resize(size.saturating_mul(256).saturating_add(112) / 224)
+            .center_crop(size)
+    }
+
+    /// Resizes the picture so that its short side has `short` pixels; the long one follows, rounded down.
+    ///
+    /// This is torchvision's `Resize(short)`. Pictures of different proportions then still differ in size: crop them,
+    /// or use [`resize_exact`](ImageTransform::resize_exact).
+    ///
+    /// # Panics
+    ///
+    /// If `short` is 0.
+    pub fn resize(self, short: usize) -> ImageTransform {
+        let short = Size::from(ImageSize::from(short)).width;
+        self.push(Op::Resize { short })
+    }
+
+    /// Resizes the picture to exactly `height` x `width` pixels, whatever its proportions.
+    ///
+    /// This is torchvision's `Resize((height, width))`.
+    ///
+    /// # Panics
+    ///
+    /// If one of them is 0.
+    pub fn resize_exact(self, height: usize, width: usize) -> ImageTransform {
+        let size = ImageSize { height, width }.into();
+        self.push(Op::ResizeExact { size })
+    }
+
+    /// Keeps the central pixels: `size` is the side of a square, or (height, width). A picture that is smaller gets a
+    /// black border.
+    ///
+    /// This is torchvision's `CenterCrop`.
+    ///
+    /// # Panics
+    ///
+    /// If the size is 0.
+    pub fn center_crop(self, size: impl Into<ImageSize>) -> ImageTransform {
+        let size = size.into().into();
+        self.push(Op::CenterCrop { size })
+    }
+
+    /// Crops a rectangle of random size, proportions and place, and resizes it: takes the side of a square,
+    /// (height, width), or a [`RandomResizedCrop`] with other scales or ratios.
+    ///
+    /// This is torchvision's `RandomResizedCrop`.
+    ///
+    /// # Panics
+    ///
+    /// If the size is 0.
+    pub fn random_resized_crop(self, crop: impl Into<RandomResizedCrop>) -> ImageTransform {
+        self.push(Op::RandomResizedCrop(crop.into()))
+    }
+
+    /// Swaps left and right with the given probability.
+    ///
+    /// This is torchvision's `RandomHorizontalFlip`.
+    ///
+    /// # Panics
+    ///
+    /// If `probability` is not in 0..=1.
+    pub fn random_horizontal_flip(self, probability: f64) -> ImageTransform {
+        assert!(
+            (0.0..=1.0).contains(&probability),
+            "random_horizontal_flip: {probability} is not a probability"
+        );
+        self.push(Op::RandomHorizontalFlip { probability })
+    }
+
+    /// Chooses the filter that pictures are resampled with. Default: [`Interpolation::Bilinear`].
+    pub fn interpolation(self, interpolation: Interpolation) -> ImageTransform {
+        ImageTransform {
+            interpolation,
+            ..self
+        }
+    }
+
+    /// The size of the transformed pictures, if it is the same for all: (height, width).
+    pub fn output_size(&self) -> Option<(usize, usize)> {
+        self.ops
+            .iter()
+            .rev()
+            .find_map(|op| match op {
+                Op::Resize { .. } => Some(None),
+                Op::ResizeExact { size } | Op::CenterCrop { size } => Some(Some(*size)),
+                Op::RandomResizedCrop(crop) => Some(Some(crop.size)),
+                Op::RandomHorizontalFlip { .. } => None,
+            })?
+            .map(|size| (size.height as usize, size.width as usize))
+    }
+
+    pub(super) fn filter(&self) -> Interpolation {
+        self.interpolation
+    }
+
+    pub(super) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Whether the result depends on random numbers.
+    pub(super) fn is_random(&self) -> bool {
+        self.ops.iter().any(|op| {
+            matches!(
+                op,
+                Op::RandomResizedCrop(_) | Op::RandomHorizontalFlip { .. }
+            )
+        })
+    }
+
+    fn push(mut self, op: Op) -> ImageTransform {
+        Arc::make_mut(&mut self.ops).push(op);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_operation_that_sets_a_size_tells_the_output() {
+        assert_eq!(ImageTransform::train(224).output_size(), Some((224, 224)));
+        assert_eq!(ImageTransform::eval(192).output_size(), Some((192, 192)));
+        let exact = ImageTransform::new().resize_exact(10, 20);
+        assert_eq!(exact.output_size(), Some((10, 20)));
+        assert_eq!(exact.clone().resize(5).output_size(), None);
+        assert_eq!(
+            exact.resize(5).center_crop((3, 4)).output_size(),
+            Some((3, 4))
+        );
+        let flip = ImageTransform::new().random_horizontal_flip(0.5);
+        assert_eq!(flip.output_size(), None);
+    }
+
+    #[test]
+    fn the_short_side_for_evaluation_is_rounded() {
+        let short = |size| match ImageTransform::eval(size).ops()[0] {
+            Op::Resize { short } => short,
+            _ => 0,
+        };
+        assert_eq!(
+            (short(224), short(192), short(160), short(1)),
+            (256, 219, 183, 1)
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "0 x 7 is not a size of pictures")]
+    fn an_empty_size_is_refused() {
+        let _ = ImageTransform::new().center_crop((0, 7));
+    }
+
+    #[test]
+    #[should_panic(expected = "scale: 1..=0.5 is not a range")]
+    #[allow(clippy::reversed_empty_ranges)]
+    fn a_reversed_range_is_refused() {
+        let _ = RandomResizedCrop::new(224).scale(1.0..=0.5);
+    }
+}
