@@ -151,6 +151,11 @@ impl Device {
         self.inner.driver.name()
     }
 
+    /// Whether it is the CPU: then its memory is host memory, which [`Loan::host_slice`] reads where it lies.
+    pub fn is_cpu(&self) -> bool {
+        self.inner.driver.is_host()
+    }
+
     /// What the device says of itself.
     ///
     /// # Errors

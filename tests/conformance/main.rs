@@ -4,6 +4,8 @@
 //! missing device is a failure. Arguments: parts of test names; none runs all.
 
 mod backend;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod devices;
 mod loaders;
 mod transfers;
@@ -17,7 +19,21 @@ use backend::Backend;
 /// A test of the suite: it gets a fresh device of its backend.
 type Test = (&'static str, fn(&Backend));
 
+/// The tests of one backend alone.
+fn own_tests(backend: &str) -> &'static [Test] {
+    match backend {
+        #[cfg(feature = "cuda")]
+        "cuda" => cuda::TESTS,
+        _ => &[],
+    }
+}
+
 fn main() -> ExitCode {
+    #[cfg(feature = "cuda")]
+    if let Ok(scenario) = std::env::var("PINFEED_CHILD") {
+        cuda::run_child(&scenario);
+        return ExitCode::SUCCESS;
+    }
     let filters: Vec<String> = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
@@ -30,7 +46,7 @@ fn main() -> ExitCode {
         ("hostile", Backend::hostile),
         ("cuda", Backend::cuda),
     ] {
-        for (name, test) in &tests {
+        for (name, test) in tests.iter().chain(own_tests(backend)) {
             let name = format!("{backend}::{name}");
             if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
                 continue;

@@ -1,0 +1,125 @@
+//! candle's tensors: batches go from device memory to candle's by a copy on the device, ordered by events.
+
+use candle_core::{
+    Device as CandleDevice, Error as CandleError, Result as CandleResult, Tensor as CandleTensor,
+};
+
+use crate::device::DeviceTensor;
+use crate::tensor::{Element, Tensor};
+
+/// An element type that candle's tensors hold too: `u8`, `i16`, `u32`, `i32`, `i64`, `f16`, `bf16`, `f32`, `f64`.
+#[cfg(not(feature = "candle-cuda"))]
+pub trait CandleElement: Element + candle_core::WithDType {}
+
+/// An element type that candle's tensors hold too: `u8`, `i16`, `u32`, `i32`, `i64`, `f16`, `bf16`, `f32`, `f64`.
+#[cfg(feature = "candle-cuda")]
+pub trait CandleElement:
+    Element + candle_core::WithDType + candle_core::cuda_backend::CudaDType + cudarc::driver::DeviceRepr
+{
+}
+
+macro_rules! candle_elements {
+    ($($type:ty),*) => {$(impl CandleElement for $type {})*};
+}
+
+candle_elements!(u8, i16, u32, i32, i64, half::f16, half::bf16, f32, f64);
+
+impl<T: CandleElement> Tensor<T> {
+    /// Copies the tensor to a candle tensor on candle's CPU device.
+    ///
+    /// # Errors
+    ///
+    /// candle's own.
+    pub fn to_candle(&self) -> CandleResult<CandleTensor> {
+        CandleTensor::from_slice(self.as_slice(), &self.shape()[..], &CandleDevice::Cpu)
+    }
+}
+
+impl<T: CandleElement> DeviceTensor<T> {
+    /// Copies the tensor to a candle tensor on `device`: a tensor of [`Device::cpu`](crate::Device::cpu) to candle's
+    /// CPU device, one of a CUDA device to candle's device on the same GPU (with the feature `candle-cuda`).
+    ///
+    /// # Synchronization
+    ///
+    /// On a GPU the host does not wait, and nothing comes back to it: candle's stream waits for the upload, and then
+    /// copies from device memory to device memory (about 20 us for 38 MB on an H200). The tensor may be dropped at
+    /// once. candle's default stream is the calling thread's: use the result on the thread that called this. On the
+    /// CPU the call waits for the upload.
+    ///
+    /// # Errors
+    ///
+    /// candle's own; this crate's, wrapped, if the devices do not match or a device failed.
+    pub fn to_candle(&self, device: &CandleDevice) -> CandleResult<CandleTensor> {
+        match device {
+            CandleDevice::Cpu if self.device().is_cpu() => {
+                let stream = self.device().stream().map_err(CandleError::wrap)?;
+                let loan = self.on(&stream).map_err(CandleError::wrap)?;
+                let elements = loan
+                    .host_slice()
+                    .map_err(CandleError::wrap)?
+                    .unwrap_or_default();
+                CandleTensor::from_slice(elements, &self.shape()[..], device)
+            }
+            #[cfg(feature = "candle-cuda")]
+            CandleDevice::Cuda(cuda) => self.to_candle_cuda(cuda),
+            _ => Err(CandleError::msg(format!(
+                "a pinfeed tensor on {} does not go to candle's {:?}: use candle's device on the same GPU, with \
+                 pinfeed's feature `candle-cuda`, or copy through the host (`to_host`)",
+                self.device().name(),
+                device.location()
+            ))),
+        }
+    }
+
+    #[cfg(feature = "candle-cuda")]
+    fn to_candle_cuda(&self, cuda: &candle_core::CudaDevice) -> CandleResult<CandleTensor> {
+        use candle_core::op::BackpropOp;
+        use cudarc::driver::{DevicePtrMut, result};
+
+        let theirs = cuda.cuda_stream();
+        let stream = super::cudarc::stream(&self.device(), &theirs).map_err(CandleError::wrap)?;
+        let loan = self.on(&stream).map_err(CandleError::wrap)?;
+        // SAFETY: every element is written by the copy below, on the stream that candle uses the slice on.
+        let mut slice = unsafe { cuda.alloc::<T>(self.len()) }?;
+        if !self.is_empty() {
+            let (target, written) = slice.device_ptr_mut(&theirs);
+            // SAFETY: both ranges are that long; the loan keeps the source for this stream, behind its upload.
+            unsafe {
+                result::memcpy_dtod_async(
+                    target,
+                    loan.address(),
+                    self.size_bytes(),
+                    theirs.cu_stream(),
+                )
+            }
+            .map_err(CandleError::wrap)?;
+            drop(written);
+        }
+        drop(loan);
+        let storage = candle_core::CudaStorage::wrap_cuda_slice(slice, cuda.clone());
+        let storage = candle_core::Storage::Cuda(storage);
+        Ok(CandleTensor::from_storage(
+            storage,
+            &self.shape()[..],
+            BackpropOp::none(),
+            false,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Batch, Device, Tensor};
+
+    #[test]
+    fn tensors_become_candles_with_shape_and_elements() {
+        let tensor = Tensor::from_vec((0..6u32).collect(), &[2, 3]).unwrap();
+        assert_eq!(
+            tensor.to_candle().unwrap().to_vec2::<u32>().unwrap(),
+            [[0, 1, 2], [3, 4, 5]]
+        );
+        let there = tensor.to_device(&Device::cpu(), true).unwrap();
+        let candle = there.to_candle(&candle_core::Device::Cpu).unwrap();
+        assert_eq!(candle.to_vec2::<u32>().unwrap(), [[0, 1, 2], [3, 4, 5]]);
+    }
+}

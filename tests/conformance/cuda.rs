@@ -1,0 +1,290 @@
+//! What only a GPU can show: the embedder's own context and streams, faults that stay, and the end of the process.
+
+use std::ffi::c_void;
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, sys};
+use pinfeed::interop::{cudarc as interop, raw};
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
+
+use crate::Test;
+use crate::backend::Backend;
+
+pub const TESTS: &[Test] = &[
+    (
+        "per_thread_default_streams_know_their_thread",
+        per_thread_default_streams_know_their_thread,
+    ),
+    (
+        "a_forgotten_loan_on_another_threads_stream_leaks",
+        a_forgotten_loan_on_another_threads_stream_leaks,
+    ),
+    (
+        "the_embedders_context_stays_as_it_was",
+        the_embedders_context_stays_as_it_was,
+    ),
+    (
+        "cudarc_slices_come_to_the_host",
+        cudarc_slices_come_to_the_host,
+    ),
+    (
+        "a_raw_context_and_stream_serve",
+        a_raw_context_and_stream_serve,
+    ),
+    (
+        "a_graph_capture_is_not_disturbed",
+        a_graph_capture_is_not_disturbed,
+    ),
+    ("a_sticky_fault_is_an_error_everywhere", |_| child("sticky")),
+    ("the_process_ends_with_copies_in_flight", |_| child("exit")),
+];
+
+const PER_THREAD: *mut c_void = 2 as *mut c_void;
+
+fn upload(device: &Device, value: u32, words: usize) -> DeviceTensor<u32> {
+    let tensor = Tensor::from_vec(vec![value; words], &[words]).unwrap();
+    tensor.pin(device).unwrap().to_device(device, true).unwrap()
+}
+
+fn per_thread_default_streams_know_their_thread(backend: &Backend) {
+    let device = &backend.device;
+    // SAFETY: the per-thread default stream of this thread lives as long as it.
+    let stream = unsafe { raw::stream_from_handle(device, PER_THREAD) };
+    let mut there = upload(device, 1, 1000);
+    let loan = there.on_mut(&stream).unwrap();
+    backend.fill_slowly(&stream, loan.address(), 1000, 5, Duration::from_millis(30));
+    drop(loan);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(matches!(there.on(&stream), Err(Error::WrongThread))));
+    });
+    // Dropped on another thread: the loan ended on its own, so its event says when the memory is free.
+    let download = there.to_host(true).unwrap();
+    std::thread::spawn(move || drop(there)).join().unwrap();
+    assert_eq!(download.wait().unwrap().as_slice(), [5; 1000]);
+    assert_eq!(device.memory().leaked, 0);
+}
+
+fn a_forgotten_loan_on_another_threads_stream_leaks(backend: &Backend) {
+    let device = &backend.device;
+    let there = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: as above; the tensor outlives the thread, and says so by leaking.
+            let stream = unsafe { raw::stream_from_handle(device, PER_THREAD) };
+            let there = upload(device, 1, 1000);
+            std::mem::forget(there.on(&stream).unwrap());
+            there
+        });
+        thread.join().unwrap()
+    });
+    drop(there);
+    assert_eq!(device.memory().leaked, 1);
+}
+
+fn the_embedders_context_stays_as_it_was(_: &Backend) {
+    let context = CudaContext::new(0).unwrap();
+    let default = context.default_stream();
+    assert!(!context.is_in_multi_stream_mode());
+    let device = interop::device(&context).unwrap();
+    let stream = interop::stream(&device, &default).unwrap();
+    let there = upload(&device, 3, 100);
+    drop(there.on(&stream).unwrap());
+    assert_eq!(
+        there.to_host(false).unwrap().wait().unwrap().as_slice(),
+        [3; 100]
+    );
+    assert!(
+        !context.is_in_multi_stream_mode(),
+        "no event tracking was switched on in the program's own object"
+    );
+    // What was current on this thread stays current: here, nothing.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            drop(upload(&Device::cuda(0).unwrap(), 1, 10));
+            let mut current = std::ptr::null_mut();
+            // SAFETY: it writes one handle.
+            unsafe { sys::cuCtxGetCurrent(&mut current) }
+                .result()
+                .unwrap();
+            assert!(current.is_null(), "the thread had no current context");
+        });
+    });
+}
+
+fn cudarc_slices_come_to_the_host(backend: &Backend) {
+    let context = CudaContext::new(0).unwrap();
+    for stream in [context.default_stream(), context.new_stream().unwrap()] {
+        let slice = stream
+            .clone_htod(&(0..10_000u32).collect::<Vec<_>>())
+            .unwrap();
+        let download = interop::to_host(&backend.device, &slice, &[100, 100], true).unwrap();
+        drop(slice); // freed on its stream, behind the copy
+        let zeros = stream.alloc_zeros::<u32>(10_000).unwrap();
+        let back = download.wait().unwrap();
+        assert_eq!(back.as_slice(), (0..10_000).collect::<Vec<_>>());
+        let view = zeros.slice(10..20);
+        let back = interop::to_host(&backend.device, &view, &[10], false)
+            .unwrap()
+            .wait()
+            .unwrap();
+        assert_eq!(back.as_slice(), [0; 10]);
+        assert!(matches!(
+            interop::to_host(&backend.device, &zeros, &[3], true),
+            Err(Error::Shape(_))
+        ));
+    }
+}
+
+fn a_raw_context_and_stream_serve(_: &Backend) {
+    let context = CudaContext::new(0).unwrap();
+    let theirs = context.new_stream().unwrap();
+    // SAFETY: context and stream outlive everything below.
+    let device = unsafe { raw::device_from_context(0, context.cu_ctx().cast()) }.unwrap();
+    // SAFETY: likewise.
+    let stream = unsafe { raw::stream_from_handle(&device, theirs.cu_stream().cast()) };
+    let there = upload(&device, 9, 100);
+    drop(there.on(&stream).unwrap());
+    let memory = theirs.clone_htod(&[7u32; 50]).unwrap();
+    let (address, guard) = cudarc::driver::DevicePtr::device_ptr(&memory, &theirs);
+    // SAFETY: the slice holds 50 elements, and is kept until the copy is done.
+    let download = unsafe { device.download_raw::<u32>(address, &[50], &stream, true) }.unwrap();
+    assert_eq!(download.wait().unwrap().as_slice(), [7; 50]);
+    drop(guard);
+    assert_eq!(
+        there.to_host(true).unwrap().wait().unwrap().as_slice(),
+        [9; 100]
+    );
+}
+
+/// While a program captures a graph in the strict (global) mode, a loader goes on beside it.
+fn a_graph_capture_is_not_disturbed(backend: &Backend) {
+    let context = CudaContext::new(0).unwrap();
+    context.bind_to_thread().unwrap();
+    let theirs = context.new_stream().unwrap();
+    let loader = DataLoader::builder(from_fn(400, |index, _| Ok([index as u32; 1000])))
+        .batch_size(10)
+        .num_workers(2)
+        .pin_memory(&backend.device)
+        .build()
+        .unwrap();
+    let stream = theirs.cu_stream();
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    // SAFETY: a capture of a stream of this test, ended below.
+    unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }
+        .result()
+        .unwrap();
+    for batch in loader.epoch(0) {
+        let there = batch.unwrap().to_device(&backend.device, true).unwrap();
+        there.synchronize().unwrap();
+    }
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: it ends the capture above.
+    unsafe { sys::cuStreamEndCapture(stream, &mut graph) }
+        .result()
+        .expect("the capture was not invalidated");
+    // SAFETY: the graph is this test's.
+    unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+}
+
+/// Runs a scenario in a process of its own, for it ends badly for the whole process.
+fn child(scenario: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .env("PINFEED_CHILD", scenario)
+        .output()
+        .unwrap();
+    let (out, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success() && out.contains("survived"),
+        "{:?}\n{out}\n{errors}",
+        output.status
+    );
+}
+
+/// The scenarios of [`child`].
+pub fn run_child(scenario: &str) {
+    let backend = Backend::cuda().unwrap();
+    match scenario {
+        "sticky" => sticky(&backend),
+        "exit" => exit_in_flight(backend),
+        other => panic!("unknown scenario {other}"),
+    }
+    println!("survived");
+}
+
+/// A kernel writes where nothing is: from then on the context answers every call with that fault.
+fn sticky(backend: &Backend) {
+    let device = &backend.device;
+    let stream = device.stream().unwrap();
+    let loader = DataLoader::builder(from_fn(400, |index, _| Ok([index as u32; 1000])))
+        .batch_size(10)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let mut epoch = loader.epoch(0);
+    let first = epoch
+        .next()
+        .unwrap()
+        .unwrap()
+        .to_device(device, true)
+        .unwrap();
+    let loan = first.on(&stream).unwrap();
+    let download = first.to_host(true).unwrap();
+    backend.fill_slowly(&stream, 64, 1, 1, Duration::from_millis(1));
+    assert!(matches!(stream.synchronize(), Err(Error::Device { .. })));
+    drop(loan);
+    assert!(matches!(first.to_host(true), Err(Error::Device { .. })));
+    let mut refused = 0;
+    for batch in epoch {
+        // Never a short epoch: either a batch that the device then refuses, or an error in its place.
+        refused += usize::from(
+            batch
+                .and_then(|batch| batch.to_device(device, true))
+                .is_err(),
+        );
+    }
+    assert_eq!(refused, 39);
+    drop((first, download));
+    drop(loader);
+    assert!(
+        device.memory().leaked > 0,
+        "memory that the device may still use is given up"
+    );
+}
+
+static KEPT: OnceLock<(Device, DeviceTensor<u32>, Arc<DataLoader<Tensor<u32>>>)> = OnceLock::new();
+
+fn exit_in_flight(backend: Backend) {
+    let device = backend.device.clone();
+    let stream = device.stream().unwrap();
+    let dataset = from_fn(400, |index, _| Ok([index as u32; 100_000]));
+    let loader = DataLoader::builder(dataset)
+        .batch_size(10)
+        .num_workers(2)
+        .pin_memory(&device)
+        .build()
+        .unwrap();
+    let loader = Arc::new(loader);
+    let mut epoch = loader.owned_epoch(0);
+    let mut there = epoch
+        .next()
+        .unwrap()
+        .unwrap()
+        .to_device(&device, true)
+        .unwrap();
+    let loan = there.on_mut(&stream).unwrap();
+    backend.fill_slowly(&stream, loan.address(), 1000, 1, Duration::from_millis(200));
+    drop(loan);
+    drop(there.to_host(true).unwrap());
+    std::thread::spawn(move || {
+        for batch in epoch {
+            drop(batch.unwrap());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let _ = KEPT.set((device, there, loader));
+}
