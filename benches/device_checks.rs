@@ -187,76 +187,69 @@ mod cuda {
     }
 
     /// How long memory calls take while a 200 ms kernel runs, and whether they wait for it.
+    ///
+    /// Each is prepared and undone without a kernel beside it, so that its own time is what is seen.
     fn stalls(device: &Device, bare: &Bare) -> Outcome {
         const KERNEL: Duration = Duration::from_millis(200);
+        const BYTES: usize = 64 << 20;
         let stream = device.stream()?;
         let wrapped = bare.wrap(&stream);
         let mut word: DeviceTensor<u32> = Tensor::<u32>::zeros(&[1]).to_device(device, false)?;
-        let mut check = |name: &str, call: &mut dyn FnMut() -> Outcome| -> Outcome {
-            call()?; // warm
-            let start = Instant::now();
-            call()?;
-            let alone = start.elapsed();
-            let loan = word.on_mut(&stream)?;
-            bare.spin(&wrapped, loan.address(), KERNEL)?;
-            drop(loan);
-            let start = Instant::now();
-            call()?;
-            let beside = start.elapsed();
-            stream.synchronize()?;
-            let whole = start.elapsed();
-            println!(
-                "{{\"check\":\"stalls\",\"call\":\"{name}\",\"alone_ms\":{:.3},\"beside_a_kernel_ms\":{:.3},\
-                 \"kernel_over_ms\":{:.1}}}",
-                alone.as_secs_f64() * 1e3,
-                beside.as_secs_f64() * 1e3,
-                whole.as_secs_f64() * 1e3
-            );
-            Ok(())
-        };
-        let bytes = 64 << 20;
-        let mut memory = vec![1u8; bytes];
-        let host: *mut std::ffi::c_void = memory.as_mut_ptr().cast();
         bare.context.bind_to_thread()?;
-        // SAFETY (all closures below): registrations and allocations that the next line takes back.
-        let mut registered = false;
-        check("register", &mut || {
-            if registered {
-                unsafe { sys::cuMemHostUnregister(host) }.result()?;
+        let mut memory = vec![1u8; BYTES];
+        let host: *mut std::ffi::c_void = memory.as_mut_ptr().cast();
+        let (mut pinned, mut there) = (std::ptr::null_mut(), 0);
+        for call in [
+            "register",
+            "unregister",
+            "host_alloc",
+            "host_free",
+            "device_alloc",
+            "device_free",
+        ] {
+            // SAFETY (of each call below): it makes what the next of its pair takes back, and nothing else uses it.
+            let mut run = |call: &str| -> Outcome {
+                match call {
+                    "register" => unsafe { sys::cuMemHostRegister_v2(host, BYTES, 1) }.result()?,
+                    "unregister" => unsafe { sys::cuMemHostUnregister(host) }.result()?,
+                    "host_alloc" => pinned = unsafe { result::malloc_host(BYTES, 0) }?,
+                    "host_free" => unsafe { result::free_host(pinned) }?,
+                    "device_alloc" => there = unsafe { result::malloc_sync(BYTES) }?,
+                    _ => unsafe { result::free_sync(there) }?,
+                }
+                Ok(())
+            };
+            let pairs = [
+                ("register", "unregister"),
+                ("host_alloc", "host_free"),
+                ("device_alloc", "device_free"),
+            ];
+            let undo = pairs
+                .iter()
+                .find_map(|(make, free)| (*make == call).then_some(*free));
+            let make = pairs
+                .iter()
+                .find_map(|(make, free)| (*free == call).then_some(*make));
+            let mut times = [0.0; 2];
+            for (time, beside) in times.iter_mut().zip([false, true]) {
+                make.map_or(Ok(()), &mut run)?;
+                if beside {
+                    let loan = word.on_mut(&stream)?;
+                    bare.spin(&wrapped, loan.address(), KERNEL)?;
+                }
+                let start = Instant::now();
+                run(call)?;
+                *time = start.elapsed().as_secs_f64() * 1e3;
+                stream.synchronize()?;
+                undo.map_or(Ok(()), &mut run)?;
             }
-            registered = true;
-            Ok(unsafe { sys::cuMemHostRegister_v2(host, bytes, 1) }.result()?)
-        })?;
-        check("unregister", &mut || {
-            if !registered {
-                unsafe { sys::cuMemHostRegister_v2(host, bytes, 1) }.result()?;
-            }
-            registered = false;
-            Ok(unsafe { sys::cuMemHostUnregister(host) }.result()?)
-        })?;
-        check("host_alloc_and_free", &mut || {
-            let pointer = unsafe { result::malloc_host(bytes, 0) }?;
-            Ok(unsafe { result::free_host(pointer) }?)
-        })?;
-        check("device_alloc_and_free", &mut || {
-            let address = unsafe { result::malloc_sync(bytes) }?;
-            Ok(unsafe { result::free_sync(address) }?)
-        })?;
-        let (mut made, mut freed) = (Vec::new(), Vec::new());
-        check("device_alloc", &mut || {
-            made.push(unsafe { result::malloc_sync(bytes) }?);
-            Ok(())
-        })?;
-        freed.append(&mut made);
-        check("device_free", &mut || match freed.pop() {
-            Some(address) => Ok(unsafe { result::free_sync(address) }?),
-            None => Ok(()),
-        })?;
-        check("ring_slab", &mut || {
-            device.release_pinned();
-            drop(Tensor::<u8>::zeros(&[bytes]).pin(device)?);
-            Ok(())
-        })
+            println!(
+                "{{\"check\":\"stalls\",\"call\":\"{call}\",\"bytes\":{BYTES},\"alone_ms\":{:.3},\
+                 \"beside_a_200_ms_kernel_ms\":{:.3}}}",
+                times[0], times[1]
+            );
+        }
+        Ok(())
     }
 
     /// How long an upload through the library takes while a 50 ms kernel runs on another stream, in memory that was

@@ -47,7 +47,7 @@ impl Relocation {
         let base = unsafe { self.slab.base().add(start) }.cast::<T>();
         // SAFETY: the range is initialized memory that was handed to nobody else (*one owner per slab*).
         let target = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), tensor.len()) };
-        target.copy_from_slice(tensor.as_slice());
+        self.slab.copy(tensor.as_slice(), target);
         let lease = Arc::new(Lease(Arc::clone(&self.slab) as Arc<dyn Storage>));
         // SAFETY: the elements were just written, and `lease` is the only way to them.
         unsafe { Tensor::from_raw(base, tensor.shape().clone(), lease) }

@@ -99,7 +99,7 @@ impl Flights {
         let mut result = Ok(());
         while let Some(oldest) = self.oldest() {
             // A failed event leaves the list as well: `reap` leaks what it held.
-            result = result.and(oldest.synchronize());
+            result = result.and(oldest.sleep());
             self.reap();
         }
         result

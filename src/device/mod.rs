@@ -8,6 +8,7 @@
 mod block;
 mod download;
 mod flights;
+mod helpers;
 mod host_memory;
 mod pinning;
 mod pool;
@@ -334,54 +335,5 @@ impl fmt::Debug for Device {
         f.debug_struct("Device")
             .field("name", &self.name())
             .finish_non_exhaustive()
-    }
-}
-
-/// Threads of our own for large pieces of work on memory; made when they are first needed.
-#[derive(Default)]
-pub(crate) struct Helpers {
-    threads: OnceLock<Option<rayon::ThreadPool>>,
-}
-
-/// Below this, handing over costs more than it gains.
-const WORTH_SPLITTING: usize = 4 << 20;
-
-impl Helpers {
-    /// Writes zeros to memory that the caller just allocated: its pages come into being on several cores at once.
-    fn zero(&self, pointer: *mut u8, bytes: usize) {
-        let address = pointer as usize;
-        let zero = |start: usize, bytes: usize| {
-            // SAFETY: the caller allocated the range, and only this call knows of it; the parts do not overlap.
-            unsafe { std::ptr::write_bytes((address + start) as *mut u8, 0, bytes) };
-        };
-        match self.pool().filter(|_| bytes >= WORTH_SPLITTING) {
-            None => zero(0, bytes),
-            Some(pool) => {
-                let part = bytes
-                    .div_ceil(pool.current_num_threads())
-                    .next_multiple_of(crate::system::PAGE_BYTES);
-                pool.scope(|scope| {
-                    for start in (0..bytes).step_by(part) {
-                        scope.spawn(move |_| zero(start, part.min(bytes - start)));
-                    }
-                });
-            }
-        }
-    }
-
-    /// `None` where the system gives no threads: then the caller does the work.
-    fn pool(&self) -> Option<&rayon::ThreadPool> {
-        let make = || {
-            let threads = std::thread::available_parallelism()
-                .map_or(1, usize::from)
-                .min(8);
-            let named = |index| format!("pinfeed-helper-{index}");
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .thread_name(named)
-                .build()
-                .ok()
-        };
-        self.threads.get_or_init(make).as_ref()
     }
 }

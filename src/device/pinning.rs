@@ -59,7 +59,7 @@ impl<T: Element> Tensor<T> {
         let base = slab.base().cast::<T>();
         // SAFETY: the slab is this call's alone, as large as the tensor, page-aligned, and its bytes are initialized.
         let target = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), self.len()) };
-        target.copy_from_slice(self.as_slice());
+        device.inner.ring.helpers().copy(self.as_slice(), target);
         // SAFETY: the elements were just written; the slab, an `Arc` of its own, is the only way to them.
         Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(slab)) })
     }

@@ -103,7 +103,7 @@ impl Pool {
                         }
                     }
                 }
-                Step::Wait(event) => event.synchronize()?,
+                Step::Wait(event) => event.sleep()?,
             }
         }
     }
@@ -188,7 +188,7 @@ impl Pool {
                 .flat_map(|idle| idle.pending.iter().cloned())
                 .collect()
         };
-        pending.iter().try_for_each(RawEvent::synchronize)?;
+        pending.iter().try_for_each(RawEvent::sleep)?;
         let idle = self.state.lock().take_fired();
         let bytes = idle.iter().map(|memory| memory.capacity).sum();
         self.free(idle);

@@ -5,6 +5,7 @@
 //!
 //! The same structure serves loaders that do not pin: then its blocks are pageable, and any number may be out.
 
+use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
 use super::slab::Slab;
 use crate::driver::Driver;
@@ -18,7 +19,7 @@ pub(crate) struct Ring {
     state: Mutex<State>,
     /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
     news: Signal,
-    helpers: Arc<super::Helpers>,
+    helpers: Arc<Helpers>,
     pub(super) counters: Counters,
 }
 
@@ -95,11 +96,7 @@ impl Account {
 }
 
 impl Ring {
-    pub(super) fn pinned(
-        driver: Driver,
-        helpers: Arc<super::Helpers>,
-        budget_bytes: usize,
-    ) -> Arc<Ring> {
+    pub(super) fn pinned(driver: Driver, helpers: Arc<Helpers>, budget_bytes: usize) -> Arc<Ring> {
         Ring::new(Some(driver), helpers, budget_bytes, usize::MAX)
     }
 
@@ -110,7 +107,7 @@ impl Ring {
 
     fn new(
         driver: Option<Driver>,
-        helpers: Arc<super::Helpers>,
+        helpers: Arc<Helpers>,
         budget_bytes: usize,
         keep: usize,
     ) -> Arc<Ring> {
@@ -266,6 +263,11 @@ impl Ring {
         };
         drop(surplus);
         self.news.notify();
+    }
+
+    /// The device's threads for large copies.
+    pub(crate) fn helpers(&self) -> &Helpers {
+        &self.helpers
     }
 
     /// Counts a slab that was wanted page-locked and could not be.

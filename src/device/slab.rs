@@ -10,7 +10,7 @@ use super::host_memory::HostBlock;
 use super::ring::{Account, Ring};
 use crate::meter::Meter;
 use crate::sync::Arc;
-use crate::tensor::{Filled, Layout, Row, Storage};
+use crate::tensor::{Element, Filled, Layout, Row, Storage};
 
 /// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
 pub struct Slab {
@@ -51,6 +51,11 @@ impl Slab {
 
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Copies into memory of the slab that the caller has to itself.
+    pub(crate) fn copy<T: Element>(&self, from: &[T], to: &mut [T]) {
+        self.ring.helpers().copy(from, to);
     }
 
     pub(crate) fn is_page_locked(&self) -> bool {

@@ -266,12 +266,21 @@ impl RawEvent {
         }
     }
 
-    /// Blocks until the stream has come past the event.
+    /// Blocks until the stream has come past the event, for a caller who wants to go on at once: it may spin.
     pub(crate) fn synchronize(&self) -> Result<()> {
         match self {
             RawEvent::Cpu(event) => event.synchronize(),
             #[cfg(feature = "cuda")]
             RawEvent::Cuda(event) => event.synchronize(),
+        }
+    }
+
+    /// Blocks until the stream has come past the event, without using the processor meanwhile.
+    pub(crate) fn sleep(&self) -> Result<()> {
+        match self {
+            RawEvent::Cpu(event) => event.synchronize(),
+            #[cfg(feature = "cuda")]
+            RawEvent::Cuda(event) => event.sleep(),
         }
     }
 

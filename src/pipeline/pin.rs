@@ -126,7 +126,7 @@ impl<B: Batch> Pipeline<B> {
             match copy {
                 _ if progress => {}
                 // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
-                Some(event) => drop(event.synchronize()),
+                Some(event) => drop(event.sleep()),
                 None => news.wait(ticket),
             }
         }

@@ -7,6 +7,10 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
 
+/// As much as a main thread commonly has: a data set that works with `num_workers(0)` works on workers. (A sample that is
+/// an array of 224 x 224 x 3 floats lies on the stack several times over.) It is address space, not memory.
+const STACK_BYTES: usize = 8 << 20;
+
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
     handles: Vec<JoinHandle<()>>,
@@ -44,6 +48,7 @@ impl<B: Batch> Threads<B> {
         let pipeline = Arc::clone(&self.pipeline);
         let handle = std::thread::Builder::new()
             .name(name.clone())
+            .stack_size(STACK_BYTES)
             .spawn(move || run(&pipeline))
             .map_err(|source| Error::Thread { name, source })?;
         self.handles.push(handle);

@@ -261,7 +261,7 @@ static KEPT: OnceLock<(Device, DeviceTensor<u32>, Arc<DataLoader<Tensor<u32>>>)>
 fn exit_in_flight(backend: Backend) {
     let device = backend.device.clone();
     let stream = device.stream().unwrap();
-    let dataset = from_fn(400, |index, _| Ok([index as u32; 100_000]));
+    let dataset = from_fn(400, |index, _| Ok(vec![index as u32; 100_000]));
     let loader = DataLoader::builder(dataset)
         .batch_size(10)
         .num_workers(2)

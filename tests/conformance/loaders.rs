@@ -24,6 +24,10 @@ pub const TESTS: &[Test] = &[
     ("a_device_epoch_sends_ahead", a_device_epoch_sends_ahead),
     ("one_copy_for_a_slab", one_copy_for_a_slab),
     ("a_custom_collate_is_pinned", a_custom_collate_is_pinned),
+    (
+        "samples_as_large_as_an_image_fit_the_workers_stack",
+        samples_as_large_as_an_image_fit_the_workers_stack,
+    ),
 ];
 
 type Images = (Tensor<u8>, Tensor<i64>);
@@ -297,5 +301,24 @@ fn a_custom_collate_is_pinned(backend: &Backend) {
                 (first + 9) as f32 / 2.0
             );
         }
+    }
+}
+
+fn samples_as_large_as_an_image_fit_the_workers_stack(backend: &Backend) {
+    let dataset = from_fn(6, |index, _| Ok([index as f32; 3 * 224 * 224]));
+    let loader = DataLoader::builder(dataset)
+        .batch_size(2)
+        .num_workers(2)
+        .pin_memory(&backend.device)
+        .build()
+        .unwrap();
+    for (number, batch) in loader.epoch(0).enumerate() {
+        let there = batch.unwrap().to_device(&backend.device, true).unwrap();
+        let back = there.to_host(true).unwrap().wait().unwrap();
+        assert!(
+            back.as_slice()[..3 * 224 * 224]
+                .iter()
+                .all(|x| *x == 2.0 * number as f32)
+        );
     }
 }

@@ -348,11 +348,18 @@ impl Cuda {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let previous = current_context();
         let [untimed, timed] = &mut self.events;
         for RawHandle(event) in untimed.get_mut().drain(..).chain(timed.get_mut().drain(..)) {
             // SAFETY: the pool owns the event, and nobody else holds it. At process exit the driver may be gone: then
             // it says so, and there is nothing left to destroy.
             let _ = unsafe { sys::cuEventDestroy_v2(event) };
+        }
+        // cudarc's object makes its context current when it goes; what was current is put back.
+        self.context = Context::Handle(std::ptr::null_mut());
+        if let Some(previous) = previous {
+            // SAFETY: it was current a moment ago; if it was the one that just went, the driver refuses.
+            let _ = unsafe { sys::cuCtxSetCurrent(previous) };
         }
     }
 }

@@ -1,0 +1,79 @@
+//! Threads of our own for large pieces of work on memory: private to the device, never rayon's global pool.
+
+use crate::sync::OnceLock;
+use crate::system::PAGE_BYTES;
+
+/// A pool of threads that is made when it is first needed.
+#[derive(Default)]
+pub(crate) struct Helpers {
+    threads: OnceLock<Option<rayon::ThreadPool>>,
+}
+
+/// Below this, handing over costs more than it gains.
+const WORTH_SPLITTING: usize = 4 << 20;
+
+/// More threads do not copy faster: 8 reach 50 GB/s where one reaches 12.7.
+const MOST_THREADS: usize = 8;
+
+impl Helpers {
+    /// Writes zeros to memory that the caller just allocated: its pages come into being on several cores at once.
+    pub(super) fn zero(&self, pointer: *mut u8, bytes: usize) {
+        let address = pointer as usize;
+        self.split(bytes, &|start, bytes| {
+            // SAFETY: the caller allocated the range, and only this call knows of it; the parts do not overlap.
+            unsafe { std::ptr::write_bytes((address + start) as *mut u8, 0, bytes) };
+        });
+    }
+
+    /// Copies bytes, by several threads where that pays.
+    pub(crate) fn copy<T: Copy + Sync>(&self, from: &[T], to: &mut [T]) {
+        assert_eq!(from.len(), to.len(), "source and target are of one length");
+        let (source, target) = (from.as_ptr() as usize, to.as_mut_ptr() as usize);
+        self.split(size_of_val(from), &|start, bytes| {
+            // SAFETY: both ranges are borrowed for this call, as long as each other, and the parts do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    (source + start) as *const u8,
+                    (target + start) as *mut u8,
+                    bytes,
+                )
+            };
+        });
+    }
+
+    /// Calls `work` on parts of so many bytes (start, length), at once where there are enough of them.
+    fn split(&self, bytes: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        let pool = if bytes < WORTH_SPLITTING {
+            None
+        } else {
+            self.pool()
+        };
+        let Some(pool) = pool else {
+            return work(0, bytes);
+        };
+        let part = bytes
+            .div_ceil(pool.current_num_threads())
+            .next_multiple_of(PAGE_BYTES);
+        pool.scope(|scope| {
+            for start in (0..bytes).step_by(part) {
+                scope.spawn(move |_| work(start, part.min(bytes - start)));
+            }
+        });
+    }
+
+    /// `None` where the system gives no threads: then the caller does the work.
+    fn pool(&self) -> Option<&rayon::ThreadPool> {
+        let make = || {
+            let threads = std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(MOST_THREADS);
+            let named = |index| format!("pinfeed-helper-{index}");
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .thread_name(named)
+                .build()
+                .ok()
+        };
+        self.threads.get_or_init(make).as_ref()
+    }
+}
