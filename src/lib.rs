@@ -1,4 +1,59 @@
-//! Keeps a GPU fed.
+//! `pinfeed` keeps a GPU fed: it loads samples on worker threads, collates them into batches in page-locked memory that
+//! is used again and again, and sends them to the device in copies that overlap with the training step. What is copied
+//! cannot be changed, read or used again too early: the mistakes that other loaders leave to care do not compile here,
+//! or are refused.
+//!
+//! ```
+//! use pinfeed::{Batch, DataLoader, Device, from_fn};
+//!
+//! let device = Device::available(); // the first CUDA device, or the CPU
+//! let stream = device.stream()?; // or the program's own: see `interop`
+//! let samples = from_fn(1_000, |index, _rng| Ok((vec![index as f32; 64], index as i64)));
+//!
+//! let loader = DataLoader::builder(samples)
+//!     .batch_size(100).shuffle(true).seed(17).drop_last(true)
+//!     .num_workers(2)
+//!     .pin_memory(&device)
+//!     .build()?;
+//!
+//! for epoch in 0..3 {
+//!     for batch in loader.epoch(epoch) {
+//!         let (x, y) = batch?.to_device(&device, true)?; // returns at once
+//!         let (x, y) = (x.on(&stream)?, y.on(&stream)?); // the stream waits for the copy, the CPU does not
+//!         assert_eq!((x.len(), y.len()), (6_400, 100)); // launch kernels on `stream` here
+//!     }
+//! }
+//! println!("{}", loader.stats()); // where the time went, and which knob to turn
+//! # Ok::<(), pinfeed::Error>(())
+//! ```
+//!
+//! # Where to begin
+//!
+//! - A source of samples: [`from_fn`], [`ImageFolder`], [`TensorDataset`], or an own [`Dataset`].
+//! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`; by a function with
+//!   [`Builder::collate_fn`].
+//! - The options: [`Builder`]. The order of samples: [`Sampler`].
+//! - Devices, streams and memory: [`Device`], [`Stream`], [`DeviceTensor`], [`Download`].
+//! - Other libraries' contexts, streams and tensors: [`interop`].
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! | --- | --- | --- |
+//! | `cuda` | yes | CUDA devices; the driver is found at run time, so the crate builds and runs without CUDA |
+//! | `image` | yes | [`ImageFolder`], [`ImageTransform`] |
+//! | `derive` | yes | `#[derive(pinfeed::Sample)]` |
+//! | `candle` | no | tensors become candle's; `candle-cuda`: on the GPU |
+//! | `serde` | no | statistics and element types can be serialized |
+//! | `tracing` | no | spans around loading, collating, pinning and uploads |
+//! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs short, to test one's own program |
+//!
+//! # Threads
+//!
+//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread; the CPU device has one for each of its
+//! streams; large host copies use a private pool. rayon's global pool is never used, and a `par_iter` of the user's
+//! inside of `Dataset::get` cannot deadlock. The crate leaves no signal handler, panic hook or environment variable.
+
 mod batch;
 mod dataset;
 mod device;
@@ -13,6 +68,7 @@ mod sampler;
 mod sync;
 mod system;
 mod tensor;
+mod trace;
 #[cfg(feature = "image")]
 mod transform;
 

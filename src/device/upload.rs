@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::Arc;
 use crate::tensor::{ALIGNMENT, Element, Storage, Tensor};
+use crate::trace::span;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
 #[derive(Default)]
@@ -76,6 +77,7 @@ struct Run {
 impl Upload {
     /// Starts the copies of all regions: one for each run, one event behind them.
     pub(crate) fn start(device: &Device, tensors: Tensors<'_>) -> Result<Upload> {
+        span!("upload", tensors = tensors.regions.len());
         let device = &device.inner;
         device.settle();
         let regions = tensors.regions;

@@ -12,6 +12,7 @@ use crate::device::Slab;
 use crate::driver::RawEvent;
 use crate::error::panic_message;
 use crate::sync::Ordering;
+use crate::trace::span;
 
 /// What became of a want.
 pub(super) enum Served {
@@ -226,6 +227,7 @@ impl<B: Batch> Pipeline<B> {
         let Some(slab) = slab else {
             return self.publish(live, batch, Ok(made));
         };
+        span!("pin", epoch = live.epoch, batch = batch);
         let start = Instant::now();
         let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
             made.relocate(&mut Relocation::new(slab))

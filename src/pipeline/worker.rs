@@ -12,6 +12,7 @@ use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
 use crate::sync::Arc;
+use crate::trace::span;
 
 impl<B: Batch> Pipeline<B> {
     /// A worker's life.
@@ -64,6 +65,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     fn load(&self, live: &Live, batch: u64, rows: Range<usize>, work: Arc<dyn Work<B>>) {
+        span!("load", epoch = live.epoch, batch = batch, rows = rows.len());
         let (count, start) = (rows.len(), Instant::now());
         let failure = work
             .load(rows, &|bytes| self.ask(live, batch, &*work, bytes))
@@ -122,6 +124,7 @@ impl<B: Batch> Pipeline<B> {
 
     /// Makes the batch. The schedule has given it to the caller alone.
     fn finish(&self, live: &Live, batch: u64) {
+        span!("collate", epoch = live.epoch, batch = batch);
         let work = self.with_slot(live, batch, |slot| {
             slot.work.take().map(|work| (work, slot.unpinned))
         });

@@ -1,5 +1,7 @@
 //! Loaders on a device: every byte of every batch, whatever the path, the threads and the memory.
 
+use std::time::Duration;
+
 use pinfeed::{Arena, Batch, BoxError, DataLoader, Dataset, Device, Error, Tensor, from_fn};
 
 use crate::Test;
@@ -24,6 +26,10 @@ pub const TESTS: &[Test] = &[
     ("a_device_epoch_sends_ahead", a_device_epoch_sends_ahead),
     ("one_copy_for_a_slab", one_copy_for_a_slab),
     ("a_custom_collate_is_pinned", a_custom_collate_is_pinned),
+    (
+        "processing_is_measured_on_the_consumers_stream",
+        processing_is_measured_on_the_consumers_stream,
+    ),
     (
         "samples_as_large_as_an_image_fit_the_workers_stack",
         samples_as_large_as_an_image_fit_the_workers_stack,
@@ -321,4 +327,43 @@ fn samples_as_large_as_an_image_fit_the_workers_stack(backend: &Backend) {
                 .all(|x| *x == 2.0 * number as f32)
         );
     }
+}
+
+fn processing_is_measured_on_the_consumers_stream(backend: &Backend) {
+    let device = &backend.device;
+    let stream = device.stream().unwrap();
+    let loader = DataLoader::builder(from_fn(10, |index, _| Ok([index as u32; 1000])))
+        .batch_size(2)
+        .num_workers(1)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    for batch in loader.epoch(0) {
+        let mut there = batch.unwrap().to_device(device, true).unwrap();
+        let loan = there.on_mut(&stream).unwrap();
+        backend.fill_slowly(&stream, loan.address(), 2000, 1, Duration::from_millis(10));
+    }
+    stream.synchronize().unwrap();
+    let stats = loader.stats();
+    assert_eq!(
+        (
+            stats.batches,
+            stats.samples,
+            stats.processed,
+            stats.transfers
+        ),
+        (5, 10, 5, 5)
+    );
+    assert!(
+        stats.processing_ns >= 45_000_000,
+        "five kernels of 10 ms: {stats:?}"
+    );
+    assert!(
+        stats.host_ns + stats.consumer_wait_ns > 0 && stats.loading_ns + stats.collating_ns > 0
+    );
+    let table = stats.to_string();
+    assert!(
+        table.contains("processing on the device") && table.lines().last().unwrap().ends_with('.'),
+        "{table}"
+    );
 }

@@ -1,0 +1,13 @@
+//! Spans for `tracing`, where the feature is on; nothing where it is not.
+
+/// Enters a span until the end of the enclosing block.
+macro_rules! span {
+    ($name:literal $(, $field:ident = $value:expr)*) => {
+        #[cfg(feature = "tracing")]
+        let _entered = tracing::trace_span!(target: "pinfeed", $name $(, $field = $value)*).entered();
+        #[cfg(not(feature = "tracing"))]
+        { $(let _ = &$value;)* }
+    };
+}
+
+pub(crate) use span;
