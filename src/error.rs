@@ -63,7 +63,7 @@ pub enum Error {
     Shape(#[from] ShapeError),
 
     /// A file or folder could not be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{} cannot be read", path.display())]
     Io {
         /// The file or folder.
         path: std::path::PathBuf,
