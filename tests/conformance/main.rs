@@ -8,6 +8,7 @@ mod backend;
 mod cuda;
 mod devices;
 mod loaders;
+mod stress;
 mod transfers;
 
 use std::panic::AssertUnwindSafe;
@@ -38,7 +39,13 @@ fn main() -> ExitCode {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let tests: Vec<Test> = [transfers::TESTS, loaders::TESTS, devices::TESTS].concat();
+    let tests: Vec<Test> = [
+        transfers::TESTS,
+        loaders::TESTS,
+        devices::TESTS,
+        stress::TESTS,
+    ]
+    .concat();
     let required = std::env::var_os("PINFEED_REQUIRE_CUDA").is_some_and(|value| value != "0");
     let (mut passed, mut ignored, mut failed) = (0, 0, Vec::new());
     for (backend, open) in [
