@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::tensor::{DType, Shape};
+use crate::shape::{DType, Shape};
 
 /// Any error, as data sets and collate functions return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;

@@ -67,6 +67,7 @@ mod meter;
 mod pipeline;
 mod rng;
 mod sampler;
+mod shape;
 mod sync;
 #[cfg_attr(unix, expect(unsafe_code, reason = "it calls the operating system"))]
 mod system;

@@ -116,7 +116,7 @@ impl Device {
         #[cfg(not(feature = "cuda"))]
         {
             let _ = ordinal;
-            Err(crate::Error::FeatureMissing { feature: "cuda" })
+            Err(crate::error::Error::FeatureMissing { feature: "cuda" })
         }
     }
 
