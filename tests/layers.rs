@@ -1,23 +1,14 @@
 //! The source's own order: who may import whom, where cudarc is named, and how long a file gets.
+//!
+//! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
+//! layers are the table in docs/DESIGN.md.
 
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// A module imports lower layers and its own folder, nothing else. Modules of one layer do not know each other.
-const LAYERS: &[&[&str]] = &[
-    &["rng", "shape", "sync", "system"],
-    &["error", "meter"],
-    &["tensor"],
-    &["driver", "sampler", "transform"],
-    &["dataset", "device"],
-    &["batch"],
-    &["pipeline"],
-    &["loader"],
-    &["interop"],
-];
 
 /// The only folders that name cudarc.
 const CUDARC: &[&str] = &["driver", "interop"];
@@ -26,10 +17,10 @@ const LONGEST: usize = 500;
 
 #[test]
 fn modules_import_lower_layers_only() {
-    let mut complaints = Vec::new();
+    let (layers, mut complaints) = (layers(), Vec::new());
     for file in sources() {
         for (line, import) in file.imports() {
-            if let Err(complaint) = judge(&file.module, import) {
+            if let Err(complaint) = judge(&layers, &file.module, import) {
                 complaints.push(format!("{}:{line}: {complaint}", file.path.display()));
             }
         }
@@ -44,9 +35,8 @@ fn every_module_has_its_layer() {
     let mut modules: Vec<_> = files.map(|file| file.module.as_str()).collect();
     modules.sort_unstable();
     modules.dedup();
-    let mut named: Vec<_> = LAYERS.concat();
-    named.sort_unstable();
-    assert_eq!(modules, named, "src/ and the table of layers");
+    let named: Vec<_> = layers().into_keys().collect();
+    assert_eq!(modules, named, "src/ and the table in docs/DESIGN.md");
 }
 
 #[test]
@@ -88,6 +78,8 @@ fn the_judge_sees_what_is_forbidden() {
     assert_eq!(imports("use crate::{a, b};"), [""]);
     assert_eq!(imports("$crate::c!(); pub(in crate::d)"), ["c", "d"]);
 
+    let layers = layers();
+    let judge = |module, import| judge(&layers, module, import);
     assert!(judge("batch", "device").is_ok());
     assert!(judge("batch", "batch").is_ok());
     assert!(judge("lib", "loader").is_ok());
@@ -97,23 +89,40 @@ fn the_judge_sees_what_is_forbidden() {
     assert!(judge("batch", "").is_err());
 }
 
-fn judge(module: &str, import: &str) -> Result<(), String> {
-    let layer = |module| LAYERS.iter().position(|layer| layer.contains(&module));
+fn judge(layers: &Layers, module: &str, import: &str) -> Result<(), String> {
     if module == import || module == "lib" {
         return Ok(());
     }
-    let Some(theirs) = layer(import) else {
+    let Some(theirs) = layers.get(import) else {
         return Err(format!(
             "`crate::{import}` names no module: import from the module that has it, one module a line"
         ));
     };
-    match layer(module) {
+    match layers.get(module) {
         None => Err(format!("`{module}` has no layer")),
         Some(ours) if theirs < ours => Ok(()),
         Some(ours) => Err(format!(
             "`{module}` (layer {ours}) imports `{import}` (layer {theirs})"
         )),
     }
+}
+
+/// Each module's layer.
+type Layers = BTreeMap<String, usize>;
+
+fn layers() -> Layers {
+    let design = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/DESIGN.md");
+    let design = fs::read_to_string(design).unwrap();
+    let rows = design.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let layer: usize = cells.next()?.parse().ok()?;
+        Some((layer, cells.next()?))
+    });
+    let modules = rows.flat_map(|(layer, modules)| {
+        let modules = modules.split('`').skip(1).step_by(2);
+        modules.map(move |module| (module.to_owned(), layer))
+    });
+    modules.collect()
 }
 
 /// A file of `src/`.
