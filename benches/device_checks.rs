@@ -5,6 +5,8 @@
 //!
 //! One JSON line per result. It needs a CUDA device.
 
+#![allow(unsafe_code)] // it calls the driver
+
 #[cfg(not(feature = "cuda"))]
 fn main() {
     println!("device_checks needs the feature `cuda`");
@@ -30,7 +32,7 @@ mod cuda {
 
     type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-    pub fn main() -> Outcome {
+    pub(super) fn main() -> Outcome {
         let device = match Device::cuda(0) {
             Ok(device) => device,
             Err(error) => {
@@ -207,7 +209,8 @@ mod cuda {
             "device_alloc",
             "device_free",
         ] {
-            // SAFETY (of each call below): it makes what the next of its pair takes back, and nothing else uses it.
+            // Each call makes what the next of its pair takes back, and nothing else uses it.
+            #[allow(clippy::undocumented_unsafe_blocks)]
             let mut run = |call: &str| -> Outcome {
                 match call {
                     "register" => unsafe { sys::cuMemHostRegister_v2(host, BYTES, 1) }.result()?,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::tensor::{DType, Shape};
+use crate::shape::{DType, Shape};
 
 /// Any error, as data sets and collate functions return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -364,7 +364,10 @@ pub(crate) fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
         Err(payload) => match payload.downcast::<&'static str>() {
             Ok(message) => (*message).to_owned(),
             Err(payload) => {
-                // A payload of the user's own type can panic when dropped; it is left alone.
+                #[expect(
+                    clippy::mem_forget,
+                    reason = "a user's own type can panic when dropped"
+                )]
                 std::mem::forget(payload);
                 "(a panic without a message)".to_owned()
             }

@@ -56,7 +56,9 @@
 
 mod batch;
 mod dataset;
+#[expect(unsafe_code, reason = "it owns the memory that copies in flight use")]
 mod device;
+#[expect(unsafe_code, reason = "it calls the drivers, in addresses")]
 mod driver;
 mod error;
 pub mod interop;
@@ -65,7 +67,9 @@ mod meter;
 mod pipeline;
 mod rng;
 mod sampler;
+mod shape;
 mod sync;
+#[cfg_attr(unix, expect(unsafe_code, reason = "it calls the operating system"))]
 mod system;
 mod tensor;
 mod trace;

@@ -1,6 +1,7 @@
 //! An image batch exists nowhere but in its slab: while an epoch runs, nothing as large as a batch is allocated.
 
 #![cfg(feature = "image")]
+#![allow(unsafe_code)] // an allocator is
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,6 +4,8 @@
 //! it needs ([`Request`]), which is granted now or later; samples that come before are *parked*. Whoever brought the
 //! last sample, once the slab is there, [`finish`](Table::finish)es it.
 
+use std::fmt;
+
 use super::{Arena, Batch};
 use crate::device::{FillingSlab, Slab};
 use crate::error::{BoxError, CollateError};
@@ -43,6 +45,7 @@ pub enum Request {
 }
 
 /// Why a batch could not be collated.
+#[derive(Debug)]
 pub enum Failure {
     /// A sample, by its row, and the row that the layout was planned from.
     Row {
@@ -105,6 +108,13 @@ pub struct StackTable<S: Sample> {
     /// Samples that came before the slab.
     parked: Mutex<Vec<(usize, S)>>,
     rest: Mutex<Vec<(usize, S::Rest)>>,
+}
+
+impl<S: Sample> fmt::Debug for StackTable<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = f.debug_struct("StackTable");
+        table.field("rows", &self.rows).finish_non_exhaustive()
+    }
 }
 
 struct Planned<S: Sample> {
@@ -239,6 +249,12 @@ pub struct CollateFn<F, B> {
     batch: std::marker::PhantomData<fn() -> B>,
 }
 
+impl<F, B> fmt::Debug for CollateFn<F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CollateFn").finish_non_exhaustive()
+    }
+}
+
 struct Shared<F> {
     f: F,
     /// What the largest batch so far needed of its arena.
@@ -282,6 +298,12 @@ pub struct FnTable<S, F> {
     shared: Arc<Shared<F>>,
     samples: Mutex<Vec<(usize, S)>>,
     slab: Mutex<Option<Slab>>,
+}
+
+impl<S, F> fmt::Debug for FnTable<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FnTable").finish_non_exhaustive()
+    }
 }
 
 impl<S, B, F> Table<S, B> for FnTable<S, F>

@@ -1,7 +1,10 @@
 //! Batches: what a loader gives, and how they get to a device.
 
+#[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod arena;
+#[expect(unsafe_code, reason = "it promises that each row has one writer")]
 mod collate;
+#[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod relocation;
 
 pub use arena::Arena;

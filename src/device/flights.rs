@@ -84,8 +84,10 @@ impl Flights {
     pub(crate) fn leak(&self, memory: Vec<Arc<dyn Storage>>) {
         if !memory.is_empty() {
             self.leaked.add(1);
-            #[allow(clippy::mem_forget)]
-            // leaking is the point: freeing might free what a copy still writes
+            #[expect(
+                clippy::mem_forget,
+                reason = "a copy may still write what would be freed"
+            )]
             std::mem::forget(memory);
         }
     }

@@ -4,7 +4,7 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::system::PAGE_BYTES;
 
 /// A block of host memory that goes back to where it came from on drop. Its bytes are always initialized.
@@ -40,7 +40,7 @@ impl HostBlock {
         driver: &Driver,
         bytes: usize,
         touch: Touch<'_>,
-    ) -> Result<HostBlock, Vec<crate::Error>> {
+    ) -> Result<HostBlock, Vec<Error>> {
         let mut block = HostBlock::pageable(bytes, touch);
         let registered = {
             // SAFETY: the block is allocated, and unlocks its pages before it goes.

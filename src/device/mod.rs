@@ -26,7 +26,7 @@ use self::flights::{Flight, Timing};
 use self::pool::Pool;
 pub(crate) use self::ring::{Account, Ring};
 pub(crate) use self::slab::FillingSlab;
-pub use self::slab::Slab;
+pub(crate) use self::slab::Slab;
 pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
 pub use self::upload::{Tensors, Upload};
@@ -116,7 +116,7 @@ impl Device {
         #[cfg(not(feature = "cuda"))]
         {
             let _ = ordinal;
-            Err(crate::Error::FeatureMissing { feature: "cuda" })
+            Err(crate::error::Error::FeatureMissing { feature: "cuda" })
         }
     }
 

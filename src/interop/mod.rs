@@ -5,8 +5,14 @@
 //! - `candle` (with the feature `candle`): its tensors; on a GPU with the feature `candle-cuda`.
 
 #[cfg(feature = "candle")]
+#[cfg_attr(
+    feature = "candle-cuda",
+    expect(unsafe_code, reason = "it copies to an address of candle's")
+)]
 pub mod candle;
 #[cfg(feature = "cuda")]
+#[expect(unsafe_code, reason = "it takes handles and addresses of cudarc's")]
 pub mod cudarc;
 #[cfg(feature = "cuda")]
+#[expect(unsafe_code, reason = "it takes handles")]
 pub mod raw;

@@ -147,8 +147,8 @@ impl<B: Batch> fmt::Debug for DataLoader<B> {
 #[cfg(test)]
 const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}
-    assert_send_sync::<DataLoader<crate::Tensor<f32>>>();
-    assert_send_sync::<crate::DeviceTensor<f32>>();
-    assert_send_sync::<crate::Device>();
-    assert_send_sync::<crate::Stream>();
+    assert_send_sync::<DataLoader<crate::tensor::Tensor<f32>>>();
+    assert_send_sync::<crate::device::DeviceTensor<f32>>();
+    assert_send_sync::<crate::device::Device>();
+    assert_send_sync::<crate::device::Stream>();
 };

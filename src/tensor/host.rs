@@ -79,7 +79,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// If the shape's number of elements does not fit an `usize`, or memory runs out.
     pub fn zeros(shape: &[usize]) -> Tensor<T> {
-        #[allow(clippy::expect_used)] // the panic is documented
+        #[expect(clippy::expect_used, reason = "the panic is documented")]
         let elements = Shape::elements(shape).expect("the number of elements fits an usize");
         let (storage, pointer) = VecStorage::new(vec![T::default(); elements]);
         Tensor {

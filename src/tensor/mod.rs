@@ -5,17 +5,22 @@
 //! threads at once, and taken out of [`Filled`] as tensors. [`Sample`] is what ties the three together.
 
 mod element;
+#[expect(
+    unsafe_code,
+    reason = "elements lie in memory that something else owns"
+)]
 mod host;
+#[expect(unsafe_code, reason = "several threads write rows of one slab")]
 mod layout;
 mod sample;
-mod shape;
+#[expect(unsafe_code, reason = "a Vec gives up its memory and takes it back")]
 mod storage;
 
-pub use element::{DType, Element};
+pub use crate::shape::{DType, Shape};
+pub use element::Element;
 pub use host::Tensor;
 pub use layout::{Field, Filled, Layout, Row};
 pub use sample::{Host, Sample};
-pub use shape::Shape;
 
 pub(crate) use layout::ALIGNMENT;
 pub(crate) use storage::{Lease, Storage};

@@ -21,5 +21,5 @@ pub use plan::ImageTransform;
 pub(crate) use decode::Decoding;
 
 #[cfg(test)]
-#[allow(unsafe_code)] // the tests collate by hand, as a loader does
+#[expect(unsafe_code, reason = "the tests collate by hand, as a loader does")]
 mod tests;

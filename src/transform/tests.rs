@@ -268,8 +268,11 @@ fn the_result_depends_on_the_generator_alone() {
         let drawn = apply(&plan, &pixels, position);
         let mut rng = SampleRng::new(17, 0, position);
         let encoded = LazyImage::encoded(Arc::clone(&file)).transform(&plan, &mut rng);
-        let elsewhere = std::thread::spawn(move || encoded.decode().unwrap());
-        assert_eq!(elsewhere.join().unwrap(), drawn);
+        let elsewhere = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| encoded.decode().unwrap());
+            thread.join().unwrap()
+        });
+        assert_eq!(elsewhere, drawn);
         results.push(drawn.to_vec());
     }
     results.sort_unstable();

@@ -256,7 +256,9 @@ fn sticky(backend: &Backend) {
     );
 }
 
-static KEPT: OnceLock<(Device, DeviceTensor<u32>, Arc<DataLoader<Tensor<u32>>>)> = OnceLock::new();
+type Kept = (Device, DeviceTensor<u32>, Arc<DataLoader<Tensor<u32>>>);
+
+static KEPT: OnceLock<Kept> = OnceLock::new();
 
 fn exit_in_flight(backend: Backend) {
     let device = backend.device.clone();

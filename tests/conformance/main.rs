@@ -3,6 +3,12 @@
 //! Without a CUDA device the tests on it are counted as ignored, and said to be; with `PINFEED_REQUIRE_CUDA=1` a
 //! missing device is a failure. Arguments: parts of test names; none runs all.
 
+#![allow(unsafe_code)] // kernels write and read memory by its address
+#![allow(clippy::expect_used, clippy::unwrap_used)] // a panic is how a test fails
+#![allow(clippy::disallowed_methods)] // threads of one line need no names
+#![allow(clippy::mem_forget)] // forgotten loans are what is tested
+#![allow(unreachable_pub)] // a binary has no public items
+
 mod backend;
 #[cfg(feature = "cuda")]
 mod cuda;

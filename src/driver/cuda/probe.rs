@@ -52,22 +52,20 @@ pub(super) fn probe(ordinal: usize) -> Result<&'static Probe> {
 }
 
 fn load() -> Result<Probe> {
-    let mut detail = String::new();
+    let mut details = Vec::new();
     // SAFETY: loading the driver's library runs its constructors, which is what every CUDA program does.
     let library = NAMES
         .iter()
         .find_map(|name| match unsafe { Library::new(*name) } {
             Ok(library) => Some(library),
             Err(error) => {
-                detail = error.to_string();
+                details.push(reason(&error));
                 None
             }
         });
     let Some(library) = library else {
+        let detail = details.join("; ");
         return Err(Error::NoDriver { detail });
-    };
-    let missing = |error: libloading::Error| Error::NoDriver {
-        detail: format!("the library found is no CUDA driver: {error}"),
     };
     let mut version = 0;
     {
@@ -122,14 +120,27 @@ fn load() -> Result<Probe> {
     })
 }
 
+/// A library without a symbol that every driver has.
+fn missing(error: libloading::Error) -> Error {
+    Error::NoDriver {
+        detail: format!("the library found is no CUDA driver: {}", reason(&error)),
+    }
+}
+
+/// The system's words; the error's own only say which call failed.
+fn reason(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
 impl Probe {
     fn device_count(&self) -> Result<usize> {
         // SAFETY: the symbol has had this signature since CUDA 2.0.
         let count: std::result::Result<Symbol<'_, Count>, _> =
             unsafe { self._library.get(b"cuDeviceGetCount") };
-        let count = count.map_err(|error| Error::NoDriver {
-            detail: format!("the library found is no CUDA driver: {error}"),
-        })?;
+        let count = count.map_err(missing)?;
         let mut devices = 0;
         // SAFETY: it writes one integer; cuInit was called.
         match unsafe { count(&mut devices) } {

@@ -1,0 +1,183 @@
+//! The source's own order: who may import whom, where cudarc is named, and how long a file gets.
+//!
+//! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
+//! layers are the table in docs/DESIGN.md.
+
+#![cfg(not(miri))] // it reads files
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The only folders that name cudarc.
+const CUDARC: &[&str] = &["driver", "interop"];
+
+const LONGEST: usize = 500;
+
+#[test]
+fn modules_import_lower_layers_only() {
+    let (layers, mut complaints) = (layers(), Vec::new());
+    for file in sources() {
+        for (line, import) in file.imports() {
+            if let Err(complaint) = judge(&layers, &file.module, import) {
+                complaints.push(format!("{}:{line}: {complaint}", file.path.display()));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn every_module_has_its_layer() {
+    let files = sources();
+    let files = files.iter().filter(|file| file.module != "lib");
+    let mut modules: Vec<_> = files.map(|file| file.module.as_str()).collect();
+    modules.sort_unstable();
+    modules.dedup();
+    let named: Vec<_> = layers().into_keys().collect();
+    assert_eq!(modules, named, "src/ and the table in docs/DESIGN.md");
+}
+
+#[test]
+fn cudarc_is_named_where_drivers_and_embedders_meet_only() {
+    for file in sources() {
+        if CUDARC.contains(&file.module.as_str()) {
+            continue;
+        }
+        for (line, code) in file.code() {
+            let path = file.path.display();
+            assert!(!code.contains("cudarc"), "{path}:{line}: {code}");
+        }
+    }
+}
+
+#[test]
+fn files_are_short() {
+    for file in sources() {
+        let (path, lines) = (file.path.display(), file.text.lines().count());
+        assert!(lines <= LONGEST, "{path}: {lines} lines want splitting");
+    }
+}
+
+#[test]
+fn the_judge_sees_what_is_forbidden() {
+    let imports = |text: &str| -> Vec<String> {
+        let file = Source {
+            path: PathBuf::new(),
+            module: "batch".to_owned(),
+            text: text.to_owned(),
+        };
+        let imports = file.imports().into_iter();
+        imports.map(|(_, import)| import.to_owned()).collect()
+    };
+    assert_eq!(imports("use crate::device::Slab; // crate::a"), ["device"]);
+    assert_eq!(imports("    let x = crate::loader::f();"), ["loader"]);
+    assert_eq!(imports("//! [`x`](crate::loader::X)"), [""; 0]);
+    assert_eq!(imports("#[cfg(test)]\nmod tests {\nuse crate::a"), [""; 0]);
+    assert_eq!(imports("use crate::{a, b};"), [""]);
+    assert_eq!(imports("$crate::c!(); pub(in crate::d)"), ["c", "d"]);
+
+    let layers = layers();
+    let judge = |module, import| judge(&layers, module, import);
+    assert!(judge("batch", "device").is_ok());
+    assert!(judge("batch", "batch").is_ok());
+    assert!(judge("lib", "loader").is_ok());
+    assert!(judge("batch", "loader").is_err());
+    assert!(judge("dataset", "device").is_err());
+    assert!(judge("batch", "Error").is_err());
+    assert!(judge("batch", "").is_err());
+}
+
+fn judge(layers: &Layers, module: &str, import: &str) -> Result<(), String> {
+    if module == import || module == "lib" {
+        return Ok(());
+    }
+    let Some(theirs) = layers.get(import) else {
+        return Err(format!(
+            "`crate::{import}` names no module: import from the module that has it, one module a line"
+        ));
+    };
+    match layers.get(module) {
+        None => Err(format!("`{module}` has no layer")),
+        Some(ours) if theirs < ours => Ok(()),
+        Some(ours) => Err(format!(
+            "`{module}` (layer {ours}) imports `{import}` (layer {theirs})"
+        )),
+    }
+}
+
+/// Each module's layer.
+type Layers = BTreeMap<String, usize>;
+
+fn layers() -> Layers {
+    let design = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/DESIGN.md");
+    let design = fs::read_to_string(design).unwrap();
+    let rows = design.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let layer: usize = cells.next()?.parse().ok()?;
+        Some((layer, cells.next()?))
+    });
+    let modules = rows.flat_map(|(layer, modules)| {
+        let modules = modules.split('`').skip(1).step_by(2);
+        modules.map(move |module| (module.to_owned(), layer))
+    });
+    modules.collect()
+}
+
+/// A file of `src/`.
+struct Source {
+    path: PathBuf,
+    /// The folder or file directly below `src/` that it belongs to.
+    module: String,
+    text: String,
+}
+
+impl Source {
+    /// The lines with code: without comments, and without the unit tests at the file's end, which see all of the crate.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = (1..).zip(self.text.lines());
+        lines
+            .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
+            .map(|(number, line)| (number, line.split("//").next().unwrap()))
+    }
+
+    /// What follows `crate::` in code, by line; empty where it is no single name.
+    fn imports(&self) -> Vec<(usize, &str)> {
+        let imports = self.code().flat_map(|(number, line)| {
+            let paths = line.split("crate::").skip(1);
+            paths.map(move |path| (number, path))
+        });
+        let end = |c: char| !c.is_alphanumeric() && c != '_';
+        imports
+            .map(|(number, path)| (number, path.split(end).next().unwrap()))
+            .collect()
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut folders, mut sources) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == "rs") && !is_test(&path) {
+                let below = path.strip_prefix(&root).unwrap().to_owned();
+                let module = Path::new(below.iter().next().unwrap()).file_stem();
+                sources.push(Source {
+                    module: module.unwrap().to_str().unwrap().to_owned(),
+                    text: fs::read_to_string(&path).unwrap(),
+                    path: below,
+                });
+            }
+        }
+    }
+    assert!(!sources.is_empty());
+    sources
+}
+
+fn is_test(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "tests.rs")
+}
