@@ -117,10 +117,11 @@ impl<B: Batch> Pipeline<B> {
             let mut copy = None;
             let mut progress = false;
             for (live, want) in wants {
-                match self.serve(pinning, &live, want) {
-                    Served::Done => progress = true,
-                    Served::WaitForCopy(event) => copy = copy.or(Some(event)),
-                    Served::Sleep => {}
+                let serve = || self.serve(pinning, &live, want);
+                match self.guarded(&live, want.batch, serve) {
+                    Some(Served::Done) | None => progress = true,
+                    Some(Served::WaitForCopy(event)) => copy = copy.or(Some(event)),
+                    Some(Served::Sleep) => {}
                 }
             }
             match copy {

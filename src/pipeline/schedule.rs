@@ -306,6 +306,11 @@ impl Schedule {
         self.entry(batch).stage = Stage::Done;
     }
 
+    /// Whether the batch, or its error, waits for the consumer.
+    pub(crate) fn is_done(&mut self, batch: u64) -> bool {
+        self.entry(batch).stage == Stage::Done
+    }
+
     /// Whether the consumer can have the first batch.
     pub(crate) fn is_ready(&self) -> bool {
         self.open
