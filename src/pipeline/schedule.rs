@@ -283,6 +283,10 @@ impl Schedule {
     /// Who asked the batch what it needs is done with it; says whether it is to make the batch at once.
     pub(crate) fn planned(&mut self, batch: u64) -> bool {
         let entry = self.entry(batch);
+        // If it failed meanwhile, for want of a slab, somebody else delivers its error, or has done so.
+        if entry.stage != Stage::Planning {
+            return false;
+        }
         entry.stage = Stage::Loading;
         let ready = entry.can_finish();
         if ready {
