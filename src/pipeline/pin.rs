@@ -13,6 +13,15 @@ use crate::driver::RawEvent;
 use crate::error::panic_message;
 use crate::sync::Ordering;
 
+/// What the ring gives.
+enum Taken {
+    Slab(Slab),
+    /// Nothing now; a copy was in flight.
+    WaitForCopy(RawEvent),
+    /// Nothing now, and no copy was in flight.
+    Nothing,
+}
+
 /// What became of a want.
 pub(super) enum Served {
     /// The batch has its slab, or goes without.
@@ -59,13 +68,11 @@ impl<B: Batch> Pipeline<B> {
         };
         // Behind an earlier batch that waits, it waits its turn.
         if let Some(want) = want {
-            match self.take(pinning, live, want) {
-                Some(slab) => {
-                    work.grant(slab);
-                    return self.granted(live, batch);
-                }
-                None => self.not_granted(live, batch),
+            if let Taken::Slab(slab) = self.take(pinning, live, want) {
+                work.grant(slab);
+                return self.granted(live, batch);
             }
+            self.not_granted(live, batch);
         }
         pinning.device.inner.ring.news().notify();
     }
@@ -88,17 +95,24 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Takes a slab from the device's ring, once finished copies have brought theirs home.
-    fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Option<Slab> {
+    fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Taken {
         let start = Instant::now();
         let device = &pinning.device.inner;
         device.settle();
-        let account = live.account.as_ref()?;
-        let slab =
+        // Before the ring: what copies held that are not in flight any more is then at home.
+        let copy = device.flights.oldest();
+        let slab = live.account.as_ref().and_then(|account| {
+            let grow = copy.is_none();
             device
                 .ring
-                .take_for(account, want.bytes, want.reserve, device.flights.is_empty());
+                .take_for(account, want.bytes, want.reserve, grow)
+        });
         live.meter.pinning_ns.add_since(start);
-        slab.map(|slab| slab.for_epoch(live.meter.clone()))
+        match (slab, copy) {
+            (Some(slab), _) => Taken::Slab(slab.for_epoch(live.meter.clone())),
+            (None, Some(copy)) => Taken::WaitForCopy(copy),
+            (None, None) => Taken::Nothing,
+        }
     }
 
     /// The pin thread's life.
@@ -150,18 +164,28 @@ impl<B: Batch> Pipeline<B> {
         if !current {
             return Served::Done;
         }
-        if let Some(slab) = self.take(pinning, live, want) {
-            self.give(live, want, Some(slab));
-            return Served::Done;
-        }
-        let copy = pinning.device.inner.flights.oldest();
+        let news = pinning.device.inner.ring.news();
+        let ticket = news.ticket();
+        let copy = match self.take(pinning, live, want) {
+            Taken::Slab(slab) => {
+                self.give(live, want, Some(slab));
+                return Served::Done;
+            }
+            Taken::WaitForCopy(copy) => Some(copy),
+            Taken::Nothing => None,
+        };
         match (missing(copy.is_some(), want.blocked), copy) {
             (Missing::WaitForCopy, Some(event)) => {
                 self.not_granted(live, want.batch);
                 Served::WaitForCopy(event)
             }
-            (Missing::Unpinned, _) => {
+            // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
+            (Missing::Unpinned, _) if news.ticket() == ticket => {
                 self.go_without(pinning, live, want);
+                Served::Done
+            }
+            (Missing::Unpinned, _) => {
+                self.not_granted(live, want.batch);
                 Served::Done
             }
             _ => {
