@@ -69,8 +69,7 @@ impl<B: Batch> Pipeline<B> {
         // Behind an earlier batch that waits, it waits its turn.
         if let Some(want) = want {
             if let Taken::Slab(slab) = self.take(pinning, live, want) {
-                work.grant(slab);
-                return self.granted(live, batch);
+                return self.give(pinning, live, want, slab);
             }
             self.not_granted(live, batch);
         }
@@ -168,7 +167,7 @@ impl<B: Batch> Pipeline<B> {
         let ticket = news.ticket();
         let copy = match self.take(pinning, live, want) {
             Taken::Slab(slab) => {
-                self.give(live, want, Some(slab));
+                self.give(pinning, live, want, slab);
                 return Served::Done;
             }
             Taken::WaitForCopy(copy) => Some(copy),
@@ -181,7 +180,9 @@ impl<B: Batch> Pipeline<B> {
             }
             // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
             (Missing::Unpinned, _) if news.ticket() == ticket => {
-                self.go_without(pinning, live, want);
+                self.warn_once();
+                pinning.device.inner.ring.count_missed();
+                self.go_without(pinning, live, want, None);
                 Served::Done
             }
             (Missing::Unpinned, _) => {
@@ -195,18 +196,34 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// The consumer is blocked on the batch, and nothing will bring a slab home: it goes without one.
-    fn go_without(&self, pinning: &Pinning, live: &Live, want: Want) {
-        let ring = &pinning.device.inner.ring;
-        ring.count_missed();
-        live.meter.unpinned.add(1);
-        if pinning.strict {
-            let error = ring.refusal(want.bytes);
-            if want.relocation {
-                return self.publish(live, want.batch, Err(error));
-            }
-            return self.fail(live, want.batch, Failed { row: 0, error });
+    /// Gives a batch the slab that the ring had for it.
+    fn give(&self, pinning: &Pinning, live: &Live, want: Want, slab: Slab) {
+        match slab.is_page_locked() {
+            true => self.place(live, want, Some(slab), false),
+            false => self.go_without(pinning, live, want, Some(slab)),
         }
+    }
+
+    /// The batch is not page-locked: the system did not lock the slab's pages; or there is none, the consumer is
+    /// blocked on the batch, and nothing will bring one home.
+    fn go_without(&self, pinning: &Pinning, live: &Live, want: Want, slab: Option<Slab>) {
+        live.meter.unpinned.add(1);
+        if !pinning.strict {
+            return self.place(live, want, slab, true);
+        }
+        let ring = &pinning.device.inner.ring;
+        let error = match slab {
+            Some(_) => ring.unlockable(want.bytes),
+            None => ring.refusal(want.bytes),
+        };
+        drop(slab);
+        match want.relocation {
+            true => self.publish(live, want.batch, Err(error)),
+            false => self.fail(live, want.batch, Failed { row: 0, error }),
+        }
+    }
+
+    fn warn_once(&self) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "a batch goes unpinned: the program holds all page-locked slabs of its epoch ({} batches ahead), and \
@@ -214,15 +231,14 @@ impl<B: Batch> Pipeline<B> {
                 self.options.prefetch
             );
         }
-        self.give(live, want, None);
     }
 
-    /// Gives a batch its slab; `None`: a pageable one.
-    fn give(&self, live: &Live, want: Want, slab: Option<Slab>) {
+    /// Puts a batch into its slab, or, where it has none, into a pageable one.
+    fn place(&self, live: &Live, want: Want, slab: Option<Slab>, unpinned: bool) {
         if want.relocation {
-            return self.relocate(live, want.batch, slab);
+            // From one pageable place to another, nothing is gained.
+            return self.relocate(live, want.batch, slab.filter(|_| !unpinned));
         }
-        let unpinned = slab.is_none();
         let slab = slab.or_else(|| {
             self.pageable
                 .take(want.bytes)
