@@ -193,8 +193,13 @@ impl Ring {
                 state.strays += usize::from(grow.is_none());
                 return Some(state.free.swap_remove(index));
             }
-            // Every free block is too small. One goes for the new one, so that a ring whose batches grow does not
-            // keep all the sizes that there ever were; more go while the budget needs it.
+            // Every free block is too small. What would not fit if all of them went costs none.
+            let idle_bytes: usize = state.free.iter().map(HostBlock::capacity).sum();
+            if (state.total_bytes - idle_bytes).saturating_add(size) > state.budget_bytes {
+                return None;
+            }
+            // One goes for the new one, so that a ring whose batches grow does not keep all the sizes that there ever
+            // were; more go while the budget needs it.
             let spare = state.free.len();
             if grow == Some(false)
                 && state.blocks - state.strays >= state.shares.max(1) + spare.min(1)
@@ -207,9 +212,6 @@ impl Ring {
                 if state.total_bytes + size <= state.budget_bytes {
                     break;
                 }
-            }
-            if state.total_bytes.saturating_add(size) > state.budget_bytes {
-                return None;
             }
             // Reserved: the block is made without the lock.
             state.total_bytes += size;
