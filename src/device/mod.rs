@@ -345,21 +345,29 @@ impl Helpers {
     /// Writes zeros to memory that the caller just allocated: its pages come into being on several cores at once.
     fn zero(&self, pointer: *mut u8, bytes: usize) {
         let address = pointer as usize;
-        let zero = |start: usize, bytes: usize| {
+        let zero = move |start: usize, bytes: usize| {
             // SAFETY: the caller allocated the range, and only this call knows of it; the parts do not overlap.
             unsafe { std::ptr::write_bytes((address + start) as *mut u8, 0, bytes) };
         };
-        match self.pool().filter(|_| bytes >= WORTH_SPLITTING) {
+        let is_large = bytes >= WORTH_SPLITTING;
+        match is_large.then(|| self.pool()).flatten() {
             None => zero(0, bytes),
             Some(pool) => {
                 let part = bytes
                     .div_ceil(pool.current_num_threads())
                     .next_multiple_of(crate::system::PAGE_BYTES);
-                pool.scope(|scope| {
-                    for start in (0..bytes).step_by(part) {
-                        scope.spawn(move |_| zero(start, part.min(bytes - start)));
-                    }
-                });
+                // Not `scope`: a thread of the program's own rayon pool would run other tasks of the program while it
+                // waits, in the middle of whatever called us and under its locks. It sleeps instead.
+                let (working, done) = crossbeam_channel::bounded::<()>(0);
+                for start in (0..bytes).step_by(part) {
+                    let working = working.clone();
+                    pool.spawn(move || {
+                        zero(start, part.min(bytes - start));
+                        drop(working);
+                    });
+                }
+                drop(working);
+                let _ = done.recv(); // nothing is ever sent: it ends when the last sender is gone
             }
         }
     }
