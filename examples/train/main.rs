@@ -1,6 +1,7 @@
 //! Trains a small network on JPEG files that pinfeed loads, and shows where the time went.
 //!
 //! `cargo run --release --example train` works as it stands: it draws its own data set.
+#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
 mod args;
 mod draw;
@@ -196,7 +197,13 @@ fn prepare_cpu() {
     // cores, a step of this small network then takes up to ten times as long as on one thread.
     if env::var_os("CANDLE_NUM_THREADS").is_none() {
         // SAFETY: this is the program's only thread so far, so none reads the environment now.
-        unsafe { env::set_var("CANDLE_NUM_THREADS", "1") };
+        #[expect(
+            unsafe_code,
+            reason = "candle takes the number from the environment only"
+        )]
+        unsafe {
+            env::set_var("CANDLE_NUM_THREADS", "1")
+        };
     }
     // A step frees what the next one allocates. glibc gives such blocks back to the kernel, and
     // takes them again page by page, unless it has seen a large one like this be freed before.

@@ -12,6 +12,9 @@ use crate::tensor::Storage;
 #[derive(Default)]
 pub(crate) struct Flights {
     list: Mutex<Vec<Flight>>,
+    /// Held while finished copies let go of their memory, so that it is never nowhere: who looks for copies in flight
+    /// and finds none finds the memory at home; who waited for a copy and reaped is rid of its hold.
+    landing: Mutex<()>,
     /// How many copies failed, and keep their memory for good.
     leaked: crate::meter::Sum,
 }
@@ -47,6 +50,7 @@ impl Flights {
 
     /// Lets go of what finished copies held.
     pub(crate) fn reap(&self) {
+        let _landing = self.landing.lock();
         let mut finished = Vec::new();
         let mut failed = Vec::new();
         {
@@ -60,7 +64,7 @@ impl Flights {
                 }
             }
         }
-        // Outside of the lock: this sends slabs home, which may wake others.
+        // Not under the list's lock: this sends slabs home, and may unlock pages, while others submit copies.
         for flight in finished {
             if let Some(timing) = flight.timing {
                 timing.settle();
@@ -71,12 +75,9 @@ impl Flights {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.list.lock().is_empty()
-    }
-
     /// The event of the copy that was submitted first, of those in flight.
     pub(crate) fn oldest(&self) -> Option<RawEvent> {
+        let _landing = self.landing.lock();
         self.list.lock().first().map(|flight| flight.done.clone())
     }
 

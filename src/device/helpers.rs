@@ -19,7 +19,7 @@ impl Helpers {
     /// Writes zeros to memory that the caller just allocated: its pages come into being on several cores at once.
     pub(super) fn zero(&self, pointer: *mut u8, bytes: usize) {
         let address = pointer as usize;
-        self.split(bytes, &|start, bytes| {
+        self.split(bytes, move |start, bytes| {
             // SAFETY: the caller allocated the range, and only this call knows of it; the parts do not overlap.
             unsafe { std::ptr::write_bytes((address + start) as *mut u8, 0, bytes) };
         });
@@ -29,7 +29,7 @@ impl Helpers {
     pub(crate) fn copy<T: Copy + Sync>(&self, from: &[T], to: &mut [T]) {
         assert_eq!(from.len(), to.len(), "source and target are of one length");
         let (source, target) = (from.as_ptr() as usize, to.as_mut_ptr() as usize);
-        self.split(size_of_val(from), &|start, bytes| {
+        self.split(size_of_val(from), move |start, bytes| {
             // SAFETY: both ranges are borrowed for this call, as long as each other, and the parts do not overlap.
             unsafe {
                 std::ptr::copy_nonoverlapping(
@@ -41,8 +41,12 @@ impl Helpers {
         });
     }
 
-    /// Calls `work` on parts of so many bytes (start, length), at once where there are enough of them.
-    fn split(&self, bytes: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+    /// Calls `work` on parts of so many bytes (start, length), at once where there are enough of them, and returns when
+    /// all of them are done.
+    ///
+    /// Not rayon's `scope`: a thread of the program's own rayon pool would run other tasks of the program while it
+    /// waits, in the middle of whatever called us and under its locks. It sleeps instead.
+    fn split(&self, bytes: usize, work: impl Fn(usize, usize) + Copy + Send + 'static) {
         let pool = if bytes < WORTH_SPLITTING {
             None
         } else {
@@ -54,11 +58,16 @@ impl Helpers {
         let part = bytes
             .div_ceil(pool.current_num_threads())
             .next_multiple_of(PAGE_BYTES);
-        pool.scope(|scope| {
-            for start in (0..bytes).step_by(part) {
-                scope.spawn(move |_| work(start, part.min(bytes - start)));
-            }
-        });
+        let (working, done) = crossbeam_channel::bounded::<()>(0);
+        for start in (0..bytes).step_by(part) {
+            let working = working.clone();
+            pool.spawn(move || {
+                work(start, part.min(bytes - start));
+                drop(working);
+            });
+        }
+        drop(working);
+        let _ = done.recv(); // nothing is ever sent: it ends when the last sender is gone
     }
 
     /// `None` where the system gives no threads: then the caller does the work.

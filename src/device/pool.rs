@@ -69,8 +69,8 @@ impl Pool {
 
     /// Takes a block of at least `bytes`, aligned to 256 bytes.
     ///
-    /// It waits only where the budget is used up by memory that the program has given back, and whose last kernels
-    /// have not run yet: then the program is as far ahead of the device as the budget lets it.
+    /// It waits only where the budget, or the device's memory, is used up by memory that the program has given back,
+    /// and whose last kernels have not run yet: then the program is as far ahead of the device as they let it.
     pub(super) fn take(&self, bytes: usize) -> Result<Memory> {
         let size = bytes
             .max(1)
@@ -93,13 +93,16 @@ impl Pool {
                             let mut state = self.state.lock();
                             state.total_bytes -= size;
                             state.lend(size, -1);
-                            // What is idle may be what is missing: give it to the driver, and try once more.
-                            let idle: Vec<Memory> = state.take_fired();
+                            // What is idle may be what is missing: give it to the driver, and try once more. Where
+                            // kernels still use it, wait for them, as a budget that is used up does.
+                            let idle = state.take_fired();
+                            let pending = state.pending();
                             drop(state);
-                            if idle.is_empty() {
-                                return Err(error);
+                            match pending {
+                                _ if !idle.is_empty() => self.free(idle),
+                                Some(event) => event.synchronize()?,
+                                None => return Err(error),
                             }
-                            self.free(idle);
                         }
                     }
                 }
@@ -146,10 +149,7 @@ impl Pool {
             held_blocks: state.held,
         };
         // What was given back and is still in use by kernels will be free without the program's doing.
-        let pending = state
-            .idle
-            .iter()
-            .find_map(|idle| idle.pending.last().cloned());
+        let pending = state.pending();
         drop(state);
         self.free(evicted);
         pending.map(Step::Wait).ok_or(error)
@@ -236,6 +236,13 @@ impl State {
         let memory = self.idle.swap_remove(index).memory;
         self.total_bytes -= memory.capacity;
         Some(memory)
+    }
+
+    /// An event behind which memory that was given back is free.
+    fn pending(&self) -> Option<RawEvent> {
+        self.idle
+            .iter()
+            .find_map(|idle| idle.pending.last().cloned())
     }
 
     fn take_fired(&mut self) -> Vec<Memory> {

@@ -136,8 +136,9 @@ impl Ring {
 
     /// Takes a slab of at least `bytes`, if the budget has room.
     ///
-    /// A free block that is large enough is used again; the smallest such. Otherwise a new one is made, exactly as
-    /// large as needed, and a free one that proved too small makes room for it.
+    /// A free block that is large enough is used again; the smallest such, and one that is not page-locked only where
+    /// there is no other. Otherwise a new one is made, exactly as large as needed, and a free one that proved too
+    /// small makes room for it.
     pub(crate) fn take(self: &Arc<Ring>, bytes: usize) -> Option<Slab> {
         let block = self.take_block(bytes, None)?;
         Some(Slab::new(block, Arc::clone(self), None))
@@ -183,14 +184,19 @@ impl Ring {
                 .iter()
                 .enumerate()
                 .filter(fits)
-                .min_by_key(|(_, block)| block.capacity());
+                .min_by_key(|(_, block)| (!block.is_pinned(), block.capacity()));
             if let Some((index, _)) = best {
                 self.counters.reused.add(1);
                 state.strays += usize::from(grow.is_none());
                 return Some(state.free.swap_remove(index));
             }
-            // Every free block is too small. One goes for the new one, so that a ring whose batches grow does not
-            // keep all the sizes that there ever were; more go while the budget needs it.
+            // Every free block is too small. What would not fit if all of them went costs none.
+            let idle_bytes: usize = state.free.iter().map(HostBlock::capacity).sum();
+            if (state.total_bytes - idle_bytes).saturating_add(size) > state.budget_bytes {
+                return None;
+            }
+            // One goes for the new one, so that a ring whose batches grow does not keep all the sizes that there ever
+            // were; more go while the budget needs it.
             let spare = state.free.len();
             if grow == Some(false)
                 && state.blocks - state.strays >= state.shares.max(1) + spare.min(1)
@@ -203,9 +209,6 @@ impl Ring {
                 if state.total_bytes + size <= state.budget_bytes {
                     break;
                 }
-            }
-            if state.total_bytes.saturating_add(size) > state.budget_bytes {
-                return None;
             }
             // Reserved: the block is made without the lock.
             state.total_bytes += size;
@@ -314,6 +317,18 @@ impl Ring {
             ),
         }
     }
+
+    /// The error of somebody who insists on page-locked memory where the system locks no more.
+    pub(crate) fn unlockable(&self, bytes: usize) -> Error {
+        let (pinned, ..) = self.bytes();
+        Error::Pinned {
+            bytes,
+            reason: format!(
+                "the system does not page-lock as much: {pinned} bytes are locked. Free memory, raise the limit of \
+                 locked memory, or lower prefetch or batch_size"
+            ),
+        }
+    }
 }
 
 impl State {
@@ -330,6 +345,7 @@ impl State {
 pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
     match ring.take(bytes) {
         Some(slab) if slab.is_page_locked() => Ok(slab),
-        _ => Err(ring.refusal(bytes)),
+        Some(_) => Err(ring.unlockable(bytes)),
+        None => Err(ring.refusal(bytes)),
     }
 }

@@ -55,6 +55,9 @@ pub(super) struct Slot<B> {
     pub(super) unpinned: bool,
 }
 
+/// What the board has no more use for. It is the user's, and is dropped without the lock.
+pub(super) type LeftOver<B> = (Option<Result<B>>, Option<Arc<dyn Work<B>>>, Option<Failed>);
+
 /// Something to do, with what it takes.
 pub(super) enum Job<B> {
     Rows {
@@ -159,15 +162,20 @@ impl Live {
 }
 
 impl<B> Slot<B> {
-    /// Of several failures, the first row's is reported.
-    pub(super) fn keep_first(&mut self, failure: Failed) {
-        if self
-            .failure
-            .as_ref()
-            .is_none_or(|kept| failure.row < kept.row)
-        {
-            self.failure = Some(failure);
+    /// Of several failures, the first row's is reported; gives back the other.
+    #[must_use = "it is the user's, and is dropped without the lock"]
+    pub(super) fn keep_first(&mut self, failure: Failed) -> Option<Failed> {
+        match &self.failure {
+            Some(kept) if kept.row <= failure.row => Some(failure),
+            _ => self.failure.replace(failure),
         }
+    }
+
+    /// Lets go of a hold on the batch's work, if the board has another. If not, the caller's may be the last: it is
+    /// given back.
+    #[must_use = "it is the user's, and is dropped without the lock"]
+    pub(super) fn let_go(&self, work: Arc<dyn Work<B>>) -> Option<Arc<dyn Work<B>>> {
+        self.work.is_none().then_some(work)
     }
 }
 
@@ -211,22 +219,29 @@ impl<B> State<B> {
         });
     }
 
-    /// The next batch, if it is ready.
-    pub(super) fn deliver(&mut self) -> Option<Result<B>> {
+    /// The next batch's slot, if it is ready.
+    pub(super) fn deliver(&mut self) -> Option<Slot<B>> {
         if !self.schedule.is_ready() {
             return None;
         }
         self.schedule.deliver();
-        self.slots.pop_front()?.outcome
+        self.slots.pop_front()
     }
 
-    /// Enters the batch or its error, and wakes the consumer.
-    pub(super) fn publish(&mut self, batch: u64, outcome: Result<B>) {
-        self.slot(batch).outcome = Some(outcome);
+    /// Enters the batch or its error, and wakes the consumer. What was entered first stays.
+    #[must_use = "it is the user's, and is dropped without the lock"]
+    pub(super) fn publish(&mut self, batch: u64, outcome: Result<B>) -> LeftOver<B> {
+        if self.schedule.is_done(batch) {
+            return (Some(outcome), None, None);
+        }
+        let slot = self.slot(batch);
+        let outcome = slot.outcome.replace(outcome);
+        let left_over = (outcome, slot.work.take(), slot.failure.take());
         self.schedule.done(batch);
         if batch == self.schedule.first() {
             self.live.ready.notify_one();
         }
+        left_over
     }
 
     /// Whether the batch is still open, and not delivered.

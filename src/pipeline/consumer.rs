@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Pipeline;
-use super::board::{Board, Live};
+use super::board::{Board, Live, Slot};
 use super::pin::Served;
 use crate::batch::Batch;
 use crate::device::Account;
@@ -11,7 +11,8 @@ use crate::error::Result;
 
 /// What the consumer finds when it asks for the next batch.
 enum Next<B> {
-    Ready(Result<B>),
+    /// Its slot. What it holds is the user's, and leaves it without the lock.
+    Ready(Slot<B>),
     NotYet,
     Over,
 }
@@ -32,11 +33,11 @@ impl<B: Batch> Pipeline<B> {
     /// Forgets an epoch. Nobody waits: a worker that is at it finds out when it reports.
     pub(crate) fn end(&self, live: &Live) {
         let state = self.board.lock().leave(live);
-        drop(state); // without the lock: it holds what the user made
         if let Some(account) = &live.account {
             account.close();
         }
         self.tell_pin_thread();
+        drop(state); // last, and without the lock: it holds what the user made
     }
 
     /// The next batch of the epoch, in order; blocks until it is there. `None`: the epoch is over.
@@ -53,8 +54,9 @@ impl<B: Batch> Pipeline<B> {
 
     /// The next batch of the epoch, if it is ready.
     pub(crate) fn try_next(&self, live: &Live) -> Option<Result<B>> {
-        match self.poll(&mut self.board.lock(), live) {
-            Next::Ready(outcome) => Some(outcome),
+        let next = self.poll(&mut self.board.lock(), live);
+        match next {
+            Next::Ready(slot) => slot.outcome,
             Next::NotYet | Next::Over => None,
         }
     }
@@ -75,9 +77,9 @@ impl<B: Batch> Pipeline<B> {
             return Next::Over;
         }
         match state.deliver() {
-            Some(outcome) => {
+            Some(slot) => {
                 self.wake(board);
-                Next::Ready(outcome)
+                Next::Ready(slot)
             }
             None => Next::NotYet,
         }
@@ -87,7 +89,10 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.board.lock();
         loop {
             match self.poll(&mut board, live) {
-                Next::Ready(outcome) => return Some(outcome),
+                Next::Ready(slot) => {
+                    drop(board);
+                    return slot.outcome;
+                }
                 Next::Over => return None,
                 Next::NotYet => {}
             }
@@ -107,7 +112,10 @@ impl<B: Batch> Pipeline<B> {
             let (job, want) = {
                 let mut board = self.board.lock();
                 match self.poll(&mut board, live) {
-                    Next::Ready(outcome) => return Some(outcome),
+                    Next::Ready(slot) => {
+                        drop(board);
+                        return slot.outcome;
+                    }
                     Next::Over => return None,
                     Next::NotYet => {}
                 }
@@ -118,7 +126,9 @@ impl<B: Batch> Pipeline<B> {
             match (job, want, &self.options.pinning) {
                 (Some(job), ..) => self.perform(job),
                 (None, Some(want), Some(pinning)) => {
-                    if let Served::WaitForCopy(event) = self.serve(pinning, live, want) {
+                    let serve = || self.serve(pinning, live, want);
+                    if let Some(Served::WaitForCopy(event)) = self.guarded(live, want.batch, serve)
+                    {
                         // A failed copy counts as ended: the next round finds nothing in flight.
                         drop(event.synchronize());
                     }

@@ -14,6 +14,15 @@ use crate::error::panic_message;
 use crate::sync::Ordering;
 use crate::trace::span;
 
+/// What the ring gives.
+enum Taken {
+    Slab(Slab),
+    /// Nothing now; a copy was in flight.
+    WaitForCopy(RawEvent),
+    /// Nothing now, and no copy was in flight.
+    Nothing,
+}
+
 /// What became of a want.
 pub(super) enum Served {
     /// The batch has its slab, or goes without.
@@ -60,13 +69,10 @@ impl<B: Batch> Pipeline<B> {
         };
         // Behind an earlier batch that waits, it waits its turn.
         if let Some(want) = want {
-            match self.take(pinning, live, want) {
-                Some(slab) => {
-                    work.grant(slab);
-                    return self.granted(live, batch);
-                }
-                None => self.not_granted(live, batch),
+            if let Taken::Slab(slab) = self.take(pinning, live, want) {
+                return self.give(pinning, live, want, slab);
             }
+            self.not_granted(live, batch);
         }
         pinning.device.inner.ring.news().notify();
     }
@@ -89,17 +95,24 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Takes a slab from the device's ring, once finished copies have brought theirs home.
-    fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Option<Slab> {
+    fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Taken {
         let start = Instant::now();
         let device = &pinning.device.inner;
         device.settle();
-        let account = live.account.as_ref()?;
-        let slab =
+        // Before the ring: what copies held that are not in flight any more is then at home.
+        let copy = device.flights.oldest();
+        let slab = live.account.as_ref().and_then(|account| {
+            let grow = copy.is_none();
             device
                 .ring
-                .take_for(account, want.bytes, want.reserve, device.flights.is_empty());
+                .take_for(account, want.bytes, want.reserve, grow)
+        });
         live.meter.pinning_ns.add_since(start);
-        slab.map(|slab| slab.for_epoch(live.meter.clone()))
+        match (slab, copy) {
+            (Some(slab), _) => Taken::Slab(slab.for_epoch(live.meter.clone())),
+            (None, Some(copy)) => Taken::WaitForCopy(copy),
+            (None, None) => Taken::Nothing,
+        }
     }
 
     /// The pin thread's life.
@@ -118,10 +131,11 @@ impl<B: Batch> Pipeline<B> {
             let mut copy = None;
             let mut progress = false;
             for (live, want) in wants {
-                match self.serve(pinning, &live, want) {
-                    Served::Done => progress = true,
-                    Served::WaitForCopy(event) => copy = copy.or(Some(event)),
-                    Served::Sleep => {}
+                let serve = || self.serve(pinning, &live, want);
+                match self.guarded(&live, want.batch, serve) {
+                    Some(Served::Done) | None => progress = true,
+                    Some(Served::WaitForCopy(event)) => copy = copy.or(Some(event)),
+                    Some(Served::Sleep) => {}
                 }
             }
             match copy {
@@ -150,18 +164,30 @@ impl<B: Batch> Pipeline<B> {
         if !current {
             return Served::Done;
         }
-        if let Some(slab) = self.take(pinning, live, want) {
-            self.give(live, want, Some(slab));
-            return Served::Done;
-        }
-        let copy = pinning.device.inner.flights.oldest();
+        let news = pinning.device.inner.ring.news();
+        let ticket = news.ticket();
+        let copy = match self.take(pinning, live, want) {
+            Taken::Slab(slab) => {
+                self.give(pinning, live, want, slab);
+                return Served::Done;
+            }
+            Taken::WaitForCopy(copy) => Some(copy),
+            Taken::Nothing => None,
+        };
         match (missing(copy.is_some(), want.blocked), copy) {
             (Missing::WaitForCopy, Some(event)) => {
                 self.not_granted(live, want.batch);
                 Served::WaitForCopy(event)
             }
+            // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
+            (Missing::Unpinned, _) if news.ticket() == ticket => {
+                self.warn_once();
+                pinning.device.inner.ring.count_missed();
+                self.go_without(pinning, live, want, None);
+                Served::Done
+            }
             (Missing::Unpinned, _) => {
-                self.go_without(pinning, live, want);
+                self.not_granted(live, want.batch);
                 Served::Done
             }
             _ => {
@@ -171,18 +197,34 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// The consumer is blocked on the batch, and nothing will bring a slab home: it goes without one.
-    fn go_without(&self, pinning: &Pinning, live: &Live, want: Want) {
-        let ring = &pinning.device.inner.ring;
-        ring.count_missed();
-        live.meter.unpinned.add(1);
-        if pinning.strict {
-            let error = ring.refusal(want.bytes);
-            if want.relocation {
-                return self.publish(live, want.batch, Err(error));
-            }
-            return self.fail(live, want.batch, Failed { row: 0, error });
+    /// Gives a batch the slab that the ring had for it.
+    fn give(&self, pinning: &Pinning, live: &Live, want: Want, slab: Slab) {
+        match slab.is_page_locked() {
+            true => self.place(live, want, Some(slab), false),
+            false => self.go_without(pinning, live, want, Some(slab)),
         }
+    }
+
+    /// The batch is not page-locked: the system did not lock the slab's pages; or there is none, the consumer is
+    /// blocked on the batch, and nothing will bring one home.
+    fn go_without(&self, pinning: &Pinning, live: &Live, want: Want, slab: Option<Slab>) {
+        live.meter.unpinned.add(1);
+        if !pinning.strict {
+            return self.place(live, want, slab, true);
+        }
+        let ring = &pinning.device.inner.ring;
+        let error = match slab {
+            Some(_) => ring.unlockable(want.bytes),
+            None => ring.refusal(want.bytes),
+        };
+        drop(slab);
+        match want.relocation {
+            true => self.publish(live, want.batch, Err(error)),
+            false => self.fail(live, want.batch, Failed { row: 0, error }),
+        }
+    }
+
+    fn warn_once(&self) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "a batch goes unpinned: the program holds all page-locked slabs of its epoch ({} batches ahead), and \
@@ -190,15 +232,14 @@ impl<B: Batch> Pipeline<B> {
                 self.options.prefetch
             );
         }
-        self.give(live, want, None);
     }
 
-    /// Gives a batch its slab; `None`: a pageable one.
-    fn give(&self, live: &Live, want: Want, slab: Option<Slab>) {
+    /// Puts a batch into its slab, or, where it has none, into a pageable one.
+    fn place(&self, live: &Live, want: Want, slab: Option<Slab>, unpinned: bool) {
         if want.relocation {
-            return self.relocate(live, want.batch, slab);
+            // From one pageable place to another, nothing is gained.
+            return self.relocate(live, want.batch, slab.filter(|_| !unpinned));
         }
-        let unpinned = slab.is_none();
         let slab = slab.or_else(|| {
             self.pageable
                 .take(want.bytes)

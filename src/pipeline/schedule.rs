@@ -283,6 +283,10 @@ impl Schedule {
     /// Who asked the batch what it needs is done with it; says whether it is to make the batch at once.
     pub(crate) fn planned(&mut self, batch: u64) -> bool {
         let entry = self.entry(batch);
+        // If it failed meanwhile, for want of a slab, somebody else delivers its error, or has done so.
+        if entry.stage != Stage::Planning {
+            return false;
+        }
         entry.stage = Stage::Loading;
         let ready = entry.can_finish();
         if ready {
@@ -304,6 +308,11 @@ impl Schedule {
     /// The batch, or its error, can be delivered.
     pub(crate) fn done(&mut self, batch: u64) {
         self.entry(batch).stage = Stage::Done;
+    }
+
+    /// Whether the batch, or its error, waits for the consumer.
+    pub(crate) fn is_done(&mut self, batch: u64) -> bool {
+        self.entry(batch).stage == Stage::Done
     }
 
     /// Whether the consumer can have the first batch.

@@ -40,13 +40,12 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Does a job. Panics of the user's code are caught where it is called; what is caught here (a sample whose `drop`
-    /// panics, say) must not end the thread either, or its batch would never come.
+    /// Does a job.
     pub(super) fn perform(&self, job: Job<B>) {
         let (live, batch) = match &job {
             Job::Rows { live, batch, .. } | Job::Finish { live, batch } => (live.clone(), *batch),
         };
-        let done = std::panic::catch_unwind(AssertUnwindSafe(|| match job {
+        self.guarded(&live, batch, || match job {
             Job::Rows {
                 live,
                 batch,
@@ -54,13 +53,23 @@ impl<B: Batch> Pipeline<B> {
                 work,
             } => self.load(&live, batch, rows, work),
             Job::Finish { live, batch } => self.finish(&live, batch),
-        }));
-        if let Err(payload) = done {
-            self.publish(
-                &live,
-                batch,
-                Err(live.collate_panicked(batch, panic_message(payload))),
-            );
+        });
+    }
+
+    /// Works on a batch. Panics of the user's code are caught where it is called; what is caught here (a sample whose
+    /// `drop` panics, say) must not end the thread either, or the batch, and those after it, would never come.
+    pub(super) fn guarded<R>(&self, live: &Live, batch: u64, f: impl FnOnce() -> R) -> Option<R> {
+        match std::panic::catch_unwind(AssertUnwindSafe(f)) {
+            Ok(result) => Some(result),
+            Err(payload) => {
+                let error = live.collate_panicked(batch, panic_message(payload));
+                // What this drops may panic in its turn.
+                let publish = AssertUnwindSafe(|| self.publish(live, batch, Err(error)));
+                if let Err(payload) = std::panic::catch_unwind(publish) {
+                    drop(panic_message(payload));
+                }
+                None
+            }
         }
     }
 
@@ -71,22 +80,23 @@ impl<B: Batch> Pipeline<B> {
             .load(rows, &|bytes| self.ask(live, batch, &*work, bytes))
             .err();
         let elapsed_ns = start.elapsed().as_nanos() as u64;
-        let next = {
+        let failed = failure.is_some();
+        let (next, left_over) = {
             let mut board = self.board.lock();
-            // Before it is reported: who finishes the batch must be its only holder. The board holds another.
-            drop(work);
-            let Some(state) = board.epoch(live) else {
+            let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
+                drop(board); // `work` may be the last hold on the user's samples
                 return;
             };
-            if !state.holds(batch) {
-                return;
-            }
-            let failed = failure.is_some();
-            if let Some(failure) = failure {
-                state.slot(batch).keep_first(failure);
-            }
-            state.schedule.loaded(batch, count, elapsed_ns, failed)
+            let slot = state.slot(batch);
+            // Before it is reported: who finishes the batch must be its only holder.
+            let left_over = (
+                slot.let_go(work),
+                failure.and_then(|failure| slot.keep_first(failure)),
+            );
+            let next = state.schedule.loaded(batch, count, elapsed_ns, failed);
+            (next, left_over)
         };
+        drop(left_over);
         match next {
             Loaded::Wait => {}
             Loaded::Plan => self.plan(live, batch),
@@ -104,13 +114,16 @@ impl<B: Batch> Pipeline<B> {
         match work.plan() {
             Ok(bytes) => {
                 self.ask(live, batch, &*work, bytes);
-                let finish = {
+                let (finish, left_over) = {
                     let mut board = self.board.lock();
-                    drop(work);
-                    board
-                        .epoch(live)
-                        .is_some_and(|state| state.holds(batch) && state.schedule.planned(batch))
+                    let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
+                        drop(board);
+                        return;
+                    };
+                    let left_over = state.slot(batch).let_go(work);
+                    (state.schedule.planned(batch), left_over)
                 };
+                drop(left_over);
                 if finish {
                     self.finish(live, batch);
                 }
@@ -152,14 +165,16 @@ impl<B: Batch> Pipeline<B> {
 
     /// Enters a failure; the last who works on the batch delivers it.
     pub(super) fn fail(&self, live: &Live, batch: u64, failure: Failed) {
-        let last = {
+        let (last, left_over) = {
             let mut board = self.board.lock();
             let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
+                drop(board);
                 return;
             };
-            state.slot(batch).keep_first(failure);
-            state.schedule.failed(batch)
+            let left_over = state.slot(batch).keep_first(failure);
+            (state.schedule.failed(batch), left_over)
         };
+        drop(left_over);
         if last {
             self.give_up(live, batch);
         }
@@ -167,10 +182,8 @@ impl<B: Batch> Pipeline<B> {
 
     /// Delivers the error of a batch that nobody works on any more.
     fn give_up(&self, live: &Live, batch: u64) {
-        let held = self.with_slot(live, batch, |slot| (slot.failure.take(), slot.work.take()));
-        let Some((failure, work)) = held else { return };
-        drop(work); // without the lock: samples are the user's
-        if let Some(failure) = failure {
+        let failure = self.with_slot(live, batch, |slot| slot.failure.take());
+        if let Some(Some(failure)) = failure {
             self.publish(live, batch, Err(failure.error));
         }
     }
@@ -180,8 +193,10 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.board.lock();
         match board.epoch(live).filter(|state| state.holds(batch)) {
             Some(state) => {
-                state.publish(batch, outcome);
+                let left_over = state.publish(batch, outcome);
                 self.wake(&board);
+                drop(board);
+                drop(left_over);
             }
             None => {
                 drop(board);
