@@ -61,6 +61,13 @@ pub(crate) struct Pinning {
     pub(crate) max_batch_bytes: Option<usize>,
 }
 
+impl Pinning {
+    /// How large a slab a batch of so many bytes gets.
+    fn slab_bytes(&self, bytes: usize) -> usize {
+        bytes.max(self.max_batch_bytes.unwrap_or(0))
+    }
+}
+
 impl Options {
     /// How many slabs an epoch needs: for the open batches, the one that the consumer has, one that is being copied,
     /// and `depth` that are on their way to the device.
