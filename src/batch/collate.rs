@@ -284,10 +284,10 @@ where
     type Batch = B;
     type Table = FnTable<S, F>;
 
-    fn open(&self, rows: usize) -> FnTable<S, F> {
+    fn open(&self, _: usize) -> FnTable<S, F> {
         FnTable {
             shared: Arc::clone(&self.shared),
-            samples: Mutex::new(Vec::with_capacity(rows)),
+            samples: Mutex::default(),
             slab: Mutex::new(None),
         }
     }

@@ -56,18 +56,23 @@ pub(crate) struct Account {
     out: AtomicUsize,
 }
 
+/// No account has more: so the sum of all accounts' limits is a number.
+const LARGEST_SHARE: usize = usize::MAX >> 16;
+
 impl Account {
     /// Opens an account; while it is open, the ring may have as many blocks more.
     pub(crate) fn open(ring: &Arc<Ring>, limit: usize) -> Arc<Account> {
-        ring.state.lock().shares += limit;
-        Arc::new(Account {
+        let account = Arc::new(Account {
             ring: Arc::clone(ring),
-            limit: AtomicUsize::new(limit),
+            limit: AtomicUsize::new(0),
             out: AtomicUsize::new(0),
-        })
+        });
+        account.set_limit(limit);
+        account
     }
 
     pub(crate) fn set_limit(&self, limit: usize) {
+        let limit = limit.min(LARGEST_SHARE);
         let mut state = self.ring.state.lock();
         state.shares -= self.limit.swap(limit, Ordering::Relaxed);
         state.shares += limit;

@@ -66,13 +66,13 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
     pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
         if let Some(account) = &self.live.account {
-            account.set_limit(self.loader.pipeline().options.prefetch + depth + 2);
+            account.set_limit(self.loader.pipeline().options.slabs(depth));
         }
         DeviceEpoch {
             epoch: self,
             device: device.clone(),
             depth,
-            ahead: VecDeque::with_capacity(depth),
+            ahead: VecDeque::new(),
         }
     }
 

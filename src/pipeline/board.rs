@@ -119,6 +119,14 @@ impl<B> Board<B> {
         Some(self.epochs.swap_remove(index))
     }
 
+    /// The accounts of all live epochs.
+    pub(super) fn accounts(&self) -> Vec<Arc<Account>> {
+        let accounts = self.epochs.iter();
+        accounts
+            .filter_map(|state| state.live.account.clone())
+            .collect()
+    }
+
     /// The epoch, unless its consumer dropped it.
     pub(super) fn epoch(&mut self, live: &Live) -> Option<&mut State<B>> {
         self.epochs

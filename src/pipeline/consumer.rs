@@ -20,8 +20,7 @@ enum Next<B> {
 impl<B: Batch> Pipeline<B> {
     /// Enters an epoch, and lets workers begin. `depth`: how many batches may be on their way to the device.
     pub(crate) fn begin(&self, epoch: u64, depth: usize) -> Live {
-        // The open batches, the one that the consumer has, one that is being copied, and those on their way.
-        let limit = self.options.prefetch + depth + 2;
+        let limit = self.options.slabs(depth);
         let pinning = self.options.pinning.as_ref();
         let account = pinning.map(|pinning| Account::open(&pinning.device.inner.ring, limit));
         let mut board = self.board.lock();

@@ -61,13 +61,28 @@ pub(crate) struct Pinning {
     pub(crate) max_batch_bytes: Option<usize>,
 }
 
+impl Pinning {
+    /// How large a slab a batch of so many bytes gets.
+    fn slab_bytes(&self, bytes: usize) -> usize {
+        bytes.max(self.max_batch_bytes.unwrap_or(0))
+    }
+}
+
+impl Options {
+    /// How many slabs an epoch needs: for the open batches, the one that the consumer has, one that is being copied,
+    /// and `depth` that are on their way to the device.
+    pub(crate) fn slabs(&self, depth: usize) -> usize {
+        self.prefetch.saturating_add(depth).saturating_add(2)
+    }
+}
+
 impl<B> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
         Pipeline {
             board: Mutex::new(Board::new()),
             work: Condvar::new(),
             recipe,
-            pageable: Ring::pageable(options.prefetch + 2),
+            pageable: Ring::pageable(options.slabs(0)),
             warned: AtomicBool::new(false),
             options,
         }

@@ -53,7 +53,7 @@ impl<B: Batch> Pipeline<B> {
             }
             return;
         };
-        let bytes = bytes.max(pinning.max_batch_bytes.unwrap_or(0));
+        let bytes = pinning.slab_bytes(bytes);
         let want = {
             let mut board = self.board.lock();
             let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
@@ -79,6 +79,10 @@ impl<B: Batch> Pipeline<B> {
 
     /// A finished batch has tensors that are not page-locked: the pin thread copies them.
     pub(super) fn ask_relocation(&self, live: &Live, batch: u64, made: B, bytes: usize) {
+        let Some(pinning) = &self.options.pinning else {
+            return self.publish(live, batch, Ok(made));
+        };
+        let bytes = pinning.slab_bytes(bytes);
         let mut board = self.board.lock();
         let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
             drop(board);
@@ -89,9 +93,7 @@ impl<B: Batch> Pipeline<B> {
         slot.outcome = Some(Ok(made));
         slot.wanted = Some(Instant::now());
         drop(board);
-        if let Some(pinning) = &self.options.pinning {
-            pinning.device.inner.ring.news().notify();
-        }
+        pinning.device.inner.ring.news().notify();
     }
 
     /// Takes a slab from the device's ring, once finished copies have brought theirs home.

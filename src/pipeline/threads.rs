@@ -77,7 +77,13 @@ impl<B: Batch> Drop for Threads<B> {
 impl<B: Batch> Pipeline<B> {
     /// Ends the threads: workers after the run that they are at.
     fn close(&self) {
-        self.board.lock().closed = true;
+        let forgotten = {
+            let mut board = self.board.lock();
+            board.closed = true;
+            board.accounts()
+        };
+        // Epochs that were not forgotten are gone, and closed theirs.
+        forgotten.iter().for_each(|account| account.close());
         self.work.notify_all();
         self.tell_pin_thread();
     }
