@@ -7,8 +7,8 @@ use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 
 /// Gives a `collate_fn` tensors that lie in the batch's slab: with `pin_memory` they are page-locked from the start.
 ///
-/// The slab is as large as the largest batch so far needed. What does not fit (the first batch, or a larger one) lies
-/// in pageable memory, and the pin thread copies it.
+/// The slab is as large as recent batches needed. What does not fit (the first batch, or a larger one) lies in pageable
+/// memory, and the pin thread copies it.
 #[derive(Debug)]
 pub struct Arena {
     slab: Option<Arc<Slab>>,

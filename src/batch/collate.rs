@@ -134,6 +134,12 @@ impl<S: Sample> StackTable<S> {
     ) -> Result<bool, CollateError> {
         let mut layout = Layout::new(self.rows);
         let plan = S::plan(samples, &mut layout)?;
+        // `plan` may be the user's, and has the layout by `&mut`: that of a smaller batch would be too small for the rows.
+        assert_eq!(
+            layout.rows(),
+            self.rows,
+            "Sample::plan must not replace the layout that it is given"
+        );
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }
 
@@ -257,8 +263,8 @@ impl<F, B> fmt::Debug for CollateFn<F, B> {
 
 struct Shared<F> {
     f: F,
-    /// What the largest batch so far needed of its arena.
-    largest_bytes: AtomicUsize,
+    /// What a batch is likely to need of its arena.
+    hint_bytes: AtomicUsize,
 }
 
 impl<F, B> CollateFn<F, B> {
@@ -266,7 +272,7 @@ impl<F, B> CollateFn<F, B> {
         CollateFn {
             shared: Arc::new(Shared {
                 f,
-                largest_bytes: AtomicUsize::new(0),
+                hint_bytes: AtomicUsize::new(0),
             }),
             batch: std::marker::PhantomData,
         }
@@ -326,7 +332,7 @@ where
     fn loaded(&self) -> Result<Request, Failure> {
         // Relaxed: it is a hint; what does not fit is copied.
         Ok(Request::Slab {
-            bytes: self.shared.largest_bytes.load(Ordering::Relaxed),
+            bytes: self.shared.hint_bytes.load(Ordering::Relaxed),
         })
     }
 
@@ -340,9 +346,10 @@ where
         let samples = samples.into_iter().map(|(_, sample)| sample).collect();
         let mut arena = Arena::new(self.slab.get_mut().take());
         let batch = (self.shared.f)(samples, &mut arena).map_err(Failure::Function)?;
-        self.shared
-            .largest_bytes
-            .fetch_max(arena.wanted_bytes(), Ordering::Relaxed);
+        // The hint follows larger batches at once, and smaller ones slowly: one outlier is forgotten after some batches.
+        let hint = self.shared.hint_bytes.load(Ordering::Relaxed);
+        let hint = arena.wanted_bytes().max(hint - hint / 8);
+        self.shared.hint_bytes.store(hint, Ordering::Relaxed);
         Ok(batch)
     }
 }

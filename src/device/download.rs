@@ -147,8 +147,11 @@ impl<T: Element> DeviceTensor<T> {
         let done = match driver.record(stream, false) {
             Ok(done) => done,
             Err(error) => {
-                device.flights.leak(host);
-                self.uses().block().leak();
+                // The tensor lives on, so the copy must not: without an event, only waiting tells that it ended.
+                if driver.synchronize(stream).is_err() {
+                    device.flights.leak(host);
+                    self.uses().block().leak();
+                }
                 return Err(copied.err().unwrap_or(error));
             }
         };

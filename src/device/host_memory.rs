@@ -123,8 +123,11 @@ impl Drop for HostBlock {
             Origin::Pageable => {}
             Origin::Registered(driver) => {
                 // SAFETY: it was registered as a whole; whoever drops a block made sure that nothing is in flight
-                // (*no access while in flight*). If the driver is gone, so is the registration.
-                let _ = unsafe { driver.unlock_pages(base, self.capacity) };
+                // (*no access while in flight*).
+                if unsafe { driver.unlock_pages(base, self.capacity) }.is_err() {
+                    // Memory that may still be registered must not serve anybody else: it is leaked.
+                    return;
+                }
             }
             Origin::Driver(driver) => {
                 // SAFETY: it came from this driver, and nothing uses it any more.

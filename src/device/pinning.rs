@@ -1,5 +1,6 @@
 //! Page-locked tensors: copies in the ring, and memory of the user's that is registered.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use super::Device;
@@ -14,8 +15,8 @@ struct Registered {
     base: NonNull<u8>,
     bytes: usize,
     driver: Driver,
-    /// Who owns the memory.
-    _owner: Arc<dyn Storage>,
+    /// Who owns the memory; taken when it is unlocked.
+    owner: ManuallyDrop<Arc<dyn Storage>>,
 }
 
 // SAFETY: it hands out nothing; the memory is the owner's, who is `Send + Sync`.
@@ -33,8 +34,11 @@ impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: the range was registered in `Tensor::register`. Copies in flight hold an `Arc` of this storage, so
         // none is left (*no access while in flight*).
-        if let Err(error) = unsafe { self.driver.unlock_pages(self.base.as_ptr(), self.bytes) } {
-            log::warn!("memory stays page-locked: {error}");
+        match unsafe { self.driver.unlock_pages(self.base.as_ptr(), self.bytes) } {
+            // SAFETY: it is dropped once, here, and not used again.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.owner) },
+            // Memory that may still be registered must not serve anybody else: it is leaked.
+            Err(error) => log::warn!("memory stays page-locked, and allocated: {error}"),
         }
     }
 }
@@ -93,7 +97,7 @@ impl<T: Element> Tensor<T> {
             base: base.cast(),
             bytes,
             driver: driver.clone(),
-            _owner: Arc::clone(self.storage()),
+            owner: ManuallyDrop::new(Arc::clone(self.storage())),
         };
         // SAFETY: the same elements; nothing shared the old storage, and `Registered` keeps it alive.
         Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(storage)) })

@@ -38,8 +38,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] if the device failed, also in earlier work.
+    /// [`Error::WrongThread`] if it is another thread's default stream, [`Error::Device`] if the device failed, also in
+    /// earlier work.
     pub fn synchronize(&self) -> Result<()> {
+        self.check_thread()?;
         self.0.device.driver.synchronize(&self.0.raw)
     }
 
@@ -47,9 +49,11 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongDevice`] if the streams are of different devices, [`Error::Device`] if the device failed.
+    /// [`Error::WrongDevice`] if the streams are of different devices, [`Error::WrongThread`] if one is another thread's
+    /// default stream, [`Error::Device`] if the device failed.
     pub fn wait_for(&self, other: &Stream) -> Result<()> {
-        self.check(&other.0.device, "the stream that is waited for")?;
+        self.check_thread()?;
+        other.check(&self.0.device, "the stream that is waited for")?;
         let driver = &self.0.device.driver;
         driver.stream_wait(&self.0.raw, &driver.record(&other.0.raw, false)?)
     }
@@ -59,12 +63,14 @@ impl Stream {
     /// # Synchronization
     ///
     /// It returns at once; the stream's later work waits for the function. On CUDA the function must not call CUDA,
-    /// nor anything of this crate that does, and must not wait for another stream. A panic in it is logged.
+    /// nor anything of this crate that does, and on no device may it wait for a stream or drop the last holder of the
+    /// device. A panic in it is logged.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] if the device failed.
+    /// [`Error::WrongThread`] if it is another thread's default stream, [`Error::Device`] if the device failed.
     pub fn host_fn(&self, f: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.check_thread()?;
         self.0.device.driver.host_fn(&self.0.raw, Box::new(f))
     }
 
@@ -77,6 +83,11 @@ impl Stream {
                 expected: device.driver.name(),
             });
         }
+        self.check_thread()
+    }
+
+    /// A per-thread default stream names another stream on another thread.
+    fn check_thread(&self) -> Result<()> {
         if self.0.raw.on_its_thread() {
             Ok(())
         } else {

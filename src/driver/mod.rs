@@ -133,6 +133,15 @@ impl Driver {
         }
     }
 
+    /// Blocks until all work of the context is done, on whatever stream.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn synchronize_context(&self) -> Result<()> {
+        match self {
+            Driver::Cpu(_) => Ok(()),
+            Driver::Cuda(driver) => driver.synchronize_context(),
+        }
+    }
+
     /// Enqueues a host function. On CUDA it must not call CUDA.
     pub(crate) fn host_fn(&self, stream: &RawStream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
         match (self, stream) {

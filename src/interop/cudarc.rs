@@ -25,11 +25,14 @@ pub fn device(context: &Arc<CudaContext>) -> Result<Device> {
 ///
 /// [`Error::WrongDevice`] if the stream is not of the device's context.
 pub fn stream(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
-    let theirs = Driver::Cuda(cuda::Cuda::from_context(Arc::clone(stream.context()))?);
-    if !device.inner.driver.same_device(&theirs) {
+    let ours = match &device.inner.driver {
+        Driver::Cuda(driver) => driver.is_on(stream.context()),
+        Driver::Cpu(_) => false,
+    };
+    if !ours {
         return Err(Error::WrongDevice {
             what: "the stream",
-            found: theirs.name(),
+            found: format!("another context (of cuda:{})", stream.context().ordinal()),
             expected: device.name(),
         });
     }
@@ -45,6 +48,9 @@ pub fn stream(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
 ///
 /// The copy waits, on the device, for all work of the slice's own stream so far, and that stream's later work waits for
 /// the copy: the slice may be written or dropped at once. With `non_blocking` the call returns at once.
+///
+/// A slice on a per-thread default stream does not say which thread's: then the call waits for the whole context, and
+/// for the copy, whatever `non_blocking` says.
 ///
 /// # Errors
 ///
@@ -64,13 +70,17 @@ pub fn to_host<T: Element, S: DevicePtr<T>>(
     }
     let owner = slice.stream();
     let ours = stream(device, owner)?;
+    let of_some_thread = owner.cu_stream() as usize == cuda::PER_THREAD;
+    if of_some_thread {
+        device.inner.driver.synchronize_context()?;
+    }
     let (address, guard) = slice.device_ptr(owner);
     // SAFETY: cudarc's slice is that long and alive; its stream's later work, its release among it, waits for the
     // copy by the call below.
     let download = unsafe { device.download_raw(address, shape, &ours, true) }?;
     download.hold(&ours)?;
     drop(guard); // cudarc notes the read, where it tracks slices, behind the copy
-    if !non_blocking {
+    if !non_blocking || of_some_thread {
         download.synchronize()?;
     }
     Ok(download)

@@ -11,7 +11,7 @@ use crate::sync::Arc;
 pub(crate) const ALIGNMENT: usize = 256;
 
 /// The plan of one batch: its fields, one behind the other in a single slab, each at a 256-byte boundary.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Layout {
     rows: usize,
     name: &'static str,
@@ -46,7 +46,9 @@ impl Layout {
     pub(crate) fn new(rows: usize) -> Layout {
         Layout {
             rows,
-            ..Layout::default()
+            name: "",
+            fields: Vec::new(),
+            size_bytes: 0,
         }
     }
 
@@ -138,7 +140,11 @@ impl<'a> Row<'a> {
     /// `base` must be the start of at least `layout.size_bytes()` initialized bytes, aligned to [`ALIGNMENT`], that
     /// stay valid for `'a`; for `'a`, nobody else may touch the bytes of row `row`.
     pub(crate) unsafe fn new(layout: &'a Layout, base: NonNull<u8>, row: usize) -> Row<'a> {
-        debug_assert!(row < layout.rows);
+        assert!(
+            row < layout.rows,
+            "row {row} of a layout for {} rows",
+            layout.rows
+        );
         Row {
             layout,
             base,
@@ -169,7 +175,7 @@ impl<'a> Row<'a> {
 
     /// Takes a tensor as the row: its elements must have the field's row shape.
     ///
-    /// The elements are copied, or, where the batch is gathered by the device straight from where they lie, noted.
+    /// Prefer it to [`write`](Row::write) where there is a tensor: its shape is checked as well.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
 
-pub(crate) use objects::{Event, Stream};
+pub(crate) use objects::{Event, PER_THREAD, Stream};
 
 use super::{Copy, DeviceInfo, fault};
 use crate::error::{Error, Result};
@@ -96,6 +96,18 @@ impl Cuda {
             events: Default::default(),
             probe,
         }))
+    }
+
+    /// Whether the context is this device's.
+    pub(crate) fn is_on(&self, context: &CudaContext) -> bool {
+        self.handle() == context.cu_ctx()
+    }
+
+    /// Blocks until all work of the context is done.
+    pub(super) fn synchronize_context(&self) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the context is current.
+        self.check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
     fn handle(&self) -> sys::CUcontext {

@@ -33,7 +33,7 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 /// `CU_STREAM_PER_THREAD` of cuda.h.
-const PER_THREAD: usize = 2;
+pub(crate) const PER_THREAD: usize = 2;
 
 impl Stream {
     pub(super) fn owned(handle: sys::CUstream, cuda: Cuda) -> Stream {
