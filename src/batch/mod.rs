@@ -14,7 +14,7 @@ pub use relocation::Relocation;
 pub(crate) use relocation::relocated_bytes;
 
 use crate::device::{Device, DeviceTensor, Tensors, Upload};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::{Element, Tensor};
 
 /// What a loader gives: tensors, values that stay on the host, and tuples and structs of these.
@@ -59,14 +59,29 @@ pub trait Batch: Sized + Send + 'static {
     /// [`DeviceBudget`](crate::Error::DeviceBudget) if live device tensors hold the whole budget,
     /// [`Device`](crate::Error::Device) if the device failed.
     fn to_device(self, device: &Device, non_blocking: bool) -> Result<Self::OnDevice> {
-        let mut tensors = Tensors::default();
-        self.tensors(&mut tensors);
-        let mut upload = Upload::start(device, tensors)?;
-        let on_device = self.upload(&mut upload);
-        if !non_blocking {
-            upload.wait()?;
-        }
-        Ok(on_device)
+        send(self, device, non_blocking).map_err(|(_, error)| error)
+    }
+}
+
+/// Sends a batch to the device, or gives it back beside the error.
+pub(crate) fn send<B: Batch>(
+    batch: B,
+    device: &Device,
+    non_blocking: bool,
+) -> std::result::Result<B::OnDevice, (Option<B>, Error)> {
+    let mut tensors = Tensors::default();
+    batch.tensors(&mut tensors);
+    let mut upload = match Upload::start(device, tensors) {
+        Ok(upload) => upload,
+        Err(error) => return Err((Some(batch), error)),
+    };
+    let on_device = batch.upload(&mut upload);
+    if non_blocking {
+        return Ok(on_device);
+    }
+    match upload.wait() {
+        Ok(()) => Ok(on_device),
+        Err(error) => Err((None, error)),
     }
 }
 

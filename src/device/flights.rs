@@ -76,9 +76,26 @@ impl Flights {
     }
 
     /// The event of the copy that was submitted first, of those in flight.
-    pub(crate) fn oldest(&self) -> Option<RawEvent> {
-        let _landing = self.landing.lock();
+    fn oldest(&self) -> Option<RawEvent> {
         self.list.lock().first().map(|flight| flight.done.clone())
+    }
+
+    /// The event of the first copy in flight that will bring a batch's slab home: one of `account`, if it is named, or of
+    /// any. Downloads and copies into existing tensors bring none, and may wait for kernels; uploads do not.
+    pub(crate) fn bringing_home(&self, account: Option<usize>) -> Option<RawEvent> {
+        let _landing = self.landing.lock();
+        let brings = |flight: &&Flight| {
+            let mut accounts = flight.host.iter().filter_map(|host| host.account());
+            match account {
+                Some(account) => accounts.any(|other| other == account),
+                None => accounts.next().is_some(),
+            }
+        };
+        self.list
+            .lock()
+            .iter()
+            .find(brings)
+            .map(|flight| flight.done.clone())
     }
 
     /// Keeps memory for good: the device failed, and nobody can say whether it still uses it.

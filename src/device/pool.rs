@@ -38,14 +38,20 @@ struct Idle {
 
 impl Idle {
     /// Whether all users are done.
-    fn has_fired(&mut self) -> Result<bool> {
+    fn has_fired(&mut self) -> bool {
         while let Some(event) = self.pending.last() {
-            if !event.is_complete()? {
-                return Ok(false);
+            if !matches!(event.is_complete(), Ok(true)) {
+                return false;
             }
             self.pending.pop();
         }
-        Ok(true)
+        true
+    }
+
+    /// Large enough, and not so large that others would miss it.
+    fn fits(&self, size: usize) -> bool {
+        let capacity = self.memory.capacity;
+        capacity >= size && capacity <= size.saturating_mul(2).max(1 << 20)
     }
 }
 
@@ -113,22 +119,50 @@ impl Pool {
 
     fn step(&self, size: usize) -> Result<Step> {
         let mut state = self.state.lock();
-        // The smallest block that is large enough, and not so large that others would miss it.
+        self.give_up_failed(&mut state);
+        // The smallest block that fits.
+        let fits = |idle: &Idle| idle.fits(size);
         let mut best: Option<(usize, usize)> = None;
         for index in 0..state.idle.len() {
             let capacity = state.idle[index].memory.capacity;
-            let fits = capacity >= size && capacity <= size.saturating_mul(2).max(1 << 20);
-            if fits
+            if fits(&state.idle[index])
                 && best.is_none_or(|(_, smallest)| capacity < smallest)
-                && state.idle[index].has_fired()?
+                && state.idle[index].has_fired()
             {
                 best = Some((index, capacity));
             }
         }
         if let Some((index, capacity)) = best {
-            let idle = state.idle.swap_remove(index);
+            let memory = state.idle.swap_remove(index).memory;
             state.lend(capacity, 1);
-            return Ok(Step::Reuse(idle.memory));
+            drop(state);
+            // SAFETY: its last users are done, and it was just taken from the pool (*memory outlives its events*).
+            unsafe { self.driver.poison(memory.address, memory.capacity) };
+            return Ok(Step::Reuse(memory));
+        }
+        if state.total_bytes.saturating_add(size) <= state.budget_bytes {
+            state.total_bytes += size;
+            state.lend(size, 1);
+            return Ok(Step::Allocate(Vec::new()));
+        }
+        // A block that will fit when its kernels are done is worth waiting for: freeing others waits for kernels too.
+        let pending = |state: &State, fits: &dyn Fn(&Idle) -> bool| {
+            let idle = state
+                .idle
+                .iter()
+                .find(|idle| fits(idle) && !idle.pending.is_empty());
+            idle.and_then(|idle| idle.pending.last().cloned())
+        };
+        if let Some(event) = pending(&state, &fits) {
+            return Ok(Step::Wait(event));
+        }
+        if state.held_bytes.saturating_add(size) > state.budget_bytes {
+            return Err(Error::DeviceBudget {
+                requested_bytes: size,
+                budget_bytes: state.budget_bytes,
+                held_bytes: state.held_bytes,
+                held_blocks: state.held,
+            });
         }
         let mut evicted = Vec::new();
         while state.total_bytes.saturating_add(size) > state.budget_bytes {
@@ -142,17 +176,35 @@ impl Pool {
             state.lend(size, 1);
             return Ok(Step::Allocate(evicted));
         }
-        let error = Error::DeviceBudget {
+        // What was given back and is still in use by kernels will be free without the program's doing.
+        let event = pending(&state, &|_| true);
+        drop(state);
+        self.free(evicted);
+        match event {
+            Some(event) => Ok(Step::Wait(event)),
+            None => Err(self.exhausted(size)),
+        }
+    }
+
+    /// Leaked memory, or memory that was given up, fills the budget.
+    fn exhausted(&self, size: usize) -> Error {
+        let state = self.state.lock();
+        Error::DeviceBudget {
             requested_bytes: size,
             budget_bytes: state.budget_bytes,
             held_bytes: state.held_bytes,
             held_blocks: state.held,
-        };
-        // What was given back and is still in use by kernels will be free without the program's doing.
-        let pending = state.pending();
-        drop(state);
-        self.free(evicted);
-        pending.map(Step::Wait).ok_or(error)
+        }
+    }
+
+    /// Gives up blocks that nobody can ask about any more: one event that cannot be queried (it was recorded into a graph,
+    /// say) must not stand in the way of all others.
+    fn give_up_failed(&self, state: &mut State) {
+        let before = state.idle.len();
+        state
+            .idle
+            .retain(|idle| idle.pending.iter().all(|event| event.is_complete().is_ok()));
+        self.leaked.add((before - state.idle.len()) as u64);
     }
 
     /// Takes memory back, free once all of the events have fired.
@@ -181,7 +233,8 @@ impl Pool {
     /// Gives all idle memory back to the driver, waiting for its last users; returns its bytes.
     pub(super) fn release(&self) -> Result<usize> {
         let pending: Vec<RawEvent> = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            self.give_up_failed(&mut state);
             state
                 .idle
                 .iter()
@@ -229,10 +282,7 @@ impl State {
     }
 
     fn take_one_fired(&mut self) -> Option<Memory> {
-        let index = self
-            .idle
-            .iter_mut()
-            .position(|idle| idle.has_fired().unwrap_or(false))?;
+        let index = self.idle.iter_mut().position(|idle| idle.has_fired())?;
         let memory = self.idle.swap_remove(index).memory;
         self.total_bytes -= memory.capacity;
         Some(memory)

@@ -83,6 +83,16 @@ impl Account {
         self.set_limit(0);
     }
 
+    /// Tells accounts apart, while they live.
+    pub(crate) fn name(self: &Arc<Account>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
+    /// Whether the account itself has no room, whatever the ring has.
+    pub(crate) fn is_full(&self, reserve: usize) -> bool {
+        self.out.load(Ordering::Relaxed) + reserve >= self.limit.load(Ordering::Relaxed)
+    }
+
     /// Counts a slab, if `reserve` more would still fit.
     fn charge(&self, reserve: usize) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -97,6 +107,13 @@ impl Account {
 
     pub(super) fn release(&self) {
         self.out.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Account {
+    /// An epoch that was forgotten closes its account when its last slab is home.
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -183,7 +200,14 @@ impl Ring {
         let mut outgrown = Vec::new();
         {
             let mut state = self.state.lock();
-            let fits = |(_, block): &(usize, &HostBlock)| block.capacity() >= size;
+            // A stray (a download of one number, say) leaves large blocks to the batches that they were made for; a batch
+            // takes any, for the last one of an epoch is small.
+            let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
+            let most = match grow {
+                None if room(&state) => size.saturating_mul(2).max(1 << 20),
+                _ => usize::MAX,
+            };
+            let fits = |(_, block): &(usize, &HostBlock)| (size..=most).contains(&block.capacity());
             let best = state
                 .free
                 .iter()
@@ -200,20 +224,20 @@ impl Ring {
             if (state.total_bytes - idle_bytes).saturating_add(size) > state.budget_bytes {
                 return None;
             }
-            // One goes for the new one, so that a ring whose batches grow does not keep all the sizes that there ever
+            // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.
-            let spare = state.free.len();
             if grow == Some(false)
-                && state.blocks - state.strays >= state.shares.max(1) + spare.min(1)
+                && state.free.is_empty()
+                && state.blocks - state.strays >= state.shares.max(1)
             {
                 return None;
             }
-            while let Some(block) = state.free.pop() {
+            let mut surplus = usize::from(grow.is_some());
+            while surplus > 0 || !room(&state) {
+                let Some(block) = state.free.pop() else { break };
+                surplus = surplus.saturating_sub(1);
                 state.forget(&block);
                 outgrown.push(block);
-                if state.total_bytes + size <= state.budget_bytes {
-                    break;
-                }
             }
             // Reserved: the block is made without the lock.
             state.total_bytes += size;

@@ -68,6 +68,10 @@ impl Storage for Slab {
         self.is_page_locked()
     }
 
+    fn account(&self) -> Option<usize> {
+        self.account.as_ref().map(Account::name)
+    }
+
     fn meter(&self) -> Option<&Arc<Meter>> {
         self.meter.as_ref()
     }

@@ -5,9 +5,9 @@ use std::fmt;
 use std::time::Instant;
 
 use super::DataLoader;
-use crate::batch::Batch;
+use crate::batch::{Batch, send};
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pipeline::{Live, Pipeline};
 use crate::sync::Arc;
 
@@ -73,6 +73,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             device: device.clone(),
             depth,
             ahead: VecDeque::new(),
+            held: None,
         }
     }
 
@@ -129,17 +130,22 @@ pub struct DeviceEpoch<'a, B: Batch> {
     device: Device,
     depth: usize,
     ahead: VecDeque<Result<B::OnDevice>>,
+    /// A batch that came, and for which the device had no memory ahead of time.
+    held: Option<B>,
 }
 
 impl<B: Batch> DeviceEpoch<'_, B> {
-    /// Sends what is ready.
+    /// Sends what is ready. Where the program holds all device memory, it stops: what is sent ahead must not fail for
+    /// memory that is there when the batch is asked for.
     fn send_ahead(&mut self) {
-        while self.ahead.len() < self.depth {
-            let Some(batch) = self.epoch.loader.pipeline().try_next(&self.epoch.live) else {
-                return;
-            };
-            self.ahead
-                .push_back(batch.and_then(|batch| batch.to_device(&self.device, true)));
+        while self.ahead.len() < self.depth && self.held.is_none() {
+            let next = self.epoch.loader.pipeline().try_next(&self.epoch.live);
+            match next.map(|batch| batch.map(|batch| send(batch, &self.device, true))) {
+                None => return,
+                Some(Ok(Err((Some(batch), Error::DeviceBudget { .. })))) => self.held = Some(batch),
+                Some(Ok(sent)) => self.ahead.push_back(sent.map_err(|(_, error)| error)),
+                Some(Err(error)) => self.ahead.push_back(Err(error)),
+            }
         }
     }
 }
@@ -149,9 +155,13 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
         self.epoch.returned();
-        let next = match self.ahead.pop_front() {
-            Some(next) => next,
-            None => {
+        let next = match (self.ahead.pop_front(), self.held.take()) {
+            (Some(next), held) => {
+                self.held = held;
+                next
+            }
+            (None, Some(batch)) => batch.to_device(&self.device, true),
+            (None, None) => {
                 let batch = self.epoch.loader.pipeline().next(&self.epoch.live)?;
                 batch.and_then(|batch| batch.to_device(&self.device, true))
             }
@@ -163,9 +173,10 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (least, most) = self.epoch.size_hint();
+        let here = self.ahead.len() + usize::from(self.held.is_some());
         (
-            least.saturating_add(self.ahead.len()),
-            most.map(|most| most.saturating_add(self.ahead.len())),
+            least.saturating_add(here),
+            most.map(|most| most.saturating_add(here)),
         )
     }
 }

@@ -76,6 +76,13 @@ impl Options {
     }
 }
 
+impl Pinning {
+    /// The size of a slab for so many bytes, as the builder was told.
+    fn at_least(&self, bytes: usize) -> usize {
+        bytes.max(self.max_batch_bytes.unwrap_or(0))
+    }
+}
+
 impl<B> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
         Pipeline {

@@ -8,7 +8,7 @@ use super::schedule::{Missing, Want, missing};
 use super::work::{Failed, Work};
 use super::{Pinning, Pipeline};
 use crate::batch::{Batch, Relocation};
-use crate::device::Slab;
+use crate::device::{Account, Slab};
 use crate::driver::RawEvent;
 use crate::error::panic_message;
 use crate::sync::Ordering;
@@ -40,7 +40,9 @@ impl<B: Batch> Pipeline<B> {
             .options
             .pinning
             .as_ref()
-            .filter(|pinning| !pinning.by_copy && bytes > 0);
+            .filter(|pinning| !pinning.by_copy);
+        let bytes = pinning.map_or(bytes, |pinning| pinning.at_least(bytes));
+        let pinning = pinning.filter(|_| bytes > 0);
         let Some(pinning) = pinning else {
             if let Some(slab) = self.pageable.take(bytes) {
                 work.grant(slab.for_epoch(live.meter.clone()));
@@ -79,6 +81,11 @@ impl<B: Batch> Pipeline<B> {
 
     /// A finished batch has tensors that are not page-locked: the pin thread copies them.
     pub(super) fn ask_relocation(&self, live: &Live, batch: u64, made: B, bytes: usize) {
+        let bytes = self
+            .options
+            .pinning
+            .as_ref()
+            .map_or(bytes, |pinning| pinning.at_least(bytes));
         let Some(pinning) = &self.options.pinning else {
             return self.publish(live, batch, Ok(made));
         };
@@ -98,17 +105,21 @@ impl<B: Batch> Pipeline<B> {
 
     /// Takes a slab from the device's ring, once finished copies have brought theirs home.
     fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Taken {
+        let Some(account) = &live.account else {
+            return Taken::Nothing;
+        };
         let start = Instant::now();
         let device = &pinning.device.inner;
         device.settle();
-        // Before the ring: what copies held that are not in flight any more is then at home.
-        let copy = device.flights.oldest();
-        let slab = live.account.as_ref().and_then(|account| {
-            let grow = copy.is_none();
-            device
-                .ring
-                .take_for(account, want.bytes, want.reserve, grow)
-        });
+        // Before the ring: what copies held that are not in flight any more is then at home. Where the epoch's own share
+        // is used up, only copies of its own slabs help.
+        let own = account
+            .is_full(want.reserve)
+            .then(|| Account::name(account));
+        let copy = device.flights.bringing_home(own);
+        let slab = device
+            .ring
+            .take_for(account, want.bytes, want.reserve, copy.is_none());
         live.meter.pinning_ns.add_since(start);
         match (slab, copy) {
             (Some(slab), _) => Taken::Slab(slab.for_epoch(live.meter.clone())),

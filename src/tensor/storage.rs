@@ -16,6 +16,11 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
+    /// Names the account that the memory counts in, where it comes home when its holders are gone.
+    fn account(&self) -> Option<usize> {
+        None
+    }
+
     /// The meter of the epoch that the memory was filled for.
     fn meter(&self) -> Option<&Arc<Meter>> {
         None
@@ -32,6 +37,10 @@ impl Storage for Lease {
 
     fn slab(&self) -> Option<usize> {
         Some(Arc::as_ptr(&self.0).cast::<()>() as usize)
+    }
+
+    fn account(&self) -> Option<usize> {
+        self.0.account()
     }
 
     fn meter(&self) -> Option<&Arc<Meter>> {
