@@ -14,6 +14,8 @@ pub(crate) use parking_lot::{Condvar, Mutex};
 pub(crate) struct Signal {
     count: Mutex<u64>,
     changed: Condvar,
+    /// How many threads want to hear of things that come and go all the time.
+    interested: AtomicUsize,
 }
 
 impl Signal {
@@ -26,12 +28,37 @@ impl Signal {
         self.changed.notify_all();
     }
 
+    /// Notifies, if anybody said to be interested: for what happens so often that nobody should wake for nothing.
+    ///
+    /// What happened is published under a lock, and whoever is interested says so before looking under the same lock:
+    /// either the look finds it, or this call finds the interest.
+    pub(crate) fn notify_interested(&self) {
+        if self.interested.load(Ordering::SeqCst) > 0 {
+            self.notify();
+        }
+    }
+
+    /// Says that the caller is interested, until the guard goes.
+    pub(crate) fn interest(&self) -> Interest<'_> {
+        self.interested.fetch_add(1, Ordering::SeqCst);
+        Interest(self)
+    }
+
     /// Blocks until a notification came after `ticket` was taken.
     pub(crate) fn wait(&self, ticket: u64) {
         let mut count = self.count.lock();
         while *count == ticket {
             self.changed.wait(&mut count);
         }
+    }
+}
+
+/// See [`Signal::interest`].
+pub(crate) struct Interest<'a>(&'a Signal);
+
+impl Drop for Interest<'_> {
+    fn drop(&mut self) {
+        self.0.interested.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

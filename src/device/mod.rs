@@ -273,7 +273,7 @@ impl DeviceInner {
     /// Enters a copy into the list, and tells who waits for a slab that there is a copy to wait for.
     fn submitted(&self, flight: Flight) {
         self.flights.push(flight);
-        self.ring.news().notify();
+        self.ring.news().notify_interested();
     }
 
     /// Looks after what is over: finished copies let go of their memory, finished spans are counted.

@@ -90,23 +90,24 @@ impl Account {
 
     /// Whether the account itself has no room, whatever the ring has.
     pub(crate) fn is_full(&self, reserve: usize) -> bool {
-        self.out.load(Ordering::Relaxed) + reserve >= self.limit.load(Ordering::Relaxed)
+        self.out.load(Ordering::SeqCst) + reserve >= self.limit.load(Ordering::SeqCst)
     }
 
     /// Counts a slab, if `reserve` more would still fit.
     fn charge(&self, reserve: usize) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed);
-        // Relaxed: it is a count, and orders nothing.
+        let limit = self.limit.load(Ordering::SeqCst);
+        // SeqCst, as `Signal::interest`: who finds no room here has said before that it waits, and who makes room looks
+        // for that afterwards.
         let charged = self
             .out
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |out| {
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
                 (out + reserve < limit).then_some(out + 1)
             });
         charged.is_ok()
     }
 
     pub(super) fn release(&self) {
-        self.out.fetch_sub(1, Ordering::Relaxed);
+        self.out.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -294,7 +295,7 @@ impl Ring {
             }
         };
         drop(surplus);
-        self.news.notify();
+        self.news.notify_interested();
     }
 
     /// The device's threads for large copies.

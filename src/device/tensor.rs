@@ -131,6 +131,20 @@ impl<T: Element> DeviceTensor<T> {
         })
     }
 
+    /// The elements where they lie, on the CPU device, once the last write is done; `None` on a GPU.
+    #[cfg(feature = "candle")]
+    pub(crate) fn host_slice(&self) -> Result<Option<&[T]>> {
+        if !self.inner().driver.is_host() {
+            return Ok(None);
+        }
+        self.synchronize()?;
+        // SAFETY: on the CPU backend the address is that of initialized host memory, aligned to 256 bytes; the last
+        // write is done, and later ones need `&mut` (*memory outlives its events*).
+        Ok(Some(unsafe {
+            std::slice::from_raw_parts(self.address as *const T, self.elements)
+        }))
+    }
+
     /// Blocks the calling thread until the tensor's last write is done.
     ///
     /// # Errors

@@ -52,9 +52,7 @@ impl<T: CandleElement> DeviceTensor<T> {
     pub fn to_candle(&self, device: &CandleDevice) -> CandleResult<CandleTensor> {
         match device {
             CandleDevice::Cpu if self.device().is_cpu() => {
-                let stream = self.device().stream().map_err(CandleError::wrap)?;
-                let loan = self.on(&stream).map_err(CandleError::wrap)?;
-                let elements = loan
+                let elements = self
                     .host_slice()
                     .map_err(CandleError::wrap)?
                     .unwrap_or_default();

@@ -136,26 +136,28 @@ impl<B> Board<B> {
 
     /// Something to do: for an epoch whose consumer is blocked, if there is one, else for any.
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
-        self.urgent_first().find_map(|state| state.claim(recipe))
+        for urgent in [true, false] {
+            let mut epochs = self
+                .epochs
+                .iter_mut()
+                .filter(|state| state.schedule.is_blocked() == urgent);
+            if let Some(job) = epochs.find_map(|state| state.claim(recipe)) {
+                return Some(job);
+            }
+        }
+        None
     }
 
     pub(super) fn has_claim(&self) -> bool {
         self.epochs.iter().any(|state| state.schedule.has_claim())
     }
 
-    /// The slabs that are waited for: of each epoch the first, urgent epochs first.
-    pub(super) fn wants(&mut self) -> Vec<(Live, Want)> {
-        self.urgent_first()
-            .filter_map(|state| Some((state.live.clone(), state.schedule.next_want()?)))
-            .collect()
-    }
-
-    fn urgent_first(&mut self) -> impl Iterator<Item = &mut State<B>> {
-        let (urgent, others): (Vec<_>, Vec<_>) = self
-            .epochs
-            .iter_mut()
-            .partition(|state| state.schedule.is_blocked());
-        urgent.into_iter().chain(others)
+    /// The slabs that are waited for: of each epoch the first, epochs whose consumer is blocked first.
+    pub(super) fn wants(&self) -> Vec<(Live, Want)> {
+        let want = |state: &State<B>| Some((state.live.clone(), state.schedule.next_want()?));
+        let mut wants: Vec<(Live, Want)> = self.epochs.iter().filter_map(want).collect();
+        wants.sort_by_key(|(_, want)| !want.blocked);
+        wants
     }
 }
 
@@ -193,8 +195,9 @@ impl<B> State<B> {
     }
 
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
+        let claim = self.schedule.claim()?;
         let live = self.live.clone();
-        match self.schedule.claim()? {
+        match claim {
             Claim::Finish { batch } => Some(Job::Finish { live, batch }),
             Claim::Rows { batch, rows } => {
                 if batch == self.schedule.first() + self.slots.len() as u64 {

@@ -99,7 +99,9 @@ impl<B: Batch> Pipeline<B> {
             if !state.schedule.is_blocked() {
                 state.schedule.block();
                 // A batch without a slab may have to go without, now that somebody is blocked on it.
-                self.tell_pin_thread();
+                if state.schedule.next_want().is_some() {
+                    self.tell_pin_thread();
+                }
             }
             live.ready.wait(&mut board);
         }

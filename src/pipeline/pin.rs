@@ -135,12 +135,14 @@ impl<B: Batch> Pipeline<B> {
             // The ticket first: what happens while we look is not slept through.
             let ticket = news.ticket();
             let wants = {
-                let mut board = self.board.lock();
+                let board = self.board.lock();
                 if board.closed {
                     return;
                 }
                 board.wants()
             };
+            // With nothing to serve, slabs that come and go do not matter.
+            let _interest = (!wants.is_empty()).then(|| news.interest());
             let mut copy = None;
             let mut progress = false;
             for (live, want) in wants {
@@ -178,6 +180,7 @@ impl<B: Batch> Pipeline<B> {
             return Served::Done;
         }
         let news = pinning.device.inner.ring.news();
+        let _interest = news.interest();
         let ticket = news.ticket();
         let copy = match self.take(pinning, live, want) {
             Taken::Slab(slab) => {

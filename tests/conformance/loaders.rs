@@ -26,7 +26,10 @@ pub const TESTS: &[Test] = &[
     ("a_device_epoch_sends_ahead", a_device_epoch_sends_ahead),
     ("one_copy_for_a_slab", one_copy_for_a_slab),
     ("a_custom_collate_is_pinned", a_custom_collate_is_pinned),
-    ("sending_ahead_stops_where_the_memory_ends", sending_ahead_stops_where_the_memory_ends),
+    (
+        "sending_ahead_stops_where_the_memory_ends",
+        sending_ahead_stops_where_the_memory_ends,
+    ),
     (
         "processing_is_measured_on_the_consumers_stream",
         processing_is_measured_on_the_consumers_stream,
@@ -372,7 +375,12 @@ fn processing_is_measured_on_the_consumers_stream(backend: &Backend) {
 /// What a device epoch sends ahead does not fail for memory that is there when the batch is asked for.
 fn sending_ahead_stops_where_the_memory_ends(backend: &Backend) {
     let device = &backend.device;
-    let loader = DataLoader::builder(samples(100)).batch_size(10).num_workers(2).pin_memory(device).build().unwrap();
+    let loader = DataLoader::builder(samples(100))
+        .batch_size(10)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
     device.set_device_budget_bytes(2 * 32 * 1024);
     let mut epoch = loader.epoch(0).to_device(device, 3);
     for number in 0..10u64 {
