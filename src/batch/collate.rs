@@ -124,6 +124,12 @@ impl<S: Sample> StackTable<S> {
     ) -> Result<bool, CollateError> {
         let mut layout = Layout::new(self.rows);
         let plan = S::plan(samples, &mut layout)?;
+        // A layout of other rows would give rows that lie outside of the slab (*layouts are in bounds and aligned*).
+        if layout.rows() != self.rows {
+            return Err(CollateError::Other(
+                "`Sample::plan` replaced the layout that it was lent, instead of adding fields to it".into(),
+            ));
+        }
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }
 
