@@ -4,9 +4,11 @@
 //! it needs ([`Request`]), which is granted now or later; samples that come before are *parked*. Whoever brought the
 //! last sample, once the slab is there, [`finish`](Table::finish)es it.
 
+use std::panic::AssertUnwindSafe;
+
 use super::{Arena, Batch};
 use crate::device::{FillingSlab, Slab};
-use crate::error::{BoxError, CollateError};
+use crate::error::{BoxError, CollateError, panic_message};
 use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
 use crate::tensor::{Layout, Sample};
 
@@ -50,6 +52,8 @@ pub enum Failure {
         planned_from: Option<usize>,
         error: CollateError,
     },
+    /// A sample's `fill` panicked with this message.
+    Panicked { row: usize, message: String },
     /// The collate function.
     Function(BoxError),
 }
@@ -149,7 +153,16 @@ impl<S: Sample> StackTable<S> {
             planned_from: (planned.from != row).then_some(planned.from),
             error,
         };
-        let rest = sample.fill(&planned.plan, &mut target).map_err(failure)?;
+        // Caught here, where the row is known: parked samples are filled long after they were loaded. Unwind safety:
+        // the batch has failed, and its bytes are never read.
+        let filled = AssertUnwindSafe(|| sample.fill(&planned.plan, &mut target));
+        let rest = match std::panic::catch_unwind(filled) {
+            Ok(rest) => rest.map_err(failure)?,
+            Err(payload) => {
+                let message = panic_message(payload);
+                return Err(Failure::Panicked { row, message });
+            }
+        };
         target.complete().map_err(failure)?;
         Ok(rest)
     }
