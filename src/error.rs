@@ -27,7 +27,7 @@ pub enum Error {
     #[error("{0} failed to load")]
     Sample(SampleId, #[source] BoxError),
 
-    /// A sample's `get` panicked; the loader goes on.
+    /// A sample's `get` panicked, or its own `plan` or `fill`; the loader goes on.
     #[error("{0} panicked while loading: {message}", message = .1)]
     SamplePanicked(SampleId, String),
 
@@ -47,7 +47,7 @@ pub enum Error {
         source: BoxError,
     },
 
-    /// The `collate_fn` panicked, or a sample's own collating did; the loader goes on.
+    /// The `collate_fn` panicked, or a batch's own functions did; the loader goes on.
     #[error("collating batch {batch} of epoch {epoch} panicked: {message}")]
     CollatePanicked {
         /// The epoch.

@@ -5,10 +5,11 @@
 //! last sample, once the slab is there, [`finish`](Table::finish)es it.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 
 use super::{Arena, Batch};
 use crate::device::{FillingSlab, Slab};
-use crate::error::{BoxError, CollateError};
+use crate::error::{BoxError, CollateError, panic_message};
 use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
 use crate::tensor::{Layout, Sample};
 
@@ -53,6 +54,8 @@ pub enum Failure {
         planned_from: Option<usize>,
         error: CollateError,
     },
+    /// A sample's `fill` panicked with this message.
+    Panicked { row: usize, message: String },
     /// The collate function.
     Function(BoxError),
 }
@@ -134,12 +137,12 @@ impl<S: Sample> StackTable<S> {
     ) -> Result<bool, CollateError> {
         let mut layout = Layout::new(self.rows);
         let plan = S::plan(samples, &mut layout)?;
-        // `plan` may be the user's, and has the layout by `&mut`: that of a smaller batch would be too small for the rows.
-        assert_eq!(
-            layout.rows(),
-            self.rows,
-            "Sample::plan must not replace the layout that it is given"
-        );
+        // A layout of other rows would give rows that lie outside of the slab (*layouts are in bounds and aligned*).
+        if layout.rows() != self.rows {
+            return Err(CollateError::Other(
+                "`Sample::plan` replaced the layout that it was lent, instead of adding fields to it".into(),
+            ));
+        }
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }
 
@@ -159,7 +162,16 @@ impl<S: Sample> StackTable<S> {
             planned_from: (planned.from != row).then_some(planned.from),
             error,
         };
-        let rest = sample.fill(&planned.plan, &mut target).map_err(failure)?;
+        // Caught here, where the row is known: parked samples are filled long after they were loaded. Unwind safety:
+        // the batch has failed, and its bytes are never read.
+        let filled = AssertUnwindSafe(|| sample.fill(&planned.plan, &mut target));
+        let rest = match std::panic::catch_unwind(filled) {
+            Ok(rest) => rest.map_err(failure)?,
+            Err(payload) => {
+                let message = panic_message(payload);
+                return Err(Failure::Panicked { row, message });
+            }
+        };
         target.complete().map_err(failure)?;
         Ok(rest)
     }

@@ -78,6 +78,14 @@ impl Pool {
     /// It waits only where the budget, or the device's memory, is used up by memory that the program has given back,
     /// and whose last kernels have not run yet: then the program is as far ahead of the device as they let it.
     pub(super) fn take(&self, bytes: usize) -> Result<Memory> {
+        let memory = self.find(bytes)?;
+        // SAFETY: the memory is the caller's alone, and all of its last users' events have fired (*memory outlives its
+        // events*).
+        unsafe { self.driver.poison(memory.address, memory.capacity) };
+        Ok(memory)
+    }
+
+    fn find(&self, bytes: usize) -> Result<Memory> {
         let size = bytes
             .max(1)
             .checked_next_multiple_of(GRAIN_BYTES)
@@ -135,9 +143,6 @@ impl Pool {
         if let Some((index, capacity)) = best {
             let memory = state.idle.swap_remove(index).memory;
             state.lend(capacity, 1);
-            drop(state);
-            // SAFETY: its last users are done, and it was just taken from the pool (*memory outlives its events*).
-            unsafe { self.driver.poison(memory.address, memory.capacity) };
             return Ok(Step::Reuse(memory));
         }
         if state.total_bytes.saturating_add(size) <= state.budget_bytes {

@@ -221,7 +221,8 @@ impl Driver {
         }
     }
 
-    /// Tells the backend that memory fell idle: a hostile one fills it, so that a late reader is found out.
+    /// Tells the backend that what memory holds is of no use to anybody: a hostile one fills it, so that a late reader
+    /// is found out, and one that is early too.
     ///
     /// # Safety
     ///

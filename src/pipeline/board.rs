@@ -14,6 +14,8 @@ use crate::sync::{Arc, Condvar};
 pub(super) struct Board<B> {
     epochs: Vec<State<B>>,
     entered: u64,
+    /// Counts claims, so that epochs take turns.
+    turn: u64,
     /// Workers that sleep.
     pub(super) idle: usize,
     /// The loader is going: threads end.
@@ -39,6 +41,8 @@ pub(super) struct State<B> {
     /// One for each open batch of the schedule.
     slots: VecDeque<Slot<B>>,
     batch_size: usize,
+    /// The turn at which a job of its was claimed last.
+    served: u64,
 }
 
 /// What the board holds of one open batch.
@@ -77,6 +81,7 @@ impl<B> Board<B> {
         Board {
             epochs: Vec::new(),
             entered: 0,
+            turn: 0,
             idle: 0,
             closed: false,
         }
@@ -106,6 +111,7 @@ impl<B> Board<B> {
             ),
             slots: VecDeque::new(),
             batch_size: options.batch_size,
+            served: 0,
         });
         live
     }
@@ -136,28 +142,32 @@ impl<B> Board<B> {
 
     /// Something to do: for an epoch whose consumer is blocked, if there is one, else for any.
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
-        for urgent in [true, false] {
-            let mut epochs = self
-                .epochs
-                .iter_mut()
-                .filter(|state| state.schedule.is_blocked() == urgent);
-            if let Some(job) = epochs.find_map(|state| state.claim(recipe)) {
-                return Some(job);
-            }
-        }
-        None
+        self.turn += 1;
+        let turn = self.turn;
+        self.urgent_first().find_map(|state| {
+            let job = state.claim(recipe)?;
+            state.served = turn;
+            Some(job)
+        })
     }
 
     pub(super) fn has_claim(&self) -> bool {
         self.epochs.iter().any(|state| state.schedule.has_claim())
     }
 
-    /// The slabs that are waited for: of each epoch the first, epochs whose consumer is blocked first.
-    pub(super) fn wants(&self) -> Vec<(Live, Want)> {
-        let want = |state: &State<B>| Some((state.live.clone(), state.schedule.next_want()?));
-        let mut wants: Vec<(Live, Want)> = self.epochs.iter().filter_map(want).collect();
-        wants.sort_by_key(|(_, want)| !want.blocked);
-        wants
+    /// The slabs that are waited for: of each epoch the first, in the epochs' turn.
+    pub(super) fn wants(&mut self) -> Vec<(Live, Want)> {
+        self.urgent_first()
+            .filter_map(|state| Some((state.live.clone(), state.schedule.next_want()?)))
+            .collect()
+    }
+
+    /// Epochs whose consumer is blocked come first, and of several the one that had to wait for longest: an epoch that
+    /// always has work would else keep the workers, and the slabs that come home, from another for good.
+    fn urgent_first(&mut self) -> impl Iterator<Item = &mut State<B>> {
+        self.epochs
+            .sort_unstable_by_key(|state| (!state.schedule.is_blocked(), state.served));
+        self.epochs.iter_mut()
     }
 }
 

@@ -98,8 +98,9 @@ impl<B: Batch> Pipeline<B> {
             let state = board.epoch(live)?;
             if !state.schedule.is_blocked() {
                 state.schedule.block();
-                // A batch without a slab may have to go without, now that somebody is blocked on it.
-                if state.schedule.next_want().is_some() {
+                // A batch without a slab may have to go without, now that somebody is blocked on it: also one that the pin
+                // thread is at, which did not know of it when it looked.
+                if state.schedule.waits_for_slab() {
                     self.tell_pin_thread();
                 }
             }

@@ -135,7 +135,7 @@ impl<B: Batch> Pipeline<B> {
             // The ticket first: what happens while we look is not slept through.
             let ticket = news.ticket();
             let wants = {
-                let board = self.board.lock();
+                let mut board = self.board.lock();
                 if board.closed {
                     return;
                 }

@@ -254,6 +254,17 @@ impl Schedule {
         None
     }
 
+    /// Whether a batch waits for its slab, also one for which somebody is at the ring right now.
+    pub(crate) fn waits_for_slab(&self) -> bool {
+        let waits = |entry: &Entry| {
+            matches!(
+                entry.slab,
+                SlabState::Wanted { .. } | SlabState::Granting { .. }
+            )
+        };
+        self.open.iter().any(waits)
+    }
+
     /// The want of this batch, if it is the next.
     pub(crate) fn want_of(&self, batch: u64) -> Option<Want> {
         self.next_want().filter(|want| want.batch == batch)

@@ -7,9 +7,9 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
 
-/// As much as a main thread commonly has: a data set that works with `num_workers(0)` works on workers. (A sample that is
-/// an array of 224 x 224 x 3 floats lies on the stack several times over.) It is address space, not memory.
-const STACK_BYTES: usize = 8 << 20;
+/// A sample that is an array of 224 x 224 x 3 floats (600 KB) lies on the stack a dozen times over in a build without
+/// optimization: more than the 2 MiB that threads have by default. It is address space, not memory.
+const STACK_BYTES: usize = 16 << 20;
 
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,

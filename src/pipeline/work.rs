@@ -80,18 +80,12 @@ struct DatasetWork<D, T, B> {
     collated: std::marker::PhantomData<fn() -> B>,
 }
 
-/// Where a worker is in its run, for the report of a panic.
-#[derive(Clone, Copy)]
-enum At {
-    Get(usize),
-    Collate(usize),
-}
-
 /// Clocks are read around each sample only in short runs: in long ones, each is too short to be measured.
 const TIMED_RUN: usize = 4;
 
 impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
-    fn run(&self, rows: Range<usize>, ask: &dyn Fn(usize), at: &mut At) -> Result<(), Failed> {
+    /// Loads rows; `at` is the row that it is at, for the report of a panic.
+    fn run(&self, rows: Range<usize>, ask: &dyn Fn(usize), at: &mut usize) -> Result<(), Failed> {
         let mut run = T::Run::default();
         let started = Instant::now();
         let (count, start) = (rows.len(), rows.start);
@@ -100,10 +94,9 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
         for row in rows {
             let timed = count <= TIMED_RUN || row == start;
             let before = timed.then(Instant::now);
-            *at = At::Get(row);
+            *at = row;
             let sample = self.get(row)?;
             let between = timed.then(Instant::now);
-            *at = At::Collate(row);
             let request = self
                 .table
                 .load(row, sample, &mut run)
@@ -196,6 +189,7 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
                     source: error,
                 })),
             },
+            Failure::Panicked { row, message } => self.sample_panicked(row, message),
             Failure::Function(source) => Failed {
                 row: 0,
                 error: Error::CollateFn {
@@ -207,20 +201,16 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
         }
     }
 
-    fn panicked(&self, at: At, payload: Box<dyn std::any::Any + Send>) -> Failed {
-        let message = panic_message(payload);
-        match at {
-            At::Get(row) => Failed {
-                row,
-                error: Error::SamplePanicked(self.id_of_row(row), message),
-            },
-            At::Collate(row) => self.collate_panicked(row, message),
+    fn sample_panicked(&self, row: usize, message: String) -> Failed {
+        Failed {
+            row,
+            error: Error::SamplePanicked(self.id_of_row(row), message),
         }
     }
 
-    fn collate_panicked(&self, row: usize, message: String) -> Failed {
+    fn collate_panicked(&self, message: String) -> Failed {
         Failed {
-            row,
+            row: 0,
             error: Error::CollatePanicked {
                 epoch: self.batch.epoch,
                 batch: self.batch.batch,
@@ -232,12 +222,12 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
 
 impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, T, B> {
     fn load(&self, rows: Range<usize>, ask: &dyn Fn(usize)) -> Result<(), Failed> {
-        let mut at = At::Get(rows.start);
+        let mut at = rows.start;
         // Unwind safety: what a panic leaves behind is only ever dropped, for the batch has failed.
         let run = AssertUnwindSafe(|| self.run(rows, ask, &mut at));
         match std::panic::catch_unwind(run) {
             Ok(result) => result,
-            Err(payload) => Err(self.panicked(at, payload)),
+            Err(payload) => Err(self.sample_panicked(at, panic_message(payload))),
         }
     }
 
@@ -246,7 +236,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             Ok(Ok(Request::Slab { bytes })) => Ok(bytes),
             Ok(Ok(Request::Nothing)) => Ok(0),
             Ok(Err(failure)) => Err(self.failed(failure)),
-            Err(payload) => Err(self.collate_panicked(0, panic_message(payload))),
+            Err(payload) => Err(self.collate_panicked(panic_message(payload))),
         }
     }
 
@@ -260,7 +250,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         self.meter.collating_ns.add_since(start);
         match finished {
             Ok(result) => result.map_err(|failure| self.failed(failure)),
-            Err(payload) => Err(self.collate_panicked(0, panic_message(payload))),
+            Err(payload) => Err(self.collate_panicked(panic_message(payload))),
         }
     }
 }

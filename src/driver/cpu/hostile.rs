@@ -5,15 +5,15 @@ use std::time::Duration;
 use crate::rng::SampleRng;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// What memory is filled with when it falls idle.
+/// What idle memory is filled with.
 pub(super) const POISON: u8 = 0xDB;
 
 /// How a hostile CPU device behaves ([`Device::hostile`](crate::Device::hostile)): a way to test one's own program
 /// against late copies, failures and little memory, without a GPU. Everything it does follows from the seed and from
 /// the order of the calls.
 ///
-/// Memory that falls idle (host slabs and device blocks) is filled with a poison byte, so that whoever reads too late
-/// or too early reads nonsense, and a test that compares bytes finds out.
+/// Idle memory (host slabs that come home, device blocks before they are handed out again) is filled with a poison
+/// byte, so that whoever reads too late or too early reads nonsense, and a test that compares bytes finds out.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Hostile {

@@ -1,0 +1,196 @@
+//! Little memory, or none: all batches come, and what they say of themselves is true.
+
+use std::time::Duration;
+
+use pinfeed::{Batch, DataLoader, Device, Error};
+
+use crate::support::{
+    BYTES, Pair, PairOnDevice, back, check, check_on_device, expected, late, rng, samples,
+    there_and_back, watched,
+};
+
+const LEN: u64 = 100;
+const BATCH: usize = 10;
+
+fn loader(device: &Device, workers: usize, by_copy: bool) -> DataLoader<Pair> {
+    DataLoader::builder(samples(LEN))
+        .batch_size(BATCH)
+        .num_workers(workers)
+        .pin_memory(device)
+        .pin_by_copy(by_copy)
+        .build()
+        .unwrap()
+}
+
+/// With less and less memory that can be locked, down to none.
+#[test]
+fn unlockable_memory_is_honestly_pageable() {
+    watched("unlockable_memory_is_honestly_pageable", |seed| {
+        for capacity in [0, 1, 4096, 8192, 20_000, 1 << 20] {
+            for (workers, by_copy) in [(0, false), (0, true), (2, false), (2, true)] {
+                let context = format!("{capacity} bytes, {workers} workers, by_copy {by_copy}");
+                let mut options = late(seed, Duration::from_micros(200));
+                options.pinned_capacity_bytes = Some(capacity);
+                let device = Device::hostile(options).unwrap();
+                let loader = loader(&device, workers, by_copy);
+                for epoch in 0..2 {
+                    let mut unpinned = 0;
+                    for (number, batch) in loader.epoch(epoch).enumerate() {
+                        let batch = batch.unwrap();
+                        assert_eq!(batch.0.is_pinned(), batch.1.is_pinned(), "{context}");
+                        unpinned += u64::from(!batch.0.is_pinned());
+                        let pair = there_and_back(batch, &device).unwrap();
+                        check(&pair, expected(number, BATCH, LEN));
+                    }
+                    assert_eq!(loader.stats().unpinned, unpinned, "{context}");
+                    assert!(capacity >= 4096 || unpinned == 10, "{context}");
+                    assert!(capacity < 1 << 20 || unpinned == 0, "{context}");
+                }
+                assert!(device.memory().pinned_bytes <= capacity, "{context}");
+            }
+        }
+    });
+}
+
+/// Strict pinning tells of what is not page-locked, whatever the reason.
+#[test]
+fn strict_pinning_accepts_no_pageable_slab() {
+    watched("strict_pinning_accepts_no_pageable_slab", |seed| {
+        for capacity in [0, 9_000] {
+            for (workers, by_copy) in [(0, false), (0, true), (2, false), (2, true)] {
+                let mut options = late(seed, Duration::from_micros(200));
+                options.pinned_capacity_bytes = Some(capacity);
+                let device = Device::hostile(options).unwrap();
+                let loader: DataLoader<Pair> = DataLoader::builder(samples(LEN))
+                    .batch_size(BATCH)
+                    .num_workers(workers)
+                    .pin_memory(&device)
+                    .pin_by_copy(by_copy)
+                    .strict_pinning(true)
+                    .build()
+                    .unwrap();
+                let (batches, errors): (Vec<_>, Vec<_>) = loader
+                    .epoch(0)
+                    .map(|batch| batch.map(|batch| batch.0.is_pinned()))
+                    .partition(Result::is_ok);
+                assert_eq!(batches.len() + errors.len(), 10);
+                assert!(batches.into_iter().all(|pinned| pinned.unwrap()));
+                assert!(capacity > 0 || errors.len() == 10);
+                for error in errors {
+                    assert!(matches!(error, Err(Error::Pinned { .. })), "{error:?}");
+                }
+            }
+        }
+    });
+}
+
+/// With a budget of less and less slabs, for a program that keeps some, sends some and drops some.
+#[test]
+fn a_small_budget_loses_nothing() {
+    watched("a_small_budget_loses_nothing", |seed| {
+        let mut rng = rng(seed, 5);
+        for slabs in 0..6 {
+            for (workers, by_copy) in [(0, false), (0, true), (2, false), (2, true)] {
+                let context = format!("{slabs} slabs, {workers} workers, by_copy {by_copy}");
+                let device = Device::hostile(late(seed, Duration::from_micros(300))).unwrap();
+                device.set_pinned_budget_bytes(slabs * 4096);
+                let loader = loader(&device, workers, by_copy);
+                let (mut kept, mut sent): (Vec<(usize, Pair)>, Vec<(usize, PairOnDevice)>) =
+                    Default::default();
+                let mut unpinned = 0;
+                for (number, batch) in loader.epoch(0).enumerate() {
+                    let batch = batch.unwrap();
+                    unpinned += u64::from(!batch.0.is_pinned());
+                    check(&batch, expected(number, BATCH, LEN));
+                    match rng.below(3) {
+                        0 => kept.push((number, batch)),
+                        1 => sent.push((number, batch.to_device(&device, true).unwrap())),
+                        _ => drop(batch),
+                    }
+                    if rng.bool(0.3) {
+                        kept.pop();
+                    }
+                }
+                assert_eq!(loader.stats().unpinned, unpinned, "{context}");
+                assert!(slabs > 0 || unpinned == 10, "{context}");
+                drop(loader);
+                for (number, batch) in &kept {
+                    check(batch, expected(*number, BATCH, LEN));
+                }
+                for (number, there) in &sent {
+                    check_on_device(there, expected(*number, BATCH, LEN));
+                }
+                assert!(device.memory().pinned_bytes <= slabs * 4096, "{context}");
+            }
+        }
+    });
+}
+
+/// A program that holds one batch on the device while it sends the next: as much device memory is enough, whether it
+/// is the budget or the device that ends.
+#[test]
+fn little_device_memory_is_waited_for() {
+    watched("little_device_memory_is_waited_for", |seed| {
+        // Bytes and labels of a batch, at 256 bytes, and the pool's own grain.
+        let batch_bytes = (BATCH * BYTES).next_multiple_of(512) + 512;
+        for by_budget in [false, true] {
+            for workers in [0, 2] {
+                let mut options = late(seed, Duration::from_micros(500));
+                options.device_capacity_bytes = (!by_budget).then_some(2 * batch_bytes);
+                let device = Device::hostile(options).unwrap();
+                if by_budget {
+                    device.set_device_budget_bytes(2 * batch_bytes);
+                }
+                let loader = loader(&device, workers, false);
+                let mut last: Option<PairOnDevice> = None;
+                for (number, batch) in loader.epoch(0).enumerate() {
+                    let there = batch.unwrap().to_device(&device, true).unwrap();
+                    if let Some(last) = last.replace(there).filter(|_| number % 2 == 0) {
+                        check_on_device(&last, expected(number - 1, BATCH, LEN));
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// If the user holds all of the device's memory, that is an error, and what is held stays right.
+#[test]
+fn held_device_memory_is_an_error() {
+    watched("held_device_memory_is_an_error", |seed| {
+        let mut options = late(seed, Duration::from_micros(200));
+        options.device_capacity_bytes = Some(20_000);
+        let device = Device::hostile(options).unwrap();
+        let loader = loader(&device, 2, false);
+        let outcomes: Vec<_> = loader.epoch(0).to_device(&device, 1).collect();
+        assert_eq!(outcomes.len(), 10);
+        for (number, there) in outcomes.iter().enumerate() {
+            match there {
+                Ok(there) => check(&back(there).unwrap(), expected(number, BATCH, LEN)),
+                Err(error) => assert!(number >= 5, "{error}"),
+            }
+        }
+        assert!(outcomes[9].is_err());
+    });
+}
+
+/// A request that the budget can never serve does not cost the ring what it has.
+#[test]
+fn an_impossible_request_evicts_nothing() {
+    watched("an_impossible_request_evicts_nothing", |seed| {
+        let device = Device::hostile(late(seed, Duration::ZERO)).unwrap();
+        device.set_pinned_budget_bytes(8 * 4096);
+        let large = pinfeed::Tensor::<u8>::zeros(&[20 * 4096]);
+        let there = large.to_device(&device, true).unwrap();
+        let loader = loader(&device, 2, false);
+        for epoch in 0..20 {
+            for batch in loader.epoch(epoch) {
+                drop(batch.unwrap().to_device(&device, true).unwrap());
+                assert!(!there.to_host(true).unwrap().wait().unwrap().is_pinned());
+            }
+            // Two open batches, the consumer's, one being copied and one on its way.
+            let memory = device.memory();
+            assert!(memory.slabs_made <= 5, "epoch {epoch}: {memory:?}");
+        }
+    });
+}

@@ -1,0 +1,195 @@
+//! Order and content: whatever the workers, the prefetch and the memory, an epoch is the same.
+
+use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+
+use crate::support::{late_device, watched};
+
+/// What a sample is: its index, and what it drew from its generator.
+fn drawing(len: u64) -> impl Dataset<Sample = (i64, [u32; 3])> {
+    from_fn(len, |index, rng: &mut SampleRng| {
+        Ok((
+            index as i64,
+            [rng.next_u32(), rng.next_u32(), rng.next_u32()],
+        ))
+    })
+}
+
+/// How an epoch is loaded; none of this may show.
+#[derive(Debug, Clone)]
+struct How {
+    workers: usize,
+    prefetch: usize,
+    pin: Option<bool>,
+    ahead: Option<usize>,
+    slabs: usize,
+}
+
+/// What is loaded; all of this shows.
+#[derive(Debug, Clone)]
+struct What {
+    len: u64,
+    batch_size: usize,
+    drop_last: bool,
+    shuffle: bool,
+    seed: u64,
+    epoch: u64,
+}
+
+type Epoch = Vec<(Vec<i64>, Vec<u32>)>;
+
+fn load(what: &What, how: &How, device: &Device) -> Epoch {
+    let mut builder = DataLoader::builder(drawing(what.len))
+        .batch_size(what.batch_size)
+        .drop_last(what.drop_last)
+        .shuffle(what.shuffle)
+        .seed(what.seed)
+        .num_workers(how.workers);
+    if how.workers > 0 {
+        builder = builder.prefetch(how.prefetch);
+    }
+    if let Some(by_copy) = how.pin {
+        device.set_pinned_budget_bytes(4096 * how.slabs);
+        builder = builder.pin_memory(device).pin_by_copy(by_copy);
+    }
+    let loader = builder.build().unwrap();
+    let mut epoch = loader.epoch(what.epoch);
+    let mut batches = Vec::new();
+    let mut left = loader.len();
+    match how.ahead {
+        None => loop {
+            assert_eq!((epoch.len(), epoch.size_hint()), (left, (left, Some(left))));
+            let Some(batch) = epoch.next() else { break };
+            let (indices, draws) = batch.unwrap();
+            batches.push((indices.to_vec(), draws.to_vec()));
+            left -= 1;
+        },
+        Some(depth) => {
+            let mut epoch = epoch.to_device(device, depth);
+            loop {
+                assert_eq!((epoch.len(), epoch.size_hint()), (left, (left, Some(left))));
+                let Some(batch) = epoch.next() else { break };
+                let (indices, draws) = batch.unwrap();
+                let (indices, draws) =
+                    (indices.to_host(true).unwrap(), draws.to_host(true).unwrap());
+                batches.push((
+                    indices.wait().unwrap().to_vec(),
+                    draws.wait().unwrap().to_vec(),
+                ));
+                left -= 1;
+            }
+            assert!(epoch.next().is_none());
+        }
+    }
+    assert_eq!(left, 0);
+    batches
+}
+
+/// What must come out, by the definition: sampler and generator alone.
+fn definition(what: &What) -> Epoch {
+    use pinfeed::{RandomSampler, Sampler};
+    let order = RandomSampler::new(what.len, what.seed);
+    let samples: Vec<(i64, [u32; 3])> = (0..what.len)
+        .map(|position| {
+            let mut rng = SampleRng::new(what.seed, what.epoch, position);
+            let index = match what.shuffle {
+                true => order.index(what.epoch, position),
+                false => position,
+            };
+            (
+                index as i64,
+                [rng.next_u32(), rng.next_u32(), rng.next_u32()],
+            )
+        })
+        .collect();
+    samples
+        .chunks(what.batch_size)
+        .filter(|batch| !what.drop_last || batch.len() == what.batch_size)
+        .map(|batch| {
+            let indices = batch.iter().map(|(index, _)| *index).collect();
+            (
+                indices,
+                batch.iter().flat_map(|(_, draws)| *draws).collect(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn how_it_is_loaded_does_not_show() {
+    watched("how_it_is_loaded_does_not_show", |seed| {
+        let what = (
+            0u64..70,
+            1usize..20,
+            any::<bool>(),
+            any::<bool>(),
+            any::<u64>(),
+            0u64..4,
+        );
+        let what = what.prop_map(|(len, batch_size, drop_last, shuffle, seed, epoch)| What {
+            len,
+            batch_size,
+            drop_last,
+            shuffle,
+            seed,
+            epoch,
+        });
+        let workers = prop::sample::select(vec![0usize, 1, 2, 5]);
+        let pin = prop::option::of(any::<bool>());
+        let ahead = prop::option::of(0usize..4);
+        let how = (workers, 1usize..6, pin, ahead, 0usize..9);
+        let how = how.prop_map(|(workers, prefetch, pin, ahead, slabs)| How {
+            workers,
+            prefetch,
+            pin,
+            ahead,
+            slabs,
+        });
+        let mut runner = TestRunner::new(Config {
+            cases: 150,
+            rng_seed: RngSeed::Fixed(seed),
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let tested = runner.run(&(what, prop::collection::vec(how, 3)), |(what, hows)| {
+            let expected = definition(&what);
+            let device = late_device(seed);
+            for how in &hows {
+                prop_assert_eq!(&load(&what, how, &device), &expected, "{:?}", how);
+            }
+            Ok(())
+        });
+        tested.unwrap();
+    });
+}
+
+/// Options as large as they go are options like others.
+#[test]
+fn options_may_be_huge() {
+    watched("options_may_be_huge", |seed| {
+        let device = late_device(seed);
+        for pin in [false, true] {
+            let builder = DataLoader::builder(drawing(40)).batch_size(usize::MAX);
+            let builder = builder.num_workers(2).prefetch(usize::MAX);
+            let builder = match pin {
+                true => builder.pin_memory(&device),
+                false => builder,
+            };
+            let loader = builder.build().unwrap();
+            assert_eq!((loader.len(), loader.epoch(0).count()), (1, 1));
+            let sent = loader.epoch(0).to_device(&device, usize::MAX);
+            assert_eq!(sent.count(), 1);
+        }
+        // A data set without end, collated by a function, in batches that no memory holds.
+        let loader = DataLoader::builder(from_fn(u64::MAX, |index, _| Ok(index as i64)))
+            .batch_size(usize::MAX)
+            .num_workers(1)
+            .collate_fn(|samples: Vec<i64>, _| Ok(samples))
+            .build()
+            .unwrap();
+        assert_eq!(loader.epoch(0).len(), 1);
+        let there = loader.epoch(1).to_device(&device, 1);
+        drop(there);
+    });
+}

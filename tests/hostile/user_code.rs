@@ -1,0 +1,556 @@
+//! Errors and panics wherever the user's code runs: they cost their batch's place, and nothing else.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pinfeed::{
+    Arena, Batch, BoxError, Builder, Collate, CollateError, DataLoader, Dataset, Device, Error,
+    Field, Filled, Layout, Relocation, Row, Sample, SampleRng, Sampler, Tensor, Tensors, Upload,
+};
+
+use crate::support::{expected, late_device, rng, watched};
+
+const SAMPLES: u64 = 23;
+const BATCH: usize = 4;
+const BATCHES: usize = 6;
+
+/// Where something goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Get,
+    GetPanics,
+    GetPanicsOddly,
+    Describe,
+    MapPanics,
+    SamplerPanics,
+    SamplerLeaves,
+    Plan,
+    PlanPanics,
+    Fill,
+    FillPanics,
+    FillForgets,
+    FinishPanics,
+    SampleDrop,
+    TensorsPanics,
+    RelocatePanics,
+    Collate,
+    CollatePanics,
+}
+
+const STACKED: &[Place] = &[
+    Place::Get,
+    Place::GetPanics,
+    Place::GetPanicsOddly,
+    Place::Describe,
+    Place::MapPanics,
+    Place::SamplerPanics,
+    Place::SamplerLeaves,
+    Place::Plan,
+    Place::PlanPanics,
+    Place::Fill,
+    Place::FillPanics,
+    Place::FillForgets,
+    Place::FinishPanics,
+    Place::SampleDrop,
+    Place::TensorsPanics,
+    Place::RelocatePanics,
+];
+
+const COLLATED: &[Place] = &[
+    Place::Get,
+    Place::GetPanics,
+    Place::SampleDrop,
+    Place::Collate,
+    Place::CollatePanics,
+    Place::TensorsPanics,
+    Place::RelocatePanics,
+];
+
+/// What goes wrong, and at which index; shared with the data set, so that it can be mended between epochs.
+struct Trap {
+    place: Place,
+    index: AtomicU64,
+}
+
+/// No index.
+const MENDED: u64 = u64::MAX;
+
+impl Trap {
+    fn new(place: Place, index: u64) -> Arc<Trap> {
+        let index = AtomicU64::new(index);
+        Arc::new(Trap { place, index })
+    }
+
+    fn strikes(&self, place: Place, index: u64) -> bool {
+        self.place == place && self.index.load(Ordering::Relaxed) == index
+    }
+}
+
+/// A sample whose every function may fail. `ALIKE`: planned from one sample, or from all of the batch.
+struct Mine<const ALIKE: bool> {
+    index: u64,
+    trap: Arc<Trap>,
+}
+
+impl<const ALIKE: bool> Mine<ALIKE> {
+    fn strikes(&self, place: Place) -> bool {
+        self.trap.strikes(place, self.index)
+    }
+
+    /// Any sample may be the one that the batch is planned from.
+    fn batch_strikes(&self, place: Place) -> bool {
+        let trapped = self.trap.index.load(Ordering::Relaxed) / BATCH as u64;
+        self.trap.place == place && trapped == self.index / BATCH as u64
+    }
+}
+
+impl<const ALIKE: bool> Drop for Mine<ALIKE> {
+    fn drop(&mut self) {
+        assert!(
+            !self.strikes(Place::SampleDrop) || std::thread::panicking(),
+            "a sample's drop panics"
+        );
+    }
+}
+
+impl<const ALIKE: bool> Sample for Mine<ALIKE> {
+    type Batch = Own;
+    type Plan = Field<i64>;
+    type Rest = Option<Place>;
+    const ALIKE: bool = ALIKE;
+
+    fn plan<'a>(
+        mut samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<i64>, CollateError> {
+        if samples
+            .clone()
+            .any(|sample| sample.batch_strikes(Place::Plan))
+        {
+            return Err(CollateError::Other("no plan".into()));
+        }
+        assert!(
+            !samples.any(|sample| sample.batch_strikes(Place::PlanPanics)),
+            "plan panics"
+        );
+        layout.field(&[2])
+    }
+
+    fn fill(self, plan: &Field<i64>, row: &mut Row<'_>) -> Result<Option<Place>, CollateError> {
+        assert!(!self.strikes(Place::FillPanics), "fill panics");
+        if self.strikes(Place::Fill) {
+            return Err(CollateError::Other("no fill".into()));
+        }
+        if !self.strikes(Place::FillForgets) {
+            row.write(plan, &[self.index as i64, -(self.index as i64)])?;
+        }
+        let struck = self.trap.index.load(Ordering::Relaxed) == self.index;
+        Ok(struck.then_some(self.trap.place))
+    }
+
+    fn finish(plan: Field<i64>, rest: Vec<Option<Place>>, filled: &mut Filled) -> Own {
+        let trap = rest.into_iter().flatten().next();
+        assert_ne!(trap, Some(Place::FinishPanics), "finish panics");
+        let numbers = filled.take(plan);
+        Own { numbers, trap }
+    }
+}
+
+/// A batch of one's own whose functions may panic.
+struct Own {
+    numbers: Tensor<i64>,
+    trap: Option<Place>,
+}
+
+impl Batch for Own {
+    type OnDevice = pinfeed::DeviceTensor<i64>;
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        assert_ne!(self.trap, Some(Place::TensorsPanics), "tensors panics");
+        visit.add(&self.numbers);
+    }
+
+    fn relocate(self, slab: &mut Relocation) -> Own {
+        assert_ne!(self.trap, Some(Place::RelocatePanics), "relocate panics");
+        Own {
+            numbers: slab.tensor(self.numbers),
+            trap: self.trap,
+        }
+    }
+
+    fn upload(self, upload: &mut Upload) -> Self::OnDevice {
+        upload.tensor(self.numbers)
+    }
+}
+
+/// A data set of samples that fail at one index.
+struct Trapped<const ALIKE: bool>(Arc<Trap>);
+
+/// A panic's payload that is no message, and that panics once more when it is dropped.
+struct Odd;
+
+impl Drop for Odd {
+    fn drop(&mut self) {
+        panic!("a panic's payload panics");
+    }
+}
+
+impl<const ALIKE: bool> Dataset for Trapped<ALIKE> {
+    type Sample = Mine<ALIKE>;
+
+    fn len(&self) -> u64 {
+        SAMPLES
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<Mine<ALIKE>, BoxError> {
+        let strikes = |place| self.0.strikes(place, index);
+        if strikes(Place::Get) || strikes(Place::Describe) {
+            return Err("no sample".into());
+        }
+        assert!(!strikes(Place::GetPanics), "get panics");
+        if strikes(Place::GetPanicsOddly) {
+            std::panic::panic_any(Odd);
+        }
+        let trap = Arc::clone(&self.0);
+        Ok(Mine { index, trap })
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        assert!(!self.0.strikes(Place::Describe, index), "describe panics");
+        Some(format!("number {index}"))
+    }
+}
+
+/// The plain order, but for one position.
+struct Order(Arc<Trap>);
+
+impl Sampler for Order {
+    fn len(&self) -> u64 {
+        SAMPLES
+    }
+
+    fn index(&self, _: u64, position: u64) -> u64 {
+        assert!(
+            !self.0.strikes(Place::SamplerPanics, position),
+            "the sampler panics"
+        );
+        if self.0.strikes(Place::SamplerLeaves, position) {
+            return SAMPLES + 7;
+        }
+        position
+    }
+}
+
+/// How a loader is built.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    workers: usize,
+    pin: bool,
+    by_copy: bool,
+    late: bool,
+}
+
+impl How {
+    fn draw(rng: &mut SampleRng) -> How {
+        let pin = rng.bool(0.7);
+        How {
+            workers: [0, 1, 3][rng.below(3) as usize],
+            pin,
+            by_copy: pin && rng.bool(0.4),
+            late: rng.bool(0.5),
+        }
+    }
+
+    fn build<D: Dataset, C: Collate<D::Sample, Batch = Own>>(
+        self,
+        builder: Builder<D, C>,
+        device: &Device,
+    ) -> DataLoader<Own> {
+        let builder = builder.batch_size(BATCH).num_workers(self.workers);
+        let builder = match self.pin {
+            true => builder.pin_memory(device).pin_by_copy(self.by_copy),
+            false => builder,
+        };
+        builder.build().unwrap()
+    }
+
+    /// Whether the place is one that the loader comes to.
+    fn reaches(self, place: Place) -> bool {
+        match place {
+            Place::TensorsPanics => self.pin,
+            Place::RelocatePanics => self.by_copy,
+            _ => true,
+        }
+    }
+}
+
+fn device(seed: u64, how: How) -> Device {
+    if how.late {
+        late_device(seed)
+    } else {
+        Device::cpu()
+    }
+}
+
+/// Iterates an epoch in which the batch with `index` fails, and one after it in which none does.
+fn run(loader: &DataLoader<Own>, trap: &Trap, fails: bool, device: &Device, context: &str) {
+    let index = trap.index.load(Ordering::Relaxed);
+    for epoch in 0..2 {
+        let bad = (epoch == 0 && fails).then_some(index as usize / BATCH);
+        let mut seen = 0;
+        for (number, batch) in loader.epoch(epoch).enumerate() {
+            seen += 1;
+            match batch {
+                Err(error) => {
+                    assert_eq!(Some(number), bad, "{context}: {error}");
+                    check_error(&error, trap.place, index, context);
+                }
+                Ok(batch) => {
+                    assert_ne!(Some(number), bad, "{context}: no error");
+                    // Where the loader has no need to call what panics, the program does.
+                    let sent = AssertUnwindSafe(|| batch.to_device(device, true).unwrap());
+                    let Ok(there) = std::panic::catch_unwind(sent) else {
+                        assert_eq!(trap.place, Place::TensorsPanics, "{context}");
+                        continue;
+                    };
+                    let back = there.to_host(true).unwrap().wait().unwrap();
+                    let samples = expected(number, BATCH, SAMPLES);
+                    let numbers: Vec<i64> = samples.flat_map(|i| [i as i64, -(i as i64)]).collect();
+                    assert_eq!(back.as_slice(), numbers, "{context}: batch {number}");
+                }
+            }
+        }
+        assert_eq!(seen, BATCHES, "{context}: epoch {epoch}");
+        trap.index.store(MENDED, Ordering::Relaxed);
+    }
+}
+
+/// The error is of the right kind, and names what it can: the sample, or at least the batch.
+fn check_error(error: &Error, place: Place, index: u64, context: &str) {
+    let batch = index / BATCH as u64;
+    let text = error.to_string();
+    let id = match (place, error) {
+        (Place::Get | Place::Describe, Error::Sample(id, _)) => id,
+        (Place::SamplerLeaves, Error::Sample(id, _)) => {
+            assert_eq!((id.batch, id.index), (batch, SAMPLES + 7), "{context}");
+            return;
+        }
+        (Place::SamplerPanics, Error::SamplePanicked(id, _)) => {
+            assert_eq!((id.batch, id.row as u64), (batch, index % 4), "{context}");
+            return;
+        }
+        (
+            Place::GetPanics
+            | Place::GetPanicsOddly
+            | Place::MapPanics
+            | Place::FillPanics
+            | Place::PlanPanics
+            | Place::SampleDrop,
+            Error::SamplePanicked(id, _),
+        ) => id,
+        (Place::Plan | Place::Fill | Place::FillForgets, Error::Collate(misfit)) => &misfit.sample,
+        (
+            Place::Collate,
+            Error::CollateFn {
+                batch: found,
+                epoch: 0,
+                ..
+            },
+        )
+        | (
+            Place::FinishPanics
+            | Place::PlanPanics
+            | Place::SampleDrop
+            | Place::TensorsPanics
+            | Place::RelocatePanics
+            | Place::CollatePanics,
+            Error::CollatePanicked {
+                batch: found,
+                epoch: 0,
+                ..
+            },
+        ) => return assert_eq!(*found, batch, "{context}: {text}"),
+        _ => panic!("{context}: {error:?}"),
+    };
+    assert_eq!((id.epoch, id.batch), (0, batch), "{context}: {text}");
+    if !matches!(place, Place::Plan | Place::PlanPanics) {
+        assert_eq!((id.index, id.row as u64), (index, index % 4), "{context}");
+    }
+    let described = (place != Place::Describe).then(|| format!("number {}", id.index));
+    assert_eq!(id.description, described, "{context}");
+}
+
+fn stacked<const ALIKE: bool>(place: Place, index: u64, how: How, seed: u64) {
+    let context = format!("{place:?} at {index}, alike {ALIKE}, {how:?}");
+    let trap = Trap::new(place, index);
+    let of_map = Arc::clone(&trap);
+    let dataset = Trapped::<ALIKE>(Arc::clone(&trap)).map(move |sample, _| {
+        assert!(
+            !of_map.strikes(Place::MapPanics, sample.index),
+            "map panics"
+        );
+        Ok(sample)
+    });
+    let device = device(seed, how);
+    let builder = DataLoader::builder(dataset).sampler(Order(Arc::clone(&trap)));
+    let loader = how.build(builder, &device);
+    run(&loader, &trap, how.reaches(place), &device, &context);
+}
+
+fn collated(place: Place, index: u64, how: How, seed: u64) {
+    let context = format!("{place:?} at {index}, collate_fn, {how:?}");
+    let trap = Trap::new(place, index);
+    let collate = |samples: Vec<Mine<true>>, arena: &mut Arena| -> Result<Own, BoxError> {
+        let strikes = |place| samples.iter().any(|sample| sample.strikes(place));
+        if strikes(Place::Collate) {
+            return Err("no batch".into());
+        }
+        assert!(!strikes(Place::CollatePanics), "collate_fn panics");
+        let mut numbers = arena.zeros(&[samples.len(), 2])?;
+        let rows = numbers.as_mut_slice().ok_or("shared")?.chunks_mut(2);
+        for (row, sample) in rows.zip(&samples) {
+            row.copy_from_slice(&[sample.index as i64, -(sample.index as i64)]);
+        }
+        let trap = samples.iter().find_map(|sample| {
+            let struck = sample.trap.index.load(Ordering::Relaxed) == sample.index;
+            struck.then_some(sample.trap.place)
+        });
+        Ok(Own { numbers, trap })
+    };
+    let device = device(seed, how);
+    let builder = DataLoader::builder(Trapped(Arc::clone(&trap))).collate_fn(collate);
+    let loader = how.build(builder, &device);
+    run(&loader, &trap, how.reaches(place), &device, &context);
+}
+
+#[test]
+fn whatever_fails_takes_its_batchs_place() {
+    watched("whatever_fails_takes_its_batchs_place", |seed| {
+        let mut rng = rng(seed, 1);
+        for &place in STACKED {
+            for _ in 0..8 {
+                let (index, how) = (rng.below(SAMPLES), How::draw(&mut rng));
+                stacked::<true>(place, index, how, seed);
+                stacked::<false>(place, index, how, seed);
+            }
+        }
+        for &place in COLLATED {
+            for _ in 0..8 {
+                // Without `by_copy`, a batch is copied or not by whether its size was known.
+                let (index, how) = (rng.below(SAMPLES), How::draw(&mut rng));
+                if place != Place::RelocatePanics || how.by_copy || !how.pin {
+                    collated(place, index, how, seed);
+                }
+            }
+        }
+    });
+}
+
+/// Every batch fails, more often than there are workers; then none does.
+#[test]
+fn workers_survive_any_number_of_panics() {
+    watched("workers_survive_any_number_of_panics", |seed| {
+        let broken = Arc::new(AtomicBool::new(true));
+        let flag = Arc::clone(&broken);
+        let dataset = pinfeed::from_fn(200, move |index, _| {
+            assert!(!flag.load(Ordering::Relaxed), "sample {index} panics");
+            Ok(index as i64)
+        });
+        let loader = DataLoader::builder(dataset)
+            .batch_size(3)
+            .num_workers(2)
+            .pin_memory(&late_device(seed))
+            .build()
+            .unwrap();
+        let errors = loader.epoch(0).filter(Result::is_err).count();
+        assert_eq!(errors, loader.len());
+        broken.store(false, Ordering::Relaxed);
+        let numbers: Vec<i64> = loader
+            .epoch(1)
+            .flat_map(|batch| batch.unwrap().to_vec())
+            .collect();
+        assert_eq!(numbers, (0..200).collect::<Vec<_>>());
+    });
+}
+
+/// A batch of several broken samples reports the first of them, whoever finds which when.
+#[test]
+fn of_several_failures_the_first_is_reported() {
+    watched("of_several_failures_the_first_is_reported", |seed| {
+        let mut rng = rng(seed, 2);
+        for round in 0..30 {
+            let bad: Vec<u64> = (0..4).map(|_| rng.below(40)).collect();
+            let broken = bad.clone();
+            let dataset = pinfeed::from_fn(40, move |index, rng| {
+                let wait = rng.below(300);
+                std::thread::sleep(std::time::Duration::from_micros(wait));
+                match broken.contains(&index) {
+                    true => Err(format!("sample {index}").into()),
+                    false => Ok(index as i64),
+                }
+            });
+            let builder = DataLoader::builder(dataset).batch_size(20).num_workers(3);
+            let loader = builder.seed(round).build().unwrap();
+            for (number, batch) in loader.epoch(0).enumerate() {
+                let range = expected(number, 20, 40);
+                match (bad.iter().filter(|i| range.contains(i)).min(), batch) {
+                    (None, Ok(batch)) => assert_eq!(batch.len(), 20),
+                    (Some(first), Err(Error::Sample(id, _))) => assert_eq!(id.index, *first),
+                    (first, batch) => panic!("{first:?}: {batch:?}"),
+                }
+            }
+        }
+    });
+}
+
+/// `plan` may do what it likes to the layout that it is lent, also exchange it: no row lies outside of the slab.
+#[test]
+fn an_exchanged_layout_is_refused() {
+    struct Exchanged;
+
+    /// The layout of a smaller batch.
+    static SMALL: Mutex<Option<Layout>> = Mutex::new(None);
+
+    impl Sample for Exchanged {
+        type Batch = Tensor<f64>;
+        type Plan = Field<f64>;
+        type Rest = ();
+
+        fn plan<'a>(
+            _: impl Iterator<Item = &'a Self> + Clone,
+            layout: &mut Layout,
+        ) -> Result<Field<f64>, CollateError> {
+            let field = layout.field(&[8])?;
+            let mut small = SMALL.lock().unwrap();
+            match &*small {
+                Some(small) if layout.rows() == 1_000 => *layout = small.clone(),
+                _ if layout.rows() < 1_000 => *small = Some(layout.clone()),
+                _ => {}
+            }
+            Ok(field)
+        }
+
+        fn fill(self, plan: &Field<f64>, row: &mut Row<'_>) -> Result<(), CollateError> {
+            row.write(plan, &[1.0; 8])
+        }
+
+        fn finish(plan: Field<f64>, _: Vec<()>, filled: &mut Filled) -> Tensor<f64> {
+            filled.take(plan)
+        }
+    }
+
+    watched("an_exchanged_layout_is_refused", |_| {
+        for workers in [0, 2] {
+            let dataset = pinfeed::from_fn(2_500, |_, _| Ok(Exchanged));
+            let builder = DataLoader::builder(dataset).batch_size(1_000);
+            let loader = builder.num_workers(workers).build().unwrap();
+            loader.epoch(0).for_each(drop); // its last batch is small
+            for batch in loader.epoch(1).take(2) {
+                let error = batch.unwrap_err();
+                let cause = std::error::Error::source(&error).unwrap();
+                assert!(cause.to_string().contains("layout"), "{cause}");
+            }
+        }
+    });
+}
