@@ -69,7 +69,10 @@ mod rng;
 mod sampler;
 mod shape;
 mod sync;
-#[cfg_attr(unix, expect(unsafe_code, reason = "it calls the operating system"))]
+#[cfg_attr(
+    all(unix, not(miri)),
+    expect(unsafe_code, reason = "it calls the operating system")
+)]
 mod system;
 mod tensor;
 mod trace;

@@ -7,13 +7,13 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Asks the system to keep the pages in memory, and says whether it does.
 pub(crate) fn lock_pages(pointer: *mut u8, bytes: usize) -> bool {
-    #[cfg(unix)]
+    #[cfg(all(unix, not(miri)))]
     {
         // SAFETY: `mlock` reads nothing; for pages that are not mapped it returns an error.
         let result = unsafe { libc::mlock(pointer.cast(), bytes) };
         result == 0
     }
-    #[cfg(not(unix))]
+    #[cfg(not(all(unix, not(miri))))]
     {
         let _ = (pointer, bytes);
         false
@@ -22,12 +22,12 @@ pub(crate) fn lock_pages(pointer: *mut u8, bytes: usize) -> bool {
 
 /// Undoes [`lock_pages`]; where it did nothing, this does nothing.
 pub(crate) fn unlock_pages(pointer: *mut u8, bytes: usize) {
-    #[cfg(unix)]
+    #[cfg(all(unix, not(miri)))]
     {
         // SAFETY: `munlock` reads nothing; for pages that are not mapped it returns an error.
         unsafe { libc::munlock(pointer.cast(), bytes) };
     }
-    #[cfg(not(unix))]
+    #[cfg(not(all(unix, not(miri))))]
     let _ = (pointer, bytes);
 }
 

@@ -6,6 +6,10 @@
 //!
 //! Events are one-shot: [`Driver::record`] makes one, it is complete once the stream has come that far, and stays so.
 
+#[cfg_attr(
+    not(feature = "testing"),
+    expect(unreachable_pub, reason = "`Hostile` is public with the feature")
+)]
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;

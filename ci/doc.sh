@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The documentation builds without a warning: no link that leads nowhere, in the public pages and in the private ones.
+. "$(dirname "$0")/lib.sh"
+
+export RUSTDOCFLAGS="-D warnings"
+run cargo doc --workspace --no-deps --features "$(all_features)"
+run cargo doc --workspace --no-deps --features "$(all_features)" --document-private-items

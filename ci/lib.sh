@@ -1,0 +1,40 @@
+# Sourced by the jobs: they run from the repository's root, and stop at the first failure.
+#
+# A line that begins with "skipped: " or "note: " is repeated in the summary of .ci/run. A job that has to be left out
+# as a whole says so by `skip_all`, whose exit status .ci/run tells from success.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
+
+step() { printf '\n-- %s\n' "$*"; }
+note() { printf 'note: %s\n' "$*"; }
+skip() { printf 'skipped: %s\n' "$*"; }
+skip_all() {
+    skip "$*"
+    exit 77
+}
+
+# Runs a command, after saying it.
+run() {
+    step "$*"
+    "$@"
+}
+
+# Every feature but `default` and those that need CUDA's compiler to build, one a line.
+features() {
+    cargo metadata --no-deps --format-version 1 | python3 -c '
+import json, sys
+package = next(p for p in json.load(sys.stdin)["packages"] if p["name"] == "pinfeed")
+needs_nvcc = {"candle-cuda"}
+print("\n".join(sorted(set(package["features"]) - {"default"} - needs_nvcc)))'
+}
+
+# The same, with commas between.
+all_features() { features | paste -sd, -; }
+
+# Adds a component of the default toolchain, where rustup manages it and it is missing.
+component() {
+    command -v "$2" >/dev/null && "$2" --version >/dev/null 2>&1 && return
+    run rustup component add "$1"
+}

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The README's command. Tests on a GPU are counted as ignored where there is none; PINFEED_REQUIRE_CUDA=1 makes that a
+# failure.
+. "$(dirname "$0")/lib.sh"
+
+if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then
+    note "there is no C compiler, and tests/drivers.rs will fail for it"
+fi
+run cargo test --workspace
