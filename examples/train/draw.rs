@@ -111,9 +111,11 @@ fn draw(folder: &Path, size: Size) -> Result<()> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(draw_some)).collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().expect("drawing never panics"))
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err("drawing panicked".into()))
+        })
     })?;
     bar.finish_and_clear();
     Ok(())

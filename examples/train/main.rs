@@ -192,18 +192,16 @@ fn validate(
 }
 
 /// Makes candle on the CPU a good neighbour of the loader, and several times as fast.
+#[expect(
+    unsafe_code,
+    reason = "candle takes the number from the environment only"
+)]
 fn prepare_cpu() {
     // candle's threads wait for each other in busy loops. Where the loader's threads share their
     // cores, a step of this small network then takes up to ten times as long as on one thread.
     if env::var_os("CANDLE_NUM_THREADS").is_none() {
         // SAFETY: this is the program's only thread so far, so none reads the environment now.
-        #[expect(
-            unsafe_code,
-            reason = "candle takes the number from the environment only"
-        )]
-        unsafe {
-            env::set_var("CANDLE_NUM_THREADS", "1")
-        };
+        unsafe { env::set_var("CANDLE_NUM_THREADS", "1") };
     }
     // A step frees what the next one allocates. glibc gives such blocks back to the kernel, and
     // takes them again page by page, unless it has seen a large one like this be freed before.

@@ -1,7 +1,7 @@
 //! Slabs: one allocation for all tensors of a batch, in the states that a batch goes through.
 //!
 //! [`Slab`] is memory on loan from a ring. [`FillingSlab`] is one with a layout, whose rows workers write. It becomes
-//! [`Filled`](crate::Filled), whose tensors hold the slab together; the last of them, or the last transfer that reads
+//! [`Filled`], whose tensors hold the slab together; the last of them, or the last transfer that reads
 //! it, brings it home.
 
 use std::ptr::NonNull;
