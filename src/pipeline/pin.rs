@@ -224,10 +224,10 @@ impl<B: Batch> Pipeline<B> {
     /// The batch is not page-locked: the system did not lock the slab's pages; or there is none, the consumer is
     /// blocked on the batch, and nothing will bring one home.
     fn go_without(&self, pinning: &Pinning, live: &Live, want: Want, slab: Option<Slab>) {
-        live.meter.unpinned.add(1);
         if !pinning.strict {
             return self.place(live, want, slab, true);
         }
+        live.meter.unpinned.add(1);
         let ring = &pinning.device.inner.ring;
         let error = match slab {
             Some(_) => ring.unlockable(want.bytes),
@@ -268,6 +268,7 @@ impl<B: Batch> Pipeline<B> {
         let (Some(Some(work)), Some(slab)) = (work, slab) else {
             return;
         };
+        live.meter.unpinned.add(u64::from(unpinned));
         work.grant(slab);
         drop(work); // before it is reported: who finishes the batch must be its only holder
         self.granted(live, want.batch);
@@ -282,6 +283,7 @@ impl<B: Batch> Pipeline<B> {
             return;
         };
         let Some(slab) = slab else {
+            live.meter.unpinned.add(1);
             return self.publish(live, batch, Ok(made));
         };
         span!("pin", epoch = live.epoch, batch = batch);

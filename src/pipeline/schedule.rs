@@ -418,3 +418,6 @@ pub(crate) fn missing(copy_in_flight: bool, blocked: bool) -> Missing {
         (false, false) => Missing::Sleep,
     }
 }
+
+#[cfg(test)]
+mod tests;

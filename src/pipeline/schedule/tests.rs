@@ -1,0 +1,131 @@
+//! The schedule between models of everybody who asks it: workers, the pin thread, the ring, copies and a consumer take
+//! turns at random, one step under the board's lock, or between two, at a time.
+//!
+//! The models do what `worker.rs`, `pin.rs` and `consumer.rs` do, in the same order; what they find is checked against
+//! a record of their own. Nobody is allowed to look where no notification brought him, so that a wake-up that is lost
+//! is a standstill, and each standstill is a failure.
+
+mod model;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use self::model::{Fault, Kind, Options, Seen, World};
+use super::*;
+
+fn options() -> impl Strategy<Value = Options> {
+    let kind = prop::sample::select(vec![Kind::Alike, Kind::Alike, Kind::Late, Kind::Elsewhere]);
+    let fault = prop_oneof![
+        6 => Just(Fault::None),
+        1 => (0usize..5).prop_map(Fault::Row),
+        1 => Just(Fault::Plan),
+        1 => Just(Fault::Finish),
+    ];
+    let sizes = (0u64..26, 1usize..6, any::<bool>());
+    let ahead = (1usize..5, 1usize..4);
+    let ring = (0usize..9, any::<bool>());
+    let batches = prop::collection::vec((kind, fault), 26);
+    (sizes, ahead, ring, batches).prop_map(
+        |((samples, batch_size, drop_last), (prefetch, workers), (budget, strict), batches)| {
+            Options {
+                samples,
+                batch_size,
+                drop_last,
+                prefetch,
+                workers,
+                budget,
+                strict,
+                batches,
+            }
+        },
+    )
+}
+
+/// Whatever the order of steps, all batches come, each once and in order, and each invariant of the model holds.
+#[test]
+fn every_interleaving_delivers_every_batch() {
+    let mut runner = TestRunner::new(Config {
+        cases: 2_000,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let seen = std::cell::Cell::new(Seen::default());
+    let script = prop::collection::vec(any::<u32>(), 0..300);
+    let tested = runner.run(
+        &(options(), script, any::<u64>()),
+        |(options, script, seed)| {
+            let mut world = World::new(options);
+            world.run(&script, seed);
+            seen.set(seen.get() + world.seen);
+            Ok(())
+        },
+    );
+    tested.unwrap();
+    // The model comes to every corner that it is there for.
+    let Seen {
+        unpinned,
+        refused,
+        waited,
+        looked_again,
+        relocated,
+        failed,
+        parked,
+    } = seen.get();
+    let corners = [
+        unpinned,
+        refused,
+        waited,
+        looked_again,
+        relocated,
+        failed,
+        parked,
+    ];
+    assert!(corners.iter().all(|&count| count > 0), "{:?}", seen.get());
+}
+
+#[test]
+fn a_batch_is_opened_only_within_the_prefetch() {
+    let mut schedule = Schedule::new(10, 2, false, 3);
+    for batch in 0..3 {
+        for _ in 0..2 {
+            assert!(matches!(schedule.claim(), Some(Claim::Rows { batch: b, .. }) if b == batch));
+        }
+    }
+    assert_eq!(schedule.claim(), None);
+    assert!(!schedule.has_claim());
+}
+
+/// A fast data set is claimed in long runs, a slow one sample by sample.
+#[test]
+fn runs_follow_the_time_of_a_sample() {
+    let mut schedule = Schedule::new(10_000, 10_000, false, 1);
+    let mut claim = |elapsed_ns| match schedule.claim() {
+        Some(Claim::Rows { batch, rows }) => {
+            schedule.loaded(batch, rows.len(), elapsed_ns * rows.len() as u64, false);
+            rows.len()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(claim(1_000), 1);
+    assert_eq!(claim(1_000), 100);
+    for _ in 0..20 {
+        claim(RUN_NS);
+    }
+    assert_eq!(claim(RUN_NS), 1);
+}
+
+/// `drop_last` and sizes that do not divide: as many rows as there are samples, and not one more.
+#[test]
+fn the_last_batch_has_what_is_left() {
+    let rows = |schedule: &Schedule| -> Vec<usize> {
+        (0..schedule.remaining())
+            .map(|batch| schedule.rows_of(batch))
+            .collect()
+    };
+    assert_eq!(rows(&Schedule::new(7, 3, false, 1)), [3, 3, 1]);
+    assert_eq!(rows(&Schedule::new(7, 3, true, 1)), [3, 3]);
+    assert_eq!(rows(&Schedule::new(2, 3, true, 1)), [] as [usize; 0]);
+    assert_eq!(rows(&Schedule::new(0, 3, false, 1)), [] as [usize; 0]);
+    assert_eq!(rows(&Schedule::new(2, usize::MAX, false, 1)), [2]);
+    assert_eq!(Schedule::new(u64::MAX, 1, false, 1).remaining(), u64::MAX);
+}

@@ -1,0 +1,431 @@
+//! The models: each thread is a state machine whose steps are what the real one does between two looks at the board.
+
+mod pin;
+mod workers;
+
+use std::collections::BTreeMap;
+
+use self::pin::Pin;
+use self::workers::Worker;
+use super::*;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub samples: u64,
+    pub batch_size: usize,
+    pub drop_last: bool,
+    pub prefetch: usize,
+    pub workers: usize,
+    /// How many slabs there may be, as the memory's budget has it.
+    pub budget: usize,
+    pub strict: bool,
+    pub batches: Vec<(Kind, Fault)>,
+}
+
+/// When a batch knows how large a slab it needs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// With its first sample.
+    Alike,
+    /// With its last sample.
+    Late,
+    /// It is built in pageable memory, and copied.
+    Elsewhere,
+}
+
+/// What goes wrong with a batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fault {
+    None,
+    Row(usize),
+    Plan,
+    Finish,
+}
+
+/// How often something happened that the tests are there for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    pub unpinned: u64,
+    pub refused: u64,
+    pub waited: u64,
+    pub looked_again: u64,
+    pub relocated: u64,
+    pub failed: u64,
+    pub parked: u64,
+}
+
+impl std::ops::Add for Seen {
+    type Output = Seen;
+
+    fn add(self, other: Seen) -> Seen {
+        Seen {
+            unpinned: self.unpinned + other.unpinned,
+            refused: self.refused + other.refused,
+            waited: self.waited + other.waited,
+            looked_again: self.looked_again + other.looked_again,
+            relocated: self.relocated + other.relocated,
+            failed: self.failed + other.failed,
+            parked: self.parked + other.parked,
+        }
+    }
+}
+
+/// A batch's work, and what is known of it without asking the schedule.
+#[derive(Debug)]
+struct Work {
+    kind: Kind,
+    fault: Fault,
+    /// Threads that hold it; the board is not counted.
+    holders: usize,
+    on_board: bool,
+    claimed: Vec<bool>,
+    planned: bool,
+    /// It waits for a slab that it asked for.
+    wants: bool,
+    /// It has its slab, or goes without.
+    has_slab: bool,
+    /// How many of the ring's slabs it holds.
+    slabs: usize,
+    failed: bool,
+    /// Published: whether it is a batch or an error.
+    outcome: Option<bool>,
+}
+
+impl Work {
+    fn needs_slab(&self) -> bool {
+        !self.failed && !self.has_slab && self.outcome.is_none()
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Consumer {
+    Runs,
+    Blocked { notified: bool },
+}
+
+/// The slabs, which are all of one size.
+#[derive(Debug, Default)]
+struct Ring {
+    free: usize,
+    blocks: usize,
+    out: usize,
+    news: u64,
+}
+
+#[derive(Debug)]
+struct Flying {
+    id: u64,
+    slabs: usize,
+    done: bool,
+}
+
+pub struct World {
+    options: Options,
+    schedule: Schedule,
+    /// How many slabs an epoch may have.
+    limit: usize,
+    works: BTreeMap<u64, Work>,
+    workers: Vec<Worker>,
+    pin: Pin,
+    consumer: Consumer,
+    ring: Ring,
+    copies: Vec<Flying>,
+    sent: u64,
+    /// The slabs of the batches that the consumer holds.
+    held: Vec<usize>,
+    delivered: u64,
+    opened: u64,
+    random: u64,
+    pub seen: Seen,
+}
+
+/// Who takes a step.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Worker(usize),
+    Pin,
+    Next,
+    Drop(usize),
+    Upload(usize),
+    /// A copy ends.
+    Land(usize),
+}
+
+impl World {
+    pub fn new(options: Options) -> World {
+        World {
+            schedule: Schedule::new(
+                options.samples,
+                options.batch_size,
+                options.drop_last,
+                options.prefetch,
+            ),
+            limit: options.prefetch + 3,
+            works: BTreeMap::new(),
+            workers: vec![Worker::Awake; options.workers],
+            pin: Pin::Look,
+            consumer: Consumer::Runs,
+            ring: Ring::default(),
+            copies: Vec::new(),
+            sent: 0,
+            held: Vec::new(),
+            delivered: 0,
+            opened: 0,
+            random: 0,
+            seen: Seen::default(),
+            options,
+        }
+    }
+
+    /// Runs by the script, then at random, until all batches came and everybody sleeps.
+    pub fn run(&mut self, script: &[u32], seed: u64) {
+        self.random = seed;
+        let batches = self.schedule.remaining();
+        for number in 0..100_000 {
+            let steps = self.steps();
+            if self.delivered == batches && steps.is_empty() {
+                self.settle();
+                let slabs = self.held.iter().sum::<usize>();
+                assert_eq!((self.ring.out, self.opened), (slabs, batches));
+                assert!(self.works.is_empty(), "{self:?}");
+                return;
+            }
+            assert!(!steps.is_empty(), "a standstill: {self:?}");
+            let choice = script.get(number).copied().unwrap_or_else(|| self.draw());
+            self.step(steps[choice as usize % steps.len()]);
+            self.check();
+        }
+        panic!("no end: {self:?}");
+    }
+
+    fn draw(&mut self) -> u32 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.random >> 33) as u32
+    }
+
+    /// Every step that somebody can take.
+    fn steps(&self) -> Vec<Step> {
+        let mut steps: Vec<Step> = (0..self.workers.len())
+            .filter(|&index| self.workers[index] != Worker::Asleep)
+            .map(Step::Worker)
+            .collect();
+        let pin_runs = match &self.pin {
+            Pin::Sleep { ticket } => *ticket != self.ring.news,
+            Pin::WaitForCopy { copy } => !self.flies(*copy),
+            _ => true,
+        };
+        if pin_runs {
+            steps.push(Step::Pin);
+        }
+        match self.consumer {
+            Consumer::Runs if self.schedule.remaining() > 0 => {
+                steps.push(Step::Next);
+                steps.extend((0..self.held.len()).flat_map(|i| [Step::Drop(i), Step::Upload(i)]));
+            }
+            Consumer::Blocked { notified: true } => steps.push(Step::Next),
+            _ => {}
+        }
+        let flying = (0..self.copies.len()).filter(|&index| !self.copies[index].done);
+        steps.extend(flying.map(Step::Land));
+        steps
+    }
+
+    fn flies(&self, copy: u64) -> bool {
+        self.copies
+            .iter()
+            .any(|flying| flying.id == copy && !flying.done)
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Worker(index) => {
+                let worker = self.workers[index].clone();
+                self.workers[index] = self.work(worker);
+            }
+            Step::Pin => self.pin = self.pin_step(self.pin.clone()),
+            Step::Next => self.next(),
+            Step::Drop(index) => {
+                let slabs = self.held.swap_remove(index);
+                self.come_home(slabs);
+            }
+            Step::Upload(index) => {
+                let slabs = self.held.swap_remove(index);
+                self.settle();
+                self.sent += 1;
+                let (id, done) = (self.sent, false);
+                self.copies.push(Flying { id, slabs, done });
+                self.ring.news += 1;
+            }
+            Step::Land(index) => self.copies[index].done = true,
+        }
+    }
+
+    /// What holds between any two steps.
+    fn check(&self) {
+        let open = self
+            .works
+            .values()
+            .filter(|work| work.outcome.is_none())
+            .count();
+        assert!(open <= self.options.prefetch, "{open} batches are open");
+        assert!(self.opened - self.delivered <= self.options.prefetch as u64);
+        assert!(self.ring.out <= self.limit, "{:?}", self.ring);
+        assert!(self.ring.blocks <= self.options.budget, "{:?}", self.ring);
+    }
+
+    fn work_of(&mut self, batch: u64) -> &mut Work {
+        self.works.get_mut(&batch).expect("the batch is open")
+    }
+
+    fn is_open(&self, batch: u64) -> bool {
+        batch >= self.delivered
+    }
+
+    // What the ring does.
+
+    /// Lets go of what finished copies hold. Nobody sees a slab between the copy and the ring.
+    fn settle(&mut self) {
+        let done = self.copies.iter().filter(|copy| copy.done);
+        let slabs: usize = done.map(|copy| copy.slabs).sum();
+        self.copies.retain(|copy| !copy.done);
+        self.come_home(slabs);
+    }
+
+    fn come_home(&mut self, slabs: usize) {
+        self.ring.out -= slabs;
+        self.ring.free += slabs;
+        self.ring.news += u64::from(slabs > 0);
+    }
+
+    fn take(&mut self, want: Want, grow: bool) -> bool {
+        let (blocks, free) = (self.ring.blocks, self.ring.free);
+        let charged = self.ring.out + want.reserve < self.limit;
+        let room = free > 0 || blocks < self.options.budget && (grow || blocks < self.limit);
+        if charged && room {
+            self.ring.free = free.saturating_sub(1);
+            self.ring.blocks += usize::from(free == 0);
+            self.ring.out += 1;
+        }
+        // A batch that is copied takes a slab late, which nobody could know of.
+        let kinds = self.options.batches.iter();
+        if self.is_open(want.batch) && kinds.clone().all(|(kind, _)| *kind != Kind::Elsewhere) {
+            let needing = self.needing_before(want.batch);
+            let others = self.works.values().map(|work| work.slabs).sum::<usize>();
+            if charged && room {
+                assert!(
+                    self.ring.out + needing <= self.limit,
+                    "{needing} are left without"
+                );
+            } else if !charged && needing == 0 {
+                // Those that are open have one each: it is the program that holds too many.
+                assert!(self.ring.out - others > self.limit - self.options.prefetch);
+            }
+        }
+        charged && room
+    }
+
+    /// How many batches before this one are open and need a slab.
+    fn needing_before(&self, batch: u64) -> usize {
+        let before = self.works.range(..batch);
+        before
+            .filter(|(number, work)| **number >= self.delivered && work.needs_slab())
+            .count()
+    }
+
+    fn check_want(&self, want: Want) {
+        let before = self
+            .works
+            .range(self.delivered..want.batch.max(self.delivered));
+        // Who is at the ring already does not wait any more, as the schedule sees it; who waits is in front.
+        for (batch, work) in before {
+            let at_ring = self.is_at_ring(*batch);
+            assert!(
+                !work.wants || work.failed || at_ring,
+                "batch {} is served before {batch}",
+                want.batch
+            );
+        }
+        assert!(!self.works[&want.batch].failed, "{want:?} is of no use");
+        assert_eq!(want.reserve, self.needing_before(want.batch));
+        let is_blocked = matches!(self.consumer, Consumer::Blocked { .. });
+        assert_eq!(want.blocked, is_blocked && want.batch == self.delivered);
+    }
+
+    fn is_at_ring(&self, batch: u64) -> bool {
+        let worker = self.workers.iter().any(|worker| match worker {
+            Worker::AtRing { batch: b, .. }
+            | Worker::Granted { batch: b, .. }
+            | Worker::NotGranted { batch: b, .. } => *b == batch,
+            _ => false,
+        });
+        let pin = match &self.pin {
+            Pin::Fly { want, .. }
+            | Pin::Take { want, .. }
+            | Pin::Decide { want, .. }
+            | Pin::Give { want, .. }
+            | Pin::Fill { want, .. }
+            | Pin::Granted { want } => want.batch == batch,
+            _ => false,
+        };
+        worker || pin
+    }
+
+    // What the consumer does.
+
+    fn next(&mut self) {
+        if self.schedule.is_ready() {
+            let batch = self.schedule.first();
+            assert_eq!(batch, self.delivered, "batches come in order");
+            self.schedule.deliver();
+            self.delivered += 1;
+            self.consumer = Consumer::Runs;
+            let strict = self.options.strict;
+            let work = self.work_of(batch);
+            let Some(ok) = work.outcome else {
+                panic!("batch {batch} is delivered before it is there")
+            };
+            assert!(
+                ok == (work.fault == Fault::None) || strict && !ok,
+                "{work:?}"
+            );
+            if ok {
+                let slabs = std::mem::take(&mut work.slabs);
+                assert_eq!(work.holders, 0);
+                self.works.remove(&batch);
+                self.held.push(slabs);
+            } else {
+                if work.holders == 0 {
+                    assert_eq!(work.slabs, 0);
+                    self.works.remove(&batch);
+                }
+                self.seen.failed += 1;
+            }
+            self.wake();
+        } else if self.consumer == Consumer::Runs {
+            self.schedule.block();
+            self.ring.news += 1;
+            self.consumer = Consumer::Blocked { notified: false };
+        } else {
+            self.consumer = Consumer::Blocked { notified: false };
+        }
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("schedule", &self.schedule)
+            .field("works", &self.works)
+            .field("workers", &self.workers)
+            .field("pin", &self.pin)
+            .field("consumer", &self.consumer)
+            .field("ring", &self.ring)
+            .field("copies", &self.copies)
+            .field("held", &self.held)
+            .field("delivered", &self.delivered)
+            .finish()
+    }
+}
