@@ -420,5 +420,6 @@ pub(crate) fn missing(copy_in_flight: bool, blocked: bool) -> Missing {
 }
 
 #[cfg(test)]
-#[allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)] // a model of its own, in several files
+#[allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+// a model of its own, in several files
 mod tests;
