@@ -166,6 +166,16 @@ pub enum Error {
         reason: String,
     },
 
+    /// A batch does not fit into the memory that the process may use.
+    #[error(
+        "host memory: a batch of {bytes} bytes does not fit into what this process may use: lower batch_size or \
+         prefetch, or look at the shape of its samples"
+    )]
+    HostMemory {
+        /// What the batch needs.
+        bytes: usize,
+    },
+
     /// Two things of different devices met.
     #[error(
         "{what} belongs to {found}, and the call is for {expected}: copy through the host, or use one device"

@@ -41,7 +41,9 @@ impl HostBlock {
         bytes: usize,
         touch: Touch<'_>,
     ) -> Result<HostBlock, Vec<Error>> {
-        let mut block = HostBlock::pageable(bytes, touch);
+        let Some(mut block) = HostBlock::pageable(bytes, touch) else {
+            return Err(Vec::new());
+        };
         let registered = {
             // SAFETY: the block is allocated, and unlocks its pages before it goes.
             unsafe { driver.lock_pages(block.base.as_ptr(), block.capacity) }
@@ -72,20 +74,17 @@ impl HostBlock {
         }
     }
 
-    /// Pageable memory of at least `bytes`, rounded up to whole pages.
-    pub(crate) fn pageable(bytes: usize, touch: Touch<'_>) -> HostBlock {
-        let layout = pages(bytes);
+    /// Pageable memory of at least `bytes`, rounded up to whole pages; `None` where there is not as much.
+    pub(crate) fn pageable(bytes: usize, touch: Touch<'_>) -> Option<HostBlock> {
+        let layout = pages(bytes)?;
         // SAFETY: the layout is not of size 0.
-        let base = unsafe { std::alloc::alloc(layout) };
-        let Some(base) = NonNull::new(base) else {
-            std::alloc::handle_alloc_error(layout);
-        };
+        let base = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
         touch(base.as_ptr(), layout.size());
-        HostBlock {
+        Some(HostBlock {
             base,
             capacity: layout.size(),
             origin: Origin::Pageable,
-        }
+        })
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -101,24 +100,20 @@ impl HostBlock {
     }
 }
 
-/// Whole pages for as many bytes; one page for none.
-fn pages(bytes: usize) -> Layout {
-    let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
-    match size.and_then(|size| Layout::from_size_align(size, PAGE_BYTES).ok()) {
-        Some(layout) => layout,
-        // `tensor::Layout` keeps sizes below this; what a user asks for directly can be anything.
-        None => panic!("{bytes} bytes are more than memory can be"),
-    }
+/// Whole pages for as many bytes; one page for none; `None` for more than memory can be.
+fn pages(bytes: usize) -> Option<Layout> {
+    let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
+    Layout::from_size_align(size, PAGE_BYTES).ok()
 }
 
 /// The size in bytes of a block for as many bytes.
-pub(crate) fn block_bytes(bytes: usize) -> usize {
-    pages(bytes).size()
+pub(crate) fn block_bytes(bytes: usize) -> Option<usize> {
+    pages(bytes).map(|layout| layout.size())
 }
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        let (base, layout) = (self.base.as_ptr(), pages(self.capacity));
+        let base = self.base.as_ptr();
         match &self.origin {
             Origin::Pageable => {}
             Origin::Registered(driver) => {
@@ -135,7 +130,9 @@ impl Drop for HostBlock {
                 return;
             }
         }
-        // SAFETY: it was allocated with the same layout: `pages` of a multiple of the page gives it back.
-        unsafe { std::alloc::dealloc(base, layout) };
+        if let Some(layout) = pages(self.capacity) {
+            // SAFETY: it was allocated with the same layout: `pages` of a multiple of the page gives it back.
+            unsafe { std::alloc::dealloc(base, layout) };
+        }
     }
 }

@@ -123,9 +123,15 @@ impl Ring {
         Ring::new(Some(driver), helpers, budget_bytes, usize::MAX)
     }
 
-    /// A ring of pageable blocks, which keeps at most `keep` of them while they are not in use.
+    /// A ring of pageable blocks, which keeps at most `keep` of them while they are not in use. There are never more than
+    /// the process may use: a sample that asks for more is an error of its batch, and not the end of the process.
     pub(crate) fn pageable(keep: usize) -> Arc<Ring> {
-        Ring::new(None, Arc::default(), usize::MAX, keep)
+        Ring::new(
+            None,
+            Arc::default(),
+            crate::system::usable_memory_bytes(),
+            keep,
+        )
     }
 
     fn new(
@@ -197,7 +203,7 @@ impl Ring {
 
     /// `grow`: `None` for a stray, which counts in no share.
     fn take_block(&self, bytes: usize, grow: Option<bool>) -> Option<HostBlock> {
-        let size = block_bytes(bytes);
+        let size = block_bytes(bytes)?;
         let mut outgrown = Vec::new();
         {
             let mut state = self.state.lock();
@@ -247,20 +253,28 @@ impl Ring {
         }
         drop(outgrown);
         let block = self.make(size);
-        if block.is_pinned() {
-            self.state.lock().pinned_bytes += size;
+        let mut state = self.state.lock();
+        match &block {
+            Some(block) if block.is_pinned() => state.pinned_bytes += size,
+            Some(_) => {}
+            None => {
+                state.total_bytes -= size;
+                state.blocks -= 1;
+                state.strays -= usize::from(grow.is_none());
+            }
         }
-        Some(block)
+        block
     }
 
-    fn make(&self, size: usize) -> HostBlock {
+    /// `None` where the system does not have as much memory.
+    fn make(&self, size: usize) -> Option<HostBlock> {
         let start = std::time::Instant::now();
         let touch: Touch<'_> = &|pointer, bytes| self.helpers.zero(pointer, bytes);
         self.counters.made.add(1);
         let Some(driver) = &self.driver else {
             return HostBlock::pageable(size, touch);
         };
-        let block = HostBlock::pinned(driver, size, touch).unwrap_or_else(|errors| {
+        let block = HostBlock::pinned(driver, size, touch).map(Some).unwrap_or_else(|errors| {
             let reasons: Vec<String> = errors.iter().map(ToString::to_string).collect();
             if self.counters.unlockable.get() == 0 {
                 log::warn!(

@@ -10,7 +10,7 @@ use super::{Pinning, Pipeline};
 use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Slab};
 use crate::driver::RawEvent;
-use crate::error::panic_message;
+use crate::error::{Error, panic_message};
 use crate::sync::Ordering;
 use crate::trace::span;
 
@@ -44,8 +44,9 @@ impl<B: Batch> Pipeline<B> {
         let bytes = pinning.map_or(bytes, |pinning| pinning.at_least(bytes));
         let pinning = pinning.filter(|_| bytes > 0);
         let Some(pinning) = pinning else {
-            if let Some(slab) = self.pageable.take(bytes) {
-                work.grant(slab.for_epoch(live.meter.clone()));
+            match self.pageable.take(bytes) {
+                Some(slab) => work.grant(slab.for_epoch(live.meter.clone())),
+                None => return self.fail(live, batch, too_large(bytes)),
             }
             let mut board = self.board.lock();
             if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
@@ -265,8 +266,10 @@ impl<B: Batch> Pipeline<B> {
             slot.unpinned = unpinned;
             slot.work.clone()
         });
-        let (Some(Some(work)), Some(slab)) = (work, slab) else {
-            return;
+        let Some(Some(work)) = work else { return };
+        let Some(slab) = slab else {
+            drop(work);
+            return self.fail(live, want.batch, too_large(want.bytes));
         };
         live.meter.unpinned.add(u64::from(unpinned));
         work.grant(slab);
@@ -310,6 +313,13 @@ impl<B: Batch> Pipeline<B> {
         if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
             state.schedule.not_granted(batch);
         }
+    }
+}
+
+fn too_large(bytes: usize) -> Failed {
+    Failed {
+        row: 0,
+        error: Error::HostMemory { bytes },
     }
 }
 

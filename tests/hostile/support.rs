@@ -7,7 +7,7 @@ use std::time::Duration;
 use pinfeed::{Batch, Dataset, Device, DeviceTensor, Hostile, Result, SampleRng, Tensor, from_fn};
 
 /// A test that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Runs a test on a thread of its own, with a random seed. A hang becomes a failure that names test and seed, as any
 /// other failure does.

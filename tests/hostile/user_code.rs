@@ -554,3 +554,50 @@ fn an_exchanged_layout_is_refused() {
         }
     });
 }
+
+/// A sample whose header lies asks for more memory than there is: an error of its batch, not the end of the process.
+#[test]
+fn a_batch_larger_than_memory_is_an_error() {
+    struct Huge;
+
+    impl Sample for Huge {
+        type Batch = Tensor<u8>;
+        type Plan = Field<u8>;
+        type Rest = ();
+
+        fn plan<'a>(
+            _: impl Iterator<Item = &'a Self> + Clone,
+            layout: &mut Layout,
+        ) -> Result<Field<u8>, CollateError> {
+            layout.field(&[1 << 45])
+        }
+
+        fn fill(self, _: &Field<u8>, _: &mut Row<'_>) -> Result<(), CollateError> {
+            unreachable!("there is no slab to fill")
+        }
+
+        fn finish(plan: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {
+            filled.take(plan)
+        }
+    }
+
+    watched("a_batch_larger_than_memory_is_an_error", |seed| {
+        let device = late_device(seed);
+        for workers in [0, 2] {
+            for pin in [false, true] {
+                let builder = DataLoader::builder(pinfeed::from_fn(6, |_, _| Ok(Huge)));
+                let mut builder = builder.batch_size(2).num_workers(workers);
+                if pin {
+                    builder = builder.pin_memory(&device);
+                }
+                let loader = builder.build().unwrap();
+                let errors: Vec<_> = loader.epoch(0).map(Result::unwrap_err).collect();
+                assert_eq!(errors.len(), 3);
+                for error in errors {
+                    assert!(matches!(error, Error::HostMemory { .. }), "{error}");
+                }
+            }
+        }
+        assert_eq!(device.memory().pinned_bytes, 0);
+    });
+}
