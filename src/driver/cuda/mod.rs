@@ -117,16 +117,19 @@ impl Cuda {
         }
     }
 
-    /// Makes the context current until the guard goes.
+    /// Makes the context current until the guard goes, where it is not.
     fn enter(&self) -> Result<Entered> {
-        // SAFETY: the context is alive: `Shared` keeps the object, or the embedder keeps the handle.
-        self.check("cuCtxPushCurrent", unsafe {
-            sys::cuCtxPushCurrent_v2(self.handle())
-        })?;
+        let pushed = current_context() != Some(self.handle());
+        if pushed {
+            // SAFETY: the context is alive: `Shared` keeps the object, or the embedder keeps the handle.
+            let result = unsafe { sys::cuCtxPushCurrent_v2(self.handle()) };
+            self.check("cuCtxPushCurrent", result)?;
+        }
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: it swaps the thread's mode with `mode`.
         let swapped = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
         Ok(Entered {
+            pushed,
             mode: (swapped == CUresult::CUDA_SUCCESS).then_some(mode),
         })
     }
@@ -378,6 +381,7 @@ impl Drop for Shared {
 
 /// The context is current on this thread until this goes.
 struct Entered {
+    pushed: bool,
     mode: Option<sys::CUstreamCaptureMode>,
 }
 
@@ -386,6 +390,9 @@ impl Drop for Entered {
         if let Some(mut mode) = self.mode {
             // SAFETY: it puts back the thread's mode.
             let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        }
+        if !self.pushed {
+            return;
         }
         let mut popped = std::ptr::null_mut();
         // SAFETY: it takes back what `enter` pushed on this thread.
