@@ -28,7 +28,7 @@ const OPERATIONS: &[&str] = &[
 /// What a training program does with a batch; each of its calls may fail.
 fn train(device: &Device, batch: Pair, number: usize) -> Result<()> {
     let stream = device.stream()?;
-    let mut there: PairOnDevice = batch.to_device(device, number % 3 != 0)?;
+    let mut there: PairOnDevice = batch.to_device(device, !number.is_multiple_of(3))?;
     {
         let loan = there.0.on(&stream)?;
         if let Some(bytes) = loan.host_slice()? {
@@ -45,7 +45,7 @@ fn train(device: &Device, batch: Pair, number: usize) -> Result<()> {
         Ok(pinned) => pinned,
         Err(_) => Tensor::from_vec(vec![number as u8; there.0.len()], there.0.shape())?,
     };
-    there.0.copy_from_host(&other, number % 2 == 0)?;
+    there.0.copy_from_host(&other, number.is_multiple_of(2))?;
     let target = there.0.to_host(true)?.wait()?;
     assert!(target.as_slice().iter().all(|&byte| byte == number as u8));
     let again = there.0.copy_to_host(Tensor::zeros(there.0.shape()), true)?;

@@ -95,8 +95,8 @@ fn a_small_budget_loses_nothing() {
                 let device = Device::hostile(late(seed, Duration::from_micros(300))).unwrap();
                 device.set_pinned_budget_bytes(slabs * 4096);
                 let loader = loader(&device, workers, by_copy);
-                let (mut kept, mut sent): (Vec<(usize, Pair)>, Vec<(usize, PairOnDevice)>) =
-                    Default::default();
+                let mut kept: Vec<(usize, Pair)> = Vec::new();
+                let mut sent: Vec<(usize, PairOnDevice)> = Vec::new();
                 let mut unpinned = 0;
                 for (number, batch) in loader.epoch(0).enumerate() {
                     let batch = batch.unwrap();
