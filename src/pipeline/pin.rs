@@ -102,11 +102,12 @@ impl<B: Batch> Pipeline<B> {
         device.settle();
         // Before the ring: what copies held that are not in flight any more is then at home.
         let copy = device.flights.oldest();
+        let largest = self.largest_bytes.fetch_max(want.bytes, Ordering::Relaxed);
         let slab = live.account.as_ref().and_then(|account| {
             let grow = copy.is_none();
             device
                 .ring
-                .take_for(account, want.bytes, want.reserve, grow)
+                .take_for(account, want.bytes, largest, want.reserve, grow)
         });
         live.meter.pinning_ns.add_since(start);
         match (slab, copy) {
