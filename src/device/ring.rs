@@ -169,11 +169,12 @@ impl Ring {
     /// there is no other. Otherwise a new one is made, exactly as large as needed, and a free one that proved too
     /// small makes room for it.
     pub(crate) fn take(self: &Arc<Ring>, bytes: usize) -> Option<Slab> {
-        let block = self.take_block(bytes, None)?;
+        let block = self.take_block(bytes, bytes, None)?;
         Some(Slab::new(block, Arc::clone(self), None))
     }
 
-    /// Takes a slab for an epoch, if its account has room for it and `reserve` more as well.
+    /// Takes a slab for an epoch, if its account has room for it and `reserve` more as well. If a new one must be made,
+    /// it is of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
     /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
     /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock
@@ -182,13 +183,14 @@ impl Ring {
         self: &Arc<Ring>,
         account: &Arc<Account>,
         bytes: usize,
+        largest: usize,
         reserve: usize,
         grow: bool,
     ) -> Option<Slab> {
         if !account.charge(reserve) {
             return None;
         }
-        match self.take_block(bytes, Some(grow)) {
+        match self.take_block(bytes, largest, Some(grow)) {
             Some(block) => Some(Slab::new(
                 block,
                 Arc::clone(self),
@@ -202,10 +204,10 @@ impl Ring {
     }
 
     /// `grow`: `None` for a stray, which counts in no share.
-    fn take_block(&self, bytes: usize, grow: Option<bool>) -> Option<HostBlock> {
+    fn take_block(&self, bytes: usize, largest: usize, grow: Option<bool>) -> Option<HostBlock> {
         let size = block_bytes(bytes)?;
         let mut outgrown = Vec::new();
-        {
+        let size = {
             let mut state = self.state.lock();
             // A stray (a download of one number, say) leaves large blocks to the batches that they were made for; a batch
             // takes any, for the last one of an epoch is small.
@@ -228,9 +230,11 @@ impl Ring {
             }
             // Every free block is too small. What would not fit if all of them went costs none.
             let idle_bytes: usize = state.free.iter().map(HostBlock::capacity).sum();
-            if (state.total_bytes - idle_bytes).saturating_add(size) > state.budget_bytes {
-                return None;
-            }
+            let in_use = state.total_bytes - idle_bytes;
+            let most = state.budget_bytes.saturating_sub(in_use);
+            let wished = block_bytes(largest.max(bytes))?;
+            let size = [wished, size].into_iter().find(|size| *size <= most)?;
+            let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
             // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.
             if grow == Some(false)
@@ -250,7 +254,8 @@ impl Ring {
             state.total_bytes += size;
             state.blocks += 1;
             state.strays += usize::from(grow.is_none());
-        }
+            size
+        };
         drop(outgrown);
         let block = self.make(size);
         let mut state = self.state.lock();

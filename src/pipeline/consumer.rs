@@ -10,7 +10,7 @@ use crate::device::Account;
 use crate::error::Result;
 
 /// What the consumer finds when it asks for the next batch.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[allow(clippy::large_enum_variant)] // it lives for a few instructions, and is never stored
 enum Next<B> {
     /// Its slot. What it holds is the user's, and leaves it without the lock.
     Ready(Slot<B>),

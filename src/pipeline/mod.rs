@@ -24,7 +24,7 @@ pub(crate) use work::{DatasetRecipe, Recipe};
 
 use self::board::Board;
 use crate::device::{Device, Ring};
-use crate::sync::{AtomicBool, Condvar, Mutex};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex};
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
@@ -35,6 +35,8 @@ pub(crate) struct Pipeline<B> {
     pub(crate) options: Options,
     /// Slabs of batches that are not to be page-locked, or cannot be.
     pageable: std::sync::Arc<Ring>,
+    /// The largest slab that was wanted. Relaxed: it is a hint.
+    largest_bytes: AtomicUsize,
     /// The log has been told that batches go unpinned.
     warned: AtomicBool,
 }
@@ -90,6 +92,7 @@ impl<B> Pipeline<B> {
             work: Condvar::new(),
             recipe,
             pageable: Ring::pageable(options.slabs(0)),
+            largest_bytes: AtomicUsize::new(0),
             warned: AtomicBool::new(false),
             options,
         }

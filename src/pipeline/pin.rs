@@ -118,9 +118,10 @@ impl<B: Batch> Pipeline<B> {
             .is_full(want.reserve)
             .then(|| Account::name(account));
         let copy = device.flights.bringing_home(own);
+        let largest = self.largest_bytes.fetch_max(want.bytes, Ordering::Relaxed);
         let slab = device
             .ring
-            .take_for(account, want.bytes, want.reserve, copy.is_none());
+            .take_for(account, want.bytes, largest, want.reserve, copy.is_none());
         live.meter.pinning_ns.add_since(start);
         match (slab, copy) {
             (Some(slab), _) => Taken::Slab(slab.for_epoch(live.meter.clone())),

@@ -18,4 +18,5 @@ mod memory;
 mod order;
 mod sharing;
 mod support;
+mod traps;
 mod user_code;
