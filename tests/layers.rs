@@ -163,8 +163,10 @@ fn sources() -> Vec<Source> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|found| found == "rs") && !is_test(&path) {
-                let below = path.strip_prefix(&root).unwrap().to_owned();
+                continue;
+            }
+            let below = path.strip_prefix(&root).unwrap().to_owned();
+            if path.extension().is_some_and(|found| found == "rs") && !is_test(&below) {
                 let module = Path::new(below.iter().next().unwrap()).file_stem();
                 sources.push(Source {
                     module: module.unwrap().to_str().unwrap().to_owned(),
@@ -179,5 +181,6 @@ fn sources() -> Vec<Source> {
 }
 
 fn is_test(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == "tests.rs")
+    path.iter()
+        .any(|name| name == "tests" || name == "tests.rs")
 }

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Miri runs what can run without foreign functions: unit tests of plain code, and tests of the conformance suite on the
+# CPU device, whose streams are threads: slabs, copies in flight, loans and the pin thread, with every access checked for
+# data races, bounds and aliasing.
+#
+# Chosen are the tests that Miri gets through in a minute; it is some thousand times slower than the machine. Exposed
+# addresses are allowed for, because device memory is addressed by number; leaks are, because some tests leak on purpose.
+. "$(dirname "$0")/lib.sh"
+
+if ! cargo +nightly miri --version >/dev/null 2>&1; then
+    run rustup toolchain install nightly --profile minimal --component miri,rust-src --no-self-update ||
+        skip_all "no nightly toolchain with Miri could be installed"
+fi
+if ! run cargo +nightly miri setup; then
+    skip_all "Miri's standard library could not be built"
+fi
+export MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-isolation-error=hide -Zmiri-ignore-leaks"
+
+run cargo +nightly miri test --no-default-features --lib -- dataset error loader rng sync tensor
+
+tests=(
+    a_custom_collate_is_pinned
+    a_forgotten_writer_is_waited_for
+    a_held_budget_is_an_error_and_a_dropped_one_is_not
+    a_read_behind_a_slow_kernel_sees_its_result
+    a_shared_target_is_refused
+    devices_and_streams_do_not_mix
+    downloads_beyond_the_budget_are_pageable
+    empty_tensors_travel
+    fields_of_any_origin_travel_together
+    one_copy_for_a_slab
+    overlapping_views_become_tensors_of_their_own
+    pinning_beyond_the_budget_is_refused
+    processing_is_measured_on_the_consumers_stream
+    registered_memory_is_pinned_where_it_lies
+    strict_pinning_reports_what_others_hide
+    tensors_outlive_their_device_handle
+)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+run cargo +nightly miri test --no-default-features --test conformance -- "${tests[@]/#/cpu::}" | tee "$log"
+for test in "${tests[@]}"; do
+    grep -q "^test cpu::$test \.\.\. ok" "$log" || { echo "there is no test cpu::$test any more" && exit 1; }
+done
+note "unit tests, and ${#tests[@]} tests of the conformance suite"
