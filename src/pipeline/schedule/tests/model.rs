@@ -142,6 +142,7 @@ pub struct World {
     delivered: u64,
     opened: u64,
     random: u64,
+    favourite: usize,
     pub seen: Seen,
 }
 
@@ -156,6 +157,18 @@ enum Step {
     Tell,
     /// A copy ends.
     Land(usize),
+}
+
+impl Step {
+    /// A number for each who takes steps.
+    fn who(self) -> usize {
+        match self {
+            Step::Pin => 0,
+            Step::Next | Step::Drop(_) | Step::Upload(_) | Step::Tell => 1,
+            Step::Land(_) => 2,
+            Step::Worker(index) => 3 + index,
+        }
+    }
 }
 
 impl World {
@@ -179,6 +192,7 @@ impl World {
             delivered: 0,
             opened: 0,
             random: 0,
+            favourite: 0,
             seen: Seen::default(),
             options,
         }
@@ -199,7 +213,14 @@ impl World {
             }
             assert!(!steps.is_empty(), "a standstill: {self:?}");
             let choice = script.get(number).copied().unwrap_or_else(|| self.draw());
-            self.step(steps[choice as usize % steps.len()]);
+            // Most often the same as before goes on: who is fast, and who is stopped midway, is more than chance.
+            let same = steps.iter().find(|step| step.who() == self.favourite);
+            let step = match same {
+                Some(step) if choice % 4 != 0 => *step,
+                _ => steps[choice as usize / 4 % steps.len()],
+            };
+            self.favourite = step.who();
+            self.step(step);
             self.check();
         }
         panic!("no end: {self:?}");
