@@ -35,7 +35,7 @@ pub(crate) struct Pipeline<B> {
     pub(crate) options: Options,
     /// Slabs of batches that are not to be page-locked, or cannot be.
     pageable: std::sync::Arc<Ring>,
-    /// The largest slab that was wanted. Relaxed: it is a hint.
+    /// The largest slab that was wanted, and had. Relaxed: it is a hint.
     largest_bytes: AtomicUsize,
     /// The log has been told that batches go unpinned.
     warned: AtomicBool,
@@ -61,13 +61,6 @@ pub(crate) struct Pinning {
     /// Batches are built in pageable memory, and copied by the pin thread.
     pub(crate) by_copy: bool,
     pub(crate) max_batch_bytes: Option<usize>,
-}
-
-impl Pinning {
-    /// How large a slab a batch of so many bytes gets.
-    fn slab_bytes(&self, bytes: usize) -> usize {
-        bytes.max(self.max_batch_bytes.unwrap_or(0))
-    }
 }
 
 impl Options {

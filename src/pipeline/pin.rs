@@ -56,7 +56,6 @@ impl<B: Batch> Pipeline<B> {
             }
             return;
         };
-        let bytes = pinning.slab_bytes(bytes);
         let want = {
             let mut board = self.board.lock();
             let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
@@ -82,15 +81,10 @@ impl<B: Batch> Pipeline<B> {
 
     /// A finished batch has tensors that are not page-locked: the pin thread copies them.
     pub(super) fn ask_relocation(&self, live: &Live, batch: u64, made: B, bytes: usize) {
-        let bytes = self
-            .options
-            .pinning
-            .as_ref()
-            .map_or(bytes, |pinning| pinning.at_least(bytes));
         let Some(pinning) = &self.options.pinning else {
             return self.publish(live, batch, Ok(made));
         };
-        let bytes = pinning.slab_bytes(bytes);
+        let bytes = pinning.at_least(bytes);
         let mut board = self.board.lock();
         let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
             drop(board);
@@ -118,13 +112,16 @@ impl<B: Batch> Pipeline<B> {
             .is_full(want.reserve)
             .then(|| Account::name(account));
         let copy = device.flights.bringing_home(own);
-        let largest = self.largest_bytes.fetch_max(want.bytes, Ordering::Relaxed);
+        let largest = self.largest_bytes.load(Ordering::Relaxed);
         let slab = device
             .ring
             .take_for(account, want.bytes, largest, want.reserve, copy.is_none());
         live.meter.pinning_ns.add_since(start);
         match (slab, copy) {
-            (Some(slab), _) => Taken::Slab(slab.for_epoch(live.meter.clone())),
+            (Some(slab), _) => {
+                self.largest_bytes.fetch_max(want.bytes, Ordering::Relaxed);
+                Taken::Slab(slab.for_epoch(live.meter.clone()))
+            }
             (None, Some(copy)) => Taken::WaitForCopy(copy),
             (None, None) => Taken::Nothing,
         }
