@@ -14,7 +14,7 @@ use self::model::{Fault, Kind, Options, Seen, World};
 use super::*;
 
 fn options() -> impl Strategy<Value = Options> {
-    let kind = prop::sample::select(vec![Kind::Alike, Kind::Alike, Kind::Late, Kind::Elsewhere]);
+    let kind = prop::sample::select(vec![Kind::Alike, Kind::Late, Kind::Elsewhere]);
     let fault = prop_oneof![
         6 => Just(Fault::None),
         1 => (0usize..5).prop_map(Fault::Row),
@@ -23,7 +23,8 @@ fn options() -> impl Strategy<Value = Options> {
     ];
     let sizes = (0u64..26, 1usize..6, any::<bool>());
     let ahead = (1usize..5, 1usize..4);
-    let ring = (0usize..9, any::<bool>());
+    let budget = prop_oneof![0usize..3, 0usize..9];
+    let ring = (budget, any::<bool>());
     let batches = prop::collection::vec((kind, fault), 26);
     (sizes, ahead, ring, batches).prop_map(
         |((samples, batch_size, drop_last), (prefetch, workers), (budget, strict), batches)| {

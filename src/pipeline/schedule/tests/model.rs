@@ -100,7 +100,11 @@ impl Work {
 #[derive(Debug, PartialEq)]
 enum Consumer {
     Runs,
-    Blocked { notified: bool },
+    /// Something came home, or was sent, and is yet to be told of.
+    Tells,
+    Blocked {
+        notified: bool,
+    },
 }
 
 /// The slabs, which are all of one size.
@@ -110,6 +114,8 @@ struct Ring {
     blocks: usize,
     out: usize,
     news: u64,
+    /// The pin thread wants to hear of slabs that come home and copies that are sent.
+    interested: bool,
 }
 
 #[derive(Debug)]
@@ -136,6 +142,7 @@ pub struct World {
     delivered: u64,
     opened: u64,
     random: u64,
+    favourite: usize,
     pub seen: Seen,
 }
 
@@ -147,8 +154,21 @@ enum Step {
     Next,
     Drop(usize),
     Upload(usize),
+    Tell,
     /// A copy ends.
     Land(usize),
+}
+
+impl Step {
+    /// A number for each who takes steps.
+    fn who(self) -> usize {
+        match self {
+            Step::Pin => 0,
+            Step::Next | Step::Drop(_) | Step::Upload(_) | Step::Tell => 1,
+            Step::Land(_) => 2,
+            Step::Worker(index) => 3 + index,
+        }
+    }
 }
 
 impl World {
@@ -172,6 +192,7 @@ impl World {
             delivered: 0,
             opened: 0,
             random: 0,
+            favourite: 0,
             seen: Seen::default(),
             options,
         }
@@ -192,7 +213,14 @@ impl World {
             }
             assert!(!steps.is_empty(), "a standstill: {self:?}");
             let choice = script.get(number).copied().unwrap_or_else(|| self.draw());
-            self.step(steps[choice as usize % steps.len()]);
+            // Most often the same as before goes on: who is fast, and who is stopped midway, is more than chance.
+            let same = steps.iter().find(|step| step.who() == self.favourite);
+            let step = match same {
+                Some(step) if choice % 4 != 0 => *step,
+                _ => steps[choice as usize / 4 % steps.len()],
+            };
+            self.favourite = step.who();
+            self.step(step);
             self.check();
         }
         panic!("no end: {self:?}");
@@ -226,6 +254,7 @@ impl World {
                 steps.extend((0..self.held.len()).flat_map(|i| [Step::Drop(i), Step::Upload(i)]));
             }
             Consumer::Blocked { notified: true } => steps.push(Step::Next),
+            Consumer::Tells => steps.push(Step::Tell),
             _ => {}
         }
         let flying = (0..self.copies.len()).filter(|&index| !self.copies[index].done);
@@ -249,7 +278,8 @@ impl World {
             Step::Next => self.next(),
             Step::Drop(index) => {
                 let slabs = self.held.swap_remove(index);
-                self.come_home(slabs);
+                self.put(slabs);
+                self.consumer = Consumer::Tells;
             }
             Step::Upload(index) => {
                 let slabs = self.held.swap_remove(index);
@@ -257,7 +287,11 @@ impl World {
                 self.sent += 1;
                 let (id, done) = (self.sent, false);
                 self.copies.push(Flying { id, slabs, done });
-                self.ring.news += 1;
+                self.consumer = Consumer::Tells;
+            }
+            Step::Tell => {
+                self.tell_interested();
+                self.consumer = Consumer::Runs;
             }
             Step::Land(index) => self.copies[index].done = true,
         }
@@ -295,9 +329,19 @@ impl World {
     }
 
     fn come_home(&mut self, slabs: usize) {
+        self.put(slabs);
+        if slabs > 0 {
+            self.tell_interested();
+        }
+    }
+
+    fn put(&mut self, slabs: usize) {
         self.ring.out -= slabs;
         self.ring.free += slabs;
-        self.ring.news += u64::from(slabs > 0);
+    }
+
+    fn tell_interested(&mut self) {
+        self.ring.news += u64::from(self.ring.interested);
     }
 
     fn take(&mut self, want: Want, grow: bool) -> bool {
@@ -406,7 +450,7 @@ impl World {
             self.wake();
         } else if self.consumer == Consumer::Runs {
             self.schedule.block();
-            self.ring.news += 1;
+            self.ring.news += u64::from(self.schedule.waits_for_slab());
             self.consumer = Consumer::Blocked { notified: false };
         } else {
             self.consumer = Consumer::Blocked { notified: false };

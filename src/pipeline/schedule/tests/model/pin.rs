@@ -5,6 +5,9 @@ use super::*;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Pin {
     Look,
+    Want {
+        ticket: u64,
+    },
     Serve {
         want: Want,
         ticket: u64,
@@ -52,16 +55,19 @@ impl World {
         match pin {
             Pin::Sleep { .. } | Pin::WaitForCopy { .. } => Pin::Look,
             Pin::Look => {
+                self.ring.interested = false;
                 let ticket = self.ring.news;
-                match self.schedule.next_want() {
-                    Some(want) => {
-                        self.check_want(want);
-                        Pin::Serve { want, ticket }
-                    }
-                    None => Pin::Sleep { ticket },
-                }
+                Pin::Want { ticket }
             }
+            Pin::Want { ticket } => match self.schedule.next_want() {
+                Some(want) => {
+                    self.check_want(want);
+                    Pin::Serve { want, ticket }
+                }
+                None => Pin::Sleep { ticket },
+            },
             Pin::Serve { want, ticket } => {
+                self.ring.interested = true;
                 let current =
                     self.is_open(want.batch) && self.schedule.want_of(want.batch) == Some(want);
                 if !current {
