@@ -83,11 +83,11 @@ pub use batch::{Arena, Batch, Collate, CollateFn, Relocation, Stack};
 #[cfg(feature = "image")]
 pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
-#[cfg(feature = "testing")]
-pub use device::Hostile;
 pub use device::{
     Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Stream, Tensors, Upload,
 };
+#[cfg(feature = "testing")]
+pub use device::{Hostile, Way};
 pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, SampleId, ShapeError};
 pub use loader::{Builder, DataLoader, DeviceEpoch, Epoch, Limit, Stats};
 pub use rng::SampleRng;

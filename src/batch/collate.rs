@@ -10,8 +10,8 @@ use std::panic::AssertUnwindSafe;
 use super::{Arena, Batch};
 use crate::device::{FillingSlab, Slab};
 use crate::error::{BoxError, CollateError, panic_message};
-use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
-use crate::tensor::{Layout, Sample};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, OnceLock, Ordering};
+use crate::tensor::{Backend, Layout, Sample};
 
 /// Makes batches out of samples: [`Stack`], or a function ([`CollateFn`]). It cannot be implemented elsewhere.
 #[diagnostic::on_unimplemented(
@@ -27,9 +27,19 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     type Table: Table<S, Self::Batch>;
 
-    /// Opens a batch of so many samples.
+    /// Opens a batch.
     #[doc(hidden)]
-    fn open(&self, rows: usize) -> Self::Table;
+    fn open(&self, opening: Opening<'_>) -> Self::Table;
+}
+
+/// What a batch is to be.
+#[derive(Debug)]
+pub struct Opening<'a> {
+    pub(crate) rows: usize,
+    /// The devices that gather the rows that they can reach.
+    pub(crate) gathered_by: Option<Backend>,
+    /// Set when there are rows that some device could gather. (Relaxed: it is a hint for epochs to come.)
+    pub(crate) gatherable: &'a Arc<AtomicBool>,
 }
 
 mod sealed {
@@ -92,9 +102,11 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     type Batch = S::Batch;
     type Table = StackTable<S>;
 
-    fn open(&self, rows: usize) -> StackTable<S> {
+    fn open(&self, opening: Opening<'_>) -> StackTable<S> {
         StackTable {
-            rows,
+            rows: opening.rows,
+            gathered_by: opening.gathered_by,
+            gatherable: Arc::clone(opening.gatherable),
             planned: OnceLock::new(),
             slab: OnceLock::new(),
             parked: Mutex::default(),
@@ -106,6 +118,8 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
 #[doc(hidden)]
 pub struct StackTable<S: Sample> {
     rows: usize,
+    gathered_by: Option<Backend>,
+    gatherable: Arc<AtomicBool>,
     planned: OnceLock<Planned<S>>,
     slab: OnceLock<FillingSlab>,
     /// Samples that came before the slab.
@@ -135,8 +149,11 @@ impl<S: Sample> StackTable<S> {
         from: usize,
         samples: impl Iterator<Item = &'a S> + Clone,
     ) -> Result<bool, CollateError> {
-        let mut layout = Layout::new(self.rows);
+        let mut layout = Layout::new(self.rows).gathered_by(self.gathered_by);
         let plan = S::plan(samples, &mut layout)?;
+        if layout.is_gatherable() {
+            self.gatherable.store(true, Ordering::Relaxed);
+        }
         // A layout of other rows would give rows that lie outside of the slab (*layouts are in bounds and aligned*).
         if layout.rows() != self.rows {
             return Err(CollateError::Other(
@@ -302,7 +319,7 @@ where
     type Batch = B;
     type Table = FnTable<S, F>;
 
-    fn open(&self, _: usize) -> FnTable<S, F> {
+    fn open(&self, _: Opening<'_>) -> FnTable<S, F> {
         FnTable {
             shared: Arc::clone(&self.shared),
             samples: Mutex::default(),

@@ -9,7 +9,7 @@ mod relocation;
 
 pub use arena::Arena;
 pub use collate::{Collate, CollateFn, Stack};
-pub(crate) use collate::{Failure, Request, Table};
+pub(crate) use collate::{Failure, Opening, Request, Table};
 pub use relocation::Relocation;
 pub(crate) use relocation::relocated_bytes;
 

@@ -31,9 +31,9 @@ pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
 pub use self::upload::{Tensors, Upload};
 pub use crate::driver::DeviceInfo;
-#[cfg(feature = "testing")]
-pub use crate::driver::cpu::Hostile;
 use crate::driver::{Driver, RawStream, cpu};
+#[cfg(feature = "testing")]
+pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::Result;
 use crate::sync::{Arc, Mutex, OnceLock};
 use crate::tensor::{Element, Shape, Tensor};
@@ -212,6 +212,13 @@ impl Device {
     /// [`Device`](crate::Error::Device) if the device failed.
     pub fn release_device_memory(&self) -> Result<usize> {
         self.inner.pool.release()
+    }
+
+    /// Has a CUDA device gather rows of registered memory in this way, instead of the best that its driver has: for
+    /// tests and benches. Says whether it came in time: the first rows decide. (The CPU device has one way only.)
+    #[cfg(feature = "testing")]
+    pub fn gather_by(&self, way: Way) -> bool {
+        self.inner.driver.gather_by(way)
     }
 
     /// Counts the memory that the device's ring and pool hold.

@@ -8,7 +8,7 @@ use super::ring::take_pinned;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
-use crate::tensor::{Element, Storage, Tensor};
+use crate::tensor::{Backend, Element, Storage, Tensor};
 
 /// Memory of the user's, page-locked as long as this lives.
 struct Registered {
@@ -27,6 +27,10 @@ unsafe impl Sync for Registered {}
 impl Storage for Registered {
     fn is_pinned(&self) -> bool {
         true
+    }
+
+    fn registered(&self) -> Option<Backend> {
+        Some(self.driver.backend())
     }
 }
 

@@ -10,7 +10,7 @@ use super::host_memory::HostBlock;
 use super::ring::{Account, Ring};
 use crate::meter::Meter;
 use crate::sync::Arc;
-use crate::tensor::{Element, Filled, Layout, Row, Storage};
+use crate::tensor::{Element, Filled, Layout, Row, Sources, Storage};
 
 /// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
 pub struct Slab {
@@ -93,6 +93,7 @@ impl Drop for Slab {
 pub(crate) struct FillingSlab {
     slab: Arc<Slab>,
     layout: Layout,
+    sources: Arc<Sources>,
 }
 
 impl FillingSlab {
@@ -107,6 +108,7 @@ impl FillingSlab {
         FillingSlab {
             slab: Arc::new(slab),
             layout,
+            sources: Arc::default(),
         }
     }
 
@@ -118,14 +120,14 @@ impl FillingSlab {
     pub(crate) unsafe fn row(&self, row: usize) -> Row<'_> {
         // SAFETY: the slab holds at least the layout's bytes, initialized and page-aligned, for as long as `self`;
         // the caller's contract keeps others away from the row (*one owner per slab*).
-        unsafe { Row::new(&self.layout, self.slab.base(), row) }
+        unsafe { Row::new(&self.layout, self.slab.base(), row, &self.sources) }
     }
 
     /// Ends the filling: no `Row` is left, for each borrows the slab.
     pub(crate) fn finish(self) -> Filled {
         let base = self.slab.base();
         // SAFETY: as in `row`; `self` is gone, so the fields have no other way to their bytes (*one owner per slab*).
-        unsafe { Filled::new(self.layout, base, self.slab) }
+        unsafe { Filled::new(self.layout, base, self.slab, self.sources) }
     }
 }
 

@@ -6,11 +6,11 @@ use super::block::DeviceBlock;
 use super::flights::{Flight, Timing};
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
-use crate::driver::{Copy, RawEvent};
+use crate::driver::{Copy, Gather, RawEvent};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::Arc;
-use crate::tensor::{ALIGNMENT, Element, Storage, Tensor};
+use crate::tensor::{ALIGNMENT, Element, Scattered, Storage, Tensor};
 use crate::trace::span;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
@@ -22,19 +22,32 @@ pub struct Tensors<'a> {
 
 /// One tensor's bytes, and who owns them.
 pub(crate) struct Region {
+    /// Tells the tensor from others.
+    identity: NonNull<u8>,
+    /// Where the bytes lie, if they lie in one piece.
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) is_pinned: bool,
+    /// The rows lie elsewhere, and the device gathers them.
+    is_scattered: bool,
     storage: Arc<dyn Storage>,
 }
 
 impl Tensors<'_> {
     /// Shows one tensor.
     pub fn add<T: Element>(&mut self, tensor: &Tensor<T>) {
+        let identity = tensor.identity();
+        let is_scattered = tensor.is_scattered();
+        let base = match is_scattered {
+            true => identity,
+            false => NonNull::new(tensor.as_ptr().cast()).unwrap_or(NonNull::dangling()),
+        };
         self.regions.push(Region {
-            base: NonNull::new(tensor.as_ptr().cast()).unwrap_or(NonNull::dangling()),
+            identity,
+            base,
             bytes: tensor.size_bytes(),
             is_pinned: tensor.is_pinned(),
+            is_scattered,
             storage: Arc::clone(tensor.storage()),
         });
     }
@@ -61,7 +74,7 @@ pub struct Upload {
 
 /// Where a region goes on the device.
 struct Placed {
-    base: NonNull<u8>,
+    identity: NonNull<u8>,
     bytes: usize,
     block: Arc<DeviceBlock>,
     address: u64,
@@ -72,6 +85,8 @@ struct Run {
     base: NonNull<u8>,
     bytes: usize,
     regions: Vec<usize>,
+    /// Its one region's rows lie elsewhere.
+    is_scattered: bool,
 }
 
 impl Upload {
@@ -102,14 +117,14 @@ impl Upload {
                 let region = &regions[index];
                 let offset = region.base.as_ptr() as usize - run.base.as_ptr() as usize;
                 placed[index] = Some(Placed {
-                    base: region.base,
+                    identity: region.identity,
                     bytes: region.bytes,
                     block: Arc::clone(block),
                     address: block.address() + offset as u64,
                 });
             }
         }
-        let host = regions.into_iter().map(|region| region.storage).collect();
+        let host: Vec<_> = regions.into_iter().map(|region| region.storage).collect();
         let done = submit(device, &runs, &blocks, host, meter)?;
         Ok(Upload {
             device: Arc::clone(device),
@@ -128,7 +143,7 @@ impl Upload {
             panic!("Upload::tensor: Batch::tensors showed fewer tensors");
         };
         assert!(
-            placed.base.as_ptr() == tensor.as_ptr().cast() && placed.bytes == tensor.size_bytes(),
+            placed.identity == tensor.identity() && placed.bytes == tensor.size_bytes(),
             "Upload::tensor: Batch::tensors showed the tensors in another order"
         );
         DeviceTensor::new(
@@ -176,15 +191,31 @@ fn submit(
         .transpose()?;
     let mut copied = Ok(());
     for (run, block) in runs.iter().zip(blocks).filter(|(run, _)| run.bytes > 0) {
-        let copy = Copy::ToDevice {
-            from: run.base.as_ptr(),
-            to: block.address(),
-            bytes: run.bytes,
+        copied = match run.rows(&host) {
+            // SAFETY: the rows and their table are kept alive by the region's storage in `host` until the event fires,
+            // and nobody writes them meanwhile (*no access while in flight*). The rest is as below.
+            Some(scattered) => unsafe {
+                let rows = scattered.table();
+                let gather = Gather {
+                    rows,
+                    row_bytes: run.bytes / rows.len(),
+                    to: block.address(),
+                    is_table_locked: scattered.is_table_locked(),
+                };
+                driver.gather(stream, gather)
+            },
+            None => {
+                let copy = Copy::ToDevice {
+                    from: run.base.as_ptr(),
+                    to: block.address(),
+                    bytes: run.bytes,
+                };
+                // SAFETY: the run lies in one allocation that `host` keeps alive until the event fires, and that nobody
+                // writes while an `Arc` of its storage is held (*no access while in flight*). The pool handed out memory
+                // whose last users are done, and the caller's tensors reach it behind the event only.
+                unsafe { driver.copy(stream, copy) }
+            }
         };
-        // SAFETY: the run lies in one allocation that `host` keeps alive until the event fires, and that nobody
-        // writes while an `Arc` of its storage is held (*no access while in flight*). The pool handed out memory
-        // whose last users are done, and the caller's tensors reach it behind the event only.
-        copied = unsafe { driver.copy(stream, copy) };
         if copied.is_err() {
             break;
         }
@@ -219,6 +250,14 @@ fn submit(
     }
 }
 
+impl Run {
+    /// Where the rows lie, if they lie elsewhere. (In the meantime somebody may have gathered them: their table stays.)
+    fn rows<'a>(&self, host: &'a [Arc<dyn Storage>]) -> Option<&'a Scattered> {
+        let storage = host.get(*self.regions.first()?)?;
+        storage.scattered().filter(|_| self.is_scattered)
+    }
+}
+
 /// Groups regions into runs: within one slab, from one field to the next as long as only padding lies between.
 fn runs(regions: &[Region]) -> Vec<Run> {
     let mut order: Vec<usize> = (0..regions.len()).collect();
@@ -228,6 +267,7 @@ fn runs(regions: &[Region]) -> Vec<Run> {
     for index in order {
         let region = &regions[index];
         let start = region.base.as_ptr() as usize;
+        // (A region whose rows lie elsewhere names no slab.)
         if let Some(run) = runs.last_mut()
             && region.storage.slab().is_some()
             && region.storage.slab() == slab
@@ -245,6 +285,7 @@ fn runs(regions: &[Region]) -> Vec<Run> {
             base: region.base,
             bytes: region.bytes,
             regions: vec![index],
+            is_scattered: region.is_scattered,
         });
     }
     runs

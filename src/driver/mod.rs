@@ -15,6 +15,7 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 
 use crate::error::{DeviceFault, Error, Result};
+use crate::tensor::Backend;
 
 /// A backend, open on one device. Cloning it clones a reference.
 #[derive(Clone)]
@@ -70,6 +71,14 @@ impl Driver {
     /// The device's name in messages: `cpu`, `cuda:0`.
     pub(crate) fn name(&self) -> String {
         dispatch!(self, driver => driver.name())
+    }
+
+    pub(crate) fn backend(&self) -> Backend {
+        match self {
+            Driver::Cpu(_) => Backend::Cpu,
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(_) => Backend::Cuda,
+        }
     }
 
     pub(crate) fn info(&self) -> Result<DeviceInfo> {
@@ -225,6 +234,38 @@ impl Driver {
         }
     }
 
+    /// Enqueues the copies of rows that lie apart, one behind the other to the device.
+    ///
+    /// # Safety
+    ///
+    /// As [`copy`](Driver::copy), for each row and for the rows' table, which is read until the copies are done. The rows
+    /// must lie in memory that was locked by `lock_pages` of this backend.
+    pub(crate) unsafe fn gather(&self, stream: &RawStream, gather: Gather<'_>) -> Result<()> {
+        match (self, stream) {
+            // SAFETY: the caller's contract is the backend's.
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => unsafe {
+                driver.gather(stream, gather)
+            },
+            #[cfg(feature = "cuda")]
+            // SAFETY: likewise.
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => unsafe {
+                driver.gather(stream, gather)
+            },
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
+    /// Has rows gathered in this way; says whether it came in time.
+    #[cfg(feature = "testing")]
+    pub(crate) fn gather_by(&self, way: Way) -> bool {
+        match self {
+            Driver::Cpu(_) => false,
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(driver) => driver.gather_by(way),
+        }
+    }
+
     /// Tells the backend that what memory holds is of no use to anybody: a hostile one fills it, so that a late reader
     /// is found out, and one that is early too.
     ///
@@ -268,6 +309,29 @@ pub(crate) enum Copy {
         to: *mut u8,
         bytes: usize,
     },
+}
+
+/// Rows of one length, by their addresses, for one place on the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gather<'a> {
+    pub(crate) rows: &'a [*const u8],
+    pub(crate) row_bytes: usize,
+    pub(crate) to: u64,
+    /// Whether the list of the rows is itself page-locked.
+    pub(crate) is_table_locked: bool,
+}
+
+/// How a CUDA device gathers rows that lie apart; it chooses for itself ([`Device::gather_by`](crate::Device::gather_by)).
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Way {
+    /// One call for all rows, worked off by the copy engine; drivers of 12.8 and newer have it.
+    Batch,
+    /// A kernel that reads the rows over the link.
+    Kernel,
+    /// One copy for each row.
+    Rows,
 }
 
 impl RawEvent {

@@ -218,6 +218,7 @@ impl<D: Dataset, C> Builder<D, C> {
             sampler,
             collate: self.collate,
             seed: self.seed,
+            gatherable: Arc::default(),
         };
         Ok(DataLoader::start(Threads::start(Pipeline::new(
             Box::new(recipe),

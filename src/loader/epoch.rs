@@ -68,6 +68,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         if let Some(account) = &self.live.account {
             account.set_limit(self.loader.pipeline().options.slabs(depth));
         }
+        self.loader.pipeline().send_to(&self.live, device);
         DeviceEpoch {
             epoch: self,
             device: device.clone(),

@@ -10,6 +10,7 @@ use crate::device::Account;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::sync::{Arc, Condvar};
+use crate::tensor::Backend;
 
 pub(super) struct Board<B> {
     epochs: Vec<State<B>>,
@@ -24,14 +25,33 @@ pub(super) struct Board<B> {
 
 /// One live epoch, as everybody who works for it holds it.
 #[derive(Clone)]
-pub(crate) struct Live {
+pub(crate) struct Live(Arc<LiveEpoch>);
+
+pub(crate) struct LiveEpoch {
     key: u64,
     pub(crate) epoch: u64,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins.
     pub(crate) account: Option<Arc<Account>>,
     /// Its consumer sleeps here.
-    pub(super) ready: Arc<Condvar>,
+    pub(super) ready: Condvar,
+}
+
+/// What an epoch's batches are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// The program gets them on the host.
+    Host,
+    /// They go to a device without the program seeing them, so that rows which the device can gather stay where they are.
+    Device(Backend),
+}
+
+impl std::ops::Deref for Live {
+    type Target = LiveEpoch;
+
+    fn deref(&self) -> &LiveEpoch {
+        &self.0
+    }
 }
 
 /// What the board knows of one epoch.
@@ -41,6 +61,8 @@ pub(super) struct State<B> {
     /// One for each open batch of the schedule.
     slots: VecDeque<Slot<B>>,
     batch_size: usize,
+    /// What its batches are for. Until it is known, nothing is loaded.
+    pub(super) destination: Option<Destination>,
     /// The turn at which a job of its was claimed last.
     served: u64,
 }
@@ -91,16 +113,17 @@ impl<B> Board<B> {
         &mut self,
         epoch: u64,
         account: Option<Arc<Account>>,
+        destination: Option<Destination>,
         options: &Options,
     ) -> Live {
         self.entered += 1;
-        let live = Live {
+        let live = Live(Arc::new(LiveEpoch {
             key: self.entered,
             epoch,
             meter: Arc::default(),
             account,
-            ready: Arc::default(),
-        };
+            ready: Condvar::new(),
+        }));
         self.epochs.push(State {
             live: live.clone(),
             schedule: Schedule::new(
@@ -111,6 +134,7 @@ impl<B> Board<B> {
             ),
             slots: VecDeque::new(),
             batch_size: options.batch_size,
+            destination,
             served: 0,
         });
         live
@@ -152,7 +176,9 @@ impl<B> Board<B> {
     }
 
     pub(super) fn has_claim(&self) -> bool {
-        self.epochs.iter().any(|state| state.schedule.has_claim())
+        self.epochs
+            .iter()
+            .any(|state| state.destination.is_some() && state.schedule.has_claim())
     }
 
     /// The slabs that are waited for: of each epoch the first, in the epochs' turn.
@@ -171,7 +197,7 @@ impl<B> Board<B> {
     }
 }
 
-impl Live {
+impl LiveEpoch {
     pub(super) fn collate_panicked(&self, batch: u64, message: String) -> Error {
         Error::CollatePanicked {
             epoch: self.epoch,
@@ -205,6 +231,7 @@ impl<B> State<B> {
     }
 
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
+        self.destination?;
         let claim = self.schedule.claim()?;
         let live = self.live.clone();
         match claim {
@@ -230,6 +257,10 @@ impl<B> State<B> {
             batch,
             start: batch * self.batch_size as u64,
             rows: self.schedule.rows_of(batch),
+            gathered_by: match self.destination {
+                Some(Destination::Device(backend)) => Some(backend),
+                _ => None,
+            },
         };
         self.slots.push_back(Slot {
             work: Some(recipe.open(id, Arc::clone(&self.live.meter))),

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use super::Pipeline;
-use super::board::{Board, Live, Slot};
+use super::board::{Board, Destination, Live, Slot};
 use super::pin::Served;
 use crate::batch::Batch;
-use crate::device::Account;
+use crate::device::{Account, Device};
 use crate::error::Result;
 
 /// What the consumer finds when it asks for the next batch.
@@ -25,9 +25,33 @@ impl<B: Batch> Pipeline<B> {
         let pinning = self.options.pinning.as_ref();
         let account = pinning.map(|pinning| Account::open(&pinning.device.inner.ring, limit));
         let mut board = self.board.lock();
-        let live = board.enter(epoch, account, &self.options);
+        // Where a device could gather the samples itself, loading waits until it is known whether that is wanted.
+        let destination = (!self.recipe.is_gatherable()).then_some(Destination::Host);
+        let live = board.enter(epoch, account, destination, &self.options);
         self.wake(&board);
         live
+    }
+
+    /// The batches that are opened from now on go to a device without the program seeing them.
+    pub(crate) fn send_to(&self, live: &Live, device: &Device) {
+        let pinning = self.options.pinning.as_ref();
+        // Slabs that come home are what keeps copies from piling up, so there must be slabs, and of this device.
+        let gathers = pinning.is_some_and(|pinning| {
+            !pinning.by_copy
+                && pinning
+                    .device
+                    .inner
+                    .driver
+                    .same_device(&device.inner.driver)
+        });
+        let mut board = self.board.lock();
+        if let Some(state) = board.epoch(live) {
+            state.destination = Some(match gathers {
+                true => Destination::Device(device.inner.driver.backend()),
+                false => Destination::Host,
+            });
+        }
+        self.wake(&board);
     }
 
     /// Forgets an epoch. Nobody waits: a worker that is at it finds out when it reports.
@@ -97,6 +121,11 @@ impl<B: Batch> Pipeline<B> {
                 Next::NotYet => {}
             }
             let state = board.epoch(live)?;
+            if state.destination.is_none() {
+                state.destination = Some(Destination::Host);
+                self.wake(&board);
+                continue;
+            }
             if !state.schedule.is_blocked() {
                 state.schedule.block();
                 // A batch without a slab may have to go without, now that somebody is blocked on it: also one that the pin
@@ -123,6 +152,7 @@ impl<B: Batch> Pipeline<B> {
                     Next::NotYet => {}
                 }
                 let state = board.epoch(live)?;
+                state.destination.get_or_insert(Destination::Host);
                 state.schedule.block();
                 (state.claim(&*self.recipe), state.schedule.next_want())
             };

@@ -4,19 +4,23 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use crate::batch::{Collate, Failure, Request, Table};
+use crate::batch::{Collate, Failure, Opening, Request, Table};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Misfit, SampleId, panic_message};
 use crate::meter::Meter;
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::tensor::Backend;
 
 /// How batches of type `B` are made: a data set, its order and a collate.
 pub(crate) trait Recipe<B>: Send + Sync {
     /// Opens the work on a batch.
     fn open(&self, batch: BatchId, meter: Arc<Meter>) -> Arc<dyn Work<B>>;
+
+    /// Whether samples came up that a device could gather itself.
+    fn is_gatherable(&self) -> bool;
 }
 
 /// Which batch: where it lies in the order.
@@ -27,6 +31,8 @@ pub(crate) struct BatchId {
     /// The position of its first sample in the epoch's order.
     pub(crate) start: u64,
     pub(crate) rows: usize,
+    /// The devices that gather the rows that they can reach.
+    pub(crate) gathered_by: Option<Backend>,
 }
 
 /// One open batch.
@@ -54,6 +60,7 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
+    pub(crate) gatherable: Arc<AtomicBool>,
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C> {
@@ -61,12 +68,20 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         Arc::new(DatasetWork {
             dataset: Arc::clone(&self.dataset),
             sampler: Arc::clone(&self.sampler),
-            table: self.collate.open(batch.rows),
+            table: self.collate.open(Opening {
+                rows: batch.rows,
+                gathered_by: batch.gathered_by,
+                gatherable: &self.gatherable,
+            }),
             seed: self.seed,
             batch,
             meter,
             collated: std::marker::PhantomData,
         })
+    }
+
+    fn is_gatherable(&self) -> bool {
+        self.gatherable.load(Ordering::Relaxed)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use super::storage::VecStorage;
-use super::{DType, Element, Shape, Storage};
+use super::{DType, Element, Scattered, Shape, Storage};
 use crate::error::ShapeError;
 use crate::sync::Arc;
 
@@ -33,6 +33,8 @@ pub struct Tensor<T: Element> {
     shape: Shape,
     elements: usize,
     storage: Arc<dyn Storage>,
+    /// The rows lie elsewhere; `pointer` is their table, and only tells this tensor from others.
+    scattered: bool,
 }
 
 // SAFETY: a tensor reads memory that lives as long as `storage`, and writes it only while it is the only holder of
@@ -61,6 +63,7 @@ impl<T: Element> Tensor<T> {
             shape: shape.into(),
             elements,
             storage: Arc::new(storage),
+            scattered: false,
         })
     }
 
@@ -87,6 +90,7 @@ impl<T: Element> Tensor<T> {
             shape: shape.into(),
             elements,
             storage: Arc::new(storage),
+            scattered: false,
         }
     }
 
@@ -107,6 +111,26 @@ impl<T: Element> Tensor<T> {
             shape,
             elements,
             storage,
+            scattered: false,
+        }
+    }
+
+    /// Makes a tensor whose rows lie elsewhere.
+    ///
+    /// # Safety
+    ///
+    /// `storage` must have as many rows and elements as the shape; they must be aligned for `T`. `table` is its own.
+    pub(super) unsafe fn from_rows(
+        table: NonNull<*const u8>,
+        shape: Shape,
+        storage: Scattered,
+    ) -> Tensor<T> {
+        Tensor {
+            pointer: table.cast(),
+            elements: shape.iter().product(),
+            shape,
+            storage: Arc::new(storage),
+            scattered: true,
         }
     }
 
@@ -146,7 +170,7 @@ impl<T: Element> Tensor<T> {
     pub fn as_slice(&self) -> &[T] {
         // SAFETY: `from_raw`'s contract: the elements are there, initialized, and unwritten while `storage` is held
         // by others; `as_mut_slice` borrows `self` exclusively (*one owner per slab*).
-        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.elements) }
+        unsafe { std::slice::from_raw_parts(self.base().as_ptr(), self.elements) }
     }
 
     /// The elements for writing, row-major; `None` while a view or a transfer shares the memory.
@@ -154,7 +178,7 @@ impl<T: Element> Tensor<T> {
         Arc::get_mut(&mut self.storage)?;
         // SAFETY: this tensor is the only holder of its memory, and is itself borrowed exclusively: nobody reads or
         // writes it meanwhile (*one owner per slab*, *no access while in flight*).
-        Some(unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.elements) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.base().as_ptr(), self.elements) })
     }
 
     /// Shares the memory: another tensor over the same elements. Neither can be written while both exist.
@@ -164,6 +188,7 @@ impl<T: Element> Tensor<T> {
             shape: self.shape.clone(),
             elements: self.elements,
             storage: Arc::clone(&self.storage),
+            scattered: self.scattered,
         }
     }
 
@@ -181,10 +206,11 @@ impl<T: Element> Tensor<T> {
         let elements: usize = shape.iter().product();
         Tensor {
             // SAFETY: `index < rows`, so the row lies inside of the tensor's elements (*layouts are in bounds*).
-            pointer: unsafe { self.pointer.add(index * elements) },
+            pointer: unsafe { self.base().add(index * elements) },
             shape,
             elements,
             storage: Arc::clone(&self.storage),
+            scattered: false,
         }
     }
 
@@ -212,7 +238,27 @@ impl<T: Element> Tensor<T> {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut T {
-        self.pointer.as_ptr()
+        self.base().as_ptr()
+    }
+
+    /// Where the elements lie, one behind the other. Rows that lie elsewhere are gathered first.
+    fn base(&self) -> NonNull<T> {
+        if !self.scattered {
+            return self.pointer;
+        }
+        let rows = self.storage.scattered();
+        rows.map_or(self.pointer, |rows| rows.gathered().cast())
+    }
+
+    /// Tells this tensor's memory from any other's, without touching it.
+    pub(crate) fn identity(&self) -> NonNull<u8> {
+        self.pointer.cast()
+    }
+
+    /// Whether the rows lie elsewhere, where a device can gather them.
+    pub(crate) fn is_scattered(&self) -> bool {
+        let rows = self.storage.scattered();
+        self.scattered && rows.is_some_and(Scattered::is_gatherable)
     }
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
@@ -251,6 +297,7 @@ impl<T: Element> From<Vec<T>> for Tensor<T> {
             shape: [elements].as_slice().into(),
             elements,
             storage: Arc::new(storage),
+            scattered: false,
         }
     }
 }

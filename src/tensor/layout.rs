@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use super::{DType, Element, Lease, Shape, Storage, Tensor};
+use super::storage::VecStorage;
+use super::{Backend, DType, Element, Lease, Scattered, Shape, Sources, Storage, Tensor};
 use crate::error::CollateError;
 use crate::sync::Arc;
 
@@ -17,6 +18,10 @@ pub struct Layout {
     name: &'static str,
     fields: Vec<FieldSpec>,
     size_bytes: usize,
+    /// Rows in memory that was registered for these devices stay where they are.
+    gathered_by: Option<Backend>,
+    /// There are such rows.
+    is_gatherable: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -25,7 +30,12 @@ struct FieldSpec {
     dtype: DType,
     offset: usize,
     row_bytes: usize,
+    /// The slab holds the rows' addresses instead of the rows.
+    scattered: bool,
 }
+
+/// Shorter rows are copied on the host: a device gathers them one by one, each at a cost of its own.
+const GATHERED_ROW_BYTES: usize = 16 << 10;
 
 /// One field of a batch: a tensor of as many rows as the batch has samples. [`Layout::field`] makes it.
 #[derive(Debug)]
@@ -49,7 +59,15 @@ impl Layout {
             name: "",
             fields: Vec::new(),
             size_bytes: 0,
+            gathered_by: None,
+            is_gatherable: false,
         }
+    }
+
+    /// Rows that these devices can gather themselves stay where they are.
+    pub(crate) fn gathered_by(mut self, backend: Option<Backend>) -> Layout {
+        self.gathered_by = backend;
+        self
     }
 
     /// How many samples the batch has.
@@ -66,18 +84,43 @@ impl Layout {
         let row_bytes = Shape::elements(row_shape)
             .and_then(|elements| elements.checked_mul(size_of::<T>()))
             .ok_or(CollateError::TooLarge)?;
-        self.push(T::DTYPE, row_bytes)?;
-        Ok(Field {
-            index: self.fields.len() - 1,
-            row_shape: row_shape.into(),
-            element: PhantomData,
-        })
+        self.push::<T>(row_shape, row_bytes, false)
     }
 
-    fn push(&mut self, dtype: DType, row_bytes: usize) -> Result<(), CollateError> {
+    pub(crate) fn is_gatherable(&self) -> bool {
+        self.is_gatherable
+    }
+
+    /// Adds a field whose rows are like this tensor.
+    pub(super) fn field_like<T: Element>(
+        &mut self,
+        sample: &Tensor<T>,
+    ) -> Result<Field<T>, CollateError> {
+        let long = sample.size_bytes() >= GATHERED_ROW_BYTES;
+        self.is_gatherable |= long && sample.storage().registered().is_some();
+        let scattered = long && self.gathers(sample);
+        self.push::<T>(sample.shape(), sample.size_bytes(), scattered)
+    }
+
+    /// Whether the device can gather this row itself.
+    fn gathers<T: Element>(&self, row: &Tensor<T>) -> bool {
+        self.gathered_by.is_some() && row.storage().registered() == self.gathered_by
+    }
+
+    fn push<T: Element>(
+        &mut self,
+        row_shape: &[usize],
+        row_bytes: usize,
+        scattered: bool,
+    ) -> Result<Field<T>, CollateError> {
         let bytes = row_bytes
             .checked_mul(self.rows)
             .ok_or(CollateError::TooLarge)?;
+        let bytes = if scattered {
+            self.rows * size_of::<*const u8>()
+        } else {
+            bytes
+        };
         let offset = self
             .size_bytes
             .checked_next_multiple_of(ALIGNMENT)
@@ -88,11 +131,16 @@ impl Layout {
             .ok_or(CollateError::TooLarge)?;
         self.fields.push(FieldSpec {
             name: self.name,
-            dtype,
+            dtype: T::DTYPE,
             offset,
             row_bytes,
+            scattered,
         });
-        Ok(())
+        Ok(Field {
+            index: self.fields.len() - 1,
+            row_shape: row_shape.into(),
+            element: PhantomData,
+        })
     }
 
     /// Names the fields that `plan` adds, for errors. The derive macro calls it with the struct's field names.
@@ -132,6 +180,9 @@ pub struct Row<'a> {
     /// Bit i: field i was written. Fields from the 64th on are counted in `rest`.
     written: u64,
     rest: Vec<usize>,
+    sources: &'a Sources,
+    /// Rows of scattered fields that were made here after all: field, and where.
+    own: Vec<(usize, NonNull<u8>)>,
 }
 
 impl<'a> Row<'a> {
@@ -139,7 +190,12 @@ impl<'a> Row<'a> {
     ///
     /// `base` must be the start of at least `layout.size_bytes()` initialized bytes, aligned to [`ALIGNMENT`], that
     /// stay valid for `'a`; for `'a`, nobody else may touch the bytes of row `row`.
-    pub(crate) unsafe fn new(layout: &'a Layout, base: NonNull<u8>, row: usize) -> Row<'a> {
+    pub(crate) unsafe fn new(
+        layout: &'a Layout,
+        base: NonNull<u8>,
+        row: usize,
+        sources: &'a Sources,
+    ) -> Row<'a> {
         assert!(
             row < layout.rows,
             "row {row} of a layout for {} rows",
@@ -151,6 +207,8 @@ impl<'a> Row<'a> {
             row,
             written: 0,
             rest: Vec::new(),
+            sources,
+            own: Vec::new(),
         }
     }
 
@@ -188,7 +246,17 @@ impl<'a> Row<'a> {
         if tensor.shape() != &field.row_shape {
             return Err(self.mismatch(field, tensor.shape().clone()));
         }
-        self.write(field, tensor.as_slice())
+        let spec = self.layout.spec(field)?;
+        if !spec.scattered || !self.layout.gathers(&tensor) {
+            return self.write(field, tensor.as_slice());
+        }
+        self.mark(field.index);
+        self.own.retain(|(index, _)| *index != field.index);
+        self.sources.keep(tensor.storage());
+        let entry = self.entry(spec);
+        // SAFETY: the row's entry of the table is this `Row`'s alone (*one owner per slab*).
+        unsafe { entry.write(tensor.identity().as_ptr()) };
+        Ok(())
     }
 
     /// Lends the row's elements for writing, for samples that make their elements in place. They hold what an earlier
@@ -199,18 +267,70 @@ impl<'a> Row<'a> {
     /// [`CollateError::ForeignField`] if the field comes from another layout.
     pub fn slice_mut<T: Element>(&mut self, field: &Field<T>) -> Result<&mut [T], CollateError> {
         let spec = self.layout.spec(field)?;
-        let offset = spec.offset + self.row * spec.row_bytes;
         let elements = spec.row_bytes / size_of::<T>();
-        match 1u64.checked_shl(field.index as u32) {
-            Some(bit) => self.written |= bit,
-            None => self.rest.push(field.index),
+        if spec.scattered {
+            let pointer = self.own_row::<T>(field.index, spec, elements);
+            // SAFETY: `own_row` made as many elements, which nobody else reaches until the batch is finished.
+            return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
         }
+        let offset = spec.offset + self.row * spec.row_bytes;
+        self.mark(field.index);
         // SAFETY: `spec` checked the field, so the row lies within the layout's bytes (*layouts are in bounds and
         // aligned*).
         let pointer = unsafe { self.base.add(offset) }.cast::<T>();
         // SAFETY: the bytes are initialized and any bit pattern is a `T` (*an Element accepts all bit patterns*);
         // `new`'s contract: only this `Row` reaches them, and it is borrowed (*one owner per slab*).
         Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) })
+    }
+
+    /// Notes that the field was written; says whether it was before.
+    fn mark(&mut self, field: usize) -> bool {
+        let Some(bit) = 1u64.checked_shl(field as u32) else {
+            let before = self.rest.contains(&field);
+            self.rest.push(field);
+            return before;
+        };
+        let before = self.written & bit != 0;
+        self.written |= bit;
+        before
+    }
+
+    /// The row's entry in the table of a scattered field.
+    fn entry(&self, spec: &FieldSpec) -> NonNull<*const u8> {
+        // SAFETY: the layout has an entry for each of its rows (*layouts are in bounds and aligned*).
+        unsafe {
+            self.base
+                .add(spec.offset + self.row * size_of::<*const u8>())
+        }
+        .cast()
+    }
+
+    /// Memory for a row that is not taken from where it lies, although others of its field are.
+    fn own_row<T: Element>(
+        &mut self,
+        field: usize,
+        spec: &FieldSpec,
+        elements: usize,
+    ) -> NonNull<T> {
+        let before = self.mark(field);
+        if let Some((_, pointer)) = self.own.iter().find(|(index, _)| *index == field) {
+            return pointer.cast();
+        }
+        let (storage, pointer) = VecStorage::new(vec![T::default(); elements]);
+        let entry = self.entry(spec);
+        if before {
+            // SAFETY: an earlier call wrote the entry.
+            let taken = unsafe { entry.read() };
+            // SAFETY: it is the address of as many bytes, which `sources` keeps; the new memory is this call's alone.
+            unsafe {
+                std::ptr::copy_nonoverlapping(taken, pointer.as_ptr().cast(), spec.row_bytes)
+            };
+        }
+        self.sources.keep_pageable(Arc::new(storage));
+        // SAFETY: the row's entry of the table is this `Row`'s alone (*one owner per slab*).
+        unsafe { entry.write(pointer.as_ptr().cast()) };
+        self.own.push((field, pointer.cast()));
+        pointer
     }
 
     /// The error of a sample whose shape is not the field's.
@@ -259,6 +379,7 @@ pub struct Filled {
     layout: Layout,
     base: NonNull<u8>,
     slab: Arc<dyn Storage>,
+    sources: Arc<Sources>,
     taken: Vec<bool>,
 }
 
@@ -269,13 +390,20 @@ impl Filled {
     /// # Safety
     ///
     /// `base` must be the start of at least `layout.size_bytes()` initialized bytes, aligned to [`ALIGNMENT`], that
-    /// `slab` keeps alive and in place, and that nobody else touches from now on.
-    pub(crate) unsafe fn new(layout: Layout, base: NonNull<u8>, slab: Arc<dyn Storage>) -> Filled {
+    /// `slab` keeps alive and in place, and that nobody else touches from now on. Each row must have been written through a
+    /// [`Row`] with these `sources`.
+    pub(crate) unsafe fn new(
+        layout: Layout,
+        base: NonNull<u8>,
+        slab: Arc<dyn Storage>,
+        sources: Arc<Sources>,
+    ) -> Filled {
         Filled {
             taken: vec![false; layout.fields.len()],
             layout,
             base,
             slab,
+            sources,
         }
     }
 
@@ -285,17 +413,32 @@ impl Filled {
     ///
     /// If the field comes from another layout, or was taken before: both are mistakes in an own `Sample`.
     pub fn take<T: Element>(&mut self, field: Field<T>) -> Tensor<T> {
-        let offset = match self.layout.spec(&field) {
-            Ok(spec) => spec.offset,
+        let spec = match self.layout.spec(&field) {
+            Ok(spec) => spec,
             Err(error) => panic!("Filled::take: {error}"),
         };
         let taken = std::mem::replace(&mut self.taken[field.index], true);
         assert!(!taken, "Filled::take: this field was taken before");
         let shape = Shape::batched(self.layout.rows, &field.row_shape);
-        let lease = Arc::new(Lease(Arc::clone(&self.slab)));
-        // SAFETY: the field lies inside of the slab, at an aligned offset (*layouts are in bounds and aligned*); its
-        // bytes are initialized (`new`); and `taken` sees to it that its lease is the only way to them.
-        unsafe { Tensor::from_raw(self.base.add(offset).cast(), shape, lease) }
+        // SAFETY: the field lies inside of the slab (*layouts are in bounds and aligned*).
+        let base = unsafe { self.base.add(spec.offset) };
+        if !spec.scattered {
+            let lease = Arc::new(Lease(Arc::clone(&self.slab)));
+            // SAFETY: the offset is aligned (*layouts are in bounds and aligned*); the bytes are initialized (`new`); and
+            // `taken` sees to it that the lease is the only way to them.
+            return unsafe { Tensor::from_raw(base.cast(), shape, lease) };
+        }
+        let (table, slab, sources) = (
+            base.cast(),
+            Arc::clone(&self.slab),
+            Arc::clone(&self.sources),
+        );
+        // SAFETY: each row wrote the address of as many bytes into the table, and gave their owner to `sources`; the
+        // table is this field's alone.
+        let rows =
+            unsafe { Scattered::new(slab, table, self.layout.rows, spec.row_bytes, sources) };
+        // SAFETY: the rows are those of the shape, and come from tensors of `T`s, which are aligned.
+        unsafe { Tensor::from_rows(table, shape, rows) }
     }
 }
 

@@ -13,6 +13,8 @@ mod host;
 #[expect(unsafe_code, reason = "several threads write rows of one slab")]
 mod layout;
 mod sample;
+#[expect(unsafe_code, reason = "rows lie in memory that something else owns")]
+mod scattered;
 #[expect(unsafe_code, reason = "a Vec gives up its memory and takes it back")]
 mod storage;
 
@@ -23,4 +25,5 @@ pub use layout::{Field, Filled, Layout, Row};
 pub use sample::{Host, Sample};
 
 pub(crate) use layout::ALIGNMENT;
-pub(crate) use storage::{Lease, Storage};
+pub(crate) use scattered::{Scattered, Sources};
+pub(crate) use storage::{Backend, Lease, Storage};

@@ -173,7 +173,10 @@ impl<T: Element> Sample for Tensor<T> {
         mut samples: impl Iterator<Item = &'a Self> + Clone,
         layout: &mut Layout,
     ) -> Result<Field<T>, CollateError> {
-        layout.field(samples.next().map_or(&[], |sample| sample.shape()))
+        match samples.next() {
+            Some(sample) => layout.field_like(sample),
+            None => layout.field(&[]),
+        }
     }
 
     fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {

@@ -1,5 +1,6 @@
 //! What owns the memory under a host tensor.
 
+use super::Scattered;
 use crate::meter::Meter;
 use crate::sync::Arc;
 
@@ -25,6 +26,24 @@ pub(crate) trait Storage: Send + Sync {
     fn meter(&self) -> Option<&Arc<Meter>> {
         None
     }
+
+    /// Whose devices can read the memory where it lies: set for what the program registered.
+    fn registered(&self) -> Option<Backend> {
+        None
+    }
+
+    /// The rows, if they lie elsewhere.
+    fn scattered(&self) -> Option<&Scattered> {
+        None
+    }
+}
+
+/// Whose devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Cpu,
+    #[cfg(feature = "cuda")]
+    Cuda,
 }
 
 /// A field's own hold on the slab that it lies in.

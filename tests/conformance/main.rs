@@ -13,6 +13,7 @@ mod backend;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
+mod gathered;
 mod loaders;
 mod stress;
 mod transfers;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     let tests: Vec<Test> = [
         transfers::TESTS,
         loaders::TESTS,
+        gathered::TESTS,
         devices::TESTS,
         stress::TESTS,
     ]

@@ -10,7 +10,7 @@ pub use hostile::Hostile;
 pub(crate) use stream::{Event, Stream};
 
 use self::hostile::Hostility;
-use super::{Copy, DeviceInfo, fault};
+use super::{Copy, DeviceInfo, Gather, fault};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 use crate::tensor::ALIGNMENT;
@@ -181,6 +181,17 @@ impl Cpu {
         };
         // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
         unsafe { stream.copy(from, to, bytes) };
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::gather`.
+    pub(super) unsafe fn gather(&self, stream: &Stream, gather: Gather<'_>) -> Result<()> {
+        self.may_fail("copy")?;
+        // SAFETY: the caller's contract: all rows, the table and the target are valid, and in no one else's use, until
+        // the copy is done.
+        unsafe { stream.gather(gather) };
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use crossbeam_channel::Sender;
 
 use super::Cpu;
 use super::hostile::Delays;
+use crate::driver::Gather;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, Condvar, Mutex};
 
@@ -16,7 +17,18 @@ pub(crate) struct Stream {
 }
 
 enum Operation {
-    Copy { from: u64, to: u64, bytes: usize },
+    Copy {
+        from: u64,
+        to: u64,
+        bytes: usize,
+    },
+    /// `table`: the address of as many rows' addresses.
+    Gather {
+        table: u64,
+        rows: usize,
+        row_bytes: usize,
+        to: u64,
+    },
     Fire(Arc<State>),
     Wait(Arc<State>),
     Run(Box<dyn FnOnce() + Send>),
@@ -87,6 +99,18 @@ impl Stream {
         self.push(Operation::Copy { from, to, bytes });
     }
 
+    /// # Safety
+    ///
+    /// As `copy`, for each row, the table of the rows and the target.
+    pub(super) unsafe fn gather(&self, gather: Gather<'_>) {
+        self.push(Operation::Gather {
+            table: gather.rows.as_ptr() as u64,
+            rows: gather.rows.len(),
+            row_bytes: gather.row_bytes,
+            to: gather.to,
+        });
+    }
+
     fn push(&self, operation: Operation) {
         // The thread ends only when this sender is gone, so the channel is open.
         let sent = self.operations.send(operation);
@@ -104,6 +128,20 @@ impl Operation {
             Operation::Copy { from, to, bytes } => {
                 // SAFETY: `Stream::copy`'s contract: both are valid and nobody else uses them now.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+            }
+            Operation::Gather {
+                table,
+                rows,
+                row_bytes,
+                to,
+            } => {
+                // SAFETY: `Stream::gather`'s contract: the table is valid, and unchanged.
+                let rows = unsafe { std::slice::from_raw_parts(table as *const *const u8, rows) };
+                for (index, &row) in rows.iter().enumerate() {
+                    let to = to as usize + index * row_bytes;
+                    // SAFETY: as for a copy.
+                    unsafe { std::ptr::copy(row, to as *mut u8, row_bytes) };
+                }
             }
             Operation::Fire(state) => {
                 *state.fired.lock() = Some(Instant::now());

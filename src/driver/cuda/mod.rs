@@ -4,6 +4,7 @@
 //! thread to the relaxed capture mode meanwhile, so that neither the embedder's choice of device nor a graph capture
 //! on another thread is disturbed.
 
+mod gather;
 mod objects;
 mod probe;
 
@@ -17,7 +18,7 @@ pub(crate) use objects::{Event, PER_THREAD, Stream};
 
 use super::{Copy, DeviceInfo, fault};
 use crate::error::{Error, Result};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, OnceLock};
 
 /// One CUDA device, through one context.
 #[derive(Clone)]
@@ -29,6 +30,9 @@ struct Shared {
     /// Events that are not in use, timed and untimed: making one costs more than using it.
     events: [Mutex<Vec<RawHandle>>; 2],
     probe: &'static probe::Probe,
+    /// How rows are gathered, and the kernel if that is how.
+    way: OnceLock<super::Way>,
+    kernel: OnceLock<gather::Kernel>,
 }
 
 enum Context {
@@ -95,6 +99,8 @@ impl Cuda {
             ordinal,
             events: Default::default(),
             probe,
+            way: OnceLock::new(),
+            kernel: OnceLock::new(),
         }))
     }
 

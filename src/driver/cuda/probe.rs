@@ -2,6 +2,7 @@
 
 use libloading::{Library, Symbol};
 
+use super::gather::MemcpyBatch;
 use crate::error::{Error, Result};
 use crate::sync::OnceLock;
 
@@ -13,6 +14,8 @@ pub(super) struct Probe {
     pub(super) version: i32,
     /// `cuEventElapsedTime` under the name that every driver served has: bindings for 12.8 and newer call `_v2`.
     pub(super) elapsed_time: ElapsedTime,
+    /// Drivers of 12.8 and newer have it.
+    pub(super) memcpy_batch: Option<MemcpyBatch>,
     /// Keeps the symbols valid.
     _library: Library,
 }
@@ -113,9 +116,12 @@ fn load() -> Result<Probe> {
     // SAFETY: the symbol has had this signature in every driver since CUDA 2.0.
     let elapsed_time =
         *unsafe { library.get::<ElapsedTime>(b"cuEventElapsedTime") }.map_err(missing)?;
+    // SAFETY: the symbol has had this signature since 12.8, where it came up.
+    let memcpy_batch = unsafe { library.get::<MemcpyBatch>(b"cuMemcpyBatchAsync") };
     Ok(Probe {
         version,
         elapsed_time,
+        memcpy_batch: memcpy_batch.ok().map(|symbol| *symbol),
         _library: library,
     })
 }

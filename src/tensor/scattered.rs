@@ -1,0 +1,143 @@
+//! Scattered fields: their rows lie elsewhere, in page-locked memory of the data set, and the batch knows where.
+//!
+//! In an epoch that goes to a device, a row of registered memory is not copied on the host: filling it writes its
+//! address into a table in the batch's slab, and the upload gathers the rows. Who reads such a tensor on the host after
+//! all (a `Batch` or `Sample` of one's own may) finds the rows gathered: then, once, into pageable memory.
+
+use std::ptr::NonNull;
+
+use super::Storage;
+use super::storage::VecStorage;
+use crate::meter::Meter;
+use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
+
+/// What owns the rows of a batch's scattered fields.
+#[derive(Default)]
+pub(crate) struct Sources {
+    /// Most often there is one, and looking at it takes no lock.
+    first: OnceLock<Arc<dyn Storage>>,
+    others: Mutex<Vec<Arc<dyn Storage>>>,
+    /// Some rows lie in pageable memory: the batch must not be gathered by the device.
+    pageable: AtomicBool,
+}
+
+impl Sources {
+    /// Keeps the owner of a row in registered memory.
+    pub(super) fn keep(&self, storage: &Arc<dyn Storage>) {
+        let first = self.first.get_or_init(|| Arc::clone(storage));
+        if is_same(first, storage) {
+            return;
+        }
+        let mut others = self.others.lock();
+        if !others.last().is_some_and(|last| is_same(last, storage)) {
+            others.push(Arc::clone(storage));
+        }
+    }
+
+    /// Keeps a row that was made for the batch.
+    pub(super) fn keep_pageable(&self, storage: Arc<dyn Storage>) {
+        // Relaxed: it is read by who finishes the batch, to whom the board's lock hands it.
+        self.pageable.store(true, Ordering::Relaxed);
+        self.others.lock().push(storage);
+    }
+}
+
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+fn is_same(one: &Arc<dyn Storage>, other: &Arc<dyn Storage>) -> bool {
+    Arc::as_ptr(one).cast::<()>() == Arc::as_ptr(other).cast::<()>()
+}
+
+/// The storage of a scattered field: a table of its rows' addresses in the slab, and who owns the rows.
+pub(crate) struct Scattered {
+    slab: Arc<dyn Storage>,
+    table: NonNull<*const u8>,
+    rows: usize,
+    row_bytes: usize,
+    sources: Arc<Sources>,
+    gathered: OnceLock<(VecStorage<u64>, NonNull<u64>)>,
+}
+
+// SAFETY: the table is written no more, and `slab` keeps it; the rows are only read, and `sources` keeps them.
+unsafe impl Send for Scattered {}
+// SAFETY: as above.
+unsafe impl Sync for Scattered {}
+
+impl Scattered {
+    /// # Safety
+    ///
+    /// From `table` on, as many addresses as there are rows must lie in memory that `slab` keeps alive and nobody
+    /// writes any more; at each, `row_bytes` initialized bytes that `sources` keeps alive and nobody writes.
+    pub(super) unsafe fn new(
+        slab: Arc<dyn Storage>,
+        table: NonNull<*const u8>,
+        rows: usize,
+        row_bytes: usize,
+        sources: Arc<Sources>,
+    ) -> Scattered {
+        Scattered {
+            slab,
+            table,
+            rows,
+            row_bytes,
+            sources,
+            gathered: OnceLock::new(),
+        }
+    }
+
+    /// Where each row lies.
+    pub(crate) fn table(&self) -> &[*const u8] {
+        // SAFETY: `new`'s contract.
+        unsafe { std::slice::from_raw_parts(self.table.as_ptr(), self.rows) }
+    }
+
+    pub(crate) fn is_table_locked(&self) -> bool {
+        self.slab.is_pinned()
+    }
+
+    /// Whether a device can gather the rows: not if that was done already (they may have been written since), nor if some
+    /// are pageable.
+    pub(super) fn is_gatherable(&self) -> bool {
+        self.gathered.get().is_none() && self.is_pinned()
+    }
+
+    /// All rows, one behind the other: gathered when it is first asked.
+    pub(super) fn gathered(&self) -> NonNull<u8> {
+        let (_, base) = self.gathered.get_or_init(|| {
+            let bytes = self.rows * self.row_bytes;
+            let (storage, base) = VecStorage::new(vec![0u64; bytes.div_ceil(size_of::<u64>())]);
+            let target = base.as_ptr().cast::<u8>();
+            for (row, &source) in self.table().iter().enumerate() {
+                // SAFETY: the row lies within the vector that was just made.
+                let to = unsafe { target.add(row * self.row_bytes) };
+                // SAFETY: `new`'s contract for the source; the vector is this call's alone.
+                unsafe { std::ptr::copy_nonoverlapping(source, to, self.row_bytes) };
+            }
+            (storage, base)
+        });
+        base.cast()
+    }
+}
+
+impl Storage for Scattered {
+    fn is_pinned(&self) -> bool {
+        // Relaxed: see `keep_pageable`.
+        !self.sources.pageable.load(Ordering::Relaxed)
+    }
+
+    fn account(&self) -> Option<usize> {
+        self.slab.account()
+    }
+
+    fn meter(&self) -> Option<&Arc<Meter>> {
+        self.slab.meter()
+    }
+
+    fn scattered(&self) -> Option<&Scattered> {
+        Some(self)
+    }
+}

@@ -1,0 +1,303 @@
+//! Rows of registered memory go to the device from where they lie: the same bytes come, whoever else touches the batch.
+
+use pinfeed::{
+    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Field, Filled, Layout,
+    RandomSampler, Relocation, Row, Sample, Sampler, Tensor, TensorDataset, Tensors, Upload,
+};
+
+use crate::Test;
+use crate::backend::Backend;
+
+pub const TESTS: &[Test] = &[
+    (
+        "registered_rows_go_from_where_they_lie",
+        registered_rows_go_from_where_they_lie,
+    ),
+    (
+        "rows_from_elsewhere_mix_with_registered_ones",
+        rows_from_elsewhere_mix_with_registered_ones,
+    ),
+    (
+        "a_batch_of_ones_own_reads_gathered_rows",
+        a_batch_of_ones_own_reads_gathered_rows,
+    ),
+    (
+        "a_sample_of_ones_own_writes_where_others_are_gathered",
+        a_sample_of_ones_own_writes_where_others_are_gathered,
+    ),
+    (
+        "registered_memory_outlives_its_loader",
+        registered_memory_outlives_its_loader,
+    ),
+];
+
+/// Not a multiple of 16, so that rows lie at odd addresses; long enough to be gathered.
+const ROW: usize = 20_011;
+const LEN: u64 = 203;
+
+/// A byte that follows from sample and place.
+fn byte(sample: u64, place: usize) -> u8 {
+    (sample as usize * 31 + place * 7 + place / 256) as u8
+}
+
+fn images() -> Tensor<u8> {
+    let bytes = (0..LEN).flat_map(|sample| (0..ROW).map(move |place| byte(sample, place)));
+    Tensor::from_vec(bytes.collect(), &[LEN as usize, ROW]).unwrap()
+}
+
+fn labels() -> Tensor<i64> {
+    Tensor::from((0..LEN as i64).collect::<Vec<_>>())
+}
+
+fn registered(device: &Device) -> TensorDataset<(Tensor<u8>, Tensor<i64>)> {
+    TensorDataset::new((images().register(device).unwrap(), labels())).unwrap()
+}
+
+fn check(images: &DeviceTensor<u8>, samples: &[u64]) {
+    let there = images.to_host(true).unwrap().wait().unwrap();
+    assert_eq!(there.shape()[..], [samples.len(), ROW]);
+    for (row, &sample) in there.as_slice().chunks_exact(ROW).zip(samples) {
+        let wrong = (0..ROW).find(|&place| row[place] != byte(sample, place));
+        assert_eq!(wrong, None, "sample {sample}: first wrong byte");
+    }
+}
+
+fn order(epoch: u64) -> Vec<u64> {
+    let sampler = RandomSampler::new(LEN, 5);
+    (0..LEN)
+        .map(|position| sampler.index(epoch, position))
+        .collect()
+}
+
+fn registered_rows_go_from_where_they_lie(backend: &Backend) {
+    let device = &backend.device;
+    for workers in [0, 1, 4] {
+        let loader = DataLoader::builder(registered(device))
+            .batch_size(16)
+            .shuffle(true)
+            .seed(5)
+            .num_workers(workers)
+            .pin_memory(device)
+            .build()
+            .unwrap();
+        for epoch in 0..3 {
+            let batches = loader.epoch(epoch).to_device(device, 2);
+            for (batch, samples) in batches.zip(order(epoch).chunks(16)) {
+                let (images, labels) = batch.unwrap();
+                check(&images, samples);
+                let labels = labels.to_host(true).unwrap().wait().unwrap();
+                assert!(
+                    labels
+                        .as_slice()
+                        .iter()
+                        .zip(samples)
+                        .all(|(one, other)| *one as u64 == *other)
+                );
+            }
+            let stats = loader.stats();
+            assert_eq!(stats.unpinned, 0);
+            if epoch > 0 {
+                // The rows and the labels of each batch; were they copied on the host, they would travel as one.
+                assert_eq!(stats.transfers, 2 * 13, "workers {workers}");
+            }
+        }
+        // Who asks for host batches gets them, whole.
+        for (batch, samples) in loader.epoch(0).zip(order(0).chunks(16)) {
+            let (images, _) = batch.unwrap();
+            assert!(images.is_pinned());
+            check(&images.to_device(device, true).unwrap(), samples);
+        }
+    }
+}
+
+fn rows_from_elsewhere_mix_with_registered_ones(backend: &Backend) {
+    let device = &backend.device;
+    for workers in [0, 3] {
+        // Every fifth sample is a tensor of its own, and the first of a batch may be one.
+        let dataset = registered(device).map(|(image, label), _| match label.as_slice()[0] % 5 {
+            0 => Ok((Tensor::from_vec(image.to_vec(), &[ROW])?, label)),
+            _ => Ok((image, label)),
+        });
+        let loader = DataLoader::builder(dataset)
+            .batch_size(4)
+            .shuffle(true)
+            .seed(5)
+            .num_workers(workers)
+            .pin_memory(device)
+            .build()
+            .unwrap();
+        for epoch in 0..3 {
+            let batches = loader.epoch(epoch).to_device(device, 1);
+            for (batch, samples) in batches.zip(order(epoch).chunks(4)) {
+                check(&batch.unwrap().0, samples);
+            }
+        }
+        assert_eq!(loader.stats().unpinned, 0);
+    }
+}
+
+/// A batch that looks at its bytes on its way, and at two moments.
+struct Watched(Tensor<u8>, bool);
+
+struct WatchedSample(Tensor<u8>, bool);
+
+impl Sample for WatchedSample {
+    type Batch = Watched;
+    type Plan = Field<u8>;
+    type Rest = bool;
+
+    fn plan<'a>(
+        samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<u8>, CollateError> {
+        Tensor::plan(samples.map(|sample| &sample.0), layout)
+    }
+
+    fn fill(self, plan: &Field<u8>, row: &mut Row<'_>) -> Result<bool, CollateError> {
+        row.take(plan, self.0)?;
+        Ok(self.1)
+    }
+
+    fn finish(plan: Field<u8>, rest: Vec<bool>, filled: &mut Filled) -> Watched {
+        Watched(filled.take(plan), rest[0])
+    }
+}
+
+impl Batch for Watched {
+    type OnDevice = (u64, DeviceTensor<u8>);
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        if self.1 {
+            assert_eq!(self.0.as_slice()[1], self.0.row(0).as_slice()[1]);
+        }
+        visit.add(&self.0);
+    }
+
+    fn relocate(self, slab: &mut Relocation) -> Self {
+        Watched(slab.tensor(self.0), self.1)
+    }
+
+    fn upload(self, upload: &mut Upload) -> Self::OnDevice {
+        let sum = self.0.as_slice().iter().map(|&byte| u64::from(byte)).sum();
+        (sum, upload.tensor(self.0))
+    }
+}
+
+fn a_batch_of_ones_own_reads_gathered_rows(backend: &Backend) {
+    let device = &backend.device;
+    let images = images().register(device).unwrap();
+    let dataset = TensorDataset::new(images)
+        .unwrap()
+        .map(|image, rng| Ok(WatchedSample(image, rng.bool(0.5))));
+    let loader: DataLoader<Watched> = DataLoader::builder(dataset)
+        .batch_size(7)
+        .shuffle(true)
+        .seed(5)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    for epoch in 0..2 {
+        let batches = loader.epoch(epoch).to_device(device, 2);
+        for (batch, samples) in batches.zip(order(epoch).chunks(7)) {
+            let (sum, there) = batch.unwrap();
+            check(&there, samples);
+            let bytes = samples
+                .iter()
+                .flat_map(|&sample| (0..ROW).map(move |place| u64::from(byte(sample, place))));
+            assert_eq!(sum, bytes.sum::<u64>());
+        }
+    }
+}
+
+/// Fills its row by halves, or takes it whole, or takes it and changes it then.
+struct Own(Tensor<u8>, u64);
+
+impl Sample for Own {
+    type Batch = Tensor<u8>;
+    type Plan = Field<u8>;
+    type Rest = ();
+
+    fn plan<'a>(
+        samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<u8>, CollateError> {
+        Tensor::plan(samples.map(|sample| &sample.0), layout)
+    }
+
+    fn fill(self, plan: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        let Own(image, way) = self;
+        match way {
+            0 => row.take(plan, image),
+            1 => row.write(plan, image.as_slice()),
+            2 => {
+                let (left, right) = image.as_slice().split_at(ROW / 2);
+                row.slice_mut(plan)?[..ROW / 2].copy_from_slice(left);
+                row.slice_mut(plan)?[ROW / 2..].copy_from_slice(right);
+                Ok(())
+            }
+            _ => {
+                let first = image.as_slice()[0];
+                row.take(plan, image)?;
+                let target = row.slice_mut(plan)?;
+                target[0] = first.wrapping_add(1);
+                target[0] = first;
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(plan: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {
+        filled.take(plan)
+    }
+}
+
+fn a_sample_of_ones_own_writes_where_others_are_gathered(backend: &Backend) {
+    let device = &backend.device;
+    let images = images().register(device).unwrap();
+    let source = images.view();
+    let dataset = TensorDataset::new(images)
+        .unwrap()
+        .map(|image, rng| Ok(Own(image, rng.below(4))));
+    let loader = DataLoader::builder(dataset)
+        .batch_size(5)
+        .shuffle(true)
+        .seed(5)
+        .num_workers(3)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    for epoch in 0..3 {
+        let batches = loader.epoch(epoch).to_device(device, 1);
+        for (batch, samples) in batches.zip(order(epoch).chunks(5)) {
+            check(&batch.unwrap(), samples);
+        }
+    }
+    // A row that was taken and then changed, was changed in a copy.
+    let bytes = (0..LEN).flat_map(|sample| (0..ROW).map(move |place| byte(sample, place)));
+    assert!(source.as_slice().iter().copied().eq(bytes));
+}
+
+fn registered_memory_outlives_its_loader(backend: &Backend) {
+    let device = &backend.device;
+    for wait in [false, true] {
+        let loader = DataLoader::builder(registered(device))
+            .batch_size(16)
+            .shuffle(true)
+            .seed(5)
+            .num_workers(2)
+            .pin_memory(device)
+            .build()
+            .unwrap();
+        drop(loader.epoch(0).to_device(device, 1).next());
+        let mut epoch = loader.epoch(1).to_device(device, 3);
+        let batches: Vec<_> = epoch.by_ref().take(3).map(Result::unwrap).collect();
+        drop(epoch);
+        drop(loader);
+        if wait {
+            for ((images, _), samples) in batches.iter().zip(order(1).chunks(16)) {
+                check(images, samples);
+            }
+        }
+    }
+}
