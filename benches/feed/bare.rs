@@ -1,0 +1,346 @@
+//! cudarc's raw calls, without the library: what the link gives, and kernels that take a given time.
+//!
+//! Each call's answer is checked. All memory is waited for before it is freed.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result, sys,
+};
+use cudarc::nvrtc::Ptx;
+use pinfeed::Stream;
+use pinfeed::interop::raw::stream_handle;
+
+use crate::Outcome;
+use crate::gather::{Link, Slab};
+use crate::target::Direction;
+
+/// A context of cudarc's on the device, with a stream for copies each way and a kernel.
+pub struct Bare {
+    context: Arc<CudaContext>,
+    to_device: Arc<CudaStream>,
+    to_host: Arc<CudaStream>,
+    spin: CudaFunction,
+}
+
+impl Bare {
+    pub fn new(ordinal: usize) -> Outcome<Bare> {
+        let context = CudaContext::new(ordinal)?;
+        let module = context.load_module(Ptx::from_src(include_str!(
+            "../../tests/conformance/kernels.ptx"
+        )))?;
+        Ok(Bare {
+            to_device: context.new_stream()?,
+            to_host: context.new_stream()?,
+            spin: module.load_function("fill_slowly")?,
+            context,
+        })
+    }
+
+    fn stream(&self, direction: Direction) -> &Arc<CudaStream> {
+        match direction {
+            Direction::ToDevice => &self.to_device,
+            Direction::ToHost => &self.to_host,
+        }
+    }
+
+    /// A stream of the library's as one of cudarc's. The library's must outlive it.
+    pub fn wrap(&self, stream: &Stream) -> Outcome<Arc<CudaStream>> {
+        let handle = stream_handle(stream).ok_or("a stream of the CPU has no handle")?;
+        // SAFETY: the handle is of the same device's primary context, and the caller keeps the stream alive.
+        Ok(unsafe { self.context.wrap_borrowed_stream(handle.cast()) })
+    }
+
+    /// An event whose waiter sleeps, so that waiting takes no core from those who load.
+    pub fn event(&self) -> Outcome<CudaEvent> {
+        let sleeping = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
+        Ok(self.context.new_event(Some(sleeping))?)
+    }
+
+    /// Launches a kernel that takes so long, and writes one word of `scratch`.
+    pub fn spin(
+        &self,
+        stream: &Arc<CudaStream>,
+        scratch: &DeviceBlock<'_>,
+        duration: Duration,
+    ) -> Outcome {
+        let (words, value, nanoseconds) = (1u64, 1u32, duration.as_nanos() as u64);
+        let mut launch = stream.launch_builder(&self.spin);
+        launch
+            .arg(&scratch.address)
+            .arg(&words)
+            .arg(&value)
+            .arg(&nanoseconds);
+        let one = LaunchConfig {
+            grid_dim: (1, 1, 1),
+            block_dim: (1, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the kernel takes these four, and writes one word; a block has at least one.
+        unsafe { launch.launch(one) }?;
+        Ok(())
+    }
+
+    pub fn device_block(&self, bytes: usize) -> Outcome<DeviceBlock<'_>> {
+        self.context.bind_to_thread()?;
+        // SAFETY: a plain allocation.
+        let address = unsafe { result::malloc_sync(bytes.max(4)) }?;
+        Ok(DeviceBlock {
+            bare: self,
+            address,
+        })
+    }
+
+    /// Page-locked memory from the driver, touched.
+    pub fn pinned_block(&self, bytes: usize) -> Outcome<PinnedBlock<'_>> {
+        self.context.bind_to_thread()?;
+        // SAFETY: a plain allocation.
+        let base = unsafe { result::malloc_host(bytes, 0) }?;
+        // SAFETY: the allocation is that long, and nobody else's.
+        unsafe { ptr::write_bytes(base.cast::<u8>(), 1, bytes) };
+        Ok(PinnedBlock { bare: self, base })
+    }
+
+    /// GB/s of copies between page-locked and device memory, as many of them under way as there are slots.
+    pub fn pinned_rate(
+        &self,
+        direction: Direction,
+        bytes: usize,
+        slots: usize,
+        duration: Duration,
+    ) -> Outcome<f64> {
+        let memory: Vec<_> = (0..slots)
+            .map(|_| self.pinned_block(bytes))
+            .collect::<Outcome<_>>()?;
+        let hosts: Vec<_> = memory.iter().map(|block| block.base).collect();
+        Ok(self.rates(&[direction], &hosts, bytes, duration)?[0])
+    }
+
+    /// GB/s of copies between pageable, touched memory and device memory, one at a time.
+    pub fn pageable_rate(
+        &self,
+        direction: Direction,
+        bytes: usize,
+        duration: Duration,
+    ) -> Outcome<f64> {
+        let mut memory = vec![1u8; bytes];
+        let host = memory.as_mut_ptr().cast();
+        Ok(self.rates(&[direction], &[host], bytes, duration)?[0])
+    }
+
+    /// GB/s to the device and back at once, between page-locked and device memory.
+    pub fn both_ways(&self, bytes: usize, duration: Duration) -> Outcome<(f64, f64)> {
+        let memory = [
+            self.pinned_block(bytes)?,
+            self.pinned_block(bytes)?,
+            self.pinned_block(bytes)?,
+            self.pinned_block(bytes)?,
+        ];
+        let hosts = memory.each_ref().map(|block| block.base);
+        let ways = [Direction::ToDevice, Direction::ToHost];
+        let rates = self.rates(&ways, &hosts, bytes, duration)?;
+        Ok((rates[0], rates[1]))
+    }
+
+    /// GB/s of each direction, side by side: the slots, an equal share for each direction, are gone round; each has
+    /// one copy under way.
+    fn rates(
+        &self,
+        directions: &[Direction],
+        hosts: &[*mut c_void],
+        bytes: usize,
+        duration: Duration,
+    ) -> Outcome<Vec<f64>> {
+        let mut slots = Vec::new();
+        for (index, &host) in hosts.iter().enumerate() {
+            slots.push(Slot {
+                host,
+                device: self.device_block(bytes)?,
+                direction: directions[index % directions.len()],
+                done: self.context.new_event(None)?,
+            });
+        }
+        let run = || -> Outcome<Vec<f64>> {
+            for slot in slots.iter().chain(&slots) {
+                self.copy(slot, bytes)?;
+            }
+            self.synchronize()?;
+            let (begun, mut rounds) = (Instant::now(), 0u32);
+            while rounds == 0 || begun.elapsed() < duration {
+                for slot in &slots {
+                    slot.done.synchronize()?;
+                    self.copy(slot, bytes)?;
+                }
+                rounds += 1;
+            }
+            let mut rates = Vec::new();
+            for &direction in directions {
+                self.stream(direction).synchronize()?;
+                let copies = slots.iter().filter(|slot| slot.direction == direction);
+                let moved = f64::from(rounds) * copies.count() as f64 * bytes as f64;
+                rates.push(moved / begun.elapsed().as_secs_f64() / 1e9);
+            }
+            Ok(rates)
+        };
+        let rates = run();
+        // Also where a call failed: the memory goes now.
+        self.synchronize()?;
+        rates
+    }
+
+    fn copy(&self, slot: &Slot<'_>, bytes: usize) -> Outcome {
+        self.context.bind_to_thread()?;
+        let stream = self.stream(slot.direction);
+        let (host, there, raw) = (slot.host, slot.device.address, stream.cu_stream());
+        // SAFETY: both sides are that long, and live until the streams were waited for.
+        match slot.direction {
+            Direction::ToDevice => unsafe { sys::cuMemcpyHtoDAsync_v2(there, host, bytes, raw) },
+            Direction::ToHost => unsafe { sys::cuMemcpyDtoHAsync_v2(host, there, bytes, raw) },
+        }
+        .result()?;
+        slot.done.record(stream)?;
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Outcome {
+        self.to_device.synchronize()?;
+        self.to_host.synchronize()?;
+        Ok(())
+    }
+
+    /// How long it takes to page-lock memory that was touched, and to let go of it.
+    pub fn register_time(&self, memory: &mut [u8]) -> Outcome<(Duration, Duration)> {
+        self.context.bind_to_thread()?;
+        let base: *mut c_void = memory.as_mut_ptr().cast();
+        let begun = Instant::now();
+        // SAFETY: the memory is the caller's and alive; it is unregistered below.
+        unsafe { sys::cuMemHostRegister_v2(base, memory.len(), 1) }.result()?;
+        let registered = begun.elapsed();
+        let begun = Instant::now();
+        // SAFETY: it was just registered, and no copy uses it.
+        unsafe { sys::cuMemHostUnregister(base) }.result()?;
+        Ok((registered, begun.elapsed()))
+    }
+
+    /// How long the driver takes to allocate page-locked memory, and to free it.
+    pub fn host_alloc_time(&self, bytes: usize) -> Outcome<(Duration, Duration)> {
+        self.context.bind_to_thread()?;
+        let begun = Instant::now();
+        // SAFETY: a plain allocation, freed below.
+        let base = unsafe { result::malloc_host(bytes, 0) }?;
+        let allocated = begun.elapsed();
+        let begun = Instant::now();
+        // SAFETY: it was just allocated, and no copy uses it.
+        unsafe { result::free_host(base) }?;
+        Ok((allocated, begun.elapsed()))
+    }
+}
+
+/// One copy under way, and its memory.
+struct Slot<'a> {
+    host: *mut c_void,
+    device: DeviceBlock<'a>,
+    direction: Direction,
+    done: CudaEvent,
+}
+
+/// Device memory, freed on drop.
+pub struct DeviceBlock<'a> {
+    bare: &'a Bare,
+    address: sys::CUdeviceptr,
+}
+
+impl Drop for DeviceBlock<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.bare.context.bind_to_thread() {
+            eprintln!("note: device memory stays allocated: {error}");
+            return;
+        }
+        // SAFETY: it came from `malloc_sync`; freeing waits for what uses it.
+        if let Err(error) = unsafe { result::free_sync(self.address) } {
+            eprintln!("note: device memory stays allocated: {error}");
+        }
+    }
+}
+
+/// Page-locked host memory, freed on drop.
+pub struct PinnedBlock<'a> {
+    bare: &'a Bare,
+    base: *mut c_void,
+}
+
+impl Drop for PinnedBlock<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.bare.context.bind_to_thread() {
+            eprintln!("note: host memory stays page-locked: {error}");
+            return;
+        }
+        // SAFETY: it came from `malloc_host`; its users waited for their copies.
+        if let Err(error) = unsafe { result::free_host(self.base) } {
+            eprintln!("note: host memory stays page-locked: {error}");
+        }
+    }
+}
+
+/// Sends the slabs of the bare loop to the device, two copies at a time.
+pub struct PinnedLink<'a> {
+    bare: &'a Bare,
+    bytes: usize,
+    slabs: Vec<(PinnedBlock<'a>, Slot<'a>)>,
+}
+
+impl<'a> PinnedLink<'a> {
+    pub fn new(bare: &'a Bare, slabs: usize, bytes: usize) -> Outcome<PinnedLink<'a>> {
+        let slab = |_| -> Outcome<_> {
+            let block = bare.pinned_block(bytes)?;
+            let slot = Slot {
+                host: block.base,
+                device: bare.device_block(bytes)?,
+                direction: Direction::ToDevice,
+                done: bare.context.new_event(None)?,
+            };
+            Ok((block, slot))
+        };
+        Ok(PinnedLink {
+            bare,
+            bytes,
+            slabs: (0..slabs).map(slab).collect::<Outcome<_>>()?,
+        })
+    }
+
+    pub fn slabs(&self) -> Vec<Slab> {
+        self.slabs
+            .iter()
+            .map(|(block, _)| Slab {
+                base: block.base.cast(),
+                bytes: self.bytes,
+            })
+            .collect()
+    }
+}
+
+impl Link for PinnedLink<'_> {
+    fn start(&mut self, slab: usize) -> Outcome {
+        self.bare.copy(&self.slabs[slab].1, self.bytes)
+    }
+
+    fn finish(&mut self, slab: usize) -> Outcome {
+        Ok(self.slabs[slab].1.done.synchronize()?)
+    }
+
+    fn ahead(&self) -> u64 {
+        1
+    }
+}
+
+impl Drop for PinnedLink<'_> {
+    fn drop(&mut self) {
+        // A copy may be under way where another call failed.
+        if let Err(error) = self.bare.synchronize() {
+            eprintln!("note: {error}");
+        }
+    }
+}

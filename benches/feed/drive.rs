@@ -1,0 +1,209 @@
+//! The loop of a training program, without the training: what the feeding workloads have in common.
+
+use std::time::{Duration, Instant};
+
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Element, Stream};
+
+use crate::Outcome;
+use crate::report::Record;
+use crate::window::{Measured, Waits, Window};
+
+/// How batches get to the device.
+#[derive(Debug, Clone, Copy)]
+pub enum Way {
+    /// By `to_device` in the loop.
+    Loop,
+    /// By the epoch, so many batches ahead.
+    Ahead(usize),
+}
+
+/// What arrived.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Load {
+    pub batches: u64,
+    pub samples: u64,
+    pub bytes: u64,
+}
+
+/// A batch on the device.
+pub trait Arrived {
+    /// Lends it to the stream, which waits for the copy; nothing is launched.
+    fn touch(&self, stream: &Stream) -> pinfeed::Result<Load>;
+}
+
+impl<T: Element> Arrived for DeviceTensor<T> {
+    fn touch(&self, stream: &Stream) -> pinfeed::Result<Load> {
+        drop(self.on(stream)?);
+        Ok(Load {
+            batches: 1,
+            samples: self.shape().first().copied().unwrap_or(1) as u64,
+            bytes: self.size_bytes() as u64,
+        })
+    }
+}
+
+impl<A: Arrived, B: Arrived> Arrived for (A, B) {
+    fn touch(&self, stream: &Stream) -> pinfeed::Result<Load> {
+        let (first, second) = (self.0.touch(stream)?, self.1.touch(stream)?);
+        Ok(Load {
+            bytes: first.bytes + second.bytes,
+            ..first
+        })
+    }
+}
+
+/// What a loop saw.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub load: Load,
+    /// The consumer's time in `next`.
+    pub waits: Waits,
+    /// Its time in `to_device` and `on`.
+    pub submitting: Duration,
+}
+
+impl Seen {
+    fn batch(&mut self, load: Load, wait: Duration, submitting: Duration) {
+        self.load.batches += load.batches;
+        self.load.samples += load.samples;
+        self.load.bytes += load.bytes;
+        self.waits.push(wait);
+        self.submitting += submitting;
+    }
+}
+
+/// Feeds one epoch, or what of it comes until the time given; returns the time from its begin to the first batch.
+pub fn epoch<B>(
+    loader: &DataLoader<B>,
+    number: u64,
+    way: Way,
+    (device, stream): (&Device, &Stream),
+    mut go_on: impl FnMut() -> bool,
+    seen: &mut Seen,
+) -> Outcome<Option<Duration>>
+where
+    B: Batch,
+    B::OnDevice: Arrived,
+{
+    let (begun, mut first) = (Instant::now(), None);
+    let mut came = |asked: Instant| {
+        let now = Instant::now();
+        first.get_or_insert(now - begun);
+        (now, now - asked)
+    };
+    match way {
+        Way::Loop => {
+            let mut epoch = loader.epoch(number);
+            while go_on() {
+                let asked = Instant::now();
+                let Some(batch) = epoch.next() else { break };
+                let (now, wait) = came(asked);
+                let load = batch?.to_device(device, true)?.touch(stream)?;
+                seen.batch(load, wait, now.elapsed());
+            }
+        }
+        Way::Ahead(depth) => {
+            let mut epoch = loader.epoch(number).to_device(device, depth);
+            while go_on() {
+                let asked = Instant::now();
+                let Some(batch) = epoch.next() else { break };
+                let (now, wait) = came(asked);
+                let load = batch?.touch(stream)?;
+                seen.batch(load, wait, now.elapsed());
+            }
+        }
+    }
+    Ok(first)
+}
+
+/// What a window of feeding gave.
+pub struct Fed {
+    pub seen: Seen,
+    pub measured: Measured,
+    /// Of the first epoch: it page-locks.
+    pub first_batch: Option<Duration>,
+    /// Of the epoch after it.
+    pub first_batch_warm: Option<Duration>,
+    pub slabs_made: u64,
+    pub pinned_bytes: usize,
+}
+
+/// Feeds one epoch to warm up, and then epoch after epoch for so long. The window ends when all copies have.
+pub fn measure<B>(
+    loader: &DataLoader<B>,
+    way: Way,
+    device: &Device,
+    duration: Duration,
+) -> Outcome<Fed>
+where
+    B: Batch,
+    B::OnDevice: Arrived,
+{
+    if loader.is_empty() {
+        return Err("the data set does not fill one batch: raise --samples".into());
+    }
+    let stream = device.stream()?;
+    let on = (device, &stream);
+    let first_batch = epoch(loader, 0, way, on, || true, &mut Seen::default())?;
+    stream.synchronize()?;
+    let warm = device.memory().slabs_made;
+
+    let (mut seen, mut first_batch_warm) = (Seen::default(), None);
+    let window = Window::begin();
+    let end = window.begun() + duration;
+    for number in 1.. {
+        let go_on = || Instant::now() < end;
+        let first = epoch(loader, number, way, on, go_on, &mut seen)?;
+        first_batch_warm = first_batch_warm.or(first);
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    stream.synchronize()?;
+    let measured = window.end();
+    let memory = device.memory();
+    Ok(Fed {
+        seen,
+        measured,
+        first_batch,
+        first_batch_warm,
+        slabs_made: memory.slabs_made - warm,
+        pinned_bytes: memory.pinned_bytes,
+    })
+}
+
+/// The average of what was measured before and after, if both were.
+pub fn mean(before: f64, after: f64) -> f64 {
+    (before + after) / 2.0
+}
+
+impl Record {
+    /// Takes over what a window of feeding gave.
+    pub fn fed(mut self, fed: &mut Fed) -> Record {
+        let seconds = fed.measured.window_s;
+        let Load {
+            batches,
+            samples,
+            bytes,
+        } = fed.seen.load;
+        self.samples_s = Some(samples as f64 / seconds);
+        self.batches_s = Some(batches as f64 / seconds);
+        self.gb_s = Some(bytes as f64 / seconds / 1e9);
+        self.first_batch_ms = fed.first_batch.map(ms);
+        self.pinned_mb = Some(fed.pinned_bytes as f64 / 1e6);
+        let submitting_us = fed.seen.submitting.as_secs_f64() * 1e6 / batches.max(1) as f64;
+        self.measured(&fed.measured)
+            .waited(&mut fed.seen.waits)
+            .with_number(
+                "first_batch_warm_ms",
+                fed.first_batch_warm.map_or(f64::NAN, ms),
+            )
+            .with_number("submit_us", submitting_us)
+            .with("slabs_made_after_warmup", fed.slabs_made)
+    }
+}
+
+/// A duration in milliseconds.
+pub fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
