@@ -95,6 +95,10 @@ where
     fn describe(&self, index: u64) -> Option<String> {
         self.dataset.describe(index)
     }
+
+    fn is_registered(&self) -> bool {
+        self.dataset.is_registered()
+    }
 }
 
 impl<D: fmt::Debug, F> fmt::Debug for Map<D, F> {

@@ -71,6 +71,13 @@ pub trait Dataset: Send + Sync + 'static {
         None
     }
 
+    /// Whether samples lie in registered memory, as far as the data set knows: where an epoch's destination decides who
+    /// copies them, loading waits until it is known.
+    #[doc(hidden)]
+    fn is_registered(&self) -> bool {
+        false
+    }
+
     /// Changes each sample by `f`, on the worker that loads it.
     fn map<S, F>(self, f: F) -> Map<Self, F>
     where
@@ -95,6 +102,10 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
 
     fn describe(&self, index: u64) -> Option<String> {
         (**self).describe(index)
+    }
+
+    fn is_registered(&self) -> bool {
+        (**self).is_registered()
     }
 }
 

@@ -67,6 +67,10 @@ impl<R: TensorRows> Dataset for TensorDataset<R> {
     fn get(&self, index: u64, _: &mut SampleRng) -> Result<R::Row, BoxError> {
         Ok(self.tensors.row(index as usize))
     }
+
+    fn is_registered(&self) -> bool {
+        self.tensors.is_registered()
+    }
 }
 
 /// What [`TensorDataset`] holds: a tensor, or a tuple of up to eight. It cannot be implemented elsewhere.
@@ -81,6 +85,10 @@ pub trait TensorRows: Send + Sync + 'static + sealed::Sealed {
     /// Row `index` of each tensor, as views.
     #[doc(hidden)]
     fn row(&self, index: usize) -> Self::Row;
+
+    /// Whether one of them is registered.
+    #[doc(hidden)]
+    fn is_registered(&self) -> bool;
 }
 
 mod sealed {
@@ -99,6 +107,10 @@ impl<T: Element> TensorRows for Tensor<T> {
     fn row(&self, index: usize) -> Tensor<T> {
         Tensor::row(self, index)
     }
+
+    fn is_registered(&self) -> bool {
+        self.storage().registered().is_some()
+    }
 }
 
 macro_rules! tuples {
@@ -114,6 +126,10 @@ macro_rules! tuples {
 
             fn row(&self, index: usize) -> Self::Row {
                 ($(self.$index.row(index),)+)
+            }
+
+            fn is_registered(&self) -> bool {
+                $(self.$index.is_registered())||+
             }
         }
     )*};

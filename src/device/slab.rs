@@ -89,11 +89,14 @@ impl Drop for Slab {
     }
 }
 
+fn streaming_bytes() -> usize { static B: std::sync::OnceLock<usize> = std::sync::OnceLock::new(); *B.get_or_init(|| std::env::var("STREAM_BYTES").ok().and_then(|v| v.parse().ok()).unwrap_or(1<<20)) }
+
 /// A slab whose rows are being written.
 pub(crate) struct FillingSlab {
     slab: Arc<Slab>,
     layout: Layout,
     sources: Arc<Sources>,
+    streaming: bool,
 }
 
 impl FillingSlab {
@@ -106,6 +109,7 @@ impl FillingSlab {
             "a slab is as large as its layout"
         );
         FillingSlab {
+            streaming: slab.is_page_locked() && layout.size_bytes() >= streaming_bytes(),
             slab: Arc::new(slab),
             layout,
             sources: Arc::default(),
@@ -120,7 +124,7 @@ impl FillingSlab {
     pub(crate) unsafe fn row(&self, row: usize) -> Row<'_> {
         // SAFETY: the slab holds at least the layout's bytes, initialized and page-aligned, for as long as `self`;
         // the caller's contract keeps others away from the row (*one owner per slab*).
-        unsafe { Row::new(&self.layout, self.slab.base(), row, &self.sources) }
+        unsafe { Row::new(&self.layout, self.slab.base(), row, &self.sources, self.streaming) }
     }
 
     /// Ends the filling: no `Row` is left, for each borrows the slab.

@@ -213,12 +213,13 @@ impl<D: Dataset, C> Builder<D, C> {
                 max_batch_bytes: self.max_batch_bytes,
             }),
         };
+        let gatherable = Arc::new(self.dataset.is_registered().into());
         let recipe = DatasetRecipe {
             dataset: Arc::new(self.dataset),
             sampler,
             collate: self.collate,
             seed: self.seed,
-            gatherable: Arc::default(),
+            gatherable,
         };
         Ok(DataLoader::start(Threads::start(Pipeline::new(
             Box::new(recipe),

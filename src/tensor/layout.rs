@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use super::storage::VecStorage;
 use super::{Backend, DType, Element, Lease, Scattered, Shape, Sources, Storage, Tensor};
 use crate::error::CollateError;
+use crate::memory::copy_streaming;
 use crate::sync::Arc;
 
 /// Each field of a slab begins at a multiple of this: what device kernels and wide loads like best.
@@ -33,6 +34,9 @@ struct FieldSpec {
     /// The slab holds the rows' addresses instead of the rows.
     scattered: bool,
 }
+
+/// Shorter rows are copied by ordinary stores.
+const STREAMED_ROW_BYTES: usize = 4 << 10;
 
 /// Shorter rows are copied on the host: a device gathers them one by one, each at a cost of its own.
 const GATHERED_ROW_BYTES: usize = 16 << 10;
@@ -181,6 +185,8 @@ pub struct Row<'a> {
     written: u64,
     rest: Vec<usize>,
     sources: &'a Sources,
+    /// The slab is larger than what the processor keeps at hand.
+    streaming: bool,
     /// Rows of scattered fields that were made here after all: field, and where.
     own: Vec<(usize, NonNull<u8>)>,
 }
@@ -195,6 +201,7 @@ impl<'a> Row<'a> {
         base: NonNull<u8>,
         row: usize,
         sources: &'a Sources,
+        streaming: bool,
     ) -> Row<'a> {
         assert!(
             row < layout.rows,
@@ -208,6 +215,7 @@ impl<'a> Row<'a> {
             written: 0,
             rest: Vec::new(),
             sources,
+            streaming,
             own: Vec::new(),
         }
     }
@@ -223,11 +231,19 @@ impl<'a> Row<'a> {
         field: &Field<T>,
         elements: &[T],
     ) -> Result<(), CollateError> {
+        let streaming = self.streaming;
         let row = self.slice_mut(field)?;
         if row.len() != elements.len() {
             return Err(self.mismatch(field, [elements.len()].as_slice().into()));
         }
-        row.copy_from_slice(elements);
+        let bytes = size_of_val(elements);
+        if streaming && bytes >= STREAMED_ROW_BYTES {
+            let (from, to) = (elements.as_ptr().cast(), row.as_mut_ptr().cast());
+            // SAFETY: both are borrowed, as long as each other, and apart: the row is borrowed exclusively.
+            unsafe { copy_streaming(from, to, bytes) };
+        } else {
+            row.copy_from_slice(elements);
+        }
         Ok(())
     }
 
