@@ -21,6 +21,32 @@ pub(crate) struct Meter {
     pub(crate) host_ns: Sum,
     pub(crate) consumer_wait_ns: Sum,
     pub(crate) unpinned: Sum,
+    /// Of the time that making a batch takes, how much is the data set's: in thousandths, as seen last.
+    pub(crate) get_share: Share,
+}
+
+/// A share in thousandths that is looked at now and then.
+#[derive(Debug)]
+pub(crate) struct Share(AtomicU64);
+
+impl Default for Share {
+    fn default() -> Share {
+        Share(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Share {
+    pub(crate) fn set(&self, part: u64, of: u64) {
+        let share = u128::from(part) * 1000 / u128::from(of.max(1));
+        self.0.store(share.min(1000) as u64, Ordering::Relaxed);
+    }
+
+    /// The part of so much; `None` if nobody looked yet.
+    pub(crate) fn of(&self, whole: u64) -> Option<u64> {
+        let share = self.0.load(Ordering::Relaxed);
+        let part = u128::from(whole) * u128::from(share) / 1000;
+        (share <= 1000).then_some(part as u64)
+    }
 }
 
 /// A sum that only grows.
@@ -35,6 +61,12 @@ impl Sum {
     /// Adds the nanoseconds since `start`.
     pub(crate) fn add_since(&self, start: Instant) {
         self.add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds the nanoseconds between two moments.
+    pub(crate) fn add_between(&self, start: Instant, end: Instant) {
+        let nanoseconds = end.saturating_duration_since(start).as_nanos();
+        self.add(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn get(&self) -> u64 {

@@ -30,6 +30,7 @@ pub struct SampleRng {
 
 impl SampleRng {
     /// Makes the generator of one sample: the one at `position` of the epoch's global order.
+    #[inline]
     pub fn new(seed: u64, epoch: u64, position: u64) -> SampleRng {
         // A stream's name has 64 bits: 44 for the position and 20 for the epoch, which folds around beyond that.
         let stream = position ^ epoch.rotate_left(44);
@@ -98,12 +99,13 @@ impl SampleRng {
     }
 }
 
+#[inline]
 fn split(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
 }
 
 /// One block of Philox4x32 with ten rounds.
-pub(crate) fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
         let product0 = u64::from(counter[0]) * 0xD251_1F53;
         let product1 = u64::from(counter[2]) * 0xCD9E_8D57;

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::rng::philox4x32;
-
 /// An order of a data set's samples: which index stands at each position of an epoch.
 ///
 /// It is a pure function, evaluated wherever it is needed and never stored: workers ask it for single positions, in
@@ -43,6 +41,14 @@ pub trait Sampler: Send + Sync + 'static {
 
     /// The index of the sample at `position`, which is below [`len`](Sampler::len).
     fn index(&self, epoch: u64, position: u64) -> u64;
+
+    /// The indices of the samples from position `start` on, as many as there are places for: what workers ask for. It
+    /// must give what [`index`](Sampler::index) gives, and does so if it is left as it is.
+    fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
+        for (index, position) in indices.iter_mut().zip(start..) {
+            *index = self.index(epoch, position);
+        }
+    }
 }
 
 /// The samples in their own order: 0, 1, 2, ...
@@ -94,7 +100,16 @@ impl Sampler for RandomSampler {
     }
 
     fn index(&self, epoch: u64, position: u64) -> u64 {
-        permute(position, self.len, self.seed, epoch)
+        let mut index = [position];
+        Permutation::new(self.len, self.seed, epoch).apply(&mut index);
+        index[0]
+    }
+
+    fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
+        for (index, position) in indices.iter_mut().zip(start..) {
+            *index = position;
+        }
+        Permutation::new(self.len, self.seed, epoch).apply(indices);
     }
 }
 
@@ -117,56 +132,116 @@ impl fmt::Debug for dyn Sampler {
     }
 }
 
+/// A keyed permutation of `0..len`: an alternating Feistel network over the smallest power of two that holds `len`, in which
+/// each half in turn is changed by a function of the other.
+struct Permutation {
+    len: u64,
+    low_bits: u32,
+    low_mask: u64,
+    high_mask: u64,
+    keys: [u64; MOST_ROUNDS],
+    rounds: usize,
+}
+
 /// How many rounds it takes until all orders come up evenly: small halves mix slowly. (Measured: of six samples, ten rounds
 /// draw orders whose chi-square is 24 standard deviations off; 24 rounds and more, none.)
-fn rounds(bits: u32) -> u64 {
-    if bits <= 8 { 32 } else { 12 }
+fn rounds(bits: u32) -> usize {
+    if bits <= 8 { MOST_ROUNDS } else { 12 }
 }
 
-/// Where `position` goes in the permutation of `0..len` that `seed` and `epoch` name.
-fn permute(position: u64, len: u64, seed: u64, epoch: u64) -> u64 {
-    if len <= 1 {
-        return position;
-    }
-    let [low, high, more, most] = philox4x32(
-        [epoch as u32, (epoch >> 32) as u32, 0, 0x7065_726d], // "perm": not a sample's stream
-        [seed as u32, (seed >> 32) as u32],
-    );
-    let keys = [
-        u64::from(low) | u64::from(high) << 32,
-        u64::from(more) | u64::from(most) << 32,
-    ];
-    let bits = u64::BITS - (len - 1).leading_zeros();
-    let mut value = position;
-    loop {
-        value = feistel(value, bits, keys);
-        if value < len {
-            return value;
+const MOST_ROUNDS: usize = 32;
+
+/// So many values are permuted side by side: each round of one waits for the round before, and the processor has room for
+/// others meanwhile.
+const LANES: usize = 8;
+
+/// Values that stand for no sample are put in again, so many positions at a time.
+const CHUNK: usize = 64;
+
+impl Permutation {
+    fn new(len: u64, seed: u64, epoch: u64) -> Permutation {
+        let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
+        let low_bits = bits / 2;
+        let mut key = SplitMix(mix(seed ^ mix(epoch ^ 0x7065_726d))); // "perm": not a sample's stream
+        Permutation {
+            len,
+            low_bits,
+            low_mask: (1 << low_bits) - 1,
+            high_mask: (1 << (bits - low_bits)) - 1,
+            keys: std::array::from_fn(|_| key.next()),
+            rounds: rounds(bits),
         }
     }
-}
 
-/// A permutation of the numbers of so many bits: each half in turn is changed by a function of the other.
-fn feistel(value: u64, bits: u32, keys: [u64; 2]) -> u64 {
-    let low_bits = bits / 2;
-    let low_mask = (1u64 << low_bits) - 1;
-    let high_mask = (1u64 << (bits - low_bits)) - 1;
-    let (mut high, mut low) = (value >> low_bits & high_mask, value & low_mask);
-    for round in 0..rounds(bits) {
-        if round % 2 == 0 {
-            high ^= mix(low, keys, round) & high_mask;
-        } else {
-            low ^= mix(high, keys, round) & low_mask;
+    /// Where each position goes.
+    fn apply(&self, values: &mut [u64]) {
+        if self.len > 1 {
+            values
+                .chunks_mut(CHUNK)
+                .for_each(|chunk| self.apply_chunk(chunk));
         }
     }
-    high << low_bits | low
+
+    fn apply_chunk(&self, values: &mut [u64]) {
+        // Which values are still to be permuted.
+        let mut pending: [u8; CHUNK] = std::array::from_fn(|index| index as u8);
+        let mut count = values.len();
+        while count > 0 {
+            let mut left = 0;
+            let mut start = 0;
+            while start < count {
+                let lanes = LANES.min(count - start);
+                let mut words = [0; LANES];
+                for lane in 0..lanes {
+                    words[lane] = values[usize::from(pending[start + lane])];
+                }
+                let words = self.feistel(words);
+                for lane in 0..lanes {
+                    let index = pending[start + lane];
+                    values[usize::from(index)] = words[lane];
+                    // Beyond the samples: once more. (`left` never overtakes what is read.)
+                    pending[left] = index;
+                    left += usize::from(words[lane] >= self.len);
+                }
+                start += lanes;
+            }
+            count = left;
+        }
+    }
+
+    fn feistel(&self, values: [u64; LANES]) -> [u64; LANES] {
+        let mut high = values.map(|value| value >> self.low_bits & self.high_mask);
+        let mut low = values.map(|value| value & self.low_mask);
+        for keys in self.keys[..self.rounds].chunks_exact(2) {
+            for lane in 0..LANES {
+                high[lane] ^= scramble(low[lane], keys[0]) & self.high_mask;
+            }
+            for lane in 0..LANES {
+                low[lane] ^= scramble(high[lane], keys[1]) & self.low_mask;
+            }
+        }
+        std::array::from_fn(|lane| high[lane] << self.low_bits | low[lane])
+    }
 }
 
-/// The finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), over value, key and round.
-fn mix(value: u64, keys: [u64; 2], round: u64) -> u64 {
-    let mut word = value
-        .wrapping_add(keys[0])
-        .wrapping_add((2 * round + 1).wrapping_mul(keys[1] | 1));
+/// A round's function: 32 bits are spread over 64, of which the well-mixed middle is taken. (A product of halves is what
+/// even the oldest vector units have.)
+fn scramble(half: u64, key: u64) -> u64 {
+    ((half ^ key) & 0xFFFF_FFFF) * 0x9E37_79B1 >> 16
+}
+
+/// splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.0)
+    }
+}
+
+/// The finalizer of splitmix64.
+fn mix(mut word: u64) -> u64 {
     word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     word ^ word >> 31
@@ -185,6 +260,16 @@ mod tests {
             let mut order: Vec<u64> = (0..len).map(|position| sampler.index(epoch, position)).collect();
             order.sort_unstable();
             prop_assert!(order.iter().copied().eq(0..len));
+        }
+
+        #[test]
+        fn many_positions_are_as_each(len in 1u64..3_000, seed: u64, epoch: u64, start in 0u64..3_000, count in 0usize..300) {
+            let sampler = RandomSampler::new(len, seed);
+            let start = start % len;
+            let mut indices = vec![0; count.min((len - start) as usize)];
+            sampler.indices(epoch, start, &mut indices);
+            let each: Vec<u64> = (start..).take(indices.len()).map(|position| sampler.index(epoch, position)).collect();
+            prop_assert_eq!(indices, each);
         }
 
         #[test]

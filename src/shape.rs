@@ -4,12 +4,30 @@ use std::fmt;
 use std::ops::Deref;
 
 /// The lengths of a tensor's dimensions, outermost first; empty for a scalar. It reads as a `[usize]`.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct Shape(Box<[usize]>);
+#[derive(Clone)]
+pub struct Shape(Lengths);
+
+/// Nearly all shapes are short, and come up once for each row of a batch: those need no allocation.
+#[derive(Clone)]
+enum Lengths {
+    Few { count: u8, lengths: [usize; FEW] },
+    Many(Box<[usize]>),
+}
+
+const FEW: usize = 5;
 
 impl Shape {
     /// Makes the shape of a batch: `rows` times this one.
     pub(crate) fn batched(rows: usize, row: &[usize]) -> Shape {
+        if row.len() < FEW {
+            let mut lengths = [0; FEW];
+            lengths[0] = rows;
+            lengths[1..=row.len()].copy_from_slice(row);
+            return Shape(Lengths::Few {
+                count: row.len() as u8 + 1,
+                lengths,
+            });
+        }
         std::iter::once(rows).chain(row.iter().copied()).collect()
     }
 
@@ -21,23 +39,56 @@ impl Shape {
     }
 }
 
+impl Default for Shape {
+    /// A scalar's.
+    fn default() -> Shape {
+        Shape::from([].as_slice())
+    }
+}
+
 impl Deref for Shape {
     type Target = [usize];
 
     fn deref(&self) -> &[usize] {
-        &self.0
+        match &self.0 {
+            Lengths::Few { count, lengths } => &lengths[..usize::from(*count)],
+            Lengths::Many(lengths) => lengths,
+        }
     }
 }
 
 impl From<&[usize]> for Shape {
     fn from(dimensions: &[usize]) -> Shape {
-        Shape(dimensions.into())
+        if dimensions.len() > FEW {
+            return Shape(Lengths::Many(dimensions.into()));
+        }
+        let mut lengths = [0; FEW];
+        lengths[..dimensions.len()].copy_from_slice(dimensions);
+        Shape(Lengths::Few {
+            count: dimensions.len() as u8,
+            lengths,
+        })
     }
 }
 
 impl FromIterator<usize> for Shape {
     fn from_iter<I: IntoIterator<Item = usize>>(dimensions: I) -> Shape {
-        Shape(dimensions.into_iter().collect())
+        let dimensions: Vec<usize> = dimensions.into_iter().collect();
+        Shape::from(dimensions.as_slice())
+    }
+}
+
+impl PartialEq for Shape {
+    fn eq(&self, other: &Shape) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for Shape {}
+
+impl std::hash::Hash for Shape {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self[..].hash(state);
     }
 }
 

@@ -31,6 +31,27 @@ pub(crate) fn unlock_pages(pointer: *mut u8, bytes: usize) {
     let _ = (pointer, bytes);
 }
 
+/// The size of the processor's last cache.
+pub(crate) fn cache_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| last_cache_bytes().unwrap_or(32 << 20))
+}
+
+/// The largest cache that the first processor names.
+#[cfg(target_os = "linux")]
+fn last_cache_bytes() -> Option<usize> {
+    let caches =
+        (0..8).map(|index| format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size"));
+    let sizes = caches.filter_map(|path| std::fs::read_to_string(path).ok());
+    let bytes = sizes.filter_map(|text| text.trim().strip_suffix('K')?.parse::<usize>().ok());
+    bytes.max().map(|kib| kib << 10)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn last_cache_bytes() -> Option<usize> {
+    None
+}
+
 /// The memory that this process may use: the machine's, or the control group's limit if that is less.
 pub(crate) fn usable_memory_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();

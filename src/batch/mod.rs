@@ -2,16 +2,20 @@
 
 #[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod arena;
-#[expect(unsafe_code, reason = "it promises that each row has one writer")]
 mod collate;
+mod collate_fn;
 #[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod relocation;
+#[expect(unsafe_code, reason = "it promises that each row has one writer")]
+mod stack;
 
 pub use arena::Arena;
-pub use collate::{Collate, CollateFn, Stack};
-pub(crate) use collate::{Failure, Opening, Request, Table};
+pub use collate::Collate;
+pub(crate) use collate::{Failure, Opening, Request, Table, Unmade};
+pub use collate_fn::CollateFn;
 pub use relocation::Relocation;
 pub(crate) use relocation::relocated_bytes;
+pub use stack::Stack;
 
 use crate::device::{Device, DeviceTensor, Tensors, Upload};
 use crate::error::{Error, Result};

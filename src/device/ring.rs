@@ -78,6 +78,10 @@ impl Account {
         state.shares += limit;
     }
 
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Closes the account: its epoch asks for no more. Slabs that are out still come home.
     pub(crate) fn close(&self) {
         self.set_limit(0);

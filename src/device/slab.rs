@@ -58,6 +58,13 @@ impl Slab {
         self.ring.helpers().copy(from, to);
     }
 
+    /// Whether the slabs that an epoch fills in turn, of so many bytes, do not all stay in the processor's cache until the
+    /// device has read them: then they are better written around it.
+    fn outgrows_the_cache(&self, bytes: usize) -> bool {
+        let slabs = self.account.as_ref().map_or(1, |account| account.limit());
+        self.is_page_locked() && bytes.saturating_mul(slabs) > crate::system::cache_bytes()
+    }
+
     pub(crate) fn is_page_locked(&self) -> bool {
         self.block.as_ref().is_some_and(HostBlock::is_pinned)
     }
@@ -89,13 +96,11 @@ impl Drop for Slab {
     }
 }
 
-fn streaming_bytes() -> usize { static B: std::sync::OnceLock<usize> = std::sync::OnceLock::new(); *B.get_or_init(|| std::env::var("STREAM_BYTES").ok().and_then(|v| v.parse().ok()).unwrap_or(1<<20)) }
-
-/// A slab whose rows are being written.
+/// A slab whose rows are being written, by a layout that the caller keeps.
 pub(crate) struct FillingSlab {
     slab: Arc<Slab>,
-    layout: Layout,
-    sources: Arc<Sources>,
+    size_bytes: usize,
+    sources: Option<Arc<Sources>>,
     streaming: bool,
 }
 
@@ -103,16 +108,17 @@ impl FillingSlab {
     /// # Panics
     ///
     /// If the layout does not fit the slab: whoever asked for the slab asked for too little.
-    pub(crate) fn new(slab: Slab, layout: Layout) -> FillingSlab {
+    pub(crate) fn new(slab: Slab, layout: &Layout) -> FillingSlab {
+        let size_bytes = layout.size_bytes();
         assert!(
-            layout.size_bytes() <= slab.capacity(),
+            size_bytes <= slab.capacity(),
             "a slab is as large as its layout"
         );
         FillingSlab {
-            streaming: slab.is_page_locked() && layout.size_bytes() >= streaming_bytes(),
+            streaming: slab.outgrows_the_cache(size_bytes),
             slab: Arc::new(slab),
-            layout,
-            sources: Arc::default(),
+            size_bytes,
+            sources: layout.is_scattered().then(Arc::default),
         }
     }
 
@@ -120,18 +126,25 @@ impl FillingSlab {
     ///
     /// # Safety
     ///
-    /// Each row is lent to one thread at a time.
-    pub(crate) unsafe fn row(&self, row: usize) -> Row<'_> {
+    /// `layout` is the one that the slab was made for. Each row is lent to one thread at a time.
+    #[inline]
+    pub(crate) unsafe fn row<'a>(&'a self, layout: &'a Layout, row: usize) -> Row<'a> {
+        debug_assert_eq!(layout.size_bytes(), self.size_bytes);
+        let (base, sources) = (self.slab.base(), self.sources.as_deref());
         // SAFETY: the slab holds at least the layout's bytes, initialized and page-aligned, for as long as `self`;
         // the caller's contract keeps others away from the row (*one owner per slab*).
-        unsafe { Row::new(&self.layout, self.slab.base(), row, &self.sources, self.streaming) }
+        unsafe { Row::new(layout, base, row, sources, self.streaming) }
     }
 
     /// Ends the filling: no `Row` is left, for each borrows the slab.
-    pub(crate) fn finish(self) -> Filled {
+    ///
+    /// # Safety
+    ///
+    /// `layout` is the one that the slab was made for.
+    pub(crate) unsafe fn finish(self, layout: Layout) -> Filled {
         let base = self.slab.base();
         // SAFETY: as in `row`; `self` is gone, so the fields have no other way to their bytes (*one owner per slab*).
-        unsafe { Filled::new(self.layout, base, self.slab, self.sources) }
+        unsafe { Filled::new(layout, base, self.slab, self.sources) }
     }
 }
 

@@ -38,6 +38,8 @@ impl<B: Batch> Loader<'_, B> {
 pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,
     live: Live,
+    /// Batches that came together with one before.
+    taken: VecDeque<Result<B>>,
     /// When the last batch was given out: the host's own time runs from here.
     given: Option<Instant>,
 }
@@ -49,6 +51,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         Epoch {
             loader,
             live,
+            taken: VecDeque::new(),
             given: None,
         }
     }
@@ -78,11 +81,26 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// Counts the host's time since the last batch.
-    fn returned(&mut self) {
+    /// Counts the host's time since the last batch; returns the present.
+    fn returned(&mut self) -> Instant {
+        let now = Instant::now();
         if let Some(given) = self.given.take() {
-            self.live.meter.host_ns.add_since(given);
+            self.live.meter.host_ns.add_between(given, now);
         }
+        now
+    }
+
+    /// Waits for the next batch, from `asked` on.
+    fn wait(&mut self, asked: Instant) -> Option<Result<B>> {
+        let next = self.loader.pipeline().next(&self.live, &mut self.taken);
+        let came = Instant::now();
+        self.live.meter.consumer_wait_ns.add_between(asked, came);
+        self.given = next.is_some().then_some(came);
+        next
+    }
+
+    fn try_next(&mut self) -> Option<Result<B>> {
+        self.loader.pipeline().try_next(&self.live, &mut self.taken)
     }
 }
 
@@ -93,14 +111,13 @@ impl<B: Batch> Iterator for Epoch<'_, B> {
     type Item = Result<B>;
 
     fn next(&mut self) -> Option<Result<B>> {
-        self.returned();
-        let next = self.loader.pipeline().next(&self.live);
-        self.given = next.is_some().then(Instant::now);
-        next
+        let asked = self.returned();
+        self.wait(asked)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let remaining = usize::try_from(self.loader.pipeline().remaining(&self.live));
+        let remaining = self.loader.pipeline().remaining(&self.live) + self.taken.len() as u64;
+        let remaining = usize::try_from(remaining);
         (remaining.unwrap_or(usize::MAX), remaining.ok())
     }
 }
@@ -140,7 +157,7 @@ impl<B: Batch> DeviceEpoch<'_, B> {
     /// memory that is there when the batch is asked for.
     fn send_ahead(&mut self) {
         while self.ahead.len() < self.depth && self.held.is_none() {
-            let next = self.epoch.loader.pipeline().try_next(&self.epoch.live);
+            let next = self.epoch.try_next();
             match next.map(|batch| batch.map(|batch| send(batch, &self.device, true))) {
                 None => return,
                 Some(Ok(Err((Some(batch), Error::DeviceBudget { .. })))) => self.held = Some(batch),
@@ -155,7 +172,7 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
-        self.epoch.returned();
+        let asked = self.epoch.returned();
         let next = match (self.ahead.pop_front(), self.held.take()) {
             (Some(next), held) => {
                 self.held = held;
@@ -163,7 +180,7 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
             }
             (None, Some(batch)) => batch.to_device(&self.device, true),
             (None, None) => {
-                let batch = self.epoch.loader.pipeline().next(&self.epoch.live)?;
+                let batch = self.epoch.wait(asked)?;
                 batch.and_then(|batch| batch.to_device(&self.device, true))
             }
         };

@@ -96,6 +96,12 @@ pub(super) enum Job<B> {
         live: Live,
         batch: u64,
     },
+    Whole {
+        live: Live,
+        batches: std::ops::Range<u64>,
+        /// The first of them.
+        id: BatchId,
+    },
 }
 
 impl<B> Board<B> {
@@ -131,6 +137,7 @@ impl<B> Board<B> {
                 options.batch_size,
                 options.drop_last,
                 options.prefetch,
+                options.whole(),
             ),
             slots: VecDeque::new(),
             batch_size: options.batch_size,
@@ -208,6 +215,16 @@ impl LiveEpoch {
 }
 
 impl<B> Slot<B> {
+    fn new(work: Option<Arc<dyn Work<B>>>) -> Slot<B> {
+        Slot {
+            work,
+            outcome: None,
+            failure: None,
+            wanted: None,
+            unpinned: false,
+        }
+    }
+
     /// Of several failures, the first row's is reported; gives back the other.
     #[must_use = "it is the user's, and is dropped without the lock"]
     pub(super) fn keep_first(&mut self, failure: Failed) -> Option<Failed> {
@@ -236,6 +253,11 @@ impl<B> State<B> {
         let live = self.live.clone();
         match claim {
             Claim::Finish { batch } => Some(Job::Finish { live, batch }),
+            Claim::Whole { batches } => {
+                let id = self.id(batches.start);
+                self.slots.extend(batches.clone().map(|_| Slot::new(None)));
+                Some(Job::Whole { live, batches, id })
+            }
             Claim::Rows { batch, rows } => {
                 if batch == self.schedule.first() + self.slots.len() as u64 {
                     self.open(batch, recipe);
@@ -252,7 +274,12 @@ impl<B> State<B> {
     }
 
     fn open(&mut self, batch: u64, recipe: &dyn Recipe<B>) {
-        let id = BatchId {
+        let work = recipe.open(self.id(batch), Arc::clone(&self.live.meter));
+        self.slots.push_back(Slot::new(Some(work)));
+    }
+
+    fn id(&self, batch: u64) -> BatchId {
+        BatchId {
             epoch: self.live.epoch,
             batch,
             start: batch * self.batch_size as u64,
@@ -261,23 +288,33 @@ impl<B> State<B> {
                 Some(Destination::Device(backend)) => Some(backend),
                 _ => None,
             },
-        };
-        self.slots.push_back(Slot {
-            work: Some(recipe.open(id, Arc::clone(&self.live.meter))),
-            outcome: None,
-            failure: None,
-            wanted: None,
-            unpinned: false,
-        });
+        }
     }
 
-    /// The next batch's slot, if it is ready.
-    pub(super) fn deliver(&mut self) -> Option<Slot<B>> {
-        if !self.schedule.is_ready() {
+    /// The next batches, as many as are ready and the consumer may take: the first is returned, and the others go to
+    /// `taken`.
+    pub(super) fn deliver(&mut self, taken: &mut VecDeque<Result<B>>) -> Option<Slot<B>> {
+        self.schedule.used_up();
+        let count = self.schedule.ready();
+        if count == 0 {
             return None;
         }
-        self.schedule.deliver();
-        self.slots.pop_front()
+        self.schedule.deliver(count);
+        let first = self.slots.pop_front();
+        let others = self.slots.drain(..count - 1);
+        taken.extend(others.filter_map(|slot| slot.outcome));
+        first
+    }
+
+    /// Enters a batch that was made from end to end, or its error.
+    #[must_use = "it is the user's, and is dropped without the lock"]
+    pub(super) fn made(&mut self, batch: u64, outcome: Result<B>, elapsed_ns: u64) -> LeftOver<B> {
+        self.schedule.made(batch, elapsed_ns);
+        let outcome = self.slot(batch).outcome.replace(outcome);
+        if batch == self.schedule.first() {
+            self.live.ready.notify_one();
+        }
+        (outcome, None, None)
     }
 
     /// Enters the batch or its error, and wakes the consumer. What was entered first stays.

@@ -1,6 +1,6 @@
 //! The consumer's side: an epoch begins, gives its batches in order, and ends.
 
-use std::time::Instant;
+use std::collections::VecDeque;
 
 use super::Pipeline;
 use super::board::{Board, Destination, Live, Slot};
@@ -65,27 +65,36 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// The next batch of the epoch, in order; blocks until it is there. `None`: the epoch is over.
-    pub(crate) fn next(&self, live: &Live) -> Option<Result<B>> {
-        let start = Instant::now();
-        let next = if self.options.workers == 0 {
-            self.load_next(live)
+    ///
+    /// `taken`: batches that came together with one before.
+    pub(crate) fn next(&self, live: &Live, taken: &mut VecDeque<Result<B>>) -> Option<Result<B>> {
+        if let Some(next) = taken.pop_front() {
+            return Some(next);
+        }
+        if self.options.workers == 0 {
+            self.load_next(live, taken)
         } else {
-            self.wait_for_next(live)
-        };
-        live.meter.consumer_wait_ns.add_since(start);
-        next
+            self.wait_for_next(live, taken)
+        }
     }
 
     /// The next batch of the epoch, if it is ready.
-    pub(crate) fn try_next(&self, live: &Live) -> Option<Result<B>> {
-        let next = self.poll(&mut self.board.lock(), live);
+    pub(crate) fn try_next(
+        &self,
+        live: &Live,
+        taken: &mut VecDeque<Result<B>>,
+    ) -> Option<Result<B>> {
+        if let Some(next) = taken.pop_front() {
+            return Some(next);
+        }
+        let next = self.poll(&mut self.board.lock(), live, taken);
         match next {
             Next::Ready(slot) => slot.outcome,
             Next::NotYet | Next::Over => None,
         }
     }
 
-    /// How many batches of the epoch are to come.
+    /// How many batches of the epoch are to come, beside those that were taken.
     pub(crate) fn remaining(&self, live: &Live) -> u64 {
         self.board
             .lock()
@@ -93,26 +102,26 @@ impl<B: Batch> Pipeline<B> {
             .map_or(0, |state| state.schedule.remaining())
     }
 
-    fn poll(&self, board: &mut Board<B>, live: &Live) -> Next<B> {
+    fn poll(&self, board: &mut Board<B>, live: &Live, taken: &mut VecDeque<Result<B>>) -> Next<B> {
         let Some(state) = board.epoch(live) else {
             return Next::Over;
         };
         if state.schedule.remaining() == 0 {
             return Next::Over;
         }
-        match state.deliver() {
-            Some(slot) => {
-                self.wake(board);
-                Next::Ready(slot)
-            }
+        let delivered = state.deliver(taken);
+        // Those that were taken before are used up, and others can be opened: also where none is ready.
+        self.wake(board);
+        match delivered {
+            Some(slot) => Next::Ready(slot),
             None => Next::NotYet,
         }
     }
 
-    fn wait_for_next(&self, live: &Live) -> Option<Result<B>> {
+    fn wait_for_next(&self, live: &Live, taken: &mut VecDeque<Result<B>>) -> Option<Result<B>> {
         let mut board = self.board.lock();
         loop {
-            match self.poll(&mut board, live) {
+            match self.poll(&mut board, live, taken) {
                 Next::Ready(slot) => {
                     drop(board);
                     return slot.outcome;
@@ -139,11 +148,11 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Without workers the caller does everything, one job after the other.
-    fn load_next(&self, live: &Live) -> Option<Result<B>> {
+    fn load_next(&self, live: &Live, taken: &mut VecDeque<Result<B>>) -> Option<Result<B>> {
         loop {
             let (job, want) = {
                 let mut board = self.board.lock();
-                match self.poll(&mut board, live) {
+                match self.poll(&mut board, live, taken) {
                     Next::Ready(slot) => {
                         drop(board);
                         return slot.outcome;

@@ -14,6 +14,7 @@ mod board;
 mod consumer;
 mod pin;
 mod schedule;
+mod source;
 mod threads;
 mod work;
 mod worker;
@@ -23,6 +24,7 @@ pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Recipe};
 
 use self::board::Board;
+use self::schedule::Whole;
 use crate::device::{Device, Ring};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex};
 
@@ -49,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) drop_last: bool,
     pub(crate) workers: usize,
     pub(crate) prefetch: usize,
+    /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
+    pub(crate) prefetch_grows: bool,
     pub(crate) pinning: Option<Pinning>,
 }
 
@@ -64,6 +68,14 @@ pub(crate) struct Pinning {
 }
 
 impl Options {
+    /// Where no slab must be waited for, one thread may make a batch from end to end.
+    fn whole(&self) -> Option<Whole> {
+        self.pinning.is_none().then_some(Whole {
+            workers: self.workers,
+            grows: self.prefetch_grows,
+        })
+    }
+
     /// How many slabs an epoch needs: for the open batches, the one that the consumer has, one that is being copied,
     /// and `depth` that are on their way to the device.
     pub(crate) fn slabs(&self, depth: usize) -> usize {

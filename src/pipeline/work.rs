@@ -4,20 +4,28 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use crate::batch::{Collate, Failure, Opening, Request, Table};
+use super::source::{Indices, Source, Split};
+use crate::batch::{Collate, Opening, Request, Table, Unmade};
 use crate::dataset::Dataset;
 use crate::device::Slab;
-use crate::error::{CollateError, Error, Misfit, SampleId, panic_message};
+use crate::error::{Error, Result, panic_message};
 use crate::meter::Meter;
-use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::tensor::Backend;
 
 /// How batches of type `B` are made: a data set, its order and a collate.
 pub(crate) trait Recipe<B>: Send + Sync {
-    /// Opens the work on a batch.
+    /// Opens the work on a batch, for several workers.
     fn open(&self, batch: BatchId, meter: Arc<Meter>) -> Arc<dyn Work<B>>;
+
+    /// Makes a whole batch on this thread, in a slab that `slab` gives.
+    fn make(
+        &self,
+        batch: BatchId,
+        meter: &Meter,
+        slab: &dyn Fn(usize) -> Option<Slab>,
+    ) -> Result<B>;
 
     /// Whether samples came up that a device could gather itself.
     fn is_gatherable(&self) -> bool;
@@ -38,15 +46,15 @@ pub(crate) struct BatchId {
 /// One open batch.
 pub(crate) trait Work<B>: Send + Sync {
     /// Loads rows. When the batch finds out how large a slab it needs, it calls `ask`, which may grant it at once.
-    fn load(&self, rows: Range<usize>, ask: &dyn Fn(usize)) -> Result<(), Failed>;
+    fn load(&self, rows: Range<usize>, ask: &dyn Fn(usize)) -> std::result::Result<(), Failed>;
 
     /// How large a slab the batch needs, asked once all samples are loaded.
-    fn plan(&self) -> Result<usize, Failed>;
+    fn plan(&self) -> std::result::Result<usize, Failed>;
 
     fn grant(&self, slab: Slab);
 
     /// Makes the batch.
-    fn finish(&mut self) -> Result<B, Failed>;
+    fn finish(&mut self) -> std::result::Result<B, Failed>;
 }
 
 /// Why a batch failed, and at which row: of several rows that fail, the first is reported.
@@ -61,6 +69,17 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) collate: C,
     pub(crate) seed: u64,
     pub(crate) gatherable: Arc<AtomicBool>,
+}
+
+impl<D, C> DatasetRecipe<D, C> {
+    fn source(&self, batch: BatchId) -> Source<'_, D> {
+        Source {
+            dataset: &self.dataset,
+            sampler: &*self.sampler,
+            seed: self.seed,
+            batch,
+        }
+    }
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C> {
@@ -78,6 +97,59 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             meter,
             collated: std::marker::PhantomData,
         })
+    }
+
+    fn make(
+        &self,
+        batch: BatchId,
+        meter: &Meter,
+        slab: &dyn Fn(usize) -> Option<Slab>,
+    ) -> Result<C::Batch> {
+        let source = self.source(batch);
+        let started = Instant::now();
+        // Where it is always the same, the time of a batch is split now and then only.
+        let known = meter.get_share.of(0).is_some() && !batch.batch.is_multiple_of(CLOSELY);
+        let mut split = (!known).then(|| Split::new(started));
+        let mut at = 0;
+        let mut indices = Indices::new(&*self.sampler, batch);
+        let next = |row: usize| {
+            at = row;
+            let index = indices.of(row);
+            let Some(split) = split.as_mut().filter(|split| split.rows < TIMED_RUN) else {
+                return source.get(row, index);
+            };
+            split.begin();
+            let sample = source.get(row, index);
+            split.end();
+            sample
+        };
+        // Unwind safety: what a panic leaves behind is only ever dropped.
+        let make = AssertUnwindSafe(|| self.collate.make(batch.rows, next, slab));
+        let made = match std::panic::catch_unwind(make) {
+            Ok(Ok(made)) => Ok(made),
+            Ok(Err(Unmade::Sample(failed))) => Err(failed.error),
+            Ok(Err(Unmade::Failed(failure))) => Err(source.failed(failure).error),
+            Ok(Err(Unmade::Panicked(message))) => Err(source.collate_panicked(message).error),
+            Ok(Err(Unmade::NoMemory(bytes))) => Err(Error::HostMemory { bytes }),
+            Err(payload) => Err(source.sample_panicked(at, panic_message(payload)).error),
+        };
+        let elapsed = started.elapsed().as_nanos() as u64;
+        if let Some(mut split) = split {
+            if split.rows == batch.rows {
+                split.begin(); // what came behind the last row
+            }
+            meter
+                .get_share
+                .set(split.get_ns, split.get_ns + split.fill_ns);
+        }
+        let loading = meter.get_share.of(elapsed).unwrap_or(0);
+        meter.loading_ns.add(loading);
+        meter.collating_ns.add(elapsed - loading.min(elapsed));
+        if made.is_ok() {
+            meter.samples.add(batch.rows as u64);
+            meter.batches.add(1);
+        }
+        made
     }
 
     fn is_gatherable(&self) -> bool {
@@ -98,24 +170,34 @@ struct DatasetWork<D, T, B> {
 /// Clocks are read around each sample only in short runs: in long ones, each is too short to be measured.
 const TIMED_RUN: usize = 4;
 
+/// Of so many batches that are made whole, the time of one is split.
+const CLOSELY: u64 = 16;
+
 impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
     /// Loads rows; `at` is the row that it is at, for the report of a panic.
-    fn run(&self, rows: Range<usize>, ask: &dyn Fn(usize), at: &mut usize) -> Result<(), Failed> {
+    fn run(
+        &self,
+        rows: Range<usize>,
+        ask: &dyn Fn(usize),
+        at: &mut usize,
+    ) -> std::result::Result<(), Failed> {
         let mut run = T::Run::default();
         let started = Instant::now();
         let (count, start) = (rows.len(), rows.start);
         // In a long run the first sample's split stands for all.
         let (mut get_ns, mut load_ns) = (0, 0);
+        let source = self.source();
+        let mut indices = Indices::new(source.sampler, self.batch);
         for row in rows {
             let timed = count <= TIMED_RUN || row == start;
             let before = timed.then(Instant::now);
             *at = row;
-            let sample = self.get(row)?;
+            let sample = source.get(row, indices.of(row))?;
             let between = timed.then(Instant::now);
             let request = self
                 .table
                 .load(row, sample, &mut run)
-                .map_err(|failure| self.failed(failure))?;
+                .map_err(|failure| source.failed(failure))?;
             if let (Some(before), Some(between)) = (before, between) {
                 get_ns += (between - before).as_nanos() as u64;
                 load_ns += between.elapsed().as_nanos() as u64;
@@ -142,116 +224,33 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
         Ok(())
     }
 
-    fn get(&self, row: usize) -> Result<D::Sample, Failed> {
-        let position = self.batch.start + row as u64;
-        let index = self.sampler.index(self.batch.epoch, position);
-        let failed = |error| Failed {
-            row,
-            error: Error::Sample(self.id(row, index), error),
-        };
-        let len = self.dataset.len();
-        if index >= len {
-            return Err(failed(
-                format!("the sampler gave index {index}, and the data set has {len} samples")
-                    .into(),
-            ));
-        }
-        let mut rng = SampleRng::new(self.seed, self.batch.epoch, position);
-        self.dataset.get(index, &mut rng).map_err(failed)
-    }
-
-    fn id(&self, row: usize, index: u64) -> SampleId {
-        // The description is the user's code, and is asked for where something went wrong already.
-        let describe = AssertUnwindSafe(|| self.dataset.describe(index));
-        SampleId {
-            index,
-            row,
-            batch: self.batch.batch,
-            epoch: self.batch.epoch,
-            description: std::panic::catch_unwind(describe).unwrap_or(None),
-        }
-    }
-
-    fn id_of_row(&self, row: usize) -> SampleId {
-        // The sampler is the user's code as well, and may be what went wrong.
-        let index = || {
-            self.sampler
-                .index(self.batch.epoch, self.batch.start + row as u64)
-        };
-        let index = std::panic::catch_unwind(AssertUnwindSafe(index)).unwrap_or(u64::MAX);
-        self.id(row, index)
-    }
-
-    fn failed(&self, failure: Failure) -> Failed {
-        match failure {
-            Failure::Row {
-                row,
-                error: CollateError::Load(error),
-                ..
-            } => Failed {
-                row,
-                error: Error::Sample(self.id_of_row(row), error),
-            },
-            Failure::Row {
-                row,
-                planned_from,
-                error,
-            } => Failed {
-                row,
-                error: Error::Collate(Box::new(Misfit {
-                    sample: self.id_of_row(row),
-                    planned_from: planned_from.map(|row| self.id_of_row(row)),
-                    source: error,
-                })),
-            },
-            Failure::Panicked { row, message } => self.sample_panicked(row, message),
-            Failure::Function(source) => Failed {
-                row: 0,
-                error: Error::CollateFn {
-                    epoch: self.batch.epoch,
-                    batch: self.batch.batch,
-                    source,
-                },
-            },
-        }
-    }
-
-    fn sample_panicked(&self, row: usize, message: String) -> Failed {
-        Failed {
-            row,
-            error: Error::SamplePanicked(self.id_of_row(row), message),
-        }
-    }
-
-    fn collate_panicked(&self, message: String) -> Failed {
-        Failed {
-            row: 0,
-            error: Error::CollatePanicked {
-                epoch: self.batch.epoch,
-                batch: self.batch.batch,
-                message,
-            },
+    fn source(&self) -> Source<'_, D> {
+        Source {
+            dataset: &self.dataset,
+            sampler: &*self.sampler,
+            seed: self.seed,
+            batch: self.batch,
         }
     }
 }
 
 impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, T, B> {
-    fn load(&self, rows: Range<usize>, ask: &dyn Fn(usize)) -> Result<(), Failed> {
+    fn load(&self, rows: Range<usize>, ask: &dyn Fn(usize)) -> std::result::Result<(), Failed> {
         let mut at = rows.start;
         // Unwind safety: what a panic leaves behind is only ever dropped, for the batch has failed.
         let run = AssertUnwindSafe(|| self.run(rows, ask, &mut at));
         match std::panic::catch_unwind(run) {
             Ok(result) => result,
-            Err(payload) => Err(self.sample_panicked(at, panic_message(payload))),
+            Err(payload) => Err(self.source().sample_panicked(at, panic_message(payload))),
         }
     }
 
-    fn plan(&self) -> Result<usize, Failed> {
+    fn plan(&self) -> std::result::Result<usize, Failed> {
         match std::panic::catch_unwind(AssertUnwindSafe(|| self.table.loaded())) {
             Ok(Ok(Request::Slab { bytes })) => Ok(bytes),
             Ok(Ok(Request::Nothing)) => Ok(0),
-            Ok(Err(failure)) => Err(self.failed(failure)),
-            Err(payload) => Err(self.collate_panicked(panic_message(payload))),
+            Ok(Err(failure)) => Err(self.source().failed(failure)),
+            Err(payload) => Err(self.source().collate_panicked(panic_message(payload))),
         }
     }
 
@@ -259,13 +258,13 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         self.table.grant(slab);
     }
 
-    fn finish(&mut self) -> Result<B, Failed> {
+    fn finish(&mut self) -> std::result::Result<B, Failed> {
         let start = Instant::now();
         let finished = std::panic::catch_unwind(AssertUnwindSafe(|| self.table.finish()));
         self.meter.collating_ns.add_since(start);
         match finished {
-            Ok(result) => result.map_err(|failure| self.failed(failure)),
-            Err(payload) => Err(self.collate_panicked(panic_message(payload))),
+            Ok(result) => result.map_err(|failure| self.source().failed(failure)),
+            Err(payload) => Err(self.source().collate_panicked(panic_message(payload))),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::Pipeline;
 use super::board::{Job, Live};
 use super::schedule::Loaded;
-use super::work::{Failed, Work};
+use super::work::{BatchId, Failed, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
@@ -44,6 +44,7 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn perform(&self, job: Job<B>) {
         let (live, batch) = match &job {
             Job::Rows { live, batch, .. } | Job::Finish { live, batch } => (live.clone(), *batch),
+            Job::Whole { .. } => return self.make_all(job),
         };
         self.guarded(&live, batch, || match job {
             Job::Rows {
@@ -53,7 +54,50 @@ impl<B: Batch> Pipeline<B> {
                 work,
             } => self.load(&live, batch, rows, work),
             Job::Finish { live, batch } => self.finish(&live, batch),
+            Job::Whole { .. } => {}
         });
+    }
+
+    /// Makes batches from end to end. Each is reported at once, so that none that is ready waits for a slow one.
+    fn make_all(&self, job: Job<B>) {
+        let Job::Whole { live, batches, id } = job else {
+            return;
+        };
+        let size = self.options.batch_size;
+        for batch in batches {
+            let start = batch * size as u64;
+            let rows = size.min((self.options.samples - start) as usize);
+            let id = BatchId {
+                batch,
+                start,
+                rows,
+                ..id
+            };
+            let started = Instant::now();
+            let made = self.make(&live, id);
+            let elapsed_ns = started.elapsed().as_nanos() as u64;
+            let mut board = self.board.lock();
+            let Some(state) = board.epoch(&live) else {
+                drop(board);
+                return; // nobody wants the others
+            };
+            let left_over = state.made(batch, made, elapsed_ns);
+            drop(board);
+            drop(left_over);
+        }
+    }
+
+    /// Makes one batch from end to end.
+    pub(super) fn make(&self, live: &Live, id: BatchId) -> Result<B> {
+        span!("make", epoch = live.epoch, batch = id.batch);
+        let slab = |bytes| {
+            let slab = self.pageable.take(bytes)?;
+            Some(slab.for_epoch(live.meter.clone()))
+        };
+        // What is caught here (a sample whose `drop` panics, say) must not end the thread.
+        let make = AssertUnwindSafe(|| self.recipe.make(id, &live.meter, &slab));
+        std::panic::catch_unwind(make)
+            .unwrap_or_else(|payload| Err(live.collate_panicked(id.batch, panic_message(payload))))
     }
 
     /// Works on a batch. Panics of the user's code are caught where it is called; what is caught here (a sample whose

@@ -5,13 +5,16 @@
 //! threads at once, and taken out of [`Filled`] as tensors. [`Sample`] is what ties the three together.
 
 mod element;
+#[expect(unsafe_code, reason = "it hands out the fields of a slab")]
+mod filled;
 #[expect(
     unsafe_code,
     reason = "elements lie in memory that something else owns"
 )]
 mod host;
-#[expect(unsafe_code, reason = "several threads write rows of one slab")]
 mod layout;
+#[expect(unsafe_code, reason = "several threads write rows of one slab")]
+mod row;
 mod sample;
 #[expect(unsafe_code, reason = "rows lie in memory that something else owns")]
 mod scattered;
@@ -20,8 +23,10 @@ mod storage;
 
 pub use crate::shape::{DType, Shape};
 pub use element::Element;
+pub use filled::Filled;
 pub use host::Tensor;
-pub use layout::{Field, Filled, Layout, Row};
+pub use layout::{Field, Layout};
+pub use row::Row;
 pub use sample::{Host, Sample};
 
 pub(crate) use layout::ALIGNMENT;

@@ -52,12 +52,12 @@ fn collate<S: Sample>(samples: Vec<S>) -> Result<S::Batch, CollateError> {
     let mut rest = Vec::new();
     for (index, sample) in samples.into_iter().enumerate() {
         // SAFETY: the slab has the layout's size, is initialized, and only this row is written now.
-        let mut row = unsafe { Row::new(&layout, base, index) };
+        let mut row = unsafe { Row::new(&layout, base, index, None, false) };
         rest.push(sample.fill(&plan, &mut row)?);
         row.complete()?;
     }
     // SAFETY: as above; the slab lives as long as its `Arc`, and nobody else reaches its bytes.
-    let mut filled = unsafe { Filled::new(layout, base, Arc::new(slab)) };
+    let mut filled = unsafe { Filled::new(layout, base, Arc::new(slab), None) };
     Ok(S::finish(plan, rest, &mut filled))
 }
 

@@ -26,14 +26,23 @@ fn options() -> impl Strategy<Value = Options> {
     let budget = prop_oneof![0usize..3, 0usize..9];
     let ring = (budget, any::<bool>());
     let batches = prop::collection::vec((kind, fault), 26);
-    (sizes, ahead, ring, batches).prop_map(
-        |((samples, batch_size, drop_last), (prefetch, workers), (budget, strict), batches)| {
+    let whole = prop_oneof![2 => Just(None), 1 => any::<bool>().prop_map(Some)];
+    (sizes, ahead, ring, batches, whole).prop_map(
+        |(
+            (samples, batch_size, drop_last),
+            (prefetch, workers),
+            (budget, strict),
+            batches,
+            grows,
+        )| {
+            let whole = grows.map(|grows| Whole { workers, grows });
             Options {
                 samples,
                 batch_size,
                 drop_last,
                 prefetch,
                 workers,
+                whole,
                 budget,
                 strict,
                 batches,
@@ -71,6 +80,8 @@ fn every_interleaving_delivers_every_batch() {
         relocated,
         failed,
         parked,
+        whole,
+        several,
     } = seen.get();
     let corners = [
         unpinned,
@@ -80,13 +91,15 @@ fn every_interleaving_delivers_every_batch() {
         relocated,
         failed,
         parked,
+        whole,
+        several,
     ];
     assert!(corners.iter().all(|&count| count > 0), "{:?}", seen.get());
 }
 
 #[test]
 fn a_batch_is_opened_only_within_the_prefetch() {
-    let mut schedule = Schedule::new(10, 2, false, 3);
+    let mut schedule = Schedule::new(10, 2, false, 3, None);
     for batch in 0..3 {
         for _ in 0..2 {
             assert!(matches!(schedule.claim(), Some(Claim::Rows { batch: b, .. }) if b == batch));
@@ -99,7 +112,7 @@ fn a_batch_is_opened_only_within_the_prefetch() {
 /// A fast data set is claimed in long runs, a slow one sample by sample.
 #[test]
 fn runs_follow_the_time_of_a_sample() {
-    let mut schedule = Schedule::new(10_000, 10_000, false, 1);
+    let mut schedule = Schedule::new(10_000, 10_000, false, 1, None);
     let mut claim = |elapsed_ns| match schedule.claim() {
         Some(Claim::Rows { batch, rows }) => {
             schedule.loaded(batch, rows.len(), elapsed_ns * rows.len() as u64, false);
@@ -123,10 +136,13 @@ fn the_last_batch_has_what_is_left() {
             .map(|batch| schedule.rows_of(batch))
             .collect()
     };
-    assert_eq!(rows(&Schedule::new(7, 3, false, 1)), [3, 3, 1]);
-    assert_eq!(rows(&Schedule::new(7, 3, true, 1)), [3, 3]);
-    assert_eq!(rows(&Schedule::new(2, 3, true, 1)), [] as [usize; 0]);
-    assert_eq!(rows(&Schedule::new(0, 3, false, 1)), [] as [usize; 0]);
-    assert_eq!(rows(&Schedule::new(2, usize::MAX, false, 1)), [2]);
-    assert_eq!(Schedule::new(u64::MAX, 1, false, 1).remaining(), u64::MAX);
+    assert_eq!(rows(&Schedule::new(7, 3, false, 1, None)), [3, 3, 1]);
+    assert_eq!(rows(&Schedule::new(7, 3, true, 1, None)), [3, 3]);
+    assert_eq!(rows(&Schedule::new(2, 3, true, 1, None)), [] as [usize; 0]);
+    assert_eq!(rows(&Schedule::new(0, 3, false, 1, None)), [] as [usize; 0]);
+    assert_eq!(rows(&Schedule::new(2, usize::MAX, false, 1, None)), [2]);
+    assert_eq!(
+        Schedule::new(u64::MAX, 1, false, 1, None).remaining(),
+        u64::MAX
+    );
 }

@@ -16,6 +16,8 @@ pub struct Options {
     pub drop_last: bool,
     pub prefetch: usize,
     pub workers: usize,
+    /// Batches need no slab of the ring, and may be made from end to end.
+    pub whole: Option<Whole>,
     /// How many slabs there may be, as the memory's budget has it.
     pub budget: usize,
     pub strict: bool,
@@ -52,6 +54,8 @@ pub struct Seen {
     pub relocated: u64,
     pub failed: u64,
     pub parked: u64,
+    pub whole: u64,
+    pub several: u64,
 }
 
 impl std::ops::Add for Seen {
@@ -66,6 +70,8 @@ impl std::ops::Add for Seen {
             relocated: self.relocated + other.relocated,
             failed: self.failed + other.failed,
             parked: self.parked + other.parked,
+            whole: self.whole + other.whole,
+            several: self.several + other.several,
         }
     }
 }
@@ -140,6 +146,8 @@ pub struct World {
     /// The slabs of the batches that the consumer holds.
     held: Vec<usize>,
     delivered: u64,
+    /// Of the delivered ones, how many the consumer has not come to.
+    taken: usize,
     opened: u64,
     random: u64,
     favourite: usize,
@@ -179,6 +187,7 @@ impl World {
                 options.batch_size,
                 options.drop_last,
                 options.prefetch,
+                options.whole,
             ),
             limit: options.prefetch + 3,
             works: BTreeMap::new(),
@@ -190,6 +199,7 @@ impl World {
             sent: 0,
             held: Vec::new(),
             delivered: 0,
+            taken: 0,
             opened: 0,
             random: 0,
             favourite: 0,
@@ -204,7 +214,7 @@ impl World {
         let batches = self.schedule.remaining();
         for number in 0..100_000 {
             let steps = self.steps();
-            if self.delivered == batches && steps.is_empty() {
+            if self.delivered == batches && self.taken == 0 && steps.is_empty() {
                 self.settle();
                 let slabs = self.held.iter().sum::<usize>();
                 assert_eq!((self.ring.out, self.opened), (slabs, batches));
@@ -249,7 +259,7 @@ impl World {
             steps.push(Step::Pin);
         }
         match self.consumer {
-            Consumer::Runs if self.schedule.remaining() > 0 => {
+            Consumer::Runs if self.schedule.remaining() > 0 || self.taken > 0 => {
                 steps.push(Step::Next);
                 steps.extend((0..self.held.len()).flat_map(|i| [Step::Drop(i), Step::Upload(i)]));
             }
@@ -304,8 +314,15 @@ impl World {
             .values()
             .filter(|work| work.outcome.is_none())
             .count();
-        assert!(open <= self.options.prefetch, "{open} batches are open");
-        assert!(self.opened - self.delivered <= self.options.prefetch as u64);
+        let grows = self.options.whole.is_some_and(|whole| whole.grows);
+        let most = match grows {
+            true => self.options.prefetch.max(MOST_AHEAD),
+            false => self.options.prefetch,
+        };
+        assert!(open <= most, "{open} batches are open");
+        assert!(self.opened - self.delivered + self.taken as u64 <= most as u64);
+        let loading = self.workers.iter().filter(|worker| worker.loads()).count();
+        assert_eq!(self.schedule.loading, loading);
         assert!(self.ring.out <= self.limit, "{:?}", self.ring);
         assert!(self.ring.blocks <= self.options.budget, "{:?}", self.ring);
     }
@@ -420,40 +437,54 @@ impl World {
     // What the consumer does.
 
     fn next(&mut self) {
-        if self.schedule.is_ready() {
-            let batch = self.schedule.first();
-            assert_eq!(batch, self.delivered, "batches come in order");
-            self.schedule.deliver();
-            self.delivered += 1;
+        if self.taken > 0 {
+            self.taken -= 1;
+            return;
+        }
+        self.schedule.used_up();
+        let ready = self.schedule.ready();
+        if ready > 0 {
+            self.seen.several += u64::from(ready > 1);
+            let first = self.schedule.first();
+            assert_eq!(first, self.delivered, "batches come in order");
+            self.schedule.deliver(ready);
             self.consumer = Consumer::Runs;
-            let strict = self.options.strict;
-            let work = self.work_of(batch);
-            let Some(ok) = work.outcome else {
-                panic!("batch {batch} is delivered before it is there")
-            };
-            assert!(
-                ok == (work.fault == Fault::None) || strict && !ok,
-                "{work:?}"
-            );
-            if ok {
-                let slabs = std::mem::take(&mut work.slabs);
-                assert_eq!(work.holders, 0);
-                self.works.remove(&batch);
-                self.held.push(slabs);
-            } else {
-                if work.holders == 0 {
-                    assert_eq!(work.slabs, 0);
-                    self.works.remove(&batch);
-                }
-                self.seen.failed += 1;
+            self.taken = ready - 1;
+            for batch in first..first + ready as u64 {
+                self.delivered += 1;
+                self.came(batch);
             }
-            self.wake();
         } else if self.consumer == Consumer::Runs {
             self.schedule.block();
             self.ring.news += u64::from(self.schedule.waits_for_slab());
             self.consumer = Consumer::Blocked { notified: false };
         } else {
             self.consumer = Consumer::Blocked { notified: false };
+        }
+        self.wake();
+    }
+
+    fn came(&mut self, batch: u64) {
+        let strict = self.options.strict;
+        let work = self.work_of(batch);
+        let Some(ok) = work.outcome else {
+            panic!("batch {batch} is delivered before it is there")
+        };
+        assert!(
+            ok == (work.fault == Fault::None) || strict && !ok,
+            "{work:?}"
+        );
+        if ok {
+            let slabs = std::mem::take(&mut work.slabs);
+            assert_eq!(work.holders, 0);
+            self.works.remove(&batch);
+            self.held.push(slabs);
+        } else {
+            if work.holders == 0 {
+                assert_eq!(work.slabs, 0);
+                self.works.remove(&batch);
+            }
+            self.seen.failed += 1;
         }
     }
 }

@@ -18,6 +18,22 @@ pub(super) enum Worker {
     Finish { batch: u64 },
     Making { batch: u64 },
     GiveUp { batch: u64 },
+    Whole { batches: Range<u64> },
+}
+
+impl Worker {
+    /// Whether it is between the claim of rows and their report.
+    pub(super) fn loads(&self) -> bool {
+        let (Worker::AtRing { then, .. }
+        | Worker::Granted { then, .. }
+        | Worker::NotGranted { then, .. }
+        | Worker::Notify { then }
+        | Worker::Report(then)) = self
+        else {
+            return matches!(self, Worker::Loading { .. });
+        };
+        matches!(then, Then::Loaded { .. })
+    }
 }
 
 /// What a worker does when it has asked for a slab.
@@ -102,7 +118,8 @@ impl World {
                     let slabs = std::mem::take(&mut self.work_of(batch).slabs);
                     self.come_home(slabs);
                 }
-                if fault == Fault::Finish || kind != Kind::Elsewhere {
+                let pinned = self.options.whole.is_none();
+                if fault == Fault::Finish || kind != Kind::Elsewhere || !pinned {
                     self.publish(batch, fault != Fault::Finish);
                     return Worker::Awake;
                 }
@@ -116,6 +133,28 @@ impl World {
                 self.publish(batch, false);
                 Worker::Awake
             }
+            Worker::Whole { batches } if batches.is_empty() => Worker::Awake,
+            Worker::Whole { batches } => {
+                let (batch, elapsed_ns) = (batches.start, u64::from(self.draw()) % 60_000);
+                let work = self.work_of(batch);
+                assert_eq!((work.outcome, work.holders), (None, 0));
+                work.outcome = Some(work.fault == Fault::None);
+                work.on_board = false;
+                self.schedule.made(batch, elapsed_ns);
+                self.notify(batch);
+                Worker::Whole {
+                    batches: batch + 1..batches.end,
+                }
+            }
+        }
+    }
+
+    /// Wakes the consumer, if it is blocked on this batch.
+    fn notify(&mut self, batch: u64) {
+        if batch == self.schedule.first()
+            && let Consumer::Blocked { notified } = &mut self.consumer
+        {
+            *notified = true;
         }
     }
 
@@ -138,6 +177,15 @@ impl World {
                 }
                 work.holders += 1;
                 Worker::Loading { batch, rows }
+            }
+            Some(Claim::Whole { batches }) => {
+                assert!(self.options.whole.is_some() && !batches.is_empty());
+                for batch in batches.clone() {
+                    assert_eq!(batch, self.opened);
+                    self.open(batch);
+                    self.seen.whole += 1;
+                }
+                Worker::Whole { batches }
             }
         };
         self.wake();
@@ -190,7 +238,7 @@ impl World {
     pub(super) fn ask(&mut self, batch: u64, then: Then) -> Worker {
         let work = self.work_of(batch);
         work.wants = true;
-        if work.kind == Kind::Elsewhere {
+        if work.kind == Kind::Elsewhere || self.options.whole.is_some() {
             self.schedule.want(batch, 1);
             self.granted(batch);
             return Worker::Report(then);
@@ -273,11 +321,7 @@ impl World {
             0
         };
         self.schedule.done(batch);
-        if batch == self.schedule.first()
-            && let Consumer::Blocked { notified } = &mut self.consumer
-        {
-            *notified = true;
-        }
+        self.notify(batch);
         self.wake();
         self.come_home(free);
     }

@@ -1,0 +1,137 @@
+//! Collating by a function of the user's.
+
+use std::fmt;
+
+use super::collate::{Collate, Failure, Opening, Request, Table, Unmade, sealed::Sealed};
+use super::{Arena, Batch};
+use crate::device::Slab;
+use crate::error::BoxError;
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
+
+/// Collates by a function: what [`Builder::collate_fn`](crate::Builder::collate_fn) makes.
+pub struct CollateFn<F, B> {
+    shared: Arc<Shared<F>>,
+    batch: std::marker::PhantomData<fn() -> B>,
+}
+
+impl<F, B> fmt::Debug for CollateFn<F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CollateFn").finish_non_exhaustive()
+    }
+}
+
+struct Shared<F> {
+    f: F,
+    /// What a batch is likely to need of its arena.
+    hint_bytes: AtomicUsize,
+}
+
+impl<F, B> CollateFn<F, B> {
+    pub(crate) fn new(f: F) -> CollateFn<F, B> {
+        CollateFn {
+            shared: Arc::new(Shared {
+                f,
+                hint_bytes: AtomicUsize::new(0),
+            }),
+            batch: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<F, B> Sealed for CollateFn<F, B> {}
+
+impl<S, B, F> Collate<S> for CollateFn<F, B>
+where
+    S: Send + 'static,
+    B: Batch,
+    F: Fn(Vec<S>, &mut Arena) -> Result<B, BoxError> + Send + Sync + 'static,
+{
+    type Batch = B;
+    type Table = FnTable<S, F>;
+
+    fn open(&self, _: Opening<'_>) -> FnTable<S, F> {
+        FnTable {
+            shared: Arc::clone(&self.shared),
+            samples: Mutex::default(),
+            slab: Mutex::new(None),
+        }
+    }
+
+    fn make<E>(
+        &self,
+        rows: usize,
+        next: impl FnMut(usize) -> Result<S, E>,
+        slab: impl FnOnce(usize) -> Option<Slab>,
+    ) -> Result<B, Unmade<E>> {
+        let samples: Result<Vec<S>, E> = (0..rows).map(next).collect();
+        let samples = samples.map_err(Unmade::Sample)?;
+        let bytes = self.shared.hint_bytes.load(Ordering::Relaxed);
+        let slab = slab(bytes).ok_or(Unmade::NoMemory(bytes))?;
+        Unmade::guard(|| self.shared.collate(samples, Some(slab)))?.map_err(Unmade::Failed)
+    }
+}
+
+impl<F> Shared<F> {
+    fn collate<S, B>(&self, samples: Vec<S>, slab: Option<Slab>) -> Result<B, Failure>
+    where
+        F: Fn(Vec<S>, &mut Arena) -> Result<B, BoxError>,
+    {
+        let mut arena = Arena::new(slab);
+        let batch = (self.f)(samples, &mut arena).map_err(Failure::Function)?;
+        // The hint follows larger batches at once, and smaller ones slowly: one outlier is forgotten after some batches.
+        // (Relaxed: it is a hint; what does not fit is copied.)
+        let hint = self.hint_bytes.load(Ordering::Relaxed);
+        let hint = arena.wanted_bytes().max(hint - hint / 8);
+        self.hint_bytes.store(hint, Ordering::Relaxed);
+        Ok(batch)
+    }
+}
+
+#[doc(hidden)]
+pub struct FnTable<S, F> {
+    shared: Arc<Shared<F>>,
+    samples: Mutex<Vec<(usize, S)>>,
+    slab: Mutex<Option<Slab>>,
+}
+
+impl<S, F> fmt::Debug for FnTable<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FnTable").finish_non_exhaustive()
+    }
+}
+
+impl<S, B, F> Table<S, B> for FnTable<S, F>
+where
+    S: Send + 'static,
+    B: Batch,
+    F: Fn(Vec<S>, &mut Arena) -> Result<B, BoxError> + Send + Sync + 'static,
+{
+    type Run = Vec<(usize, S)>;
+
+    fn load(&self, row: usize, sample: S, run: &mut Self::Run) -> Result<Request, Failure> {
+        run.push((row, sample));
+        Ok(Request::Nothing)
+    }
+
+    fn end_run(&self, mut run: Self::Run) {
+        self.samples.lock().append(&mut run);
+    }
+
+    fn loaded(&self) -> Result<Request, Failure> {
+        // Relaxed: it is a hint; what does not fit is copied.
+        Ok(Request::Slab {
+            bytes: self.shared.hint_bytes.load(Ordering::Relaxed),
+        })
+    }
+
+    fn grant(&self, slab: Slab) {
+        *self.slab.lock() = Some(slab);
+    }
+
+    fn finish(&mut self) -> Result<B, Failure> {
+        let mut samples = std::mem::take(self.samples.get_mut());
+        samples.sort_unstable_by_key(|(row, _)| *row);
+        let samples = samples.into_iter().map(|(_, sample)| sample).collect();
+        self.shared.collate(samples, self.slab.get_mut().take())
+    }
+}

@@ -1,0 +1,206 @@
+//! The samples of one batch: what its rows are, and what is said of those that fail.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use super::work::{BatchId, Failed};
+use crate::batch::Failure;
+use crate::dataset::Dataset;
+use crate::error::{CollateError, Error, Misfit, SampleId};
+use crate::rng::SampleRng;
+use crate::sampler::Sampler;
+
+/// Where a batch's samples come from.
+pub(super) struct Source<'a, D> {
+    pub(super) dataset: &'a D,
+    pub(super) sampler: &'a dyn Sampler,
+    pub(super) seed: u64,
+    pub(super) batch: BatchId,
+}
+
+impl<D: Dataset> Source<'_, D> {
+    pub(super) fn get(&self, row: usize, index: u64) -> Result<D::Sample, Failed> {
+        let position = self.batch.start + row as u64;
+        let failed = |error| Failed {
+            row,
+            error: Error::Sample(self.id(row, index), error),
+        };
+        let len = self.dataset.len();
+        if index >= len {
+            return Err(failed(
+                format!("the sampler gave index {index}, and the data set has {len} samples")
+                    .into(),
+            ));
+        }
+        let mut rng = SampleRng::new(self.seed, self.batch.epoch, position);
+        self.dataset.get(index, &mut rng).map_err(failed)
+    }
+
+    fn id(&self, row: usize, index: u64) -> SampleId {
+        // The description is the user's code, and is asked for where something went wrong already.
+        let describe = AssertUnwindSafe(|| self.dataset.describe(index));
+        SampleId {
+            index,
+            row,
+            batch: self.batch.batch,
+            epoch: self.batch.epoch,
+            description: std::panic::catch_unwind(describe).unwrap_or(None),
+        }
+    }
+
+    fn id_of_row(&self, row: usize) -> SampleId {
+        // The sampler is the user's code as well, and may be what went wrong.
+        let index = || {
+            self.sampler
+                .index(self.batch.epoch, self.batch.start + row as u64)
+        };
+        let index = std::panic::catch_unwind(AssertUnwindSafe(index)).unwrap_or(u64::MAX);
+        self.id(row, index)
+    }
+
+    pub(super) fn failed(&self, failure: Failure) -> Failed {
+        match failure {
+            Failure::Row {
+                row,
+                error: CollateError::Load(error),
+                ..
+            } => Failed {
+                row,
+                error: Error::Sample(self.id_of_row(row), error),
+            },
+            Failure::Row {
+                row,
+                planned_from,
+                error,
+            } => Failed {
+                row,
+                error: Error::Collate(Box::new(Misfit {
+                    sample: self.id_of_row(row),
+                    planned_from: planned_from.map(|row| self.id_of_row(row)),
+                    source: error,
+                })),
+            },
+            Failure::Panicked { row, message } => self.sample_panicked(row, message),
+            Failure::Function(source) => Failed {
+                row: 0,
+                error: Error::CollateFn {
+                    epoch: self.batch.epoch,
+                    batch: self.batch.batch,
+                    source,
+                },
+            },
+        }
+    }
+
+    pub(super) fn sample_panicked(&self, row: usize, message: String) -> Failed {
+        Failed {
+            row,
+            error: Error::SamplePanicked(self.id_of_row(row), message),
+        }
+    }
+
+    pub(super) fn collate_panicked(&self, message: String) -> Failed {
+        Failed {
+            row: 0,
+            error: Error::CollatePanicked {
+                epoch: self.batch.epoch,
+                batch: self.batch.batch,
+                message,
+            },
+        }
+    }
+}
+
+/// The indices of a batch's samples, got from the sampler a few dozen at a time.
+pub(super) struct Indices<'a> {
+    sampler: &'a dyn Sampler,
+    batch: BatchId,
+    /// Those of the rows from `start` on.
+    chunk: [u64; CHUNK],
+    start: usize,
+    count: usize,
+}
+
+const CHUNK: usize = 64;
+
+impl<'a> Indices<'a> {
+    pub(super) fn new(sampler: &'a dyn Sampler, batch: BatchId) -> Indices<'a> {
+        Indices {
+            sampler,
+            batch,
+            chunk: [0; CHUNK],
+            start: 0,
+            count: 0,
+        }
+    }
+
+    /// The index of the sample at a row.
+    #[inline]
+    pub(super) fn of(&mut self, row: usize) -> u64 {
+        match self.chunk[..self.count].get(row.wrapping_sub(self.start)) {
+            Some(index) => *index,
+            None => self.of_next(row),
+        }
+    }
+
+    fn of_next(&mut self, row: usize) -> u64 {
+        if self.look_up(row) {
+            return self.chunk[0];
+        }
+        // The sampler panicked at one of several positions: it does so again at the one that is meant.
+        let position = self.batch.start + row as u64;
+        self.sampler.index(self.batch.epoch, position)
+    }
+
+    fn look_up(&mut self, row: usize) -> bool {
+        self.start = row;
+        self.count = 0;
+        let count = CHUNK.min(self.batch.rows - row);
+        let (epoch, position) = (self.batch.epoch, self.batch.start + row as u64);
+        let chunk = &mut self.chunk[..count];
+        // Unwind safety: numbers, which are not read.
+        let look = AssertUnwindSafe(|| self.sampler.indices(epoch, position, chunk));
+        match std::panic::catch_unwind(look) {
+            Ok(()) => self.count = count,
+            Err(payload) => drop(crate::error::panic_message(payload)),
+        }
+        self.count > 0
+    }
+}
+
+/// How the time of some rows is split between the data set and the collate.
+pub(super) struct Split {
+    mark: Instant,
+    pub(super) rows: usize,
+    pub(super) get_ns: u64,
+    pub(super) fill_ns: u64,
+}
+
+impl Split {
+    pub(super) fn new(mark: Instant) -> Split {
+        Split {
+            mark,
+            rows: 0,
+            get_ns: 0,
+            fill_ns: 0,
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        // What came before the first row is neither's.
+        let since = self.lap();
+        self.fill_ns += if self.rows > 0 { since } else { 0 };
+    }
+
+    pub(super) fn end(&mut self) {
+        self.get_ns += self.lap();
+        self.rows += 1;
+    }
+
+    fn lap(&mut self) -> u64 {
+        let now = Instant::now();
+        let since = (now - self.mark).as_nanos() as u64;
+        self.mark = now;
+        since
+    }
+}

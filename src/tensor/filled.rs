@@ -1,0 +1,76 @@
+//! Filled slabs, whose fields become tensors.
+
+use std::ptr::NonNull;
+
+use super::{Element, Field, Layout, Lease, Scattered, Shape, Sources, Storage, Tensor};
+use crate::sync::Arc;
+
+/// A slab whose rows are all written: its fields are taken out as tensors.
+pub struct Filled {
+    layout: Layout,
+    base: NonNull<u8>,
+    slab: Arc<dyn Storage>,
+    sources: Option<Arc<Sources>>,
+}
+
+// SAFETY: it is the only way to the fields' bytes until they are taken (*one owner per slab*), and touches none itself.
+unsafe impl Send for Filled {}
+
+impl Filled {
+    /// # Safety
+    ///
+    /// `base` must be the start of at least `layout.size_bytes()` initialized bytes, aligned to `ALIGNMENT`, that
+    /// `slab` keeps alive and in place, and that nobody else touches from now on. Each row must have been written through a
+    /// [`Row`] with these `sources`.
+    pub(crate) unsafe fn new(
+        layout: Layout,
+        base: NonNull<u8>,
+        slab: Arc<dyn Storage>,
+        sources: Option<Arc<Sources>>,
+    ) -> Filled {
+        Filled {
+            layout,
+            base,
+            slab,
+            sources,
+        }
+    }
+
+    /// Takes one field out, as a tensor of shape `[rows, row_shape..]`.
+    ///
+    /// # Panics
+    ///
+    /// If the field comes from another layout, or was taken before: both are mistakes in an own `Sample`.
+    pub fn take<T: Element>(&mut self, field: Field<T>) -> Tensor<T> {
+        let (offset, row_bytes, scattered) = match self.layout.spec(&field) {
+            Ok(spec) => (spec.offset, spec.row_bytes, spec.scattered),
+            Err(error) => panic!("Filled::take: {error}"),
+        };
+        let taken = self.layout.mark_taken(field.index);
+        assert!(!taken, "Filled::take: this field was taken before");
+        let rows = self.layout.rows();
+        let shape = Shape::batched(rows, &field.row_shape);
+        // SAFETY: the field lies inside of the slab (*layouts are in bounds and aligned*).
+        let base = unsafe { self.base.add(offset) };
+        let (true, Some(sources)) = (scattered, &self.sources) else {
+            let lease = Arc::new(Lease(Arc::clone(&self.slab)));
+            // SAFETY: the offset is aligned (*layouts are in bounds and aligned*); the bytes are initialized (`new`); and
+            // the mark sees to it that the lease is the only way to them.
+            return unsafe { Tensor::from_raw(base.cast(), shape, lease) };
+        };
+        let (table, slab, sources) = (base.cast(), Arc::clone(&self.slab), Arc::clone(sources));
+        // SAFETY: each row wrote the address of as many bytes into the table, and gave their owner to `sources`; the
+        // table is this field's alone.
+        let storage = unsafe { Scattered::new(slab, table, rows, row_bytes, sources) };
+        // SAFETY: the rows are those of the shape, and come from tensors of `T`s, which are aligned.
+        unsafe { Tensor::from_rows(table, shape, storage) }
+    }
+}
+
+impl std::fmt::Debug for Filled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Filled")
+            .field("layout", &self.layout)
+            .finish()
+    }
+}
