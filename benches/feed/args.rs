@@ -98,7 +98,7 @@ const OPTIONS: &[Opt] = &[
         "--seconds",
         "S",
         &[],
-        "how long each result is measured (default: 5; overlap, per half of a pair: 2)",
+        "how long each result is measured (default: 5; overlap, per half of a pair: 2; limits: 0.2)",
     ),
     (
         "--data",

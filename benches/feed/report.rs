@@ -48,6 +48,12 @@ impl Record {
         self.with(key, number(Some(value)))
     }
 
+    /// Adds numbers of the workload's own.
+    pub fn with_numbers(self, key: &'static str, values: &[f64]) -> Record {
+        let values: Vec<Value> = values.iter().map(|&value| number(Some(value))).collect();
+        self.with(key, values)
+    }
+
     /// Takes over what a window cost; `cores` is how many it kept busy.
     pub fn measured(mut self, measured: &Measured) -> Record {
         self.window_s = Some(measured.window_s);
