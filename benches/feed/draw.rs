@@ -19,7 +19,7 @@ const QUALITY: u8 = 90;
 const CLASSES: usize = 10;
 
 /// The amplitude of the noise: with it, files of 109 KB come out on average.
-const NOISE: f32 = 22.0;
+const NOISE: f32 = 57.0;
 
 /// A class folder of so many images in the system's temporary folder, drawn if it is not there yet.
 pub fn folder(images: usize) -> Outcome<PathBuf> {

@@ -72,7 +72,7 @@ mod images {
                     record.dtype = Some("u8");
                     let record = record
                         .with("pinned", pinned.is_some())
-                        .with("prefetch", args.prefetch)
+                        .with("prefetch", args.prefetch(workers))
                         .with("checked_batches", checked);
                     report.print(&record);
                 }
@@ -120,7 +120,7 @@ mod images {
         if let Some(device) = pinned {
             builder = builder.pin_memory(device);
         }
-        if let (Some(prefetch), 1..) = (args.prefetch, workers) {
+        if let Some(prefetch) = args.prefetch(workers) {
             builder = builder.prefetch(prefetch);
         }
         Ok(builder.build()?)

@@ -142,7 +142,7 @@ impl Overlap<'_> {
             .with_number("load_share", load_share)
             .with_number("wait_p99_share", p99_share)
             .with("steps", steps)
-            .with("prefetch", self.args.prefetch))
+            .with("prefetch", self.args.prefetch(self.workers)))
     }
 
     fn loader(&self) -> Outcome<DataLoader<Tensor<u8>>> {
@@ -157,7 +157,7 @@ impl Overlap<'_> {
             .seed(self.args.seed)
             .num_workers(self.workers)
             .pin_memory(self.device);
-        if let (Some(prefetch), 1..) = (self.args.prefetch, self.workers) {
+        if let Some(prefetch) = self.args.prefetch(self.workers) {
             builder = builder.prefetch(prefetch);
         }
         Ok(builder.build()?)

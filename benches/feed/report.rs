@@ -188,11 +188,17 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::String(text) => text.clone(),
-        Value::Number(number) => match number.as_f64() {
-            Some(float) if !number.is_u64() && float.abs() >= 1000.0 => format!("{float:.0}"),
-            Some(float) if !number.is_u64() && float.abs() >= 1.0 => format!("{float:.2}"),
+        Value::Number(number) => match number.as_f64().map(|float| (float, float.abs())) {
+            Some(_) if number.is_u64() => number.to_string(),
+            Some((float, 1000.0..)) => format!("{float:.0}"),
+            Some((float, 1.0..)) => format!("{float:.2}"),
+            Some((float, 0.01..)) => format!("{float:.3}"),
             _ => number.to_string(),
         },
+        Value::Array(values) => {
+            let cells: Vec<String> = values.iter().map(cell).collect();
+            format!("[{}]", cells.join(","))
+        }
         other => other.to_string(),
     }
 }

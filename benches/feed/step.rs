@@ -1,5 +1,6 @@
 //! A device step of a fixed length: a kernel that spins on CUDA, a function that sleeps on the CPU device.
 
+use std::marker::PhantomData;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -14,20 +15,13 @@ const AHEAD: u64 = 2;
 
 /// Launches steps on a stream of the library's, as a training program would.
 pub struct Stepper<'a> {
-    engine: Engine<'a>,
+    target: PhantomData<&'a Target>,
     stream: Stream,
     length: Duration,
     launched: u64,
-    /// Without CUDA, nothing else names it.
-    _target: &'a Target,
-}
-
-enum Engine<'a> {
-    Cpu(Arc<Done>),
+    done: Arc<Done>,
     #[cfg(feature = "cuda")]
-    Cuda(cuda::Engine<'a>),
-    #[cfg(not(feature = "cuda"))]
-    _Never(std::convert::Infallible, &'a ()),
+    kernel: Option<cuda::Kernel<'a>>,
 }
 
 /// How many steps are over.
@@ -56,47 +50,45 @@ impl Done {
 
 impl<'a> Stepper<'a> {
     pub fn new(target: &'a Target, stream: &Stream, length: Duration) -> Outcome<Stepper<'a>> {
-        #[cfg(feature = "cuda")]
-        let engine = match &target.bare {
-            Some(bare) => Engine::Cuda(cuda::Engine::new(bare, stream)?),
-            None => Engine::Cpu(Arc::default()),
-        };
         #[cfg(not(feature = "cuda"))]
-        let engine = Engine::Cpu(Arc::default());
+        let _ = target;
         Ok(Stepper {
-            engine,
+            target: PhantomData,
             stream: stream.clone(),
             length,
             launched: 0,
-            _target: target,
+            done: Arc::default(),
+            #[cfg(feature = "cuda")]
+            kernel: match &target.bare {
+                Some(bare) => Some(cuda::Kernel::new(bare, stream)?),
+                None => None,
+            },
         })
     }
 
     /// Launches a step, and waits until no more than two are under way.
     pub fn step(&mut self) -> Outcome {
-        self.launched += 1;
-        match &mut self.engine {
-            Engine::Cpu(done) => {
-                let (over, length) = (Arc::clone(done), self.length);
-                self.stream.host_fn(move || {
-                    thread::sleep(length);
-                    over.one_more();
-                })?;
-                done.wait_for(self.launched.saturating_sub(AHEAD));
-                Ok(())
-            }
-            #[cfg(feature = "cuda")]
-            Engine::Cuda(engine) => engine.step(self.length, AHEAD as usize),
+        #[cfg(feature = "cuda")]
+        if let Some(kernel) = &mut self.kernel {
+            return kernel.step(self.length, AHEAD as usize);
         }
+        self.launched += 1;
+        let (done, length) = (Arc::clone(&self.done), self.length);
+        self.stream.host_fn(move || {
+            thread::sleep(length);
+            done.one_more();
+        })?;
+        self.done.wait_for(self.launched.saturating_sub(AHEAD));
+        Ok(())
     }
 
     /// Launches work that does nothing.
     pub fn launch_nothing(&self) -> Outcome {
-        match &self.engine {
-            Engine::Cpu(_) => Ok(self.stream.host_fn(|| {})?),
-            #[cfg(feature = "cuda")]
-            Engine::Cuda(engine) => engine.launch(Duration::ZERO),
+        #[cfg(feature = "cuda")]
+        if let Some(kernel) = &self.kernel {
+            return kernel.launch(Duration::ZERO);
         }
+        Ok(self.stream.host_fn(|| {})?)
     }
 
     /// Waits until all steps are over.
@@ -107,7 +99,7 @@ impl<'a> Stepper<'a> {
 
 impl Drop for Stepper<'_> {
     fn drop(&mut self) {
-        // The kernels write memory of the engine's.
+        // The kernels write memory that goes now.
         if let Err(error) = self.stream.synchronize() {
             eprintln!("note: {error}");
         }
@@ -126,7 +118,8 @@ mod cuda {
     use crate::Outcome;
     use crate::bare::{Bare, DeviceBlock};
 
-    pub struct Engine<'a> {
+    /// The kernel that spins, on one stream.
+    pub struct Kernel<'a> {
         bare: &'a Bare,
         stream: Arc<CudaStream>,
         scratch: DeviceBlock<'a>,
@@ -135,9 +128,9 @@ mod cuda {
         spare: Vec<CudaEvent>,
     }
 
-    impl<'a> Engine<'a> {
-        pub fn new(bare: &'a Bare, stream: &Stream) -> Outcome<Engine<'a>> {
-            Ok(Engine {
+    impl<'a> Kernel<'a> {
+        pub fn new(bare: &'a Bare, stream: &Stream) -> Outcome<Kernel<'a>> {
+            Ok(Kernel {
                 bare,
                 stream: bare.wrap(stream)?,
                 scratch: bare.device_block(4)?,
