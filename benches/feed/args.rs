@@ -98,7 +98,7 @@ const OPTIONS: &[Opt] = &[
         "--seconds",
         "S",
         &[],
-        "how long each result is measured (default: 5; overlap, per half of a pair: 2)",
+        "how long each result is measured (default: 5; overlap, per half of a pair: 2; limits: 0.2)",
     ),
     (
         "--data",
@@ -202,7 +202,7 @@ impl FromStr for DeviceName {
             Some(("cuda", ordinal)) => ordinal.parse().map(DeviceName::Cuda).ok(),
             _ => None,
         }
-        .ok_or_else(|| format!("`{name}` is no device: cpu, cuda:0, cuda:1, ..."))
+        .ok_or_else(|| "no device; cpu, cuda:0, cuda:1, ... are".into())
     }
 }
 
@@ -229,7 +229,7 @@ pub struct Args {
     pub samples: Option<usize>,
     variants: Option<Vec<String>>,
     pub depth: usize,
-    pub prefetch: Option<usize>,
+    prefetch: Option<usize>,
     pub pin: Option<bool>,
     pub flat: bool,
     pub frames: usize,
@@ -357,6 +357,11 @@ impl Args {
         self.batch_sizes.clone().unwrap_or_else(|| vec![default])
     }
 
+    /// How many batches so many workers load ahead, where that was said; without workers there is nothing ahead.
+    pub fn prefetch(&self, workers: usize) -> Option<usize> {
+        self.prefetch.filter(|_| workers > 0)
+    }
+
     /// How long a result is measured.
     pub fn seconds(&self, default: f64) -> Duration {
         Duration::from_secs_f64(self.seconds.unwrap_or(default))
@@ -444,9 +449,8 @@ where
     value
         .split(',')
         .map(|item| {
-            item.trim()
-                .parse()
-                .map_err(|error| format!("`{item}`: {error}"))
+            let item = item.trim();
+            item.parse().map_err(|error| format!("`{item}`: {error}"))
         })
         .collect()
 }

@@ -196,9 +196,11 @@ impl Bare {
         let stream = self.stream(slot.direction);
         let (host, there, raw) = (slot.host, slot.device.address, stream.cu_stream());
         // SAFETY: both sides are that long, and live until the streams were waited for.
-        match slot.direction {
-            Direction::ToDevice => unsafe { sys::cuMemcpyHtoDAsync_v2(there, host, bytes, raw) },
-            Direction::ToHost => unsafe { sys::cuMemcpyDtoHAsync_v2(host, there, bytes, raw) },
+        unsafe {
+            match slot.direction {
+                Direction::ToDevice => sys::cuMemcpyHtoDAsync_v2(there, host, bytes, raw),
+                Direction::ToHost => sys::cuMemcpyDtoHAsync_v2(host, there, bytes, raw),
+            }
         }
         .result()?;
         slot.done.record(stream)?;

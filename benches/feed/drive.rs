@@ -27,13 +27,20 @@ pub struct Load {
 
 /// A batch on the device.
 pub trait Arrived {
-    /// Lends it to the stream, which waits for the copy; nothing is launched.
-    fn touch(&self, stream: &Stream) -> pinfeed::Result<Load>;
+    /// Lends it to the stream, which waits for the copy, and launches work meanwhile.
+    fn with(&self, stream: &Stream, launch: &mut dyn FnMut() -> Outcome) -> Outcome<Load>;
+
+    /// Lends it to the stream; nothing is launched.
+    fn touch(&self, stream: &Stream) -> Outcome<Load> {
+        self.with(stream, &mut || Ok(()))
+    }
 }
 
 impl<T: Element> Arrived for DeviceTensor<T> {
-    fn touch(&self, stream: &Stream) -> pinfeed::Result<Load> {
-        drop(self.on(stream)?);
+    fn with(&self, stream: &Stream, launch: &mut dyn FnMut() -> Outcome) -> Outcome<Load> {
+        let loan = self.on(stream)?;
+        launch()?;
+        drop(loan);
         Ok(Load {
             batches: 1,
             samples: self.shape().first().copied().unwrap_or(1) as u64,
@@ -43,8 +50,12 @@ impl<T: Element> Arrived for DeviceTensor<T> {
 }
 
 impl<A: Arrived, B: Arrived> Arrived for (A, B) {
-    fn touch(&self, stream: &Stream) -> pinfeed::Result<Load> {
-        let (first, second) = (self.0.touch(stream)?, self.1.touch(stream)?);
+    fn with(&self, stream: &Stream, launch: &mut dyn FnMut() -> Outcome) -> Outcome<Load> {
+        let mut second = Load::default();
+        let first = self.0.with(stream, &mut || {
+            second = self.1.with(stream, launch)?;
+            Ok(())
+        })?;
         Ok(Load {
             bytes: first.bytes + second.bytes,
             ..first

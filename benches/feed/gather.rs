@@ -143,7 +143,7 @@ fn gather(rows: Rows<'_>, slabs: &[Slab], shared: &Shared) {
     // Several rows at a time, so that claiming costs nothing.
     let run = [8, 4, 2, 1]
         .into_iter()
-        .find(|run| rows.batch % run == 0)
+        .find(|run| rows.batch.is_multiple_of(*run))
         .unwrap_or(1);
     loop {
         let first = shared.claimed.fetch_add(run as u64, Ordering::Relaxed);

@@ -14,11 +14,21 @@ mod args;
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "it calls the driver")]
 mod bare;
+mod breakdown;
 mod data;
+#[cfg(feature = "image")]
+mod draw;
 mod drive;
 #[expect(unsafe_code, reason = "threads write disjoint rows of one slab")]
 mod gather;
+mod jpeg;
+mod launch;
+mod limits;
+mod overlap;
 mod report;
+mod roundtrip;
+mod startup;
+mod step;
 mod target;
 mod tensor;
 mod tiny;
@@ -61,9 +71,14 @@ fn run(args: &Args) -> Outcome {
     }
     let mut report = Report::new(args.json);
     match args.workload {
+        Workload::Limits => limits::run(args, &mut report),
         Workload::Tensor => tensor::run(args, &mut report),
         Workload::Tiny => tiny::run(args, &mut report),
-        _ => Err("not there yet".into()),
+        Workload::Roundtrip => roundtrip::run(args, &mut report),
+        Workload::Overlap => overlap::run(args, &mut report),
+        Workload::Jpeg => jpeg::run(args, &mut report),
+        Workload::Startup => startup::run(args, &mut report),
+        Workload::Breakdown => breakdown::run(args, &mut report),
     }
 }
 

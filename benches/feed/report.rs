@@ -48,6 +48,12 @@ impl Record {
         self.with(key, number(Some(value)))
     }
 
+    /// Adds numbers of the workload's own.
+    pub fn with_numbers(self, key: &'static str, values: &[f64]) -> Record {
+        let values: Vec<Value> = values.iter().map(|&value| number(Some(value))).collect();
+        self.with(key, values)
+    }
+
     /// Takes over what a window cost; `cores` is how many it kept busy.
     pub fn measured(mut self, measured: &Measured) -> Record {
         self.window_s = Some(measured.window_s);
@@ -182,11 +188,17 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::String(text) => text.clone(),
-        Value::Number(number) => match number.as_f64() {
-            Some(float) if !number.is_u64() && float.abs() >= 1000.0 => format!("{float:.0}"),
-            Some(float) if !number.is_u64() && float.abs() >= 1.0 => format!("{float:.2}"),
+        Value::Number(number) => match number.as_f64().map(|float| (float, float.abs())) {
+            Some(_) if number.is_u64() => number.to_string(),
+            Some((float, 1000.0..)) => format!("{float:.0}"),
+            Some((float, 1.0..)) => format!("{float:.2}"),
+            Some((float, 0.01..)) => format!("{float:.3}"),
             _ => number.to_string(),
         },
+        Value::Array(values) => {
+            let cells: Vec<String> = values.iter().map(cell).collect();
+            format!("[{}]", cells.join(","))
+        }
         other => other.to_string(),
     }
 }

@@ -112,7 +112,8 @@ impl<T: Number> Run<'_, T> {
         Ok(record
             .with("variant", self.variant)
             .with("samples", self.data.shape()[0])
-            .with("prefetch", self.args.prefetch)
+            .with_number("data_mb", self.data.size_bytes() as f64 / 1e6)
+            .with("prefetch", self.args.prefetch(self.workers))
             .with("pinned", self.args.pin.unwrap_or(true))
             .with("unpinned_batches", unpinned)
             .with_number("limit_before_gb_s", before.0)
@@ -131,7 +132,7 @@ impl<T: Number> Run<'_, T> {
         if self.args.pin.unwrap_or(true) {
             builder = builder.pin_memory(device);
         }
-        if let (Some(prefetch), 1..) = (self.args.prefetch, self.workers) {
+        if let Some(prefetch) = self.args.prefetch(self.workers) {
             builder = builder.prefetch(prefetch);
         }
         Ok(builder.build()?)

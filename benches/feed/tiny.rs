@@ -61,7 +61,7 @@ impl Run<'_> {
         if self.args.pin == Some(true) {
             builder = builder.pin_memory(device);
         }
-        if let (Some(prefetch), 1..) = (self.args.prefetch, self.workers) {
+        if let Some(prefetch) = self.args.prefetch(self.workers) {
             builder = builder.prefetch(prefetch);
         }
         Ok(builder.build()?)
@@ -74,7 +74,7 @@ impl Run<'_> {
         record.dtype = Some("f32");
         record
             .with("pinned", self.args.pin == Some(true))
-            .with("prefetch", self.args.prefetch)
+            .with("prefetch", self.args.prefetch(self.workers))
     }
 
     fn measure(&self) -> Outcome<Record> {

@@ -96,6 +96,18 @@ fn max_rss_mb() -> Option<f64> {
     None
 }
 
+impl Measured {
+    /// Adds a window that came later.
+    pub fn add(&mut self, later: &Measured) {
+        self.window_s += later.window_s;
+        self.cpu_s = self.cpu_s.zip(later.cpu_s).map(|(sum, cpu_s)| sum + cpu_s);
+        self.peak_rss_mb = self
+            .peak_rss_mb
+            .zip(later.peak_rss_mb)
+            .map(|(peak, later)| peak.max(later));
+    }
+}
+
 /// How long something took, again and again.
 #[derive(Debug, Default)]
 pub struct Waits(Vec<Duration>);
@@ -103,10 +115,6 @@ pub struct Waits(Vec<Duration>);
 impl Waits {
     pub fn push(&mut self, wait: Duration) {
         self.0.push(wait);
-    }
-
-    pub fn clear(&mut self) {
-        self.0.clear();
     }
 
     pub fn extend(&mut self, other: &Waits) {
