@@ -7,7 +7,8 @@
 - tensor-batch.svg    throughput to the device against the batch size, beside the limit
 - tiny.svg            batches of scalars a second, on a log scale
 
-Where results repeat, their median is drawn. A plot without results is left out.
+Where results repeat, their median is drawn; of several depths of prefetching the one that serves best. A plot without
+results is left out.
 """
 
 import argparse
@@ -20,17 +21,26 @@ from pathlib import Path
 from statistics import median
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#e4e7eb", "#ffffff"
-OURS = ["#0b57d0", "#0a8043", "#7b1fa2", "#00838f"]
-PEERS = ["#c2410c", "#8a5a00", "#57606a", "#a3195b"]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-WIDTH, LEFT, TOP, BOTTOM = 820, 66, 74, 78
+WIDTH, LEFT, TOP, BOTTOM = 860, 66, 74, 78
+
+# What variants are called in a plot; others by their own name.
 VARIANTS = {
     "loop": "",
     "ahead": "sent ahead",
     "registered": "registered data set",
     "workers": "",
     "no_workers": "",
-    "get": "",
+    "batched": "whole batches",
+    "floats": "from floats",
+    "get_batch": "get_batch",
+    "get": "get",
+}
+# Ours in cold colours, peers in warm and grey ones; the same thing has one colour in all plots.
+COLOURS = {
+    "pinfeed": {"": "#0b57d0", "f32": "#00838f", "registered": "#7b1fa2", "ahead": "#0a8043"},
+    "pytorch": {"": "#c2410c", "f32": "#8a5a00", "batched": "#a3195b", "batched f32": "#7d4e57"},
+    "dataloader-rs": {"": "#57606a"},
 }
 
 
@@ -83,8 +93,7 @@ def most_common(results, key):
 
 
 def name_of(result, with_dtype=True):
-    who = result.get("peer") or "pinfeed"
-    who = who.replace("pytorch", "PyTorch")
+    who = (result.get("peer") or "pinfeed").replace("pytorch", "PyTorch")
     variant = result.get("variant") or ""
     parts = [who, VARIANTS.get(variant, variant.replace("_", " "))]
     if with_dtype and result.get("dtype"):
@@ -92,16 +101,36 @@ def name_of(result, with_dtype=True):
     return ", ".join(part for part in parts if part)
 
 
+def colour_of(result):
+    colours = COLOURS.get((result.get("peer") or "pinfeed").split()[0], {"": INK})
+    variant, dtype = result.get("variant"), result.get("dtype")
+    for key in (f"{variant} {dtype}", variant, dtype):
+        if key in colours:
+            return colours[key]
+    return colours[""]
+
+
+class Line:
+    """One way to load, and what it reached at each tick."""
+
+    def __init__(self, name, result):
+        self.name, self.colour, self.peer = name, colour_of(result), bool(result.get("peer"))
+        self.found = defaultdict(lambda: defaultdict(list))
+
+    def points(self):
+        return sorted((at, max(map(median, depths.values()))) for at, depths in self.found.items())
+
+    def last(self):
+        return self.points()[-1][1]
+
+
 def lines_of(results, x, with_dtype):
-    """Lines of (name, is a peer's, points), the fastest first."""
-    found = defaultdict(lambda: defaultdict(list))
+    """The fastest first."""
+    lines = {}
     for result in results:
-        found[name_of(result, with_dtype), bool(result.get("peer"))][result[x]].append(result["gb_s"])
-    lines = [
-        (name, peer, sorted((at, median(values)) for at, values in points.items()))
-        for (name, peer), points in found.items()
-    ]
-    return sorted(lines, key=lambda line: -line[2][-1][1])
+        name = name_of(result, with_dtype)
+        lines.setdefault(name, Line(name, result)).found[result[x]][result.get("prefetch")].append(result["gb_s"])
+    return sorted(lines.values(), key=lambda line: -line.last())
 
 
 def against_workers(results, caption):
@@ -111,8 +140,8 @@ def against_workers(results, caption):
     results = [result for result in results if result["batch_size"] == batch_size]
     limits = [result["limit_gb_s"] for result in results if result.get("limit_gb_s")]
     lines = lines_of(results, "workers", True)
-    ticks = sorted({at for _, _, points in lines for at, _ in points})
-    limit = [(at, median(limits)) for at in (ticks[0], ticks[-1])] if limits else None
+    ticks = sorted({result["workers"] for result in results})
+    limit = [(at, median(limits)) for at in ticks] if limits else None
     title = f"In-memory images to the device, shuffled, batches of {batch_size}"
     return chart(title, "workers", lines, ticks, limit, caption)
 
@@ -126,98 +155,95 @@ def against_batch_size(results, caption):
     (dtype, workers), seen = max(sizes.items(), key=lambda item: len(item[1]), default=((None, None), ()))
     if len(seen) < 2:
         return None
-    results = [result for result in results if result["dtype"] == dtype]
-    # PyTorch's ways without workers are held against ours with them.
-    results = [result for result in results if result["workers"] in ((0, workers) if result.get("peer") else (workers,))]
-    for result in results:
-        if result.get("peer") and result["workers"] == 0 and result["variant"] == "no_workers" and workers:
-            result["variant"] = "no workers"
+    # A peer's way without workers, where it is another than its way with them, is held against ours with workers.
+    results = [
+        result
+        for result in results
+        if result["dtype"] == dtype
+        and (result["workers"] == workers or result.get("peer") and result["variant"] == "batched")
+    ]
     limits = defaultdict(list)
     for result in results:
         if result.get("limit_gb_s"):
             limits[result["batch_size"]].append(result["limit_gb_s"])
-    limit = sorted((size, median(values)) for size, values in limits.items()) or None
-    lines = lines_of(results, "batch_size", False)
-    ticks = sorted({at for _, _, points in lines for at, _ in points})
+    limit = sorted((size, median(values)) for size, values in limits.items())
+    lines = [line for line in lines_of(results, "batch_size", False) if len(line.found) > 1]
+    ticks = sorted({at for line in lines for at in line.found})
+    limit = [(at, value) for at, value in limit if at in ticks]
     title = f"In-memory images to the device, shuffled, {dtype}, {workers} workers"
-    return chart(title, "samples in a batch (150 KB each as u8, 602 KB as f32)", lines, ticks, limit, caption)
+    return chart(title, "samples in a batch", lines, ticks, limit, caption)
 
 
 def chart(title, x_label, lines, ticks, limit, caption):
-    """Lines over evenly spaced ticks, each with its name at its end."""
+    """Lines over evenly spaced ticks, each with its name and its last value at its end."""
     height = 470
-    colours = {False: iter(OURS * 9), True: iter(PEERS * 9)}
-    lines = [(name, peer, points, next(colours[peer])) for name, peer, points in lines]
-    ends = [f"{name}  {points[-1][1]:.1f}" for name, _, points, _ in lines]
-    right = WIDTH - 28 - max(map(text_width, ends))
+    labels = [f"{line.name}  {line.last():.1f}" for line in lines]
+    right = WIDTH - 52 - max(text_width(label, bold=True) for label in labels)
     bottom = height - BOTTOM
-    values = [value for _, _, points, _ in lines for _, value in points] + [value for _, value in limit or []]
-    step = nice_step(max(values) * 1.1 / 5)
-    top_value = math.ceil(max(values) * 1.08 / step) * step
+    values = [value for line in lines for _, value in line.points()] + [value for _, value in limit or []]
+    step = nice_step(max(values) * 1.08 / 5)
+    ceiling = math.ceil(max(values) * 1.08 / step) * step
 
     def x(at):
-        return LEFT + 26 + (right - LEFT - 40) * (ticks.index(at) / max(1, len(ticks) - 1))
+        return LEFT + 22 + (right - LEFT - 34) * ticks.index(at) / max(1, len(ticks) - 1)
 
     def y(value):
-        return bottom - (bottom - TOP) * value / top_value
+        return bottom - (bottom - TOP) * value / ceiling
 
     out = [text(LEFT - 40, 30, title, 17, weight=600), text(LEFT - 40, 54, "GB/s", 13, MUTED)]
-    for number in range(round(top_value / step) + 1):
+    for number in range(round(ceiling / step) + 1):
         level = y(number * step)
-        out.append(line(LEFT, level, right, level, GRID))
+        out.append(stroke([(LEFT, level), (right, level)], GRID, 1))
         out.append(text(LEFT - 9, level + 4.5, f"{number * step:g}", 13, MUTED, "end"))
     for at in ticks:
         out.append(text(x(at), bottom + 21, f"{at:,}", 13, MUTED, "middle"))
     out.append(text((LEFT + right) / 2, bottom + 42, x_label, 13, MUTED, "middle"))
     if limit:
-        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in limit if at in ticks)
-        out.append(f'<polyline points="{path}" fill="none" stroke="{INK}" stroke-width="1.5" stroke-dasharray="6 5"/>')
-        top = max(value for _, value in limit)
-        first = limit[0][1]
-        at, anchor = (x(limit[0][0]), "start") if first > 0.95 * top else (x(limit[-1][0]), "end")
-        label = f"limit: bare copy from page-locked memory, {top:.1f} GB/s"
-        out.append(text(at, y(top) - 9, label, 13, INK, anchor))
-    for _, peer, points, colour in reversed(lines):
-        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
-        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round"/>')
-        for at, value in points:
-            fill = PAPER if peer else colour
+        out.append(stroke([(x(at), y(value)) for at, value in limit], INK, 1.5, "6 5"))
+        label = f"limit: bare copy from page-locked memory, {limit[-1][1]:.1f}"
+        highest = min(y(value) for _, value in limit)
+        out.append(text(x(limit[-1][0]), highest - 9, label, 13, INK, "end"))
+    for line in reversed(lines):
+        points = [(x(at), y(value)) for at, value in line.points()]
+        if len(points) == 1:  # it knows no workers: a level to compare with
+            out.append(stroke([points[0], (x(ticks[-1]), points[0][1])], line.colour, 1.5, "2 4"))
+        else:
+            out.append(stroke(points, line.colour, 2.5))
+        for at, level in points:
+            fill = PAPER if line.peer else line.colour
             out.append(
-                f'<circle cx="{x(at):.1f}" cy="{y(value):.1f}" r="4" fill="{fill}" stroke="{colour}" stroke-width="2"/>'
+                f'<circle cx="{at:.1f}" cy="{level:.1f}" r="4" fill="{fill}" stroke="{line.colour}" stroke-width="2"/>'
             )
     # Names stand beside the last tick, spread so that none covers another.
-    label_x = x(ticks[-1]) + 30
-    wanted = [y(points[-1][1]) for _, _, points, _ in lines]
-    for label, (_, _, points, colour), level, old in zip(ends, lines, spread(wanted, TOP, bottom), wanted):
-        begin = x(points[-1][0]) + 8
-        if points[-1][0] == ticks[-1]:
-            out.append(line(begin, old, label_x - 5, level, colour, 1))
-        else:  # the line ends early: its name is beside its end
-            level, label_here = old, begin + 2
-            out.append(text(label_here, level - 8, label, 13, colour, weight=600))
-            continue
-        out.append(text(label_x, level + 4.5, label, 13, colour, weight=600))
+    levels = [y(line.last()) for line in lines]
+    for label, line, old, level in zip(labels, lines, levels, spread(levels, TOP, bottom)):
+        begin, end = x(ticks[-1]) + 8, x(ticks[-1]) + 32
+        out.append(stroke([(begin, old), (end - 6, level)], line.colour, 1))
+        out.append(text(end, level + 4.5, label, 13, line.colour, weight=600))
     return svg(height, title, out, caption)
 
 
 def batches_per_second(results, caption):
     """Bars, grouped by the number of workers."""
-    found = defaultdict(list)
+    bars = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    colours = {}
     for result in results:
         if result["batch_size"] == 32 and result.get("variant") != "flat":
-            found[result["workers"], name_of(result, False), bool(result.get("peer"))].append(result["batches_s"])
-    if not found:
+            name = name_of(result, False)
+            bars[result["workers"]][name][result.get("prefetch")].append(result["batches_s"])
+            colours[name] = colour_of(result | {"variant": None, "dtype": None})
+    if not bars:
         return None
-    bars = sorted(
-        ((workers, name, peer, median(values)) for (workers, name, peer), values in found.items()),
-        key=lambda bar: (bar[0], -bar[3]),
-    )
-    low = 10 ** math.floor(math.log10(min(value for *_, value in bars)) - 0.3)
-    high = 10 ** math.ceil(math.log10(max(value for *_, value in bars)))
-    left = 40 + max(text_width(name) for _, name, _, _ in bars)
+    groups = {
+        workers: {name: max(map(median, depths.values())) for name, depths in names.items()}
+        for workers, names in sorted(bars.items())
+    }
+    values = [value for names in groups.values() for value in names.values()]
+    low = 10 ** math.floor(math.log10(min(values)) - 0.2)
+    high = 10 ** math.ceil(math.log10(max(values)))
+    left = 46 + max(text_width(name, bold=True) for name in colours)
     right = WIDTH - 40
-    groups = sorted({workers for workers, *_ in bars})
-    bottom = TOP + 27 * len(bars) + 34 * len(groups)
+    bottom = TOP + 27 * len(values) + 32 * len(groups) - 10
     height = bottom + BOTTOM
 
     def x(value):
@@ -227,26 +253,27 @@ def batches_per_second(results, caption):
     out = [text(LEFT - 40, 30, title, 17, weight=600)]
     decade = low
     while decade <= high * 1.01:
-        out.append(line(x(decade), TOP - 14, x(decade), bottom, GRID))
+        out.append(stroke([(x(decade), TOP - 14), (x(decade), bottom)], GRID, 1))
         out.append(text(x(decade), bottom + 21, short(decade), 13, MUTED, "middle"))
         decade *= 10
     out.append(text((left + right) / 2, bottom + 42, "batches per second (log scale)", 13, MUTED, "middle"))
-    level, group = TOP - 12, None
-    for workers, name, peer, value in bars:
-        if workers != group:
-            group, level = workers, level + 34 if group is not None else level + 20
-            heading = f"{workers} workers" if workers else "no workers"
-            out.append(text(LEFT - 40, level, heading, 13, MUTED, weight=600))
-            level += 10
-        colour = PEERS[0] if peer else OURS[0]
-        end = x(value)
-        out.append(text(left - 10, level + 14.5, name, 13, INK, "end", 400 if peer else 600))
-        opacity = ' fill-opacity="0.75"' if peer else ""
-        out.append(f'<rect x="{left}" y="{level}" width="{end - left:.1f}" height="19" rx="2" fill="{colour}"{opacity}/>')
-        inside = end + 8 + text_width(short(value)) > right
-        at, ink, anchor = (end - 7, PAPER, "end") if inside else (end + 7, INK, "start")
-        out.append(text(at, level + 14.5, short(value), 13, ink, anchor, 600))
-        level += 27
+    level = TOP - 10
+    for workers, names in groups.items():
+        heading = f"{workers} workers" if workers else "no workers"
+        out.append(text(LEFT - 40, level + 8, heading, 13, MUTED, weight=600))
+        level += 18
+        for name, value in sorted(names.items(), key=lambda item: -item[1]):
+            weight = 600 if name.startswith("pinfeed") else 400
+            out.append(text(left - 10, level + 14.5, name, 13, INK, "end", weight))
+            width = x(value) - left
+            out.append(
+                f'<rect x="{left:.1f}" y="{level}" width="{width:.1f}" height="19" rx="2" fill="{colours[name]}"/>'
+            )
+            inside = left + width + 8 + text_width(short(value), bold=True) > right
+            at, ink, anchor = (-7, PAPER, "end") if inside else (7, INK, "start")
+            out.append(text(left + width + at, level + 14.5, short(value), 13, ink, anchor, 600))
+            level += 27
+        level += 14
     return svg(height, title, out, caption)
 
 
@@ -275,9 +302,10 @@ def short(value):
     return f"{value:.3g}"
 
 
-def text_width(content, size=13):
-    """About: SVG cannot be asked."""
-    return sum(0.34 if letter in "ijlt.,:'| " else 0.6 for letter in content) * size
+def text_width(content, size=13, bold=False):
+    """About, and rather more: SVG cannot be asked."""
+    em = sum(0.36 if letter in "ijl.,:' " else 0.62 for letter in content)
+    return em * size * (1.09 if bold else 1)
 
 
 def text(x, y, content, size, colour=INK, anchor="start", weight=400):
@@ -287,8 +315,10 @@ def text(x, y, content, size, colour=INK, anchor="start", weight=400):
     )
 
 
-def line(x1, y1, x2, y2, colour, width=1):
-    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
+def stroke(points, colour, width, dashes=None):
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    dashes = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"{dashes}/>'
 
 
 def svg(height, title, parts, caption):

@@ -68,18 +68,21 @@ class Floats(Rows):
 
 
 class Busy(Dataset):
-    """Rows that cost CPU time: so many bytes are hashed for each."""
+    """Rows that cost CPU time: so many bytes are hashed for each. All processes see when that number changes."""
 
-    def __init__(self, rows, length, burnt_bytes):
+    def __init__(self, rows, length):
         self.rows, self.length = rows, length
+        self.burnt_bytes = torch.zeros(1, dtype=torch.float64).share_memory_()
         self.fuel = memoryview(bytes(1 << 16))
-        self.burnt_bytes = burnt_bytes
 
     def __len__(self):
         return self.length
 
     def __getitem__(self, index):
-        burn(self.fuel, self.burnt_bytes)
+        left, digest = int(self.burnt_bytes), hashlib.sha256()
+        while left > 0:
+            digest.update(self.fuel[:left])
+            left -= len(self.fuel)
         return self.rows[index % len(self.rows)]
 
 
@@ -119,14 +122,6 @@ class Images(Dataset):
 
 def as_it_is(batch):
     return batch
-
-
-def burn(fuel, burnt_bytes):
-    digest = hashlib.sha256()
-    while burnt_bytes > 0:
-        digest.update(fuel[:burnt_bytes])
-        burnt_bytes -= len(fuel)
-    return digest.digest()
 
 
 # Measuring.
@@ -257,16 +252,16 @@ class Run:
     """
 
     def __init__(self, loader, take, device, seconds):
-        self.loader, self.take, self.device = loader, take, device
-        self.samples = self.batches = self.bytes = 0
-        self.waits, self.firsts = [], []
-
+        if not len(loader):
+            sys.exit("the data set does not fill one batch: raise --samples")
+        self.loader, self.take, self.device, self.seconds = loader, take, device, seconds
+        self.firsts = []
         self.peak = None
         reset_peak()
+        self.clear()
         self.epoch(perf_counter() + seconds, self.see_memory)
         synchronize(device)
-        self.samples = self.batches = self.bytes = 0
-        self.waits, self.firsts = [], []
+        self.clear()
 
         window = Window()
         while perf_counter() - window.begun < seconds:
@@ -274,6 +269,10 @@ class Run:
         synchronize(device)
         self.cost = window.end()
         self.see_memory()
+
+    def clear(self):
+        self.samples = self.batches = self.bytes = 0
+        self.waits = []
 
     def epoch(self, end, halfway=None):
         half = min(len(self.loader) // 2, 1000)
@@ -284,7 +283,9 @@ class Run:
             given = perf_counter()
             if batch is None:
                 break
-            (self.waits if number else self.firsts).append(given - asked)
+            self.waits.append(given - asked)
+            if number == 0:
+                self.firsts.append(given - asked)
             samples, size = self.take(batch)
             self.samples += samples
             self.bytes += size
@@ -307,11 +308,12 @@ class Run:
             "samples_s": self.samples / window,
             "batches_s": self.batches / window,
             "gb_s": self.bytes / window / 1e9,
-            "first_batch_ms": milliseconds(self.firsts, 0.5),
-            "wait_p50_ms": milliseconds(self.firsts + self.waits, 0.5),
-            "wait_p99_ms": milliseconds(self.firsts + self.waits, 0.99),
+            "first_batch_ms": 1e3 * self.firsts[0],
+            "wait_p50_ms": milliseconds(self.waits, 0.5),
+            "wait_p99_ms": milliseconds(self.waits, 0.99),
             "peak_rss_mb": self.peak,
             "pinned_mb": pinned_mb(self.device),
+            "first_batch_warm_ms": milliseconds(self.firsts[1:], 0.5),
         }
 
 
@@ -323,11 +325,15 @@ KEYS = (
 
 def report(args, record):
     record = dict.fromkeys(KEYS) | {"workload": args.workload, "peer": PEER} | record
+    if record["workers"] and args.workload not in ("limits", "roundtrip"):
+        record["prefetch"] = args.prefetch
     if record["gb_s"] is not None and record["limit_gb_s"]:
         record["share"] = record["gb_s"] / record["limit_gb_s"]
     for key, value in record.items():
         if isinstance(value, float):
             record[key] = float(f"{value:.5g}")
+        elif isinstance(value, list):
+            record[key] = [float(f"{item:.5g}") for item in value]
     if args.json:
         print(json.dumps(record, separators=(",", ":")), flush=True)
     else:
@@ -337,7 +343,7 @@ def report(args, record):
 # Workloads.
 
 
-def make_loader(args, device, dataset, workers, batch_size, collate=default_collate, pin=True, shuffle=True):
+def make_loader(args, device, dataset, workers, batch_size, collate=default_collate, pin=True):
     pin = pin and device.type == "cuda"
     more = {}
     if workers:
@@ -345,7 +351,8 @@ def make_loader(args, device, dataset, workers, batch_size, collate=default_coll
     return DataLoader(
         dataset,
         batch_size=batch_size,
-        shuffle=shuffle,
+        shuffle=True,
+        drop_last=True,
         num_workers=workers,
         collate_fn=collate,
         pin_memory=pin,
@@ -365,14 +372,14 @@ def random_rows(count, dtype, seed):
     return rows
 
 
-def rows_loader(args, device, variant, rows, workers, batch_size, pin=True):
+def rows_loader(args, device, variant, rows, workers, batch_size):
     dataset, collate = {
         "workers": (Rows, default_collate),
         "no_workers": (Rows, default_collate),
         "batched": (Batches, as_it_is),
         "floats": (Floats, default_collate),
     }[variant]
-    return make_loader(args, device, dataset(rows), workers, batch_size, collate, pin)
+    return make_loader(args, device, dataset(rows), workers, batch_size, collate)
 
 
 def wanted(args, *variants):
@@ -388,10 +395,13 @@ def tensor(args, device):
             return len(batch), batch.nbytes
 
         for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [0, CORES]):
-            limit = limit_gb_s(device, batch_size * rows[0].nbytes)
+            size = batch_size * rows[0].nbytes
             for variant in wanted(args, *(["workers"] if workers else ["no_workers", "batched"])):
+                limits = [limit_gb_s(device, size)]
                 loader = rows_loader(args, device, variant, rows, workers, batch_size)
                 run = Run(loader, take, device, args.seconds or 5)
+                limits.append(limit_gb_s(device, size))
+                limit = None if None in limits else statistics.mean(limits)
                 config = {"variant": variant, "device": str(device), "workers": workers, "batch_size": batch_size}
                 report(args, config | {"dtype": name, "limit_gb_s": limit} | run.record())
                 del run, loader
@@ -408,19 +418,20 @@ def tiny(args, _):
             loader = rows_loader(args, host, variant, rows, workers, batch_size)
             run = Run(loader, take, host, args.seconds or 5)
             config = {"variant": variant, "device": "cpu", "workers": workers, "batch_size": batch_size}
-            report(args, config | {"dtype": "f64" if variant == "floats" else "f32"} | run.record())
+            record = {"dtype": "f64" if variant == "floats" else "f32"} | run.record()
+            report(args, config | record | {"gb_s": None, "ns_per_batch": 1e9 / record["batches_s"]})
 
 
 def roundtrip(args, device):
-    """`gb_s` is to the device, `back_gb_s` from it. Each step ends before the next begins."""
+    """One large batch to the device and back, each way waited for, and a result for each."""
     shape = (args.frames, 3, 3840, 2160)
     source = torch.empty(shape).fill_(0.5)
     size = source.nbytes
     there = torch.empty(shape, device=device)
-    limit = back_limit = None
+    limits = {"h2d": None, "d2h": None}
     if device.type == "cuda":
         pinned = torch.empty(shape, pin_memory=True)
-        limit, back_limit = copy_rate(device, pinned, there), copy_rate(device, there, pinned)
+        limits = {"h2d": copy_rate(device, pinned, there), "d2h": copy_rate(device, there, pinned)}
         del pinned
 
     def pinned_like():
@@ -455,15 +466,16 @@ def roundtrip(args, device):
             timed(device, to)
             timed(device, back)
         window = Window()
-        tos, backs = [], []
-        while perf_counter() - window.begun < (args.seconds or 5) or len(tos) < 3:
-            tos.append(timed(device, to))
-            backs.append(timed(device, back))
-        cost = window.end()
+        times = {"h2d": [], "d2h": []}
+        while perf_counter() - window.begun < (args.seconds or 5) or len(times["h2d"]) < 3:
+            times["h2d"].append(timed(device, to))
+            times["d2h"].append(timed(device, back))
+        cost = window.end() | {"peak_rss_mb": memory_mb(), "pinned_mb": pinned_mb(device)}
         config = {"variant": variant, "device": str(device), "batch_size": args.frames, "dtype": "f32"}
-        rates = {"gb_s": size * len(tos) / sum(tos) / 1e9, "limit_gb_s": limit}
-        rates |= {"back_gb_s": size * len(backs) / sum(backs) / 1e9, "back_limit_gb_s": back_limit}
-        report(args, config | rates | cost | {"peak_rss_mb": memory_mb(), "pinned_mb": pinned_mb(device)})
+        for direction, seconds in times.items():
+            rate = {"gb_s": size / statistics.mean(seconds) / 1e9, "limit_gb_s": limits[direction]}
+            more = {"direction": direction, "size_bytes": size, "steps": len(seconds)}
+            report(args, config | rate | cost | more | {"ms_per_step": 1e3 * statistics.mean(seconds)})
         target = stage = None
 
 
@@ -485,12 +497,16 @@ class Step:
             time.sleep(self.seconds)
 
 
-def steps(device, step, batches, count, waits):
-    """Seconds for so many steps. As in a training loop, the host is at most two steps ahead."""
-    under_way = deque()
-    synchronize(device)
-    begun = perf_counter()
-    for _ in range(count):
+def steps(device, step, batches, warm, count):
+    """Runs steps: (seconds for each of so many, after some to warm up; what the window cost; the waits for a batch).
+
+    As in a training loop, the host is at most two steps ahead. The clock runs between two equal moments of the loop: no
+    stream is drained in between.
+    """
+    under_way, waits = deque(), []
+    for number in range(warm + count):
+        if number == warm:
+            window, waits = Window(), []
         asked = perf_counter()
         batch = next(batches)
         waits.append(perf_counter() - asked)
@@ -498,81 +514,112 @@ def steps(device, step, batches, count, waits):
         on_device.flatten()[0].add(1)  # it needs the batch
         step.run()
         if device.type == "cuda":
-            event = torch.cuda.Event()
-            event.record()
-            under_way.append(event)
+            under_way.append(torch.cuda.Event())
+            under_way[-1].record()
             if len(under_way) > 2:
                 under_way.popleft().synchronize()
+    cost = window.end()
     synchronize(device)
-    return perf_counter() - begun
+    return cost["window_s"] / count, cost, waits
 
 
-def burn_rate():
-    """Bytes a second that one core hashes."""
-    fuel = memoryview(bytes(1 << 16))
-    size, rates = 1 << 24, []
-    for _ in range(8):
-        begun = perf_counter()
-        burn(fuel, size)
-        rates.append(size / (perf_counter() - begun))
-    return max(rates)
+def load_time(args, batches, workers):
+    """Seconds to load a batch, with nothing beside, once those are gone that were loaded before."""
+    for _ in range(workers * args.prefetch + 2):
+        next(batches)
+    begun, count = perf_counter(), 0
+    while count < max(10, 2 * workers) or perf_counter() - begun < 0.4:
+        next(batches)
+        count += 1
+    return (perf_counter() - begun) / count
+
+
+def calibrate(args, loader, goal):
+    """Makes samples cost so much that loading a batch takes so long; returns how long it takes."""
+    work, batches = loader.dataset.burnt_bytes, iter(loader)
+    idle = load_time(args, batches, loader.num_workers)
+    if idle >= goal:
+        print("note: loading takes as long without any work in the samples: raise --step-ms", file=sys.stderr)
+        return idle
+    work[0] = 100_000
+    for _ in range(4):
+        seconds = load_time(args, batches, loader.num_workers)
+        factor = (goal - idle) / max(1e-9, seconds - idle)
+        work *= min(8.0, max(0.125, factor))  # not further: on a busy machine times are wild
+    return load_time(args, batches, loader.num_workers)
 
 
 def overlap(args, device):
-    """What the loop loses to loading: steps with a batch that lies on the device, and the same with loaded ones."""
+    """What the loop loses to loading: steps with a batch that lies on the device, and the same with loaded ones.
+
+    Samples cost so much CPU that loading, with half of the cores, takes 0.8 of a step.
+    """
     step = Step(device, args.step_ms or 20)
-    half = max(1, CORES // 2)
-    rate = burn_rate()
-    warm, count = 10, max(5, int((args.seconds or 2) / step.seconds))
-    rows = random_rows(1_024, torch.uint8, args.seed)
-    for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [half]):
-        # With half of the cores, loading a batch takes 0.8 of a step.
-        seconds = 0.8 * step.seconds * half / batch_size
-        # More batches than steps: workers have something to load until the last.
-        length = (warm + count + max(1, workers) * args.prefetch + 1) * batch_size
-        dataset = Busy(rows, length, int(seconds * rate))
-        resident = rows[:batch_size].to(device)
-        waits, losses, firsts = [], [], []
-        baselines, loadeds = [], []
-        cpu = window = 0.0
-        peak = None
-        for _ in range(args.pairs):
-            steps(device, step, itertools.repeat(resident), 3, [])
-            baselines.append(steps(device, step, itertools.repeat(resident), count, []) / count)
+    warm, count = 10, max(20, int((args.seconds or 2) / step.seconds))
+    rows = random_rows(2_000, torch.uint8, args.seed)
+    for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [max(1, CORES // 2)]):
+        # More batches than it takes: no epoch's end lies in a window.
+        dataset = Busy(rows, (2_000 + count) * batch_size)
+        loader = make_loader(args, device, dataset, workers, batch_size)
+        load_share = calibrate(args, loader, 0.8 * step.seconds) / step.seconds
+        del loader
+
+        def loaded():
+            nonlocal peak
             loader = make_loader(args, device, dataset, workers, batch_size)
-            asked = perf_counter()
             batches = iter(loader)
-            first = next(batches)
-            firsts.append(perf_counter() - asked)
-            steps(device, step, itertools.chain([first], batches), warm, [])
-            cost = Window()
-            loadeds.append(steps(device, step, batches, count, waits) / count)
-            cost = cost.end()
-            cpu, window = cpu + cost["cpu_s"], window + cost["window_s"]
-            losses.append(1 - baselines[-1] / loadeds[-1])
+            firsts.append(timed(device, lambda: next(batches)))
+            half = steps(device, step, batches, warm, count)
             peak = memory_mb() if peak is None else peak
-            del first, batches, loader  # its workers end
-        loaded = statistics.median(loadeds)
-        config = {"device": str(device), "workers": workers, "batch_size": batch_size, "dtype": "u8"}
+            return half  # the workers end
+
+        def baseline():
+            resident = rows[:batch_size].to(device)
+            return steps(device, step, itertools.repeat(resident), warm, count)
+
+        firsts, peak = [], None
+        pairs = []
+        for pair in range(args.pairs):  # in turn, so that a drift of the machine's favours neither
+            if pair % 2 == 0:
+                alone = baseline()
+                pairs.append((alone, loaded()))
+            else:
+                beside = loaded()
+                pairs.append((baseline(), beside))
+        losses = [1 - alone[0] / beside[0] for alone, beside in pairs]
+        seconds = statistics.median(beside[0] for _, beside in pairs)
+        waits = [wait for _, beside in pairs for wait in beside[2]]
+        costs = [beside[1] for _, beside in pairs]
+        cpu, window = (sum(cost[key] for cost in costs) for key in ("cpu_s", "window_s"))
         record = {
-            "samples_s": batch_size / loaded,
-            "batches_s": 1 / loaded,
-            "gb_s": batch_size * rows[0].nbytes / loaded / 1e9,
+            "variant": "loss",
+            "device": str(device),
+            "workers": workers,
+            "batch_size": batch_size,
+            "dtype": "u8",
+            "samples_s": batch_size / seconds,
+            "batches_s": 1 / seconds,
+            "gb_s": batch_size * rows[0].nbytes / seconds / 1e9,
             "first_batch_ms": milliseconds(firsts, 0.5),
             "wait_p50_ms": milliseconds(waits, 0.5),
             "wait_p99_ms": milliseconds(waits, 0.99),
             "cpu_s": cpu,
             "window_s": window,
-            "cores": cpu / window,
             "peak_rss_mb": peak,
             "pinned_mb": pinned_mb(device),
-            "step_ms": 1e3 * statistics.median(baselines),
-            "loss": statistics.median(losses),
+            "cores": cpu / window,
+            "loss_median": statistics.median(losses),
             "loss_min": min(losses),
             "loss_max": max(losses),
-            "pairs": args.pairs,
+            "losses": losses,
+            "step_ms": 1e3 * step.seconds,
+            "baseline_step_ms": 1e3 * statistics.median(alone[0] for alone, _ in pairs),
+            "loaded_step_ms": 1e3 * seconds,
+            "load_share": load_share,
+            "wait_p99_share": milliseconds(waits, 0.99) / (1e3 * step.seconds),
+            "steps": count,
         }
-        report(args, config | record)
+        report(args, record)
 
 
 def images(args, variant):
@@ -609,32 +656,52 @@ def jpeg(args, device):
 
 
 def startup(args, device):
-    """From the begin of an epoch to its first batch: of the first epoch, and of the second."""
-    begun = perf_counter()
-    torch.empty(1, device=device)
-    synchronize(device)
-    device_ms = 1e3 * (perf_counter() - begun)
+    """From the begin of an epoch to its first batch, and to its arrival on the device: first and second epoch."""
+    open_device = timed(device, lambda: torch.empty(1, device=device))
     for variant in wanted(args, "tensor", *(["jpeg"] if args.data else [])):
         if variant == "tensor":
             rows = random_rows(args.samples or 20_000, torch.uint8, args.seed)
-        begun = perf_counter()
-        dataset = Rows(rows) if variant == "tensor" else images(args, "pil")
-        open_ms = 1e3 * (perf_counter() - begun)
         for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [CORES]):
+            window = Window()
+            dataset = Rows(rows) if variant == "tensor" else images(args, "pil")
+            open_data = perf_counter() - window.begun
+            begun = perf_counter()
             loader = make_loader(args, device, dataset, workers, batch_size)
-            for epoch in (1, 2):
-                window = Window()
+            build = perf_counter() - begun
+            in_hand, arrived = [], []
+            for _ in range(2):
+                begun = perf_counter()
                 batches = iter(loader)
                 first = next(batches)
-                cost = window.end()
+                in_hand.append(1e3 * (perf_counter() - begun))
+                pictures_of(first).to(device, non_blocking=True)
+                synchronize(device)
+                arrived.append(1e3 * (perf_counter() - begun))
                 for _ in batches:  # the second epoch begins when the first is over
                     pass
-                config = {"variant": variant, "device": str(device), "workers": workers, "batch_size": batch_size}
-                times = {"first_batch_ms": 1e3 * cost["window_s"], "epoch": epoch}
-                times |= {"device_ms": device_ms, "open_ms": open_ms}
-                more = {"dtype": "u8" if variant == "tensor" else "f32", "peak_rss_mb": memory_mb()}
-                report(args, config | more | cost | times | {"pinned_mb": pinned_mb(device)})
+            record = {
+                "variant": variant,
+                "device": str(device),
+                "workers": workers,
+                "batch_size": batch_size,
+                "dtype": "u8" if variant == "tensor" else "f32",
+                "first_batch_ms": in_hand[0],
+                "peak_rss_mb": memory_mb(),
+                "pinned_mb": pinned_mb(device),
+                "samples": len(dataset),
+                "device_open_ms": 1e3 * open_device,
+                "data_open_ms": 1e3 * open_data,
+                "build_ms": 1e3 * build,
+                "first_on_device_ms": arrived[0],
+                "second_epoch_first_batch_ms": in_hand[1],
+                "second_epoch_first_on_device_ms": arrived[1],
+            }
+            report(args, record | window.end())
             del first, batches, loader
+
+
+def pictures_of(batch):
+    return batch[0] if isinstance(batch, list) else batch
 
 
 def breakdown(args, device):
@@ -642,67 +709,72 @@ def breakdown(args, device):
     step = Step(device, args.step_ms or 2)
     dataset = images(args, "pil") if args.data else Rows(random_rows(args.samples or 20_000, torch.uint8, args.seed))
     configs = itertools.product(args.batch_size or [256], args.workers or [CORES])
-    for (batch_size, workers), variant in itertools.product(configs, wanted(args, "pinned", "not_pinned")):
-        pin = variant == "pinned"
-        loader = make_loader(args, device, dataset, workers, batch_size, pin=pin)
+    for (batch_size, workers), pinned in itertools.product(configs, (True, False)):
+        loader = make_loader(args, device, dataset, workers, batch_size, pin=pinned)
+        if not len(loader):
+            sys.exit("the data set does not fill one batch: raise --samples")
         for _ in loader:
             pass
         loading, transfer, processing = [], [], []
-        sent = 0
+        samples = sent = 0
         window = Window()
         while perf_counter() - window.begun < (args.seconds or 5):
-            batches = iter(loader)
-            while True:
-                asked = perf_counter()
-                batch = next(batches, None)
-                if batch is None:
-                    break
+            asked = perf_counter()
+            for batch in loader:
                 loading.append(perf_counter() - asked)
-                pictures = batch[0] if isinstance(batch, list) else batch
-                transfer.append(timed(device, lambda: pictures.to(device, non_blocking=pin)))
+                pictures = pictures_of(batch)
+                transfer.append(timed(device, lambda: pictures.to(device, non_blocking=pinned)))
                 processing.append(timed(device, step.run))
+                samples += len(pictures)
                 sent += pictures.nbytes
+                asked = perf_counter()
         cost = window.end()
-        config = {"variant": variant, "device": str(device), "workers": workers, "batch_size": batch_size}
         record = {
+            "device": str(device),
+            "workers": workers,
+            "batch_size": batch_size,
             "dtype": "f32" if args.data else "u8",
+            "samples_s": samples / cost["window_s"],
             "batches_s": len(loading) / cost["window_s"],
-            "samples_s": sent / pictures[0].nbytes / cost["window_s"],
             "gb_s": sent / cost["window_s"] / 1e9,
             "wait_p50_ms": milliseconds(loading, 0.5),
             "wait_p99_ms": milliseconds(loading, 0.99),
             "peak_rss_mb": memory_mb(),
             "pinned_mb": pinned_mb(device),
+            "pinned": pinned,
             "loading_ms": 1e3 * statistics.mean(loading),
             "transfer_ms": 1e3 * statistics.mean(transfer),
             "processing_ms": 1e3 * statistics.mean(processing),
+            "transfer_gb_s": sent / sum(transfer) / 1e9,
+            "data": "jpeg" if args.data else "tensor",
         }
-        report(args, config | record | cost)
-        del loader
+        report(args, record | cost)
+        del batch, pictures, loader
 
 
 def limits(args, device):
     """Copies by size, copies on the host by threads, and what page-locking costs."""
-    cuda = device.type == "cuda"
-    sizes = [size for size in (1 << 16, 1 << 20, 1 << 24, 1 << 26, 1 << 28, 1 << 30) if size <= args.max_mb << 20]
-    for pinned, size in itertools.product((True, False), sizes if cuda else []):
-        host = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
+    cuda, name = device.type == "cuda", str(device)
+    sizes = [size for size in (64 << 10 << 2 * step for step in range(8)) if size <= args.max_mb << 20]
+    for memory, size in itertools.product(("pinned", "pageable"), sizes if cuda else []):
+        host = torch.zeros(size, dtype=torch.uint8, pin_memory=memory == "pinned")
         there = torch.zeros(size, dtype=torch.uint8, device=device)
-        for way, rate in (("h2d", copy_rate(device, host, there)), ("d2h", copy_rate(device, there, host))):
-            variant = f"{way}_{'pinned' if pinned else 'pageable'}"
-            report(args, {"variant": variant, "device": str(device), "bytes": size, "gb_s": rate})
-    size = sizes[-1]
+        for direction, rate in (("h2d", copy_rate(device, host, there)), ("d2h", copy_rate(device, there, host))):
+            record = {"variant": memory, "device": name, "gb_s": rate, "direction": direction, "size_bytes": size}
+            report(args, record)
+    size = 64 << 20
     source, target = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
     threads = torch.get_num_threads()
     for workers in args.workers or sorted({1, max(1, CORES // 2), CORES}):
         torch.set_num_threads(workers)
         rate = copy_rate(torch.device("cpu"), source, target)
-        report(args, {"variant": "memcpy", "device": "cpu", "workers": workers, "bytes": size, "gb_s": rate})
+        report(args, {"variant": "memcpy", "device": name, "workers": workers, "gb_s": rate, "size_bytes": size})
     torch.set_num_threads(threads)
     if cuda:
-        # A size that was not asked for before: PyTorch keeps page-locked memory.
-        seconds = timed(device, lambda: torch.empty(3 * size // 2, dtype=torch.uint8, pin_memory=True))
-        report(args, {"variant": "page_lock", "device": str(device), "bytes": 3 * size // 2, "lock_ms": 1e3 * seconds})
+        size = 3 << 29  # a size that was not asked for before: PyTorch keeps page-locked memory
+        lock = 1e3 * timed(device, lambda: torch.empty(size, dtype=torch.uint8, pin_memory=True))
+        record = {"variant": "pin_memory", "device": name, "size_bytes": size, "lock_ms": lock}
+        report(args, record | {"lock_ms_per_gb": lock * 1e9 / size})
 
 
 WORKLOADS = {

@@ -5,7 +5,7 @@
 //! Scalars `f32` in memory, shuffled, in batches of 32, on the host. A batch is a `Vec<f32>`: what `DefaultCollator` and
 //! `VecCollator` both make of scalars, and the latter for free. Two variants: `get` fetches sample by sample, as a user
 //! would begin; `get_batch` is the peer's own way to fetch a batch at once, and its fastest. With workers, `--prefetch`
-//! is 16 by default, as in the peer's own bench of the same thing.
+//! is 16 by default, as in the peer's own bench of the same thing; `--prefetch 16,64,256` tries what serves it best.
 
 use std::fs;
 use std::hint::black_box;
@@ -38,7 +38,7 @@ struct Options {
     batch_sizes: Vec<usize>,
     samples: usize,
     seconds: f64,
-    prefetch: usize,
+    prefetches: Vec<usize>,
     seed: u64,
     json: bool,
 }
@@ -50,7 +50,7 @@ impl Options {
             batch_sizes: vec![32],
             samples: 1_000_000,
             seconds: 5.0,
-            prefetch: 16,
+            prefetches: vec![16],
             seed: 17,
             json: false,
         };
@@ -73,15 +73,15 @@ impl Options {
                 "--batch-size" => options.batch_sizes = list(&value)?,
                 "--samples" => options.samples = number(&value)?,
                 "--seconds" => options.seconds = number(&value)?,
-                "--prefetch" => options.prefetch = number(&value)?,
+                "--prefetch" => options.prefetches = list(&value)?,
                 "--seed" => options.seed = number(&value)?,
                 "--dtype" if value == "f32" => {}
                 "--device" if value == "cpu" => {}
                 _ => return Err(format!("{argument} {value}: not in this program")),
             }
         }
-        let positive = |sizes: &[usize]| sizes.iter().all(|&size| size > 0);
-        if !positive(&options.batch_sizes) || !positive(&[options.samples, options.prefetch]) {
+        let mut numbers = options.batch_sizes.iter().chain(&options.prefetches);
+        if options.samples == 0 || numbers.any(|&number| number == 0) {
             return Err("batch size, samples and prefetch are at least 1".into());
         }
         match workload.as_deref() {
@@ -137,52 +137,68 @@ impl Dataset for Batches {
 }
 
 fn run(options: &Options) -> Result<()> {
+    let scalars = || Scalars((0..options.samples).map(|value| value as f32).collect());
     for &workers in &options.workers {
         for &batch_size in &options.batch_sizes {
-            let scalars = || Scalars((0..options.samples).map(|value| value as f32).collect());
-            measure("get", scalars(), options, workers, batch_size)?;
-            measure(
-                "get_batch",
-                Batches(scalars()),
-                options,
-                workers,
-                batch_size,
-            )?;
+            // Without workers nothing is loaded ahead.
+            let prefetches = match workers {
+                0 => &options.prefetches[..1],
+                _ => &options.prefetches[..],
+            };
+            for &prefetch in prefetches {
+                let config = Config {
+                    workers,
+                    batch_size,
+                    prefetch,
+                };
+                measure("get", scalars(), options, &config)?;
+                measure("get_batch", Batches(scalars()), options, &config)?;
+            }
         }
     }
     Ok(())
 }
 
-/// Epochs back to back for the seconds asked for, after one to warm up. Waits are measured in an epoch of their own:
+struct Config {
+    workers: usize,
+    batch_size: usize,
+    prefetch: usize,
+}
+
+/// Whole epochs back to back for the seconds asked for, after one to warm up. The waits are those of that first one:
 /// looking at the clock costs as much as a batch.
 fn measure(
     variant: &str,
     dataset: impl Dataset<Item = f32>,
     options: &Options,
-    workers: usize,
-    batch_size: usize,
+    config: &Config,
 ) -> Result<()> {
+    let Config {
+        workers,
+        batch_size,
+        prefetch,
+    } = *config;
     let mut loader = DataLoader::builder(dataset)
         .batch_size(batch_size)
         .sampler(RandomSampler::new(options.seed))
         .num_workers(workers)
-        .prefetch_depth(options.prefetch)
+        .prefetch_depth(prefetch)
         .build();
 
-    let (mut batches, mut samples) = (0u64, 0u64);
-    let mut firsts = Vec::new();
+    let mut waits = Vec::new();
+    let mut asked = Instant::now();
     for batch in loader.iter() {
+        waits.push(asked.elapsed());
         black_box(batch?);
+        asked = Instant::now();
     }
+    let first = waits.first().copied().unwrap_or_default();
 
+    let (mut batches, mut samples) = (0u64, 0u64);
     let cpu = cpu_seconds();
     let start = Instant::now();
     while start.elapsed().as_secs_f64() < options.seconds {
-        let begun = Instant::now();
-        let mut epoch = loader.iter();
-        let first = epoch.next();
-        firsts.push(begun.elapsed());
-        for batch in first.into_iter().chain(epoch) {
+        for batch in loader.iter() {
             samples += black_box(batch?).len() as u64;
             batches += 1;
         }
@@ -190,33 +206,27 @@ fn measure(
     let window = start.elapsed().as_secs_f64();
     let cpu = cpu_seconds() - cpu;
 
-    let mut waits = Vec::new();
-    let mut epoch = loader.iter();
-    loop {
-        let asked = Instant::now();
-        let Some(batch) = epoch.next() else { break };
-        waits.push(asked.elapsed());
-        black_box(batch?);
-    }
-
     let (batches_s, samples_s) = (batches as f64 / window, samples as f64 / window);
     if !options.json {
         let each = 1e6 / batches_s;
-        println!("{workers} workers, {variant}: {batches_s:.0} batches/s, {each:.3} us each");
+        println!(
+            "{workers} workers, {variant}, prefetch {prefetch}: {batches_s:.0} batches/s, {each:.3} us each"
+        );
         return Ok(());
     }
     println!(
         "{{\"workload\":\"tiny\",\"peer\":\"dataloader-rs 0.2.0\",\"variant\":\"{variant}\",\"device\":\"cpu\",\
          \"workers\":{workers},\"batch_size\":{batch_size},\"dtype\":\"f32\",\"samples_s\":{samples_s:.1},\
-         \"batches_s\":{batches_s:.1},\"gb_s\":{:.6},\"limit_gb_s\":null,\"share\":null,\
+         \"batches_s\":{batches_s:.1},\"gb_s\":null,\"limit_gb_s\":null,\"share\":null,\
          \"first_batch_ms\":{:.4},\"wait_p50_ms\":{:.6},\"wait_p99_ms\":{:.6},\"cpu_s\":{cpu:.2},\
-         \"window_s\":{window:.3},\"peak_rss_mb\":{},\"pinned_mb\":null,\"cores\":{:.3}}}",
-        samples_s * size_of::<f32>() as f64 / 1e9,
-        percentile(&mut firsts, 0.5),
+         \"window_s\":{window:.3},\"peak_rss_mb\":{},\"pinned_mb\":null,\"cores\":{:.3},\"ns_per_batch\":{:.1},\
+         \"prefetch\":{prefetch}}}",
+        first.as_secs_f64() * 1e3,
         percentile(&mut waits, 0.5),
         percentile(&mut waits, 0.99),
         peak_rss_mb().map_or("null".into(), |megabytes| format!("{megabytes:.1}")),
         cpu / window,
+        1e9 / batches_s,
     );
     Ok(())
 }
