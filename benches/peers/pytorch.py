@@ -10,6 +10,7 @@ A result counts the CPU seconds and the memory of worker processes too: memory t
 """
 
 import argparse
+import gc
 import hashlib
 import itertools
 import json
@@ -181,6 +182,16 @@ def pinned_mb(device):
     return torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0) / 1e6
 
 
+def forget_pinned(device):
+    """Gives page-locked memory back that PyTorch keeps from what ran before, and counts afresh."""
+    reset_peak()
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.synchronize(device)
+        torch._C._host_emptyCache()
+        torch.cuda.reset_peak_host_memory_stats()
+
+
 def synchronize(device):
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -252,12 +263,10 @@ class Run:
     """
 
     def __init__(self, loader, take, device, seconds):
-        if not len(loader):
-            sys.exit("the data set does not fill one batch: raise --samples")
         self.loader, self.take, self.device, self.seconds = loader, take, device, seconds
         self.firsts = []
         self.peak = None
-        reset_peak()
+        forget_pinned(device)
         self.clear()
         self.epoch(perf_counter() + seconds, self.see_memory)
         synchronize(device)
@@ -269,6 +278,7 @@ class Run:
         synchronize(device)
         self.cost = window.end()
         self.see_memory()
+        del self.loader, self.take  # its workers can end
 
     def clear(self):
         self.samples = self.batches = self.bytes = 0
@@ -348,7 +358,7 @@ def make_loader(args, device, dataset, workers, batch_size, collate=default_coll
     more = {}
     if workers:
         more = {"persistent_workers": True, "prefetch_factor": args.prefetch, "multiprocessing_context": "fork"}
-    return DataLoader(
+    loader = DataLoader(
         dataset,
         batch_size=batch_size,
         shuffle=True,
@@ -359,6 +369,7 @@ def make_loader(args, device, dataset, workers, batch_size, collate=default_coll
         generator=torch.Generator().manual_seed(args.seed),
         **more,
     )
+    return loader if len(loader) else sys.exit("the data set does not fill one batch: raise --samples")
 
 
 def random_rows(count, dtype, seed):
@@ -404,14 +415,17 @@ def tensor(args, device):
                 limit = None if None in limits else statistics.mean(limits)
                 config = {"variant": variant, "device": str(device), "workers": workers, "batch_size": batch_size}
                 report(args, config | {"dtype": name, "limit_gb_s": limit} | run.record())
-                del run, loader
+                del loader
         del rows
 
 
 def tiny(args, _):
     host = torch.device("cpu")
     scalars = torch.arange(args.samples or 1_000_000, dtype=torch.float32)
-    take = lambda batch: (len(batch), batch.nbytes)
+
+    def take(batch):
+        return len(batch), batch.nbytes
+
     for batch_size, workers in itertools.product(args.batch_size or [32], args.workers or [0, 4]):
         for variant in wanted(args, *(["workers"] if workers else ["no_workers", "batched"]), "floats"):
             rows = scalars.tolist() if variant == "floats" else scalars
@@ -438,6 +452,7 @@ def roundtrip(args, device):
         return torch.empty(shape, pin_memory=device.type == "cuda")
 
     for variant in wanted(args, "pageable", "pin_each", "reused", "staged"):
+        forget_pinned(device)
         if variant == "pageable":  # into memory that has been touched: fresh pages would cost more than the copy
             target = torch.zeros(shape)
             to = lambda: there.copy_(source, non_blocking=True)
@@ -461,7 +476,6 @@ def roundtrip(args, device):
                 synchronize(device)
                 target.copy_(stage)
 
-        reset_peak()
         for _ in range(2):
             timed(device, to)
             timed(device, back)
@@ -577,8 +591,8 @@ def overlap(args, device):
             resident = rows[:batch_size].to(device)
             return steps(device, step, itertools.repeat(resident), warm, count)
 
-        firsts, peak = [], None
-        pairs = []
+        firsts, pairs, peak = [], [], None
+        forget_pinned(device)
         for pair in range(args.pairs):  # in turn, so that a drift of the machine's favours neither
             if pair % 2 == 0:
                 alone = baseline()
@@ -657,11 +671,11 @@ def jpeg(args, device):
 
 def startup(args, device):
     """From the begin of an epoch to its first batch, and to its arrival on the device: first and second epoch."""
-    open_device = timed(device, lambda: torch.empty(1, device=device))
     for variant in wanted(args, "tensor", *(["jpeg"] if args.data else [])):
         if variant == "tensor":
             rows = random_rows(args.samples or 20_000, torch.uint8, args.seed)
         for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [CORES]):
+            forget_pinned(device)
             window = Window()
             dataset = Rows(rows) if variant == "tensor" else images(args, "pil")
             open_data = perf_counter() - window.begun
@@ -669,7 +683,7 @@ def startup(args, device):
             loader = make_loader(args, device, dataset, workers, batch_size)
             build = perf_counter() - begun
             in_hand, arrived = [], []
-            for _ in range(2):
+            for epoch in (1, 2):
                 begun = perf_counter()
                 batches = iter(loader)
                 first = next(batches)
@@ -677,8 +691,8 @@ def startup(args, device):
                 pictures_of(first).to(device, non_blocking=True)
                 synchronize(device)
                 arrived.append(1e3 * (perf_counter() - begun))
-                for _ in batches:  # the second epoch begins when the first is over
-                    pass
+                if epoch == 1:  # the second begins when it is over
+                    deque(batches, maxlen=0)
             record = {
                 "variant": variant,
                 "device": str(device),
@@ -689,7 +703,7 @@ def startup(args, device):
                 "peak_rss_mb": memory_mb(),
                 "pinned_mb": pinned_mb(device),
                 "samples": len(dataset),
-                "device_open_ms": 1e3 * open_device,
+                "device_open_ms": 1e3 * args.device_open_s,
                 "data_open_ms": 1e3 * open_data,
                 "build_ms": 1e3 * build,
                 "first_on_device_ms": arrived[0],
@@ -711,8 +725,7 @@ def breakdown(args, device):
     configs = itertools.product(args.batch_size or [256], args.workers or [CORES])
     for (batch_size, workers), pinned in itertools.product(configs, (True, False)):
         loader = make_loader(args, device, dataset, workers, batch_size, pin=pinned)
-        if not len(loader):
-            sys.exit("the data set does not fill one batch: raise --samples")
+        forget_pinned(device)
         for _ in loader:
             pass
         loading, transfer, processing = [], [], []
@@ -786,9 +799,12 @@ def main():
     def listed(kind):
         return lambda text: [kind(item.strip()) for item in text.split(",")]
 
+    def named(name):
+        return torch.device("cuda:0" if name == "cuda" else name)
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=WORKLOADS)
-    parser.add_argument("--device", type=listed(torch.device), default=[torch.device("cpu")], help="cpu, cuda:N")
+    parser.add_argument("--device", type=listed(named), default=[torch.device("cpu")], help="cpu, cuda:N")
     parser.add_argument("--workers", type=listed(int), help="worker processes; 0: none")
     parser.add_argument("--batch-size", type=listed(int))
     parser.add_argument("--dtype", type=listed(str), help="u8, f32")
@@ -806,8 +822,12 @@ def main():
     args = parser.parse_args()
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores: as asked for
     for device in args.device:
+        begun = perf_counter()
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        torch.empty(1, device=device)
+        synchronize(device)
+        args.device_open_s = perf_counter() - begun
         WORKLOADS[args.workload](args, device)
 
 
