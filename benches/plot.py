@@ -22,16 +22,16 @@ from statistics import median
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#e4e7eb", "#ffffff"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-WIDTH, LEFT, TOP, BOTTOM = 860, 66, 74, 78
+WIDTH, LEFT, TOP, BOTTOM = 880, 66, 74, 78
 
 # What variants are called in a plot; others by their own name.
 VARIANTS = {
     "loop": "",
     "ahead": "sent ahead",
-    "registered": "registered data set",
+    "registered": "registered",
     "workers": "",
     "no_workers": "",
-    "batched": "whole batches",
+    "batched": "batched, no workers",
     "floats": "from floats",
     "get_batch": "get_batch",
     "get": "get",
@@ -177,7 +177,7 @@ def against_batch_size(results, caption):
 def chart(title, x_label, lines, ticks, limit, caption):
     """Lines over evenly spaced ticks, each with its name and its last value at its end."""
     height = 470
-    labels = [f"{line.name}  {line.last():.1f}" for line in lines]
+    labels = [f"{line.name}  {number(line.last())}" for line in lines]
     right = WIDTH - 52 - max(text_width(label, bold=True) for label in labels)
     bottom = height - BOTTOM
     values = [value for line in lines for _, value in line.points()] + [value for _, value in limit or []]
@@ -191,16 +191,16 @@ def chart(title, x_label, lines, ticks, limit, caption):
         return bottom - (bottom - TOP) * value / ceiling
 
     out = [text(LEFT - 40, 30, title, 17, weight=600), text(LEFT - 40, 54, "GB/s", 13, MUTED)]
-    for number in range(round(ceiling / step) + 1):
-        level = y(number * step)
+    for count in range(round(ceiling / step) + 1):
+        level = y(count * step)
         out.append(stroke([(LEFT, level), (right, level)], GRID, 1))
-        out.append(text(LEFT - 9, level + 4.5, f"{number * step:g}", 13, MUTED, "end"))
+        out.append(text(LEFT - 9, level + 4.5, f"{count * step:g}", 13, MUTED, "end"))
     for at in ticks:
         out.append(text(x(at), bottom + 21, f"{at:,}", 13, MUTED, "middle"))
     out.append(text((LEFT + right) / 2, bottom + 42, x_label, 13, MUTED, "middle"))
     if limit:
         out.append(stroke([(x(at), y(value)) for at, value in limit], INK, 1.5, "6 5"))
-        label = f"limit: bare copy from page-locked memory, {limit[-1][1]:.1f}"
+        label = f"limit: bare copy from page-locked memory, {number(limit[-1][1])}"
         highest = min(y(value) for _, value in limit)
         out.append(text(x(limit[-1][0]), highest - 9, label, 13, INK, "end"))
     for line in reversed(lines):
@@ -229,7 +229,7 @@ def batches_per_second(results, caption):
     colours = {}
     for result in results:
         if result["batch_size"] == 32 and result.get("variant") != "flat":
-            name = name_of(result, False)
+            name = name_of(result, False).removesuffix(", no workers")  # the heading says so
             bars[result["workers"]][name][result.get("prefetch")].append(result["batches_s"])
             colours[name] = colour_of(result | {"variant": None, "dtype": None})
     if not bars:
@@ -293,6 +293,10 @@ def spread(levels, top, bottom, gap=17):
 def nice_step(raw):
     power = 10 ** math.floor(math.log10(raw))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)
+
+
+def number(value):
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def short(value):
