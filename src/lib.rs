@@ -68,6 +68,10 @@ mod memory;
 mod meter;
 mod pipeline;
 mod rng;
+#[expect(
+    unsafe_code,
+    reason = "it calls what the compiler made for newer processors"
+)]
 mod sampler;
 mod shape;
 mod sync;

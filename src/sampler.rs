@@ -139,12 +139,28 @@ struct Permutation {
     low_bits: u32,
     low_mask: u64,
     high_mask: u64,
-    keys: [u64; MOST_ROUNDS],
+    keys: [Key; MOST_ROUNDS],
     rounds: usize,
 }
 
-/// How many rounds it takes until all orders come up evenly: small halves mix slowly. (Measured: of six samples, ten rounds
-/// draw orders whose chi-square is 24 standard deviations off; 24 rounds and more, none.)
+/// What a round does to a half, which has at most 32 bits: multiply-shift hashing (Dietzfelbinger, Hagerup, Katajainen and
+/// Penttonen, 1997), from a product of 32 by 32 bits, because even old vector units have that.
+#[derive(Clone, Copy)]
+struct Key {
+    flip: u64,
+    factor: u64,
+}
+
+impl Key {
+    #[inline(always)]
+    fn hash(self, half: u64) -> u64 {
+        ((half ^ self.flip) & 0xFFFF_FFFF) * (self.factor & 0xFFFF_FFFF) >> 16
+    }
+}
+
+/// How many rounds it takes until all orders come up evenly: small halves mix slowly. (Measured: of all orders of seven
+/// samples, 24 rounds draw some so often that chi-square is 15 standard deviations off, 32 rounds 1; of pairs among 40 to
+/// 700 samples, 8 rounds are enough.)
 fn rounds(bits: u32) -> usize {
     if bits <= 8 { MOST_ROUNDS } else { 12 }
 }
@@ -162,72 +178,106 @@ impl Permutation {
     fn new(len: u64, seed: u64, epoch: u64) -> Permutation {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         let low_bits = bits / 2;
-        let mut key = SplitMix(mix(seed ^ mix(epoch ^ 0x7065_726d))); // "perm": not a sample's stream
+        let rounds = rounds(bits);
+        let mut words = SplitMix(mix(seed ^ mix(epoch ^ 0x7065_726d))); // "perm": not a sample's stream
+        let mut keys = [Key { flip: 0, factor: 1 }; MOST_ROUNDS];
+        for key in &mut keys[..rounds] {
+            let word = words.next();
+            *key = Key {
+                flip: word & 0xFFFF_FFFF,
+                factor: word >> 32 | 1,
+            };
+        }
         Permutation {
             len,
             low_bits,
             low_mask: (1 << low_bits) - 1,
             high_mask: (1 << (bits - low_bits)) - 1,
-            keys: std::array::from_fn(|_| key.next()),
-            rounds: rounds(bits),
+            keys,
+            rounds,
         }
     }
 
-    /// Where each position goes.
+    /// Puts where each position goes in its place.
     fn apply(&self, values: &mut [u64]) {
-        if self.len > 1 {
-            values
-                .chunks_mut(CHUNK)
-                .for_each(|chunk| self.apply_chunk(chunk));
+        if self.len <= 1 {
+            return;
         }
+        #[cfg(target_arch = "x86_64")]
+        if std::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has the instructions.
+            return unsafe { self.apply_by_avx2(values) };
+        }
+        self.apply_to_chunks(values);
     }
 
-    fn apply_chunk(&self, values: &mut [u64]) {
-        // Which values are still to be permuted.
-        let mut pending: [u8; CHUNK] = std::array::from_fn(|index| index as u8);
-        let mut count = values.len();
-        while count > 0 {
-            let mut left = 0;
+    /// The same function, which the compiler makes of wider vectors.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn apply_by_avx2(&self, values: &mut [u64]) {
+        self.apply_to_chunks(values);
+    }
+
+    #[inline(always)]
+    fn apply_to_chunks(&self, values: &mut [u64]) {
+        for chunk in values.chunks_mut(CHUNK) {
+            // Those that left the samples, and are permuted once more.
+            let mut pending = [0u8; CHUNK];
+            let mut count = 0;
             let mut start = 0;
-            while start < count {
-                let lanes = LANES.min(count - start);
+            for group in chunk.chunks_mut(LANES) {
                 let mut words = [0; LANES];
-                for lane in 0..lanes {
-                    words[lane] = values[usize::from(pending[start + lane])];
-                }
+                words[..group.len()].copy_from_slice(group);
                 let words = self.feistel(words);
-                for lane in 0..lanes {
-                    let index = pending[start + lane];
-                    values[usize::from(index)] = words[lane];
-                    // Beyond the samples: once more. (`left` never overtakes what is read.)
-                    pending[left] = index;
-                    left += usize::from(words[lane] >= self.len);
+                group.copy_from_slice(&words[..group.len()]);
+                for (lane, word) in group.iter().enumerate() {
+                    pending[count % CHUNK] = (start + lane) as u8;
+                    count += usize::from(*word >= self.len);
                 }
-                start += lanes;
+                start += group.len();
             }
-            count = left;
+            while count > 0 {
+                count = self.once_more(chunk, &mut pending, count);
+            }
         }
     }
 
+    /// Permutes the pending values, and says how many of them still are.
+    #[inline(always)]
+    fn once_more(&self, values: &mut [u64], pending: &mut [u8; CHUNK], count: usize) -> usize {
+        let (mut left, mut start) = (0, 0);
+        while start < count {
+            let lanes = LANES.min(count - start);
+            let mut words = [0; LANES];
+            for (word, index) in words.iter_mut().zip(&pending[start..start + lanes]) {
+                *word = values[usize::from(*index)];
+            }
+            let words = self.feistel(words);
+            for (lane, word) in words[..lanes].iter().enumerate() {
+                let index = pending[start + lane];
+                values[usize::from(index)] = *word;
+                pending[left] = index; // never overtakes what is read
+                left += usize::from(*word >= self.len);
+            }
+            start += lanes;
+        }
+        left
+    }
+
+    #[inline(always)]
     fn feistel(&self, values: [u64; LANES]) -> [u64; LANES] {
         let mut high = values.map(|value| value >> self.low_bits & self.high_mask);
         let mut low = values.map(|value| value & self.low_mask);
         for keys in self.keys[..self.rounds].chunks_exact(2) {
             for lane in 0..LANES {
-                high[lane] ^= scramble(low[lane], keys[0]) & self.high_mask;
+                high[lane] ^= keys[0].hash(low[lane]) & self.high_mask;
             }
             for lane in 0..LANES {
-                low[lane] ^= scramble(high[lane], keys[1]) & self.low_mask;
+                low[lane] ^= keys[1].hash(high[lane]) & self.low_mask;
             }
         }
         std::array::from_fn(|lane| high[lane] << self.low_bits | low[lane])
     }
-}
-
-/// A round's function: 32 bits are spread over 64, of which the well-mixed middle is taken. (A product of halves is what
-/// even the oldest vector units have.)
-fn scramble(half: u64, key: u64) -> u64 {
-    ((half ^ key) & 0xFFFF_FFFF) * 0x9E37_79B1 >> 16
 }
 
 /// splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
