@@ -63,6 +63,8 @@ mod driver;
 mod error;
 pub mod interop;
 mod loader;
+#[expect(unsafe_code, reason = "it copies by addresses")]
+mod memory;
 mod meter;
 mod pipeline;
 mod rng;
