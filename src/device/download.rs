@@ -4,13 +4,14 @@ use std::fmt;
 
 use super::block::Uses;
 use super::flights::Flight;
+use super::staging::{Staging, Way};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
 use crate::driver::{Copy, RawEvent};
 use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
-use crate::tensor::{Element, Shape, Tensor};
+use crate::tensor::{Element, Shape, Storage, Tensor};
 
 /// A tensor on its way to the host. [`wait`](Download::wait) gives it out once it is there; dropping the download
 /// before is safe: its memory stays reserved until the copy is done.
@@ -140,10 +141,14 @@ impl<T: Element> DeviceTensor<T> {
             to: self.address(),
             bytes: self.size_bytes(),
         };
-        // SAFETY: the source is kept by the flight below and not written meanwhile (*no access while in flight*); the
-        // target's users so far are waited for, and later ones wait for the event.
-        let copied = unsafe { driver.copy(stream, copy) };
-        let host = vec![Arc::clone(source.storage())];
+        let mut staging = Staging::new(&device, stream);
+        // SAFETY: the source is kept by the flight below, or was read when the call returns, and is not written meanwhile
+        // (*no access while in flight*); the target's users so far are waited for, and later ones wait for the event.
+        let copied = unsafe { staging.copy(copy, source.is_pinned()) };
+        let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+        if !matches!(copied, Ok(Way::Staged)) {
+            host.push(Arc::clone(source.storage()));
+        }
         let done = match driver.record(stream, false) {
             Ok(done) => done,
             Err(error) => {
@@ -248,10 +253,15 @@ unsafe fn download<T: Element>(
         to: download.tensor.as_ptr().cast(),
         bytes: download.tensor.size_bytes(),
     };
+    let mut staging = Staging::new(device, stream);
     // SAFETY: the caller's contract for the source; the target is this download's alone, which gives it out behind
     // the event only, and the flight below keeps it until then (*no access while in flight*).
-    let copied = unsafe { driver.copy(stream, copy) };
-    let host = vec![Arc::clone(download.tensor.storage())];
+    let copied = unsafe { staging.copy(copy, download.tensor.is_pinned()) };
+    if let Ok(Way::Staged) = copied {
+        return Ok(download); // the bytes are there, and nothing is in flight
+    }
+    let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+    host.push(Arc::clone(download.tensor.storage()));
     match driver.record(stream, false) {
         Ok(done) => {
             if let Some(reader) = source.reader {
