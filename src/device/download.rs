@@ -78,7 +78,8 @@ impl<T: Element> DeviceTensor<T> {
     /// # Synchronization
     ///
     /// The copy waits, on the device, for the tensor's last write. With `non_blocking` the call returns at once;
-    /// without, it blocks until the tensor is there. Into pageable memory the call blocks either way.
+    /// without, it blocks until the tensor is there. Into pageable memory the call blocks either way, also for the
+    /// kernels that come before the copy.
     ///
     /// # Errors
     ///
@@ -92,8 +93,9 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// # Synchronization
     ///
-    /// As [`to_host`](DeviceTensor::to_host); only from page-locked memory ([`Tensor::is_pinned`]) does the copy
-    /// overlap with the host.
+    /// As [`to_host`](DeviceTensor::to_host): only into page-locked memory ([`Tensor::is_pinned`]) does the copy
+    /// overlap with the host. Into pageable memory large tensors come through page-locked slabs of the device's ring, from
+    /// which several threads copy them, and are there when the call returns; small ones are the driver's.
     ///
     /// # Errors
     ///
@@ -120,7 +122,8 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// The copy waits, on the device, for all users of this tensor. With `non_blocking` the call returns at once, and
     /// the source stays shared (readable, not writable) until the copy is done; without, it blocks until then. From
-    /// pageable memory the call blocks until the source is read, whatever `non_blocking` says.
+    /// pageable memory the call blocks until the source is read, whatever `non_blocking` says, and for a large source also
+    /// for the users of this tensor; that source is not shared any more when the call returns.
     ///
     /// # Errors
     ///
@@ -181,7 +184,8 @@ impl Device {
     /// # Synchronization
     ///
     /// The copy waits, on the device, for all work that `stream` holds now. With `non_blocking` the call returns at
-    /// once; without, it blocks until the tensor is there.
+    /// once; without, or where the ring has no room and the tensor comes to pageable memory, it blocks until the tensor
+    /// is there.
     ///
     /// # Errors
     ///

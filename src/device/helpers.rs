@@ -182,3 +182,57 @@ impl<W> Drop for Closing<'_, W> {
         self.0.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied(helpers: &Helpers, bytes: usize) {
+        let from: Vec<u8> = (0..bytes).map(|at| (at ^ at >> 9) as u8).collect();
+        let mut to = vec![0; bytes];
+        helpers.copy(&from, &mut to);
+        assert!(from == to, "{bytes} bytes");
+    }
+
+    #[test]
+    fn every_byte_is_copied() {
+        let helpers = Helpers::default();
+        for bytes in [0, 1, WORTH_STREAMING + 1, WORTH_SPLITTING, 9_876_543] {
+            copied(&helpers, bytes);
+        }
+    }
+
+    #[test]
+    fn threads_that_are_busy_elsewhere_are_not_waited_for() {
+        let helpers = Helpers::default();
+        let (busy, until) = crossbeam_channel::bounded::<()>(0);
+        for _ in 0..MOST_THREADS {
+            let until = until.clone();
+            helpers.pool().unwrap().spawn(move || {
+                let _ = until.recv();
+            });
+        }
+        copied(&helpers, 9_876_543);
+        drop(busy);
+        copied(&helpers, 9_876_543);
+    }
+
+    #[test]
+    fn nobody_is_at_work_when_the_caller_goes_on() {
+        let helpers = Helpers::default();
+        for threads in (0..200).map(|round| round % 6) {
+            let shared = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+            let in_work = Arc::clone(&shared);
+            helpers.together(threads, move || {
+                let (inside, calls) = &*in_work;
+                inside.fetch_add(1, Ordering::Relaxed);
+                calls.fetch_add(1, Ordering::Relaxed);
+                (0..1000).for_each(|_| std::hint::spin_loop());
+                inside.fetch_sub(1, Ordering::Relaxed);
+            });
+            let (inside, calls) = Arc::into_inner(shared).expect("nobody holds the work any more");
+            assert_eq!(inside.into_inner(), 0);
+            assert!((1..=threads.max(1)).contains(&calls.into_inner()));
+        }
+    }
+}

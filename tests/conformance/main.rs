@@ -14,6 +14,7 @@ mod backend;
 mod cuda;
 mod devices;
 mod loaders;
+mod staging;
 mod stress;
 mod transfers;
 
@@ -31,6 +32,7 @@ fn own_tests(backend: &str) -> &'static [Test] {
     match backend {
         #[cfg(feature = "cuda")]
         "cuda" => cuda::TESTS,
+        "hostile" => staging::HOSTILE,
         _ => &[],
     }
 }
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         transfers::TESTS,
         loaders::TESTS,
         devices::TESTS,
+        staging::TESTS,
         stress::TESTS,
     ]
     .concat();
