@@ -183,8 +183,9 @@ mod cuda {
             used = Some(back);
             let fresh = Tensor::zeros(&[bytes]);
             let start = Instant::now();
-            drop(there.copy_to_host(fresh, false)?.wait()?);
+            let back = there.copy_to_host(fresh, false)?.wait()?;
             rate(2, start);
+            drop(back);
         }
         let [to, back, fresh] = rates.map(|mut rates| {
             rates.sort_by(f64::total_cmp);
