@@ -42,6 +42,10 @@ pub const TESTS: &[Test] = &[
 
 /// What only a hostile device can show: it fails where it is told to.
 pub const HOSTILE: &[Test] = &[
+    (
+        "a_few_staged_pieces_come_back",
+        a_few_staged_pieces_come_back,
+    ),
     ("a_failed_upload_is_an_error", |_| failures(upload)),
     ("a_failed_copy_from_the_host_is_an_error", |_| {
         failures(copy_from_host)
@@ -372,6 +376,23 @@ fn check_memory(device: &Device, what: &str) {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Small enough for Miri, which sees every thread's accesses to slabs and tensors.
+fn a_few_staged_pieces_come_back(_: &Backend) {
+    let device = Device::hostile(Hostile::default()).unwrap();
+    // Fewer slabs than pieces: they are used again while others are in flight.
+    device.set_pinned_budget_bytes(3 * SMALL);
+    let source = Tensor::from_vec(vec![7u8; 5 * SMALL + 3], &[5 * SMALL + 3]).unwrap();
+    let mut there = source.view().to_device(&device, false).unwrap();
+    let back = fetch(&there).unwrap();
+    assert!(back.as_slice() == source.as_slice());
+    drop(source);
+    there.copy_from_host(&used(back.len()), false).unwrap();
+    let download = there.copy_to_host(back, true).unwrap();
+    assert!(download.is_ready().unwrap());
+    assert!(download.wait().unwrap().as_slice() == used(there.len()).as_slice());
+    assert_eq!(device.memory().unstaged, 0);
 }
 
 fn a_device_that_breaks_while_staging_hangs_nobody(_: &Backend) {
