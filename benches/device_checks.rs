@@ -45,6 +45,9 @@ mod cuda {
         for megabytes in [1, 16, 64, 256, 1000] {
             against_bare(&device, &bare, megabytes << 20)?;
         }
+        for megabytes in [2, 4, 8, 16, 64, 256, 1000] {
+            pageable(&device, megabytes << 20)?;
+        }
         beside_writers(&bare)?;
         stalls(&device, &bare)?;
         starts_at_once(&device, &bare)?;
@@ -155,6 +158,45 @@ mod cuda {
             back / bare_back
         );
         device.release_pinned();
+        Ok(())
+    }
+
+    /// Round trips from pageable memory, and back into memory that was used before, and into fresh memory.
+    fn pageable(device: &Device, bytes: usize) -> Outcome {
+        let source = Tensor::from_vec(vec![3u8; bytes], &[bytes])?;
+        let mut used = Some(Tensor::from_vec(vec![1u8; bytes], &[bytes])?);
+        let mut rates = [const { Vec::new() }; 3];
+        for round in 0..12 {
+            let mut rate = |index: usize, start: Instant| {
+                if round >= 2 {
+                    rates[index].push(bytes as f64 / start.elapsed().as_secs_f64() / 1e9);
+                }
+            };
+            let start = Instant::now();
+            let there = source.view().to_device(device, false)?;
+            rate(0, start);
+            let target = used.take().ok_or("no target")?;
+            let start = Instant::now();
+            let back = there.copy_to_host(target, false)?.wait()?;
+            rate(1, start);
+            assert!(back.as_slice() == source.as_slice(), "a corrupted byte");
+            used = Some(back);
+            let fresh = Tensor::zeros(&[bytes]);
+            let start = Instant::now();
+            let back = there.copy_to_host(fresh, false)?.wait()?;
+            rate(2, start);
+            drop(back);
+        }
+        let [to, back, fresh] = rates.map(|mut rates| {
+            rates.sort_by(f64::total_cmp);
+            rates[rates.len() / 2]
+        });
+        let memory = device.memory();
+        println!(
+            "{{\"check\":\"pageable\",\"bytes\":{bytes},\"h2d_gb_s\":{to:.2},\"d2h_gb_s\":{back:.2},\
+             \"d2h_fresh_gb_s\":{fresh:.2},\"slabs_made\":{},\"pinned_bytes\":{},\"unstaged\":{}}}",
+            memory.slabs_made, memory.pinned_bytes, memory.unstaged
+        );
         Ok(())
     }
 

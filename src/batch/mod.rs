@@ -52,8 +52,9 @@ pub trait Batch: Sized + Send + 'static {
     ///
     /// With `non_blocking` the call returns at once, and the device tensors are guarded by the copy's event:
     /// [`DeviceTensor::on`] makes a stream wait for it. Without, it blocks until the copy is done. From pageable
-    /// memory ([`Tensor::is_pinned`] is false) the driver copies through a buffer of its own: the call then blocks
-    /// until the source is read, whatever `non_blocking` says, and does not overlap with other work.
+    /// memory ([`Tensor::is_pinned`] is false) the call blocks until the source is read, whatever `non_blocking` says:
+    /// several threads copy large tensors through page-locked slabs of the device's ring, the driver copies small ones
+    /// (and all of them, slowly, where the ring has no room: [`MemoryStats::unstaged`](crate::MemoryStats::unstaged)).
     ///
     /// If the pool's budget is used up by tensors that were dropped but whose kernels have not run yet, the call
     /// waits for the oldest of those.

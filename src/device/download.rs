@@ -4,13 +4,14 @@ use std::fmt;
 
 use super::block::Uses;
 use super::flights::Flight;
+use super::staging::{Staging, Way};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
 use crate::driver::{Copy, RawEvent};
 use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
-use crate::tensor::{Element, Shape, Tensor};
+use crate::tensor::{Element, Shape, Storage, Tensor};
 
 /// A tensor on its way to the host. [`wait`](Download::wait) gives it out once it is there; dropping the download
 /// before is safe: its memory stays reserved until the copy is done.
@@ -77,7 +78,8 @@ impl<T: Element> DeviceTensor<T> {
     /// # Synchronization
     ///
     /// The copy waits, on the device, for the tensor's last write. With `non_blocking` the call returns at once;
-    /// without, it blocks until the tensor is there. Into pageable memory the call blocks either way.
+    /// without, it blocks until the tensor is there. Into pageable memory the call blocks either way, also for the
+    /// kernels that come before the copy.
     ///
     /// # Errors
     ///
@@ -91,8 +93,9 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// # Synchronization
     ///
-    /// As [`to_host`](DeviceTensor::to_host); only from page-locked memory ([`Tensor::is_pinned`]) does the copy
-    /// overlap with the host.
+    /// As [`to_host`](DeviceTensor::to_host): only into page-locked memory ([`Tensor::is_pinned`]) does the copy
+    /// overlap with the host. Into pageable memory large tensors come through page-locked slabs of the device's ring, from
+    /// which several threads copy them, and are there when the call returns; small ones are the driver's.
     ///
     /// # Errors
     ///
@@ -119,7 +122,8 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// The copy waits, on the device, for all users of this tensor. With `non_blocking` the call returns at once, and
     /// the source stays shared (readable, not writable) until the copy is done; without, it blocks until then. From
-    /// pageable memory the call blocks until the source is read, whatever `non_blocking` says.
+    /// pageable memory the call blocks until the source is read, whatever `non_blocking` says, and for a large source also
+    /// for the users of this tensor; that source is not shared any more when the call returns.
     ///
     /// # Errors
     ///
@@ -140,10 +144,14 @@ impl<T: Element> DeviceTensor<T> {
             to: self.address(),
             bytes: self.size_bytes(),
         };
-        // SAFETY: the source is kept by the flight below and not written meanwhile (*no access while in flight*); the
-        // target's users so far are waited for, and later ones wait for the event.
-        let copied = unsafe { driver.copy(stream, copy) };
-        let host = vec![Arc::clone(source.storage())];
+        let mut staging = Staging::new(&device, stream);
+        // SAFETY: the source is kept by the flight below, or was read when the call returns, and is not written meanwhile
+        // (*no access while in flight*); the target's users so far are waited for, and later ones wait for the event.
+        let copied = unsafe { staging.copy(copy, source.is_pinned()) };
+        let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+        if !matches!(copied, Ok(Way::Staged)) {
+            host.push(Arc::clone(source.storage()));
+        }
         let done = match driver.record(stream, false) {
             Ok(done) => done,
             Err(error) => {
@@ -176,7 +184,8 @@ impl Device {
     /// # Synchronization
     ///
     /// The copy waits, on the device, for all work that `stream` holds now. With `non_blocking` the call returns at
-    /// once; without, it blocks until the tensor is there.
+    /// once; without, or where the ring has no room and the tensor comes to pageable memory, it blocks until the tensor
+    /// is there.
     ///
     /// # Errors
     ///
@@ -248,10 +257,15 @@ unsafe fn download<T: Element>(
         to: download.tensor.as_ptr().cast(),
         bytes: download.tensor.size_bytes(),
     };
+    let mut staging = Staging::new(device, stream);
     // SAFETY: the caller's contract for the source; the target is this download's alone, which gives it out behind
     // the event only, and the flight below keeps it until then (*no access while in flight*).
-    let copied = unsafe { driver.copy(stream, copy) };
-    let host = vec![Arc::clone(download.tensor.storage())];
+    let copied = unsafe { staging.copy(copy, download.tensor.is_pinned()) };
+    if let Ok(Way::Staged) = copied {
+        return Ok(download); // the bytes are there, and nothing is in flight
+    }
+    let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+    host.push(Arc::clone(download.tensor.storage()));
     match driver.record(stream, false) {
         Ok(done) => {
             if let Some(reader) = source.reader {

@@ -2,8 +2,8 @@
 //!
 //! Host memory: a [`ring`] of page-locked blocks hands out [`slab`]s; what a copy uses is held by the list of
 //! [`flights`] until its event fires. Device memory: a [`pool`] hands out blocks whose last users are done;
-//! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, and
-//! [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
+//! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, from and
+//! into pageable memory by way of [`staging`], and [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
 
 mod block;
 mod download;
@@ -14,6 +14,7 @@ mod pinning;
 mod pool;
 mod ring;
 mod slab;
+mod staging;
 mod stream;
 mod tensor;
 mod upload;
@@ -35,7 +36,7 @@ use crate::driver::{Driver, RawStream, cpu};
 #[cfg(feature = "testing")]
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::Result;
-use crate::sync::{Arc, Mutex, OnceLock};
+use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock};
 use crate::tensor::{Element, Shape, Tensor};
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
@@ -68,11 +69,13 @@ pub(crate) struct DeviceInner {
     pub(crate) flights: Flights,
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,
-    h2d: RawStream,
-    d2h: RawStream,
+    h2d: Arc<RawStream>,
+    d2h: Arc<RawStream>,
     /// For copies into tensors that exist: they wait for kernels, which uploads must not.
-    in_place: OnceLock<RawStream>,
+    in_place: OnceLock<Arc<RawStream>>,
     pub(crate) ring: Arc<Ring>,
+    /// How many of the ring's slabs stage copies.
+    staging_slabs: Arc<AtomicUsize>,
     /// Spans on the embedder's streams that are not over.
     spans: Mutex<Vec<Timing>>,
 }
@@ -131,7 +134,10 @@ impl Device {
     /// Opens a device on a backend, by default with budgets of a quarter of the memory on either side.
     pub(crate) fn open(driver: Driver) -> Result<Device> {
         let info = driver.info()?;
-        let (h2d, d2h) = (driver.create_stream()?, driver.create_stream()?);
+        let (h2d, d2h) = (
+            Arc::new(driver.create_stream()?),
+            Arc::new(driver.create_stream()?),
+        );
         let pinned_budget = crate::system::usable_memory_bytes() / 4;
         Ok(Device {
             inner: Arc::new(DeviceInner {
@@ -142,6 +148,7 @@ impl Device {
                 in_place: OnceLock::new(),
                 ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
                 driver,
+                staging_slabs: Arc::default(),
                 spans: Mutex::default(),
             }),
         })
@@ -180,7 +187,8 @@ impl Device {
 
     /// Sets how many bytes of host memory the ring may page-lock; a quarter of the usable memory by default.
     ///
-    /// Loaders (`pin_memory`), [`Tensor::pin`] and downloads share it. What is page-locked beyond a lowered budget is
+    /// Loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is pageable
+    /// (for these a hundred MB are enough) share it. What is page-locked beyond a lowered budget is
     /// given back as it falls idle.
     pub fn set_pinned_budget_bytes(&self, bytes: usize) {
         self.inner.ring.set_budget_bytes(bytes);
@@ -237,6 +245,7 @@ impl Device {
             slabs_missed: counters.missed.get(),
             slabs_unlockable: counters.unlockable.get(),
             page_locking_ns: counters.page_locking_ns.get(),
+            unstaged: counters.unstaged.get(),
             device_bytes,
             device_held_bytes,
             device_budget_bytes,
@@ -266,6 +275,9 @@ pub struct MemoryStats {
     pub slabs_unlockable: u64,
     /// The time spent making slabs, in nanoseconds: touching and page-locking.
     pub page_locking_ns: u64,
+    /// Large copies between pageable memory and the device for which the ring had no room to stage them: the driver did,
+    /// which is several times slower.
+    pub unstaged: u64,
     /// Bytes of device memory in the pool, held by tensors or idle.
     pub device_bytes: usize,
     /// Bytes of device memory that tensors hold.
@@ -306,11 +318,11 @@ impl DeviceInner {
     }
 
     /// The stream for copies into tensors that exist.
-    fn in_place(&self) -> Result<&RawStream> {
+    fn in_place(&self) -> Result<&Arc<RawStream>> {
         if let Some(stream) = self.in_place.get() {
             return Ok(stream);
         }
-        let stream = self.driver.create_stream()?;
+        let stream = Arc::new(self.driver.create_stream()?);
         Ok(self.in_place.get_or_init(|| stream))
     }
 

@@ -47,6 +47,7 @@ pub(super) struct Counters {
     pub(super) missed: Sum,
     pub(super) unlockable: Sum,
     pub(super) page_locking_ns: Sum,
+    pub(super) unstaged: Sum,
 }
 
 /// An epoch's share of a ring: how many slabs it may have out at once.

@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use super::block::DeviceBlock;
 use super::flights::{Flight, Timing};
+use super::staging::Staging;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
 use crate::driver::{Copy, Gather, RawEvent};
@@ -84,6 +85,7 @@ struct Placed {
 struct Run {
     base: NonNull<u8>,
     bytes: usize,
+    is_pinned: bool,
     regions: Vec<usize>,
     /// Its one region's rows lie elsewhere.
     is_scattered: bool,
@@ -178,7 +180,7 @@ fn submit(
     device: &Arc<DeviceInner>,
     runs: &[Run],
     blocks: &[Arc<DeviceBlock>],
-    host: Vec<Arc<dyn Storage>>,
+    mut host: Vec<Arc<dyn Storage>>,
     meter: Option<Arc<Meter>>,
 ) -> Result<Option<RawEvent>> {
     if runs.iter().all(|run| run.bytes == 0) {
@@ -189,6 +191,7 @@ fn submit(
         .as_ref()
         .map(|_| driver.record(stream, true))
         .transpose()?;
+    let mut staging = Staging::new(device, stream);
     let mut copied = Ok(());
     for (run, block) in runs.iter().zip(blocks).filter(|(run, _)| run.bytes > 0) {
         copied = match run.rows(&host) {
@@ -213,7 +216,7 @@ fn submit(
                 // SAFETY: the run lies in one allocation that `host` keeps alive until the event fires, and that nobody
                 // writes while an `Arc` of its storage is held (*no access while in flight*). The pool handed out memory
                 // whose last users are done, and the caller's tensors reach it behind the event only.
-                unsafe { driver.copy(stream, copy) }
+                unsafe { staging.copy(copy, run.is_pinned) }.map(drop)
             }
         };
         if copied.is_err() {
@@ -224,6 +227,7 @@ fn submit(
             meter.transfer_bytes.add(run.bytes as u64);
         }
     }
+    host.extend(staging.into_held());
     match driver.record(stream, meter.is_some()) {
         Ok(done) => {
             blocks
@@ -284,6 +288,7 @@ fn runs(regions: &[Region]) -> Vec<Run> {
         runs.push(Run {
             base: region.base,
             bytes: region.bytes,
+            is_pinned: region.is_pinned,
             regions: vec![index],
             is_scattered: region.is_scattered,
         });

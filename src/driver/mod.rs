@@ -286,6 +286,16 @@ impl Driver {
         matches!(self, Driver::Cpu(_))
     }
 
+    /// The size of the pieces in which a large copy from or into pageable memory goes through page-locked memory; `None`
+    /// where the backend's own copy of pageable memory is as good.
+    pub(crate) fn staging_chunk_bytes(&self) -> Option<usize> {
+        match self {
+            Driver::Cpu(driver) => driver.staging_chunk_bytes(),
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(_) => Some(cuda::STAGING_CHUNK_BYTES),
+        }
+    }
+
     #[cfg(feature = "cuda")]
     fn foreign(&self, what: &'static str) -> Error {
         Error::WrongDevice {
@@ -332,6 +342,14 @@ pub enum Way {
     Kernel,
     /// One copy for each row.
     Rows,
+}
+
+impl Copy {
+    pub(crate) fn bytes(&self) -> usize {
+        match *self {
+            Copy::ToDevice { bytes, .. } | Copy::ToHost { bytes, .. } => bytes,
+        }
+    }
 }
 
 impl RawEvent {

@@ -15,6 +15,7 @@ mod cuda;
 mod devices;
 mod gathered;
 mod loaders;
+mod staging;
 mod stress;
 mod transfers;
 
@@ -32,6 +33,7 @@ fn own_tests(backend: &str) -> &'static [Test] {
     match backend {
         #[cfg(feature = "cuda")]
         "cuda" => cuda::TESTS,
+        "hostile" => staging::HOSTILE,
         _ => &[],
     }
 }
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         loaders::TESTS,
         gathered::TESTS,
         devices::TESTS,
+        staging::TESTS,
         stress::TESTS,
     ]
     .concat();

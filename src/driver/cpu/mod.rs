@@ -29,6 +29,9 @@ struct Shared {
 /// The alignment of what stands for page-locked memory.
 const PAGE: usize = 4096;
 
+/// A hostile device stages as a GPU does; in small pieces, so that the tests' tensors have many.
+const STAGING_CHUNK_BYTES: usize = 16 << 10;
+
 impl Cpu {
     pub(crate) fn new(hostile: Option<Hostile>) -> Cpu {
         Cpu(Arc::new(Shared {
@@ -182,6 +185,12 @@ impl Cpu {
         // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
         unsafe { stream.copy(from, to, bytes) };
         Ok(())
+    }
+
+    /// Copies here are as fast from any memory: staging would only add one.
+    pub(super) fn staging_chunk_bytes(&self) -> Option<usize> {
+        let hostility = self.0.hostility.as_ref();
+        hostility.map(|_| STAGING_CHUNK_BYTES)
     }
 
     /// # Safety

@@ -20,6 +20,10 @@ use super::{Copy, DeviceInfo, fault};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, Mutex, OnceLock};
 
+/// Large enough that the link keeps its rate (16 copies of 2.4 MB: 52 GB/s of 55), and small enough that the first one is
+/// soon under way, and the last one soon done: the link is idle before the one, and the processor after the other.
+pub(super) const STAGING_CHUNK_BYTES: usize = 2 << 20;
+
 /// One CUDA device, through one context.
 #[derive(Clone)]
 pub(crate) struct Cuda(Arc<Shared>);

@@ -1,0 +1,358 @@
+//! Copies between pageable memory and the device, staged through slabs of the ring: several threads copy pieces between
+//! the program's memory and the slabs while the copy engine moves others between the slabs and the device.
+//!
+//! The driver does the same with buffers and a thread of its own, at a third of the speed. Here the pieces are of one
+//! size, and each is taken, copied and enqueued by whichever thread is free; they are copies of their own, so their order
+//! does not matter. README.md beside this file has the states of a slab.
+
+use std::collections::VecDeque;
+
+use super::DeviceInner;
+use super::slab::Slab;
+use crate::driver::{Copy, Driver, RawEvent, RawStream};
+use crate::error::Result;
+use crate::memory::copy_streaming;
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
+use crate::tensor::Storage;
+
+/// What fits into fewer pieces is left to the driver: nothing would overlap.
+const LEAST_PIECES: usize = 2;
+
+/// Threads that copy, the caller among them: 8 write page-locked memory faster than the link reads it, and more than
+/// about 10 take so much of the memory's bandwidth that the link slows down.
+const THREADS: usize = 8;
+
+/// While a thread copies into one slab, the engine has another one of its to read.
+const SLABS_PER_THREAD: usize = 2;
+
+/// As many slabs as three transfers at once want. While so many are out, a further transfer makes do with
+/// [`LEAST_SLABS`], so that many small transfers in a row do not page-lock as much memory as they are long.
+const MOST_SLABS: usize = 3 * THREADS * SLABS_PER_THREAD;
+
+/// With one, either the processor or the engine would wait for the other.
+const LEAST_SLABS: usize = 2;
+
+/// Whether slabs are written around the cache: the engine reads them, not the processor.
+const STREAM_INTO_SLABS: bool = true;
+
+/// Whether the program's memory is written around the cache: what is staged is larger than most caches.
+const STREAM_INTO_TARGETS: bool = true;
+
+/// The staging of one call's copies on one stream. The slabs are taken when they are first needed, serve all of the call's
+/// copies, and must be held until those are done ([`Staging::into_held`]).
+pub(super) struct Staging<'a> {
+    device: &'a DeviceInner,
+    stream: &'a Arc<RawStream>,
+    places: VecDeque<Place>,
+}
+
+/// How a copy went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It is enqueued, as [`Driver::copy`] does it.
+    Enqueued,
+    /// It was staged. To the device: the source has been read, and what remains is behind the stream's work. To the host:
+    /// the bytes are there.
+    Staged,
+}
+
+/// A slab, and the copy that uses it.
+struct Place {
+    slab: StagingSlab,
+    /// The last copy from or to the slab; `None` if there is none, or it is done.
+    busy: Option<RawEvent>,
+    /// The piece that this copy brings to the host.
+    arriving: Option<Piece>,
+}
+
+/// A part of the region that is copied.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    start: usize,
+    bytes: usize,
+}
+
+impl<'a> Staging<'a> {
+    pub(super) fn new(device: &'a DeviceInner, stream: &'a Arc<RawStream>) -> Staging<'a> {
+        Staging {
+            device,
+            stream,
+            places: VecDeque::new(),
+        }
+    }
+
+    /// Copies by way of slabs, where the host memory is pageable, the copy is large, and the ring has room; or else enqueues
+    /// the copy as it is.
+    ///
+    /// A staged copy blocks. If it fails, parts of it may be under way from or into the slabs, but the program's memory is
+    /// not in use any more.
+    ///
+    /// # Safety
+    ///
+    /// As [`Driver::copy`], for a copy that is enqueued; a staged one needs the host memory for the call only.
+    pub(super) unsafe fn copy(&mut self, copy: Copy, is_pinned: bool) -> Result<Way> {
+        let driver = &self.device.driver;
+        let bytes = copy.bytes();
+        match driver.staging_chunk_bytes() {
+            Some(chunk) if !is_pinned && bytes >= LEAST_PIECES * chunk => {
+                if self.find_places(chunk, bytes.div_ceil(chunk)) {
+                    return self.stage(copy, chunk).map(|()| Way::Staged);
+                }
+                self.device.ring.counters.unstaged.add(1);
+            }
+            _ => {}
+        }
+        // SAFETY: the caller's contract.
+        unsafe { driver.copy(self.stream, copy) }.map(|()| Way::Enqueued)
+    }
+
+    /// The slabs: until an event that is recorded on the stream now has fired, they may be in use.
+    pub(super) fn into_held(self) -> impl Iterator<Item = Arc<dyn Storage>> {
+        let hold = |place: Place| Arc::new(place.slab) as Arc<dyn Storage>;
+        self.places.into_iter().map(hold)
+    }
+
+    /// Takes slabs for so many pieces, as far as there are any, and says whether there are enough.
+    fn find_places(&mut self, chunk: usize, pieces: usize) -> bool {
+        let (ring, out) = (&self.device.ring, &self.device.staging_slabs);
+        while self.places.len() < pieces.min(THREADS * SLABS_PER_THREAD) {
+            if self.places.len() >= LEAST_SLABS && out.load(Ordering::Relaxed) >= MOST_SLABS {
+                break;
+            }
+            match ring.take(chunk) {
+                Some(slab) if slab.is_page_locked() => self.places.push_back(Place {
+                    slab: StagingSlab::new(slab, out),
+                    busy: None,
+                    arriving: None,
+                }),
+                _ => break,
+            }
+        }
+        let enough = self.places.len() >= LEAST_SLABS;
+        if !enough {
+            self.places.clear(); // none was used: a transfer has as many from its start
+        }
+        enough
+    }
+
+    fn stage(&mut self, copy: Copy, chunk: usize) -> Result<()> {
+        let driver = &self.device.driver;
+        if !Arc::ptr_eq(self.stream, &self.device.h2d) {
+            // Other streams wait for kernels. The caller is to wait for those, and not the helpers: others need them.
+            driver.record(self.stream, false)?.synchronize()?;
+        }
+        let threads = self.places.len().min(THREADS);
+        let transfer = Arc::new(Transfer {
+            driver: driver.clone(),
+            stream: Arc::clone(self.stream),
+            region: Region::new(copy),
+            chunk,
+            next: AtomicUsize::new(0),
+            ready: Mutex::new(std::mem::take(&mut self.places)),
+            finished: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            error: Mutex::default(),
+        });
+        let work = Arc::clone(&transfer);
+        let helpers = self.device.ring.helpers();
+        helpers.together(threads, move || work.run());
+        self.places.append(&mut transfer.ready.lock());
+        self.places.append(&mut transfer.finished.lock());
+        let error = transfer.error.lock().take();
+        error.map_or(Ok(()), Err)
+    }
+}
+
+/// The region that is copied, by addresses: threads share it.
+#[derive(Debug, Clone, Copy)]
+struct Region {
+    host: usize,
+    device: u64,
+    bytes: usize,
+    to_device: bool,
+}
+
+impl Region {
+    fn new(copy: Copy) -> Region {
+        let (host, device, to_device) = match copy {
+            Copy::ToDevice { from, to, .. } => (from as usize, to, true),
+            Copy::ToHost { from, to, .. } => (to as usize, from, false),
+        };
+        Region {
+            host,
+            device,
+            bytes: copy.bytes(),
+            to_device,
+        }
+    }
+}
+
+/// One region's way through the slabs: what the threads that copy it have in common.
+struct Transfer {
+    driver: Driver,
+    stream: Arc<RawStream>,
+    region: Region,
+    chunk: usize,
+    /// Where the next piece begins that nobody has taken.
+    next: AtomicUsize,
+    /// The slabs that nobody is busy with, those whose copy was enqueued first in front.
+    ready: Mutex<VecDeque<Place>>,
+    /// The slabs for which no piece was left.
+    finished: Mutex<VecDeque<Place>>,
+    has_failed: AtomicBool,
+    error: Mutex<Option<crate::error::Error>>,
+}
+
+impl Transfer {
+    /// What each thread does: it takes the slab that is free first, and goes on with it.
+    ///
+    /// Who finds no slab leaves: others are busy with all that there are, or no piece is left. Each slab goes on until no
+    /// piece is left, so none is forgotten.
+    fn run(&self) {
+        loop {
+            if self.has_failed.load(Ordering::Relaxed) {
+                return;
+            }
+            let Some(mut place) = self.ready.lock().pop_front() else {
+                return;
+            };
+            let advanced = if self.region.to_device {
+                self.send(&mut place)
+            } else {
+                self.receive(&mut place)
+            };
+            match advanced {
+                Ok(true) => self.ready.lock().push_back(place),
+                Ok(false) => self.finished.lock().push_back(place),
+                Err(error) => {
+                    self.finished.lock().push_back(place);
+                    self.error.lock().get_or_insert(error);
+                    self.has_failed.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Sends the next piece to the device; says whether there was one.
+    fn send(&self, place: &mut Place) -> Result<bool> {
+        let Some(piece) = self.next_piece() else {
+            return Ok(false);
+        };
+        place.wait()?;
+        let from = (self.region.host + piece.start) as *const u8;
+        // SAFETY: the piece lies inside of the source, which the caller of `Staging::copy` keeps until all threads are
+        // done; it fits into the slab, which is this thread's alone, for its last copy is done (*no access while in
+        // flight*).
+        unsafe { put(from, place.slab.base(), piece.bytes, STREAM_INTO_SLABS) };
+        let copy = Copy::ToDevice {
+            from: place.slab.base(),
+            to: self.region.device + piece.start as u64,
+            bytes: piece.bytes,
+        };
+        // SAFETY: the place keeps the slab from being written or given away before the copy is done (*no access while in
+        // flight*); the target is valid by the contract of `Staging::copy`, and pieces do not overlap.
+        unsafe { self.enqueue(place, copy) }?;
+        Ok(true)
+    }
+
+    /// Puts what arrived into the program's memory, and has the engine bring the next piece; says whether there was one.
+    fn receive(&self, place: &mut Place) -> Result<bool> {
+        place.wait()?;
+        if let Some(piece) = place.arriving.take() {
+            let to = (self.region.host + piece.start) as *mut u8;
+            // SAFETY: the piece lies inside of the target, which is nobody else's and which the caller of
+            // `Staging::copy` keeps until all threads are done; the copy into the slab is done.
+            unsafe { put(place.slab.base(), to, piece.bytes, STREAM_INTO_TARGETS) };
+        }
+        let Some(piece) = self.next_piece() else {
+            return Ok(false);
+        };
+        let copy = Copy::ToHost {
+            from: self.region.device + piece.start as u64,
+            to: place.slab.base(),
+            bytes: piece.bytes,
+        };
+        // SAFETY: the place keeps the slab from being touched or given away before the copy is done (*no access while in
+        // flight*); the source is valid by the contract of `Staging::copy`.
+        unsafe { self.enqueue(place, copy) }?;
+        place.arriving = Some(piece);
+        Ok(true)
+    }
+
+    /// # Safety
+    ///
+    /// As [`Driver::copy`].
+    unsafe fn enqueue(&self, place: &mut Place, copy: Copy) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.driver.copy(&self.stream, copy) }?;
+        // Without an event of its own the slab is used no more: the transfer has failed.
+        place.busy = Some(self.driver.record(&self.stream, false)?);
+        Ok(())
+    }
+
+    fn next_piece(&self) -> Option<Piece> {
+        let start = self.next.fetch_add(self.chunk, Ordering::Relaxed);
+        (start < self.region.bytes).then(|| Piece {
+            start,
+            bytes: self.chunk.min(self.region.bytes - start),
+        })
+    }
+}
+
+impl Place {
+    /// Waits until the copy that uses the slab is done.
+    fn wait(&mut self) -> Result<()> {
+        if let Some(busy) = &self.busy {
+            busy.synchronize()?;
+            self.busy = None;
+        }
+        Ok(())
+    }
+}
+
+/// Copies between the program's memory and a slab.
+///
+/// # Safety
+///
+/// As [`copy_streaming`].
+unsafe fn put(from: *const u8, to: *mut u8, bytes: usize, around_the_cache: bool) {
+    if around_the_cache {
+        // SAFETY: the caller's contract.
+        unsafe { copy_streaming(from, to, bytes) };
+    } else {
+        // SAFETY: the caller's contract.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+    }
+}
+
+/// A slab that stages copies, counted while it is out.
+struct StagingSlab {
+    slab: Slab,
+    out: Arc<AtomicUsize>,
+}
+
+impl StagingSlab {
+    fn new(slab: Slab, out: &Arc<AtomicUsize>) -> StagingSlab {
+        out.fetch_add(1, Ordering::Relaxed);
+        StagingSlab {
+            slab,
+            out: Arc::clone(out),
+        }
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.slab.base().as_ptr()
+    }
+}
+
+impl Storage for StagingSlab {
+    fn is_pinned(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for StagingSlab {
+    fn drop(&mut self) {
+        self.out.fetch_sub(1, Ordering::Relaxed);
+    }
+}
