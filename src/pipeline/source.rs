@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::work::{BatchId, Failed};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{CollateError, Error, Misfit, SampleId};
+use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 
@@ -19,21 +19,32 @@ pub(super) struct Source<'a, D> {
 }
 
 impl<D: Dataset> Source<'_, D> {
+    #[inline]
     pub(super) fn get(&self, row: usize, index: u64) -> Result<D::Sample, Failed> {
+        if index >= self.dataset.len() {
+            return Err(self.out_of_range(row, index));
+        }
         let position = self.batch.start + row as u64;
-        let failed = |error| Failed {
+        let mut rng = SampleRng::new(self.seed, self.batch.epoch, position);
+        match self.dataset.get(index, &mut rng) {
+            Ok(sample) => Ok(sample),
+            Err(error) => Err(self.not_loaded(row, index, error)),
+        }
+    }
+
+    #[cold]
+    fn out_of_range(&self, row: usize, index: u64) -> Failed {
+        let len = self.dataset.len();
+        let error = format!("the sampler gave index {index}, and the data set has {len} samples");
+        self.not_loaded(row, index, error.into())
+    }
+
+    #[cold]
+    fn not_loaded(&self, row: usize, index: u64, error: BoxError) -> Failed {
+        Failed {
             row,
             error: Error::Sample(self.id(row, index), error),
-        };
-        let len = self.dataset.len();
-        if index >= len {
-            return Err(failed(
-                format!("the sampler gave index {index}, and the data set has {len} samples")
-                    .into(),
-            ));
         }
-        let mut rng = SampleRng::new(self.seed, self.batch.epoch, position);
-        self.dataset.get(index, &mut rng).map_err(failed)
     }
 
     fn id(&self, row: usize, index: u64) -> SampleId {

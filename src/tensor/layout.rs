@@ -172,11 +172,12 @@ impl Layout {
     }
 
     /// Finds a field, which must be of this layout, or of one just like it.
+    #[inline]
     pub(super) fn spec<T: Element>(&self, field: &Field<T>) -> Result<&FieldSpec, CollateError> {
-        self.fields
-            .get(field.index)
-            .filter(|spec| spec.dtype == T::DTYPE && spec.row_bytes == field.row_bytes)
-            .ok_or(CollateError::ForeignField { found: T::DTYPE })
+        match self.fields.get(field.index) {
+            Some(spec) if spec.dtype == T::DTYPE && spec.row_bytes == field.row_bytes => Ok(spec),
+            _ => Err(CollateError::ForeignField { found: T::DTYPE }),
+        }
     }
 
     /// Marks a field as taken out; says whether it was before.

@@ -133,11 +133,12 @@ impl<'a> Row<'a> {
     /// # Errors
     ///
     /// [`CollateError::ForeignField`] if the field comes from another layout.
+    #[inline]
     pub fn slice_mut<T: Element>(&mut self, field: &Field<T>) -> Result<&mut [T], CollateError> {
         let spec = self.layout.spec(field)?;
         let elements = spec.row_bytes / size_of::<T>();
-        if let (true, Some(sources)) = (spec.scattered, self.sources) {
-            let pointer = self.own_row::<T>(field.index, spec, elements, sources);
+        if spec.scattered {
+            let pointer = self.own_row::<T>(field.index, spec, elements);
             // SAFETY: `own_row` made as many elements, which nobody else reaches until the batch is finished.
             return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
         }
@@ -154,14 +155,19 @@ impl<'a> Row<'a> {
     /// Notes that the field was written; says whether it was before.
     #[inline]
     fn mark(&mut self, field: usize) -> bool {
-        let Some(bit) = 1u64.checked_shl(field as u32) else {
-            let written = &mut self.more.get_or_insert_default().written;
-            let before = written.contains(&field);
-            written.push(field);
-            return before;
-        };
-        let before = self.written & bit != 0;
-        self.written |= bit;
+        if field >= 64 {
+            return self.mark_more(field);
+        }
+        let before = self.written & 1 << field != 0;
+        self.written |= 1 << field;
+        before
+    }
+
+    #[cold]
+    fn mark_more(&mut self, field: usize) -> bool {
+        let written = &mut self.more.get_or_insert_default().written;
+        let before = written.contains(&field);
+        written.push(field);
         before
     }
 
@@ -176,12 +182,12 @@ impl<'a> Row<'a> {
     }
 
     /// Memory for a row that is not taken from where it lies, although others of its field are.
+    #[cold]
     fn own_row<T: Element>(
         &mut self,
         field: usize,
         spec: &FieldSpec,
         elements: usize,
-        sources: &Sources,
     ) -> NonNull<T> {
         let before = self.mark(field);
         let own = &self.more.get_or_insert_default().own;
@@ -198,7 +204,9 @@ impl<'a> Row<'a> {
                 std::ptr::copy_nonoverlapping(taken, pointer.as_ptr().cast(), spec.row_bytes)
             };
         }
-        sources.keep_pageable(Arc::new(storage));
+        if let Some(sources) = self.sources {
+            sources.keep_pageable(Arc::new(storage));
+        }
         // SAFETY: the row's entry of the table is this `Row`'s alone (*one owner per slab*).
         unsafe { entry.write(pointer.as_ptr().cast()) };
         let own = &mut self.more.get_or_insert_default().own;

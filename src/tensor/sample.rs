@@ -75,6 +75,7 @@ macro_rules! scalars {
                 layout.field(&[])
             }
 
+            #[inline]
             fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
                 row.slice_mut(plan)?[0] = self;
                 Ok(())
