@@ -1,11 +1,12 @@
 //! Counters of where an epoch's time goes: plain sums, cheap enough to be always on.
 
+use std::sync::Weak;
 use std::time::Instant;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 /// Sums of one epoch, shared by everyone who works for it. Relaxed throughout: each is a statistic, and orders nothing.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Meter {
     pub(crate) samples: Sum,
     pub(crate) batches: Sum,
@@ -23,6 +24,38 @@ pub(crate) struct Meter {
     pub(crate) unpinned: Sum,
     /// Of the time that making a batch takes, how much is the data set's: in thousandths, as seen last.
     pub(crate) get_share: Share,
+    /// The devices that measure for the epoch.
+    devices: Mutex<Vec<Weak<dyn Settle>>>,
+}
+
+/// Somebody who measures by events, and counts them when they are over.
+pub(crate) trait Settle: Send + Sync {
+    /// Counts what is over.
+    fn settle(&self);
+}
+
+impl Meter {
+    /// Remembers who measures for the epoch.
+    pub(crate) fn measured_by<D: Settle + 'static>(&self, device: &Arc<D>) {
+        let mut devices = self.devices.lock();
+        let address = Arc::as_ptr(device).cast::<()>();
+        if !devices.iter().any(|known| known.as_ptr().cast::<()>() == address) {
+            let device: Weak<D> = Arc::downgrade(device);
+            devices.push(device);
+        }
+    }
+
+    /// Has everything counted that is over.
+    pub(crate) fn settle(&self) {
+        let devices: Vec<_> = self.devices.lock().iter().filter_map(Weak::upgrade).collect();
+        devices.iter().for_each(|device| device.settle());
+    }
+}
+
+impl std::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meter").finish_non_exhaustive()
+    }
 }
 
 /// A share in thousandths that is looked at now and then.

@@ -77,7 +77,12 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
             target.complete().map_err(|error| failed(row, error))
         };
         for (row, sample) in all.into_iter().enumerate() {
-            fill(row, sample)?;
+            // Caught here, where the row is known. Unwind safety: the batch has failed, and its bytes are never read.
+            let filled = std::panic::catch_unwind(AssertUnwindSafe(|| fill(row, sample)));
+            filled.unwrap_or_else(|payload| {
+                let message = panic_message(payload);
+                Err(Unmade::Failed(Failure::Panicked { row, message }))
+            })?;
         }
         if let Some(first) = first {
             fill(0, first)?;

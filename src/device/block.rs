@@ -164,12 +164,13 @@ impl Uses {
 
     /// Makes the stream wait for the last writer, and enters a reader on it.
     pub(super) fn begin_read(&self, stream: &Stream) -> Result<u64> {
-        self.block.begin(stream)?;
         let mut state = self.state.lock();
         self.settle_write(&mut state)?;
         if let Some(event) = state.written_behind() {
             self.device().driver.stream_wait(stream.raw(), event)?;
         }
+        // Behind the wait: the copy's time is not the processing's.
+        self.block.begin(stream)?;
         let id = state.next_id();
         state.reads.push(Use {
             id,
@@ -181,12 +182,12 @@ impl Uses {
     /// Makes the stream wait for the last writer and for all readers, and enters a writer on it. The caller borrows
     /// the tensor exclusively.
     pub(super) fn begin_write(&self, stream: &Stream) -> Result<u64> {
-        self.block.begin(stream)?;
         let mut state = self.state.lock();
         self.settle_all(&mut state)?;
         for event in state.events() {
             self.device().driver.stream_wait(stream.raw(), event)?;
         }
+        self.block.begin(stream)?;
         // The new writer waits for the others, so its event stands for theirs too, and they can be forgotten.
         let id = state.next_id();
         state.reads.clear();

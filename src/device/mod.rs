@@ -36,6 +36,7 @@ use crate::driver::{Driver, RawStream, cpu};
 #[cfg(feature = "testing")]
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::Result;
+use crate::meter::Settle;
 use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock};
 use crate::tensor::{Element, Shape, Tensor};
 
@@ -286,6 +287,12 @@ pub struct MemoryStats {
     pub device_budget_bytes: usize,
     /// Pieces of memory given up, because nobody could say when the device was done with them.
     pub leaked: u64,
+}
+
+impl Settle for DeviceInner {
+    fn settle(&self) {
+        DeviceInner::settle(self);
+    }
 }
 
 impl DeviceInner {

@@ -301,6 +301,42 @@ impl Ring {
         block
     }
 
+    /// Makes one more slab of `bytes`, before somebody waits for it; `false` if there are as many as the open accounts have
+    /// shares, or it cannot be had.
+    pub(crate) fn make_ahead(&self, bytes: usize) -> bool {
+        let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
+            return false;
+        };
+        {
+            let mut state = self.state.lock();
+            let enough = state.blocks - state.strays >= state.shares;
+            if enough || state.total_bytes.saturating_add(size) > state.budget_bytes {
+                return false;
+            }
+            // Reserved: the block is made without the lock.
+            state.total_bytes += size;
+            state.blocks += 1;
+        }
+        let block = self.make(size);
+        let mut state = self.state.lock();
+        match block {
+            Some(block) if block.is_pinned() => {
+                state.pinned_bytes += size;
+                state.free.push(block);
+                drop(state);
+                self.news.notify_interested();
+                true
+            }
+            block => {
+                state.total_bytes -= size;
+                state.blocks -= 1;
+                drop(state);
+                drop(block);
+                false
+            }
+        }
+    }
+
     /// Brings a block home. The caller holds it alone: nothing reads or writes it any more.
     pub(super) fn put(&self, block: HostBlock, stray: bool) {
         if let Some(driver) = &self.driver {

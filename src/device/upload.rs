@@ -103,6 +103,9 @@ impl Upload {
             .iter()
             .find_map(|region| region.storage.meter())
             .cloned();
+        if let Some(meter) = &meter {
+            meter.measured_by(device);
+        }
 
         // All memory first: what can be refused is refused before a byte moves.
         let mut blocks = Vec::with_capacity(runs.len());

@@ -70,10 +70,8 @@ impl Stats {
         let Some(live) = live else {
             return Stats::default();
         };
-        if let Some(pinning) = &options.pinning {
-            pinning.device.inner.settle();
-        }
         let meter = &live.meter;
+        meter.settle();
         Stats {
             epoch: live.epoch,
             samples: meter.samples.get(),

@@ -119,7 +119,9 @@ impl<B: Batch> Pipeline<B> {
         live.meter.pinning_ns.add_since(start);
         match (slab, copy) {
             (Some(slab), _) => {
-                self.largest_bytes.fetch_max(want.bytes, Ordering::Relaxed);
+                if self.largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
+                    device.ring.news().notify(); // others are going to be as large
+                }
                 Taken::Slab(slab.for_epoch(live.meter.clone()))
             }
             (None, Some(copy)) => Taken::WaitForCopy(copy),
@@ -156,9 +158,17 @@ impl<B: Batch> Pipeline<B> {
                 _ if progress => {}
                 // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
                 Some(event) => drop(event.sleep()),
+                None if self.make_ahead(pinning) => {}
                 None => news.wait(ticket),
             }
         }
+    }
+
+    /// Makes one of the slabs that the open epochs are going to need, while there is nothing else to do: the first batches
+    /// do not wait for them all, and later ones for none.
+    fn make_ahead(&self, pinning: &Pinning) -> bool {
+        let bytes = self.largest_bytes.load(Ordering::Relaxed);
+        bytes > 0 && pinning.device.inner.ring.make_ahead(bytes)
     }
 
     /// Tries to give a waiting batch its slab.

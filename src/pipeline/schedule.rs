@@ -3,8 +3,12 @@
 //! It is a plain state machine, without threads, clocks or devices: everybody who works on an epoch asks it, under the
 //! board's lock, what to do next, and tells it what was done. Its tests play all of them at once.
 
+mod entry;
+
 use std::collections::VecDeque;
 use std::ops::Range;
+
+use self::entry::{Entry, SlabState, Stage};
 
 /// An epoch's batches, from the first that was not delivered to the last that was opened.
 #[derive(Debug)]
@@ -38,49 +42,6 @@ pub(crate) struct Whole {
     pub(crate) workers: usize,
     /// Whether more batches may be open than `prefetch`, where they are made in no time.
     pub(crate) grows: bool,
-}
-
-/// One open batch.
-#[derive(Debug)]
-struct Entry {
-    rows: usize,
-    /// Rows from here on are not claimed.
-    claimed: usize,
-    /// Rows that were loaded, or given up.
-    loaded: usize,
-    slab: SlabState,
-    stage: Stage,
-    failed: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SlabState {
-    /// Nobody knows yet how large it must be.
-    Unknown,
-    Wanted {
-        bytes: usize,
-    },
-    /// Somebody is taking it from the ring.
-    Granting {
-        bytes: usize,
-    },
-    Granted,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Samples are being loaded.
-    Loading,
-    /// All samples are loaded, and somebody asks what the batch needs.
-    Planning,
-    /// Somebody makes the batch.
-    Finishing,
-    /// Somebody makes the batch from end to end.
-    Whole,
-    /// The batch is made, and is to be copied into a slab.
-    Relocating,
-    /// The batch, or its error, can be delivered.
-    Done,
 }
 
 /// Something to do for a worker.
@@ -223,14 +184,7 @@ impl Schedule {
     }
 
     fn new_entry(&self, batch: u64) -> Entry {
-        Entry {
-            rows: self.rows_of(batch),
-            claimed: 0,
-            loaded: 0,
-            slab: SlabState::Unknown,
-            stage: Stage::Loading,
-            failed: false,
-        }
+        Entry::new(self.rows_of(batch))
     }
 
     /// Whether [`claim`](Schedule::claim) would give something.
@@ -466,58 +420,6 @@ impl Schedule {
     /// The consumer has come to all batches that it took.
     pub(crate) fn used_up(&mut self) {
         self.taken = 0;
-    }
-}
-
-impl Entry {
-    fn has_rows(&self) -> bool {
-        let parks = matches!(
-            self.slab,
-            SlabState::Wanted { .. } | SlabState::Granting { .. }
-        );
-        self.stage == Stage::Loading && !self.failed && self.claimed < self.rows && !parks
-    }
-
-    fn take_rows(&mut self, batch: u64, run: usize) -> Claim {
-        let start = self.claimed;
-        self.claimed = (start + run).min(self.rows);
-        Claim::Rows {
-            batch,
-            rows: start..self.claimed,
-        }
-    }
-
-    fn can_finish(&self) -> bool {
-        self.stage == Stage::Loading
-            && !self.failed
-            && self.loaded == self.rows
-            && self.slab == SlabState::Granted
-    }
-
-    fn needs_slab(&self) -> bool {
-        !self.failed && self.slab != SlabState::Granted && self.stage != Stage::Done
-    }
-
-    fn after_loading(&mut self) -> Loaded {
-        if self.failed {
-            // Rows that nobody claimed are given up; those that were claimed are waited for.
-            let last = self.stage == Stage::Loading && self.loaded == self.claimed;
-            return if last { Loaded::Failed } else { Loaded::Wait };
-        }
-        if self.stage != Stage::Loading || self.loaded < self.rows {
-            return Loaded::Wait;
-        }
-        match self.slab {
-            SlabState::Unknown => {
-                self.stage = Stage::Planning;
-                Loaded::Plan
-            }
-            SlabState::Granted => {
-                self.stage = Stage::Finishing;
-                Loaded::Finish
-            }
-            SlabState::Wanted { .. } | SlabState::Granting { .. } => Loaded::Wait,
-        }
     }
 }
 
