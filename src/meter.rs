@@ -39,7 +39,10 @@ impl Meter {
     pub(crate) fn measured_by<D: Settle + 'static>(&self, device: &Arc<D>) {
         let mut devices = self.devices.lock();
         let address = Arc::as_ptr(device).cast::<()>();
-        if !devices.iter().any(|known| known.as_ptr().cast::<()>() == address) {
+        if !devices
+            .iter()
+            .any(|known| known.as_ptr().cast::<()>() == address)
+        {
             let device: Weak<D> = Arc::downgrade(device);
             devices.push(device);
         }
@@ -47,7 +50,12 @@ impl Meter {
 
     /// Has everything counted that is over.
     pub(crate) fn settle(&self) {
-        let devices: Vec<_> = self.devices.lock().iter().filter_map(Weak::upgrade).collect();
+        let devices: Vec<_> = self
+            .devices
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         devices.iter().for_each(|device| device.settle());
     }
 }

@@ -5,6 +5,30 @@ use std::sync::OnceLock;
 /// The size of a page, to which page-locked memory is rounded.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
+/// The size of a huge page, where the system has them.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Asks for huge pages under memory that nobody has touched: touching and page-locking it take less time, and so do the
+/// device's ways to it. It is a wish; what is too small for a huge page is left alone.
+pub(crate) fn prefer_huge_pages(pointer: *mut u8, bytes: usize) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    if bytes >= 2 * HUGE_PAGE_BYTES {
+        // From the first whole huge page to the last.
+        let start = pointer.align_offset(HUGE_PAGE_BYTES);
+        let whole = (bytes - start) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        // SAFETY: it only advises; for pages that are not mapped it returns an error.
+        unsafe {
+            libc::madvise(
+                pointer.wrapping_add(start).cast(),
+                whole,
+                libc::MADV_HUGEPAGE,
+            )
+        };
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = (pointer, bytes);
+}
+
 /// Asks the system to keep the pages in memory, and says whether it does.
 pub(crate) fn lock_pages(pointer: *mut u8, bytes: usize) -> bool {
     #[cfg(all(unix, not(miri)))]

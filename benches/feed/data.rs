@@ -40,14 +40,15 @@ impl Number for f32 {
 
 /// A tensor of random numbers.
 pub fn random<T: Number>(shape: &[usize], seed: u64) -> Result<Tensor<T>, ShapeError> {
-    let mut numbers = vec![T::default(); shape.iter().product()];
-    let part = numbers.len().div_ceil(cores()).max(1);
+    let mut tensor = Tensor::zeros(shape);
+    let part = tensor.len().div_ceil(cores()).max(1);
+    let numbers = tensor.as_mut_slice().unwrap_or_default(); // a new tensor is not shared
     thread::scope(|scope| {
         for (index, part) in numbers.chunks_mut(part).enumerate() {
             scope.spawn(move || T::fill(part, SplitMix(seed ^ (index as u64) << 32).next()));
         }
     });
-    Tensor::from_vec(numbers, shape)
+    Ok(tensor)
 }
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).

@@ -59,6 +59,15 @@ impl Record {
         self.window_s = Some(measured.window_s);
         self.cpu_s = measured.cpu_s;
         self.peak_rss_mb = measured.peak_rss_mb;
+        let threads = measured.threads.iter().map(|(name, seconds)| {
+            let cores = (seconds / measured.window_s * 1e3).round() / 1e3;
+            (name.clone(), Value::from(cores))
+        });
+        let busy = threads.filter(|(_, cores)| cores.as_f64() > Some(0.0));
+        let busy: serde_json::Map<String, Value> = busy.collect();
+        if !busy.is_empty() {
+            self = self.with("thread_cores", busy);
+        }
         match measured.cpu_s {
             Some(cpu_s) => self.with_number("cores", cpu_s / measured.window_s),
             None => self,

@@ -1,11 +1,13 @@
 //! What a stretch of time cost the process, and how long its consumer waited.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A stretch of time under way.
 pub struct Window {
     begun: Instant,
     cpu_s: Option<f64>,
+    threads: BTreeMap<String, f64>,
 }
 
 /// What it cost.
@@ -16,12 +18,15 @@ pub struct Measured {
     pub cpu_s: Option<f64>,
     /// The most memory that the process held: in the window on Linux, since its start elsewhere.
     pub peak_rss_mb: Option<f64>,
+    /// CPU seconds by the threads' names, on Linux; of threads that ended meanwhile, none.
+    pub threads: BTreeMap<String, f64>,
 }
 
 impl Window {
     pub fn begin() -> Window {
         reset_peak();
         Window {
+            threads: thread_seconds(),
             cpu_s: cpu_seconds(),
             begun: Instant::now(),
         }
@@ -33,7 +38,12 @@ impl Window {
 
     pub fn end(self) -> Measured {
         let window_s = self.begun.elapsed().as_secs_f64();
+        let mut threads = thread_seconds();
+        for (name, seconds) in &mut threads {
+            *seconds -= self.threads.get(name).copied().unwrap_or(0.0);
+        }
         Measured {
+            threads,
             window_s,
             cpu_s: cpu_seconds().zip(self.cpu_s).map(|(now, then)| now - then),
             peak_rss_mb: status_mb("VmHWM:").or_else(max_rss_mb),
@@ -50,6 +60,30 @@ pub fn rss_mb() -> Option<f64> {
 fn reset_peak() {
     #[cfg(target_os = "linux")]
     let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The CPU seconds of this process's threads, added up by their names without numbers.
+fn thread_seconds() -> BTreeMap<String, f64> {
+    let mut seconds = BTreeMap::new();
+    for task in std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let read = |file| std::fs::read_to_string(task.path().join(file));
+        let (Ok(name), Ok(times)) = (read("comm"), read("schedstat")) else {
+            continue;
+        };
+        let name = name
+            .trim()
+            .trim_end_matches(|c: char| c.is_ascii_digit() || c == '-');
+        let nanoseconds = times
+            .split(' ')
+            .next()
+            .and_then(|text| text.parse::<u64>().ok());
+        *seconds.entry(name.to_owned()).or_insert(0.0) += nanoseconds.unwrap_or(0) as f64 / 1e9;
+    }
+    seconds
 }
 
 fn status_mb(key: &str) -> Option<f64> {
@@ -100,6 +134,9 @@ impl Measured {
     /// Adds a window that came later.
     pub fn add(&mut self, later: &Measured) {
         self.window_s += later.window_s;
+        for (name, seconds) in &later.threads {
+            *self.threads.entry(name.clone()).or_insert(0.0) += seconds;
+        }
         self.cpu_s = self.cpu_s.zip(later.cpu_s).map(|(sum, cpu_s)| sum + cpu_s);
         self.peak_rss_mb = self
             .peak_rss_mb

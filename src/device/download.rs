@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::block::Uses;
-use super::flights::Flight;
+use super::flights::{Flight, Lane};
 use super::staging::{Staging, Way};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
@@ -165,6 +165,7 @@ impl<T: Element> DeviceTensor<T> {
         };
         self.uses_mut().written_behind(done.clone());
         device.submitted(Flight {
+            lane: Lane::InPlace,
             done: done.clone(),
             host,
             timing: None,
@@ -272,6 +273,7 @@ unsafe fn download<T: Element>(
                 reader.read_behind(done.clone());
             }
             device.submitted(Flight {
+                lane: Lane::Download,
                 done: done.clone(),
                 host,
                 timing: None,

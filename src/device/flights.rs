@@ -21,10 +21,19 @@ pub(crate) struct Flights {
 
 /// One copy, or a run of copies behind one event.
 pub(crate) struct Flight {
+    pub(crate) lane: Lane,
     pub(crate) done: RawEvent,
     /// The host memory that the copy uses.
     pub(crate) host: Vec<Arc<dyn Storage>>,
     pub(crate) timing: Option<Timing>,
+}
+
+/// The stream that a copy is on. On one stream, copies end in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Upload,
+    Download,
+    InPlace,
 }
 
 /// A span on a stream, and whose sum it counts to once it is over.
@@ -56,9 +65,19 @@ impl Flights {
         {
             let mut list = self.list.lock();
             let mut index = 0;
+            // Behind the first that is under way on a stream, all others are too.
+            let mut under_way = [false; 3];
             while index < list.len() {
+                let lane = list[index].lane as usize;
+                if under_way[lane] {
+                    index += 1;
+                    continue;
+                }
                 match list[index].done.is_complete() {
-                    Ok(false) => index += 1,
+                    Ok(false) => {
+                        under_way[lane] = true;
+                        index += 1;
+                    }
                     Ok(true) => finished.push(list.remove(index)),
                     Err(_) => failed.push(list.remove(index)),
                 }
@@ -80,7 +99,7 @@ impl Flights {
         self.list.lock().first().map(|flight| flight.done.clone())
     }
 
-    /// The event of the first copy in flight that will bring a batch's slab home: one of `account`, if it is named, or of
+    /// The event of a copy in flight, most often the first, that will bring a batch's slab home: one of `account`, if it is named, or of
     /// any. Downloads and copies into existing tensors bring none, and may wait for kernels; uploads do not.
     pub(crate) fn bringing_home(&self, account: Option<usize>) -> Option<RawEvent> {
         let _landing = self.landing.lock();
@@ -91,11 +110,15 @@ impl Flights {
                 None => accounts.next().is_some(),
             }
         };
-        self.list
-            .lock()
-            .iter()
-            .find(brings)
-            .map(|flight| flight.done.clone())
+        let list = self.list.lock();
+        let count = list.iter().filter(brings).count();
+        let first = list.iter().find(brings)?;
+        // Batches whose rows the device gathers are made in no time: of many copies the middle one is waited for, and its
+        // slab comes home together with those before.
+        let gathers = first.host.iter().any(|host| host.scattered().is_some());
+        let skip = if gathers { (count - 1) / 2 } else { 0 };
+        let awaited = list.iter().filter(brings).nth(skip);
+        awaited.map(|flight| flight.done.clone())
     }
 
     /// Keeps memory for good: the device failed, and nobody can say whether it still uses it.

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::system::PAGE_BYTES;
+use crate::system::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
 /// A block of host memory that goes back to where it came from on drop. Its bytes are always initialized.
 pub(crate) struct HostBlock {
@@ -79,6 +79,7 @@ impl HostBlock {
         let layout = pages(bytes)?;
         // SAFETY: the layout is not of size 0.
         let base = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
+        crate::system::prefer_huge_pages(base.as_ptr(), layout.size());
         touch(base.as_ptr(), layout.size());
         Some(HostBlock {
             base,
@@ -100,10 +101,12 @@ impl HostBlock {
     }
 }
 
-/// Whole pages for as many bytes; one page for none; `None` for more than memory can be.
+/// Whole pages for as many bytes; one page for none; `None` for more than memory can be. Large blocks begin where huge
+/// pages do.
 fn pages(bytes: usize) -> Option<Layout> {
     let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
-    Layout::from_size_align(size, PAGE_BYTES).ok()
+    let large = size >= 2 * HUGE_PAGE_BYTES;
+    Layout::from_size_align(size, if large { HUGE_PAGE_BYTES } else { PAGE_BYTES }).ok()
 }
 
 /// The size in bytes of a block for as many bytes.

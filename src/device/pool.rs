@@ -37,15 +37,19 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether all users are done.
-    fn has_fired(&mut self) -> bool {
+    /// Whether all users are done; an error if one cannot be asked.
+    fn fired(&mut self) -> Result<bool> {
         while let Some(event) = self.pending.last() {
-            if !matches!(event.is_complete(), Ok(true)) {
-                return false;
+            if !event.is_complete()? {
+                return Ok(false);
             }
             self.pending.pop();
         }
-        true
+        Ok(true)
+    }
+
+    fn has_fired(&mut self) -> bool {
+        matches!(self.fired(), Ok(true))
     }
 
     /// Large enough, and not so large that others would miss it.
@@ -127,21 +131,31 @@ impl Pool {
 
     fn step(&self, size: usize) -> Result<Step> {
         let mut state = self.state.lock();
-        self.give_up_failed(&mut state);
-        // The smallest block that fits.
+        // The smallest block that fits; of equal ones the one that came back first.
         let fits = |idle: &Idle| idle.fits(size);
         let mut best: Option<(usize, usize)> = None;
-        for index in 0..state.idle.len() {
+        let mut index = 0;
+        while index < state.idle.len() {
             let capacity = state.idle[index].memory.capacity;
-            if fits(&state.idle[index])
-                && best.is_none_or(|(_, smallest)| capacity < smallest)
-                && state.idle[index].has_fired()
-            {
-                best = Some((index, capacity));
+            if !fits(&state.idle[index]) || best.is_some_and(|(_, smallest)| capacity >= smallest) {
+                index += 1;
+                continue;
             }
+            match state.idle[index].fired() {
+                Ok(true) => best = Some((index, capacity)),
+                Ok(false) => {}
+                Err(_) => {
+                    self.give_up(&mut state, index);
+                    continue;
+                }
+            }
+            if best == Some((index, size)) {
+                break;
+            }
+            index += 1;
         }
         if let Some((index, capacity)) = best {
-            let memory = state.idle.swap_remove(index).memory;
+            let memory = state.idle.remove(index).memory;
             state.lend(capacity, 1);
             return Ok(Step::Reuse(memory));
         }
@@ -169,6 +183,7 @@ impl Pool {
                 held_blocks: state.held,
             });
         }
+        self.give_up_failed(&mut state);
         let mut evicted = Vec::new();
         while state.total_bytes.saturating_add(size) > state.budget_bytes {
             match state.take_one_fired() {
@@ -202,14 +217,19 @@ impl Pool {
         }
     }
 
-    /// Gives up blocks that nobody can ask about any more: one event that cannot be queried (it was recorded into a graph,
-    /// say) must not stand in the way of all others.
+    /// Gives up a block that nobody can ask about any more: one event that cannot be queried (it was recorded into a
+    /// graph, say) must not stand in the way of all others.
+    fn give_up(&self, state: &mut State, index: usize) {
+        state.idle.remove(index);
+        self.leaked.add(1);
+    }
+
     fn give_up_failed(&self, state: &mut State) {
-        let before = state.idle.len();
-        state
-            .idle
-            .retain(|idle| idle.pending.iter().all(|event| event.is_complete().is_ok()));
-        self.leaked.add((before - state.idle.len()) as u64);
+        for index in (0..state.idle.len()).rev() {
+            if state.idle[index].fired().is_err() {
+                self.give_up(state, index);
+            }
+        }
     }
 
     /// Takes memory back, free once all of the events have fired.

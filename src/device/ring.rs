@@ -79,8 +79,11 @@ impl Account {
         state.shares += limit;
     }
 
-    pub(super) fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
+    /// Whether slabs of so many bytes, which the epoch fills in turn, do not all stay in the processor's cache until the
+    /// device has read them: then they are better written around it.
+    pub(crate) fn outgrows_the_cache(&self, bytes: usize) -> bool {
+        let slabs = self.limit.load(Ordering::Relaxed);
+        bytes.saturating_mul(slabs) > crate::system::cache_bytes()
     }
 
     /// Closes the account: its epoch asks for no more. Slabs that are out still come home.

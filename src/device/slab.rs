@@ -58,11 +58,9 @@ impl Slab {
         self.ring.helpers().copy(from, to);
     }
 
-    /// Whether the slabs that an epoch fills in turn, of so many bytes, do not all stay in the processor's cache until the
-    /// device has read them: then they are better written around it.
     fn outgrows_the_cache(&self, bytes: usize) -> bool {
-        let slabs = self.account.as_ref().map_or(1, |account| account.limit());
-        self.is_page_locked() && bytes.saturating_mul(slabs) > crate::system::cache_bytes()
+        let account = self.account.as_ref();
+        self.is_page_locked() && account.is_some_and(|account| account.outgrows_the_cache(bytes))
     }
 
     pub(crate) fn is_page_locked(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::block::DeviceBlock;
-use super::flights::{Flight, Timing};
+use super::flights::{Flight, Lane, Timing};
 use super::staging::Staging;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
@@ -237,6 +237,7 @@ fn submit(
                 .iter()
                 .for_each(|block| block.free_behind([done.clone()]));
             device.submitted(Flight {
+                lane: Lane::Upload,
                 done: done.clone(),
                 host,
                 timing: meter.zip(start).map(|(meter, start)| Timing {

@@ -17,8 +17,8 @@ pub(super) struct Board<B> {
     entered: u64,
     /// Counts claims, so that epochs take turns.
     turn: u64,
-    /// Workers that sleep.
-    pub(super) idle: usize,
+    /// Workers that sleep: the first few, and the spare ones.
+    pub(super) idle: [usize; 2],
     /// The loader is going: threads end.
     pub(super) closed: bool,
 }
@@ -110,7 +110,7 @@ impl<B> Board<B> {
             epochs: Vec::new(),
             entered: 0,
             turn: 0,
-            idle: 0,
+            idle: [0; 2],
             closed: false,
         }
     }
@@ -172,20 +172,20 @@ impl<B> Board<B> {
     }
 
     /// Something to do: for an epoch whose consumer is blocked, if there is one, else for any.
-    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, spare: bool) -> Option<Job<B>> {
         self.turn += 1;
         let turn = self.turn;
         self.urgent_first().find_map(|state| {
-            let job = state.claim(recipe)?;
+            let job = state.claim(recipe, spare)?;
             state.served = turn;
             Some(job)
         })
     }
 
-    pub(super) fn has_claim(&self) -> bool {
+    pub(super) fn has_claim(&self, spare: bool) -> bool {
         self.epochs
             .iter()
-            .any(|state| state.destination.is_some() && state.schedule.has_claim())
+            .any(|state| state.destination.is_some() && state.schedule.has_claim(spare))
     }
 
     /// The slabs that are waited for: of each epoch the first, in the epochs' turn.
@@ -247,9 +247,9 @@ impl<B> State<B> {
         &mut self.slots[(batch - self.schedule.first()) as usize]
     }
 
-    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>) -> Option<Job<B>> {
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, spare: bool) -> Option<Job<B>> {
         self.destination?;
-        let claim = self.schedule.claim()?;
+        let claim = self.schedule.claim(spare)?;
         let live = self.live.clone();
         match claim {
             Claim::Finish { batch } => Some(Job::Finish { live, batch }),

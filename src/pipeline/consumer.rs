@@ -163,7 +163,10 @@ impl<B: Batch> Pipeline<B> {
                 let state = board.epoch(live)?;
                 state.destination.get_or_insert(Destination::Host);
                 state.schedule.block();
-                (state.claim(&*self.recipe), state.schedule.next_want())
+                (
+                    state.claim(&*self.recipe, false),
+                    state.schedule.next_want(),
+                )
             };
             match (job, want, &self.options.pinning) {
                 (Some(job), ..) => self.perform(job),

@@ -31,8 +31,8 @@ use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex};
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
-    /// Workers sleep here.
-    work: Condvar,
+    /// Workers sleep here: the first few, and the spare ones, which are woken when no other is there.
+    work: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
     pub(crate) options: Options,
     /// Slabs of batches that are not to be page-locked, or cannot be.
@@ -94,7 +94,7 @@ impl<B> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
         Pipeline {
             board: Mutex::new(Board::new()),
-            work: Condvar::new(),
+            work: Default::default(),
             recipe,
             pageable: Ring::pageable(options.slabs(0)),
             largest_bytes: AtomicUsize::new(0),
@@ -105,8 +105,11 @@ impl<B> Pipeline<B> {
 
     /// Lets one sleeping worker look for work, if there is any; it wakes the next.
     fn wake(&self, board: &Board<B>) {
-        if board.idle > 0 && board.has_claim() {
-            self.work.notify_one();
+        for spare in [false, true] {
+            if board.idle[usize::from(spare)] > 0 && board.has_claim(spare) {
+                self.work[usize::from(spare)].notify_one();
+                return;
+            }
         }
     }
 }

@@ -62,6 +62,11 @@ impl<B: Batch> Pipeline<B> {
                 return;
             };
             state.schedule.want(batch, bytes);
+            let account = live.account.as_ref();
+            let streams = account.is_some_and(|account| account.outgrows_the_cache(bytes));
+            state
+                .schedule
+                .streams(batch, if streams { bytes } else { 0 });
             state.slot(batch).wanted = Some(Instant::now());
             let want = state.schedule.want_of(batch);
             if want.is_some() {

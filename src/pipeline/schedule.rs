@@ -29,10 +29,8 @@ pub(crate) struct Schedule {
     whole: Option<Whole>,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
-    /// How many bytes a sample has, as far as is known.
-    sample_bytes: u64,
-    /// Workers that load rows.
-    loading: usize,
+    /// How many bytes of a slab that outgrows the processor's cache a sample has; 0 where it does not.
+    streamed_bytes: u64,
 }
 
 /// How batches are made from end to end by one worker: where no slab must be waited for.
@@ -88,9 +86,9 @@ const RUN_NS: u64 = 100_000;
 /// Batches that are made in no time are opened as far ahead: waking a worker takes as long as making dozens of them.
 const MOST_AHEAD: usize = 64;
 
-/// Where loading is copying, more workers at once do not copy faster: they take the memory's time from the link.
-/// (Measured beside one H200, with rows of 600 KB: 8 writers feed it at 52 GB/s, 16 at 46.)
-const MOST_COPYING: usize = 8;
+/// Where loading is copying to memory, more workers at once do not copy faster: they take the memory's time from the link.
+/// (Measured beside one H200, with rows of 600 KB: 8 writers feed it at 51 to 52 GB/s, 16 at 46.)
+pub(crate) const MOST_COPYING: usize = 8;
 
 impl Schedule {
     pub(crate) fn new(
@@ -116,8 +114,7 @@ impl Schedule {
             taken: 0,
             whole,
             sample_ns: 0,
-            sample_bytes: 0,
-            loading: 0,
+            streamed_bytes: 0,
         }
     }
 
@@ -147,9 +144,11 @@ impl Schedule {
 
     /// What a worker should do next: the oldest batch first. A batch beyond the open ones is opened by this call; its
     /// number is then `first + opened`, as the caller can tell by comparing.
-    pub(crate) fn claim(&mut self) -> Option<Claim> {
+    ///
+    /// `spare`: the worker is one of those beyond [`MOST_COPYING`].
+    pub(crate) fn claim(&mut self, spare: bool) -> Option<Claim> {
         let run = self.run();
-        let may_load = self.may_load();
+        let may_load = self.may_load(spare);
         for (index, entry) in self.open.iter_mut().enumerate() {
             let batch = self.first + index as u64;
             if entry.can_finish() {
@@ -157,7 +156,6 @@ impl Schedule {
                 return Some(Claim::Finish { batch });
             }
             if may_load && entry.has_rows() {
-                self.loading += 1;
                 return Some(entry.take_rows(batch, run));
             }
         }
@@ -179,7 +177,6 @@ impl Schedule {
         let mut entry = self.new_entry(batch);
         let claim = entry.take_rows(batch, run);
         self.open.push_back(entry);
-        self.loading += 1;
         Some(claim)
     }
 
@@ -188,8 +185,8 @@ impl Schedule {
     }
 
     /// Whether [`claim`](Schedule::claim) would give something.
-    pub(crate) fn has_claim(&self) -> bool {
-        let may_load = self.may_load();
+    pub(crate) fn has_claim(&self, spare: bool) -> bool {
+        let may_load = self.may_load(spare);
         may_load && self.can_open()
             || self
                 .open
@@ -228,10 +225,9 @@ impl Schedule {
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(self.batch_size as u64))
     }
 
-    /// Whether one more worker may load rows.
-    fn may_load(&self) -> bool {
-        let copies = self.sample_bytes > self.sample_ns && self.sample_ns > 0;
-        !copies || self.loading < MOST_COPYING
+    /// Whether such a worker may load rows: spare ones do not where loading is copying, at a byte in a nanosecond and more.
+    fn may_load(&self, spare: bool) -> bool {
+        !spare || self.streamed_bytes <= self.sample_ns
     }
 
     /// How many batches a worker claims from end to end; 0: it claims rows.
@@ -267,7 +263,6 @@ impl Schedule {
         failed: bool,
     ) -> Loaded {
         self.learn(rows, elapsed_ns);
-        self.loading -= 1;
         let entry = self.entry(batch);
         entry.loaded += rows;
         entry.failed |= failed;
@@ -289,10 +284,13 @@ impl Schedule {
         self.done(batch);
     }
 
+    /// Says how many bytes a batch has whose slab outgrows the processor's cache; 0 if it does not.
+    pub(crate) fn streams(&mut self, batch: u64, bytes: usize) {
+        self.streamed_bytes = bytes as u64 / self.rows_of(batch).max(1) as u64;
+    }
+
     /// The batch needs a slab of so many bytes.
     pub(crate) fn want(&mut self, batch: u64, bytes: usize) {
-        let rows = self.rows_of(batch) as u64;
-        self.sample_bytes = bytes as u64 / rows.max(1);
         let entry = self.entry(batch);
         debug_assert_eq!(entry.slab, SlabState::Unknown);
         entry.slab = SlabState::Wanted { bytes };

@@ -24,8 +24,8 @@ impl<B: Batch> Threads<B> {
             handles: Vec::new(),
         };
         for number in 0..threads.pipeline.options.workers {
-            threads.spawn(format!("pinfeed-worker-{number}"), |pipeline| {
-                pipeline.work()
+            threads.spawn(format!("pinfeed-worker-{number}"), move |pipeline| {
+                pipeline.work(number)
             })?;
         }
         // Without workers the caller sees to slabs itself.
@@ -84,7 +84,7 @@ impl<B: Batch> Pipeline<B> {
         };
         // Epochs that were not forgotten are gone, and closed theirs.
         forgotten.iter().for_each(|account| account.close());
-        self.work.notify_all();
+        self.work.iter().for_each(|work| _ = work.notify_all());
         self.tell_pin_thread();
     }
 }

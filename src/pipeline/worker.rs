@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::Pipeline;
 use super::board::{Job, Live};
-use super::schedule::Loaded;
+use super::schedule::{Loaded, MOST_COPYING};
 use super::work::{BatchId, Failed, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
@@ -16,27 +16,28 @@ use crate::trace::span;
 
 impl<B: Batch> Pipeline<B> {
     /// A worker's life.
-    pub(super) fn work(&self) {
-        while let Some(job) = self.next_job() {
+    pub(super) fn work(&self, number: usize) {
+        let spare = number >= MOST_COPYING;
+        while let Some(job) = self.next_job(spare) {
             self.perform(job);
         }
     }
 
     /// Waits for something to do; `None` when the loader goes.
-    fn next_job(&self) -> Option<Job<B>> {
+    fn next_job(&self, spare: bool) -> Option<Job<B>> {
         let mut board = self.board.lock();
         loop {
             if board.closed {
                 return None;
             }
-            if let Some(job) = board.claim(&*self.recipe) {
+            if let Some(job) = board.claim(&*self.recipe, spare) {
                 // Each woken worker wakes the next, as long as there is work: nobody wakes for nothing.
                 self.wake(&board);
                 return Some(job);
             }
-            board.idle += 1;
-            self.work.wait(&mut board);
-            board.idle -= 1;
+            board.idle[usize::from(spare)] += 1;
+            self.work[usize::from(spare)].wait(&mut board);
+            board.idle[usize::from(spare)] -= 1;
         }
     }
 

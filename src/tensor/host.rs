@@ -84,7 +84,9 @@ impl<T: Element> Tensor<T> {
     pub fn zeros(shape: &[usize]) -> Tensor<T> {
         #[expect(clippy::expect_used, reason = "the panic is documented")]
         let elements = Shape::elements(shape).expect("the number of elements fits an usize");
+        // Large zeros are fresh memory that nobody touched.
         let (storage, pointer) = VecStorage::new(vec![T::default(); elements]);
+        crate::system::prefer_huge_pages(pointer.as_ptr().cast(), elements * size_of::<T>());
         Tensor {
             pointer,
             shape: shape.into(),

@@ -23,6 +23,10 @@ pub const TESTS: &[Test] = &[
         strict_pinning_reports_what_others_hide,
     ),
     ("pinned_memory_does_not_grow", pinned_memory_does_not_grow),
+    (
+        "nothing_is_page_locked_after_warm_up",
+        nothing_is_page_locked_after_warm_up,
+    ),
     ("a_device_epoch_sends_ahead", a_device_epoch_sends_ahead),
     ("one_copy_for_a_slab", one_copy_for_a_slab),
     ("a_custom_collate_is_pinned", a_custom_collate_is_pinned),
@@ -223,6 +227,33 @@ fn pinned_memory_does_not_grow(backend: &Backend) {
     assert!(idle > 0);
     assert_eq!(device.release_pinned(), idle);
     assert_eq!(device.memory().pinned_bytes, 0);
+}
+
+/// What an epoch may need is made in the first, also what it did not come to need.
+fn nothing_is_page_locked_after_warm_up(backend: &Backend) {
+    let device = &backend.device;
+    let loader = DataLoader::builder(samples(400))
+        .batch_size(8)
+        .num_workers(3)
+        .prefetch(3)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let mut made = 0;
+    for epoch in 0..8 {
+        for (number, batch) in loader.epoch(epoch).enumerate() {
+            let there = batch.unwrap().to_device(device, true).unwrap();
+            // Now fast, now slow: now all slabs are under way, and now none.
+            if (number as u64 / 7 + epoch).is_multiple_of(2) {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            drop(there);
+        }
+        let memory = device.memory();
+        assert!(epoch == 0 || memory.slabs_made == made, "{memory:?}");
+        made = memory.slabs_made;
+    }
+    assert_eq!(made, 3 + 1 + 2);
 }
 
 fn a_device_epoch_sends_ahead(backend: &Backend) {

@@ -27,13 +27,14 @@ fn options() -> impl Strategy<Value = Options> {
     let ring = (budget, any::<bool>());
     let batches = prop::collection::vec((kind, fault), 26);
     let whole = prop_oneof![2 => Just(None), 1 => any::<bool>().prop_map(Some)];
-    (sizes, ahead, ring, batches, whole).prop_map(
+    (sizes, ahead, ring, batches, whole, any::<bool>()).prop_map(
         |(
             (samples, batch_size, drop_last),
             (prefetch, workers),
             (budget, strict),
             batches,
             grows,
+            streams,
         )| {
             let whole = grows.map(|grows| Whole { workers, grows });
             Options {
@@ -43,6 +44,7 @@ fn options() -> impl Strategy<Value = Options> {
                 prefetch,
                 workers,
                 whole,
+                streams,
                 budget,
                 strict,
                 batches,
@@ -102,18 +104,20 @@ fn a_batch_is_opened_only_within_the_prefetch() {
     let mut schedule = Schedule::new(10, 2, false, 3, None);
     for batch in 0..3 {
         for _ in 0..2 {
-            assert!(matches!(schedule.claim(), Some(Claim::Rows { batch: b, .. }) if b == batch));
+            assert!(
+                matches!(schedule.claim(false), Some(Claim::Rows { batch: b, .. }) if b == batch)
+            );
         }
     }
-    assert_eq!(schedule.claim(), None);
-    assert!(!schedule.has_claim());
+    assert_eq!(schedule.claim(false), None);
+    assert!(!schedule.has_claim(false));
 }
 
 /// A fast data set is claimed in long runs, a slow one sample by sample.
 #[test]
 fn runs_follow_the_time_of_a_sample() {
     let mut schedule = Schedule::new(10_000, 10_000, false, 1, None);
-    let mut claim = |elapsed_ns| match schedule.claim() {
+    let mut claim = |elapsed_ns| match schedule.claim(false) {
         Some(Claim::Rows { batch, rows }) => {
             schedule.loaded(batch, rows.len(), elapsed_ns * rows.len() as u64, false);
             rows.len()

@@ -18,6 +18,8 @@ pub struct Options {
     pub workers: usize,
     /// Batches need no slab of the ring, and may be made from end to end.
     pub whole: Option<Whole>,
+    /// All workers but the first are spare ones, and loading is copying.
+    pub streams: bool,
     /// How many slabs there may be, as the memory's budget has it.
     pub budget: usize,
     pub strict: bool,
@@ -282,7 +284,7 @@ impl World {
         match step {
             Step::Worker(index) => {
                 let worker = self.workers[index].clone();
-                self.workers[index] = self.work(worker);
+                self.workers[index] = self.work(worker, self.options.streams && index > 0);
             }
             Step::Pin => self.pin = self.pin_step(self.pin.clone()),
             Step::Next => self.next(),
@@ -321,8 +323,6 @@ impl World {
         };
         assert!(open <= most, "{open} batches are open");
         assert!(self.opened - self.delivered + self.taken as u64 <= most as u64);
-        let loading = self.workers.iter().filter(|worker| worker.loads()).count();
-        assert_eq!(self.schedule.loading, loading);
         assert!(self.ring.out <= self.limit, "{:?}", self.ring);
         assert!(self.ring.blocks <= self.options.budget, "{:?}", self.ring);
     }

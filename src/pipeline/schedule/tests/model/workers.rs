@@ -21,21 +21,6 @@ pub(super) enum Worker {
     Whole { batches: Range<u64> },
 }
 
-impl Worker {
-    /// Whether it is between the claim of rows and their report.
-    pub(super) fn loads(&self) -> bool {
-        let (Worker::AtRing { then, .. }
-        | Worker::Granted { then, .. }
-        | Worker::NotGranted { then, .. }
-        | Worker::Notify { then }
-        | Worker::Report(then)) = self
-        else {
-            return matches!(self, Worker::Loading { .. });
-        };
-        matches!(then, Then::Loaded { .. })
-    }
-}
-
 /// What a worker does when it has asked for a slab.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Then {
@@ -51,10 +36,10 @@ pub(super) enum Then {
 }
 
 impl World {
-    pub(super) fn work(&mut self, worker: Worker) -> Worker {
+    pub(super) fn work(&mut self, worker: Worker, spare: bool) -> Worker {
         match worker {
             Worker::Asleep => unreachable!(),
-            Worker::Awake => self.claim(),
+            Worker::Awake => self.claim(spare),
             Worker::Loading { batch, rows } => self.load(batch, rows),
             Worker::AtRing { batch, want, then } => {
                 self.settle();
@@ -158,9 +143,9 @@ impl World {
         }
     }
 
-    pub(super) fn claim(&mut self) -> Worker {
-        let had = self.schedule.has_claim();
-        let claim = self.schedule.claim();
+    pub(super) fn claim(&mut self, spare: bool) -> Worker {
+        let had = self.schedule.has_claim(spare);
+        let claim = self.schedule.claim(spare);
         assert_eq!(had, claim.is_some());
         let next = match claim {
             None => return Worker::Asleep,
@@ -244,6 +229,8 @@ impl World {
             return Worker::Report(then);
         }
         self.schedule.want(batch, 1);
+        let bytes = if self.options.streams { 1 << 40 } else { 0 };
+        self.schedule.streams(batch, bytes);
         match self.schedule.want_of(batch) {
             Some(want) => {
                 self.check_want(want);
@@ -339,15 +326,13 @@ impl World {
         }
     }
 
-    /// One sleeping worker is woken, if there is work; it wakes the next.
+    /// One sleeping worker is woken, if there is work for it; it wakes the next. The first one comes first.
     pub(super) fn wake(&mut self) {
-        if self.schedule.has_claim() {
-            let asleep = self
-                .workers
-                .iter_mut()
-                .find(|worker| **worker == Worker::Asleep);
-            if let Some(worker) = asleep {
-                *worker = Worker::Awake;
+        for index in 0..self.workers.len() {
+            let spare = self.options.streams && index > 0;
+            if self.workers[index] == Worker::Asleep && self.schedule.has_claim(spare) {
+                self.workers[index] = Worker::Awake;
+                return;
             }
         }
     }
