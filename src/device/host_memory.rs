@@ -46,7 +46,7 @@ impl HostBlock {
         };
         let registered = {
             // SAFETY: the block is allocated, and unlocks its pages before it goes.
-            unsafe { driver.lock_pages(block.base.as_ptr(), block.capacity) }
+            unsafe { driver.lock_pages(block.base.as_ptr(), block.capacity, false) }
         };
         let refused = match registered {
             Ok(()) => {

@@ -32,6 +32,10 @@ impl Storage for Registered {
     fn registered(&self) -> Option<Backend> {
         Some(self.driver.backend())
     }
+
+    fn is_read_only(&self) -> bool {
+        self.owner.is_read_only()
+    }
 }
 
 impl Drop for Registered {
@@ -73,7 +77,12 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Page-locks the tensor's own memory, without copying; it is unlocked when the tensor, its views and all copies
-    /// in flight are gone. For data that is read again and again, such as a data set that fits in memory.
+    /// in flight are gone. For data that is read again and again, such as a data set that fits in memory, or a
+    /// memory-mapped file ([`Tensor::from_owner`]).
+    ///
+    /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
+    /// host in epochs that go to the device ([`Epoch::to_device`](crate::Epoch::to_device), with `pin_memory` of the same
+    /// device): the device gathers them from where they lie.
     ///
     /// The bytes do not count in the ring's budget: they are the program's.
     ///
@@ -82,7 +91,8 @@ impl<T: Element> Tensor<T> {
     /// [`Error::Shared`] if a view or a transfer shares the memory, [`Error::Device`] if the system does not lock as
     /// much, or parts of its pages are locked already.
     pub fn register(mut self, device: &Device) -> Result<Tensor<T>> {
-        if self.as_mut_slice().is_none() {
+        let read_only = self.storage().is_read_only();
+        if self.as_mut_slice().is_none() && !(read_only && self.sharers() == 0) {
             return Err(Error::Shared {
                 sharers: self.sharers(),
             });
@@ -96,7 +106,7 @@ impl<T: Element> Tensor<T> {
         };
         let bytes = self.size_bytes();
         // SAFETY: the tensor's memory is allocated, and `Registered` keeps it so until it has unlocked it.
-        unsafe { driver.lock_pages(base.as_ptr().cast(), bytes) }?;
+        unsafe { driver.lock_pages(base.as_ptr().cast(), bytes, read_only) }?;
         let storage = Registered {
             base: base.cast(),
             bytes,

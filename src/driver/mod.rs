@@ -181,14 +181,19 @@ impl Driver {
         dispatch!(self, driver => unsafe { driver.free_device(address, bytes) })
     }
 
-    /// Page-locks memory, for copies from and to any device.
+    /// Page-locks memory, for copies from and to any device; `read_only`: only from it.
     ///
     /// # Safety
     ///
     /// The bytes must be allocated, and stay so until `unlock_pages`.
-    pub(crate) unsafe fn lock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+    pub(crate) unsafe fn lock_pages(
+        &self,
+        pointer: *mut u8,
+        bytes: usize,
+        read_only: bool,
+    ) -> Result<()> {
         // SAFETY: the caller's contract is the backend's.
-        dispatch!(self, driver => unsafe { driver.lock_pages(pointer, bytes) })
+        dispatch!(self, driver => unsafe { driver.lock_pages(pointer, bytes, read_only) })
     }
 
     /// Undoes `lock_pages`.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::storage::VecStorage;
+use super::storage::{Owned, VecStorage};
 use super::{DType, Element, Scattered, Shape, Storage};
 use crate::error::ShapeError;
 use crate::sync::Arc;
@@ -74,6 +74,53 @@ impl<T: Element> Tensor<T> {
     /// [`ShapeError`] if the shape does not have as many elements as the slice.
     pub fn from_slice(slice: &[T], shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
         Tensor::from_vec(slice.to_vec(), shape)
+    }
+
+    /// Makes a tensor over memory that something else owns, without copying: a memory-mapped file, say. It can be read, and
+    /// never written ([`as_mut_slice`](Tensor::as_mut_slice) gives `None`).
+    ///
+    /// The bytes are taken as elements in the machine's own order; they must not change while the tensor or a view of it
+    /// lives. `owner` is asked for them once, and dropped with the last view.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] if there are not as many bytes as the shape's elements have, or they are not aligned for `T`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::Tensor;
+    ///
+    /// let file: Vec<u8> = vec![1, 0, 2, 0, 3, 0, 4, 0]; // or a `memmap2::Mmap`
+    /// let tensor = Tensor::<u8>::from_owner(file, &[2, 4])?;
+    /// assert_eq!(tensor.row(1).as_slice(), [3, 0, 4, 0]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn from_owner<O>(owner: O, shape: &[usize]) -> Result<Tensor<T>, ShapeError>
+    where
+        O: AsRef<[u8]> + Send + Sync + 'static,
+    {
+        let storage = Arc::new(Owned(owner));
+        // Asked where it stays: some owners hold their bytes inline.
+        let bytes = storage.0.as_ref();
+        let elements = Shape::elements(shape).filter(|elements| {
+            elements.checked_mul(size_of::<T>()) == Some(bytes.len())
+                && bytes.as_ptr().cast::<T>().is_aligned()
+        });
+        let (Some(elements), Some(pointer)) = (elements, NonNull::new(bytes.as_ptr().cast_mut()))
+        else {
+            return Err(ShapeError {
+                elements: bytes.len() / size_of::<T>(),
+                shape: shape.into(),
+            });
+        };
+        Ok(Tensor {
+            pointer: pointer.cast(),
+            shape: shape.into(),
+            elements,
+            storage,
+            scattered: false,
+        })
     }
 
     /// Makes a tensor of zeros in pageable memory.
@@ -175,9 +222,12 @@ impl<T: Element> Tensor<T> {
         unsafe { std::slice::from_raw_parts(self.base().as_ptr(), self.elements) }
     }
 
-    /// The elements for writing, row-major; `None` while a view or a transfer shares the memory.
+    /// The elements for writing, row-major; `None` while a view or a transfer shares the memory, or if it is another's
+    /// ([`from_owner`](Tensor::from_owner)).
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
-        Arc::get_mut(&mut self.storage)?;
+        if Arc::get_mut(&mut self.storage)?.is_read_only() {
+            return None;
+        }
         // SAFETY: this tensor is the only holder of its memory, and is itself borrowed exclusively: nobody reads or
         // writes it meanwhile (*one owner per slab*, *no access while in flight*).
         Some(unsafe { std::slice::from_raw_parts_mut(self.base().as_ptr(), self.elements) })

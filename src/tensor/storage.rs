@@ -12,6 +12,11 @@ pub(crate) trait Storage: Send + Sync {
     /// Whether the memory is page-locked (on the CPU device: from the ring).
     fn is_pinned(&self) -> bool;
 
+    /// Whether nobody may ever write the memory.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// Names the allocation that the memory lies in, where neighbouring pieces may be copied in one go.
     fn slab(&self) -> Option<usize> {
         None
@@ -64,6 +69,19 @@ impl Storage for Lease {
 
     fn meter(&self) -> Option<&Arc<Meter>> {
         self.0.meter()
+    }
+}
+
+/// Memory that something else owns, and that is only read.
+pub(super) struct Owned<O>(pub(super) O);
+
+impl<O: Send + Sync> Storage for Owned<O> {
+    fn is_pinned(&self) -> bool {
+        false
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
     }
 }
 

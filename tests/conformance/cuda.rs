@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaContext, sys};
 use pinfeed::interop::{cudarc as interop, raw};
-use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, Way, from_fn};
 
 use crate::Test;
 use crate::backend::Backend;
+use crate::gathered;
 
 pub const TESTS: &[Test] = &[
     (
@@ -37,6 +38,14 @@ pub const TESTS: &[Test] = &[
         "a_graph_capture_is_not_disturbed",
         a_graph_capture_is_not_disturbed,
     ),
+    ("rows_are_gathered_by_a_kernel", |backend| {
+        assert!(backend.device.gather_by(Way::Kernel));
+        gathered::rows_of_any_length_arrive(backend);
+    }),
+    ("rows_are_gathered_one_by_one", |backend| {
+        assert!(backend.device.gather_by(Way::Rows));
+        gathered::rows_of_any_length_arrive(backend);
+    }),
     ("a_sticky_fault_is_an_error_everywhere", |_| child("sticky")),
     ("the_process_ends_with_copies_in_flight", |_| child("exit")),
 ];

@@ -13,6 +13,7 @@ pub const TESTS: &[Test] = &[
         "registered_rows_go_from_where_they_lie",
         registered_rows_go_from_where_they_lie,
     ),
+    ("rows_of_any_length_arrive", rows_of_any_length_arrive),
     (
         "rows_from_elsewhere_mix_with_registered_ones",
         rows_from_elsewhere_mix_with_registered_ones,
@@ -28,6 +29,11 @@ pub const TESTS: &[Test] = &[
     (
         "registered_memory_outlives_its_loader",
         registered_memory_outlives_its_loader,
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        "a_mapped_file_goes_from_where_it_lies",
+        a_mapped_file_goes_from_where_it_lies,
     ),
 ];
 
@@ -106,6 +112,34 @@ fn registered_rows_go_from_where_they_lie(backend: &Backend) {
             let (images, _) = batch.unwrap();
             assert!(images.is_pinned());
             check(&images.to_device(device, true).unwrap(), samples);
+        }
+    }
+}
+
+/// Rows at and beside the boundaries of 16 bytes and of 64 KiB, of few and of many bytes.
+pub fn rows_of_any_length_arrive(backend: &Backend) {
+    let device = &backend.device;
+    for (rows, row) in [
+        (37, 16 << 10),
+        (37, 65_536),
+        (9, 65_552),
+        (9, 131_071),
+        (2, 1 << 20),
+    ] {
+        let bytes = (0..rows * row).map(|place| byte((place / row) as u64, place % row));
+        let images = Tensor::from_vec(bytes.collect(), &[rows, row]).unwrap();
+        let source = images.to_vec();
+        let loader =
+            DataLoader::builder(TensorDataset::new(images.register(device).unwrap()).unwrap())
+                .batch_size(4)
+                .num_workers(1)
+                .pin_memory(device)
+                .build()
+                .unwrap();
+        let batches = loader.epoch(0).to_device(device, 2);
+        for (batch, expected) in batches.zip(source.chunks(4 * row)) {
+            let there = batch.unwrap().to_host(true).unwrap().wait().unwrap();
+            assert!(there.as_slice() == expected, "rows of {row} bytes");
         }
     }
 }
@@ -299,5 +333,75 @@ fn registered_memory_outlives_its_loader(backend: &Backend) {
                 check(images, samples);
             }
         }
+    }
+}
+
+/// A file in memory, read-only.
+#[cfg(target_os = "linux")]
+struct Mapped(*mut libc::c_void, usize);
+
+// SAFETY: the mapping is only read, and lives as long as this.
+#[cfg(target_os = "linux")]
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+#[cfg(target_os = "linux")]
+unsafe impl Sync for Mapped {}
+
+#[cfg(target_os = "linux")]
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the mapping has as many bytes, and nobody writes the file.
+        unsafe { std::slice::from_raw_parts(self.0.cast(), self.1) }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with as many bytes.
+        assert_eq!(unsafe { libc::munmap(self.0, self.1) }, 0);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn a_mapped_file_goes_from_where_it_lies(backend: &Backend) {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    let device = &backend.device;
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(images().as_slice()).unwrap();
+    let bytes = LEN as usize * ROW;
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_POPULATE);
+    // SAFETY: a new mapping of an open file, as long as that.
+    let map = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            protection,
+            flags,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    let mut images = Tensor::<u8>::from_owner(Mapped(map, bytes), &[LEN as usize, ROW]).unwrap();
+    assert!(images.as_mut_slice().is_none(), "it is never written");
+    let images = match images.register(device) {
+        Ok(images) => images,
+        // Not every device and file system can: then it says so.
+        Err(error) => return println!("    a mapped file cannot be registered here: {error}"),
+    };
+    let loader = DataLoader::builder(TensorDataset::new(images).unwrap())
+        .batch_size(16)
+        .shuffle(true)
+        .seed(5)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let batches = loader.epoch(0).to_device(device, 2);
+    for (batch, samples) in batches.zip(order(0).chunks(16)) {
+        check(&batch.unwrap(), samples);
     }
 }

@@ -128,7 +128,7 @@ impl Cpu {
     /// # Safety
     ///
     /// As `Driver::lock_pages`.
-    pub(super) unsafe fn lock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+    pub(super) unsafe fn lock_pages(&self, pointer: *mut u8, bytes: usize, _: bool) -> Result<()> {
         self.may_fail("lock_pages")?;
         let capacity = self
             .0

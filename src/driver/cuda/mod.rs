@@ -306,13 +306,24 @@ impl Cuda {
     /// # Safety
     ///
     /// As `Driver::lock_pages`.
-    pub(super) unsafe fn lock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+    pub(super) unsafe fn lock_pages(
+        &self,
+        pointer: *mut u8,
+        bytes: usize,
+        read_only: bool,
+    ) -> Result<()> {
         let _entered = self.enter()?;
-        // SAFETY: the caller's contract: the range is allocated.
-        let result = unsafe {
-            sys::cuMemHostRegister_v2(pointer.cast(), bytes, sys::CU_MEMHOSTREGISTER_PORTABLE)
+        let register = |flags| {
+            // SAFETY: the caller's contract: the range is allocated.
+            let result = unsafe { sys::cuMemHostRegister_v2(pointer.cast(), bytes, flags) };
+            self.check("cuMemHostRegister", result)
         };
-        self.check("cuMemHostRegister", result)
+        let portable = sys::CU_MEMHOSTREGISTER_PORTABLE;
+        // Pages that the process may not write need the flag, and not every device knows it.
+        match register(portable) {
+            Err(_) if read_only => register(portable | sys::CU_MEMHOSTREGISTER_READ_ONLY),
+            registered => registered,
+        }
     }
 
     /// # Safety
