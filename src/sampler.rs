@@ -154,7 +154,8 @@ struct Key {
 impl Key {
     #[inline(always)]
     fn hash(self, half: u64) -> u64 {
-        ((half ^ self.flip) & 0xFFFF_FFFF) * (self.factor & 0xFFFF_FFFF) >> 16
+        let product = ((half ^ self.flip) & 0xFFFF_FFFF) * (self.factor & 0xFFFF_FFFF);
+        product >> 16
     }
 }
 

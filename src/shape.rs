@@ -14,7 +14,7 @@ enum Lengths {
     Many(Box<[usize]>),
 }
 
-const FEW: usize = 5;
+const FEW: usize = 4;
 
 impl Shape {
     /// Makes the shape of a batch: `rows` times this one.

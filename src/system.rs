@@ -55,6 +55,36 @@ pub(crate) fn unlock_pages(pointer: *mut u8, bytes: usize) {
     let _ = (pointer, bytes);
 }
 
+/// Whether some of the bytes lie in a private mapping that the process may not write: a file mapped so, or constants of the
+/// program.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) fn is_private_and_read_only(pointer: *const u8, bytes: usize) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let (start, end) = (pointer as usize, pointer as usize + bytes);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        maps.lines().any(|line| {
+            private_and_read_only(line).is_some_and(|(from, to)| from < end && start < to)
+        })
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (pointer, bytes);
+        false
+    }
+}
+
+/// The range of such a mapping, from its line in `/proc/self/maps`; `None` of any other.
+#[cfg(target_os = "linux")]
+fn private_and_read_only(line: &str) -> Option<(usize, usize)> {
+    let mut words = line.split_ascii_whitespace();
+    let (range, flags) = (words.next()?, words.next()?);
+    let (from, to) = range.split_once('-')?;
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let matches = flags.ends_with('p') && !flags.contains('w');
+    matches.then_some((number(from)?, number(to)?))
+}
+
 /// The size of the processor's last cache.
 pub(crate) fn cache_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
@@ -128,4 +158,17 @@ fn group_limit_bytes() -> Option<usize> {
 #[cfg(not(target_os = "linux"))]
 fn group_limit_bytes() -> Option<usize> {
     None
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_private_and_read_only_and_the_heap_is_not() {
+        static CONSTANTS: [u8; 64] = [1; 64];
+        assert!(is_private_and_read_only(CONSTANTS.as_ptr(), 64));
+        let heap = vec![1u8; 1 << 20];
+        assert!(!is_private_and_read_only(heap.as_ptr(), heap.len()));
+    }
 }

@@ -265,7 +265,10 @@ impl Driver {
     #[cfg(feature = "testing")]
     pub(crate) fn gather_by(&self, way: Way) -> bool {
         match self {
-            Driver::Cpu(_) => false,
+            Driver::Cpu(_) => {
+                let _ = way; // it has one
+                false
+            }
             #[cfg(feature = "cuda")]
             Driver::Cuda(driver) => driver.gather_by(way),
         }
@@ -333,10 +336,15 @@ pub(crate) struct Gather<'a> {
     pub(crate) row_bytes: usize,
     pub(crate) to: u64,
     /// Whether the list of the rows is itself page-locked.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) is_table_locked: bool,
 }
 
 /// How a CUDA device gathers rows that lie apart; it chooses for itself ([`Device::gather_by`](crate::Device::gather_by)).
+#[cfg_attr(
+    not(feature = "testing"),
+    expect(unreachable_pub, reason = "it is public with the feature")
+)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

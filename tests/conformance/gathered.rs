@@ -31,10 +31,13 @@ pub const TESTS: &[Test] = &[
         registered_memory_outlives_its_loader,
     ),
     #[cfg(target_os = "linux")]
-    (
-        "a_mapped_file_goes_from_where_it_lies",
-        a_mapped_file_goes_from_where_it_lies,
-    ),
+    ("a_mapped_file_goes_from_where_it_lies", |backend| {
+        a_mapped_file_goes_from_where_it_lies(backend, libc::MAP_SHARED);
+    }),
+    #[cfg(target_os = "linux")]
+    ("a_private_mapping_goes_from_where_it_lies", |backend| {
+        a_mapped_file_goes_from_where_it_lies(backend, libc::MAP_PRIVATE);
+    }),
 ];
 
 /// Not a multiple of 16, so that rows lie at odd addresses; long enough to be gathered.
@@ -364,7 +367,7 @@ impl Drop for Mapped {
 }
 
 #[cfg(target_os = "linux")]
-fn a_mapped_file_goes_from_where_it_lies(backend: &Backend) {
+fn a_mapped_file_goes_from_where_it_lies(backend: &Backend, sharing: libc::c_int) {
     use std::io::Write;
     use std::os::fd::AsRawFd;
 
@@ -372,7 +375,7 @@ fn a_mapped_file_goes_from_where_it_lies(backend: &Backend) {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(images().as_slice()).unwrap();
     let bytes = LEN as usize * ROW;
-    let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_POPULATE);
+    let (protection, flags) = (libc::PROT_READ, sharing | libc::MAP_POPULATE);
     // SAFETY: a new mapping of an open file, as long as that.
     let map = unsafe {
         libc::mmap(
@@ -389,8 +392,15 @@ fn a_mapped_file_goes_from_where_it_lies(backend: &Backend) {
     assert!(images.as_mut_slice().is_none(), "it is never written");
     let images = match images.register(device) {
         Ok(images) => images,
-        // Not every device and file system can: then it says so.
-        Err(error) => return println!("    a mapped file cannot be registered here: {error}"),
+        // Not every device and mapping can: then it says so.
+        Err(error) => {
+            let words = ["map the file shared", "copy it into a tensor"];
+            assert!(
+                words.iter().any(|word| error.to_string().contains(word)),
+                "{error}"
+            );
+            return;
+        }
     };
     let loader = DataLoader::builder(TensorDataset::new(images).unwrap())
         .batch_size(16)

@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys;
 
 use super::{Cuda, Stream};
 use crate::driver::{Gather, Way};
@@ -96,14 +96,9 @@ impl Cuda {
 
     /// Whether registered memory has the same address for the device; the context is current.
     fn reads_host_addresses(&self) -> bool {
-        let (mut device, mut value) = (0, 0);
-        let attribute =
-            sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
-        // SAFETY: it writes the current context's device.
-        let found = unsafe { sys::cuCtxGetDevice(&mut device) };
-        // SAFETY: it writes one integer.
-        let asked = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
-        found == CUresult::CUDA_SUCCESS && asked == CUresult::CUDA_SUCCESS && value != 0
+        self.attribute(
+            sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+        ) != 0
     }
 
     /// # Safety

@@ -313,17 +313,47 @@ impl Cuda {
         read_only: bool,
     ) -> Result<()> {
         let _entered = self.enter()?;
-        let register = |flags| {
-            // SAFETY: the caller's contract: the range is allocated.
-            let result = unsafe { sys::cuMemHostRegister_v2(pointer.cast(), bytes, flags) };
-            self.check("cuMemHostRegister", result)
-        };
-        let portable = sys::CU_MEMHOSTREGISTER_PORTABLE;
-        // Pages that the process may not write need the flag, and not every device knows it.
-        match register(portable) {
-            Err(_) if read_only => register(portable | sys::CU_MEMHOSTREGISTER_READ_ONLY),
-            registered => registered,
+        let mut flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
+        if read_only {
+            // Seen on Linux 6.18 with driver 580: asked to lock such pages, the system never comes back.
+            let refused = if crate::system::is_private_and_read_only(pointer, bytes) {
+                Some(
+                    "the memory is a private mapping that may only be read: map the file shared, or copy it into a tensor of its own",
+                )
+            } else if !self.registers_read_only() {
+                Some(
+                    "the device does not page-lock memory that may only be read: copy it into a tensor of its own",
+                )
+            } else {
+                None
+            };
+            if let Some(reason) = refused {
+                let code = CUresult::CUDA_ERROR_NOT_SUPPORTED as i32;
+                return Err(fault_of("cuMemHostRegister", &self.name(), code, reason));
+            }
+            flags |= sys::CU_MEMHOSTREGISTER_READ_ONLY;
         }
+        // SAFETY: the caller's contract: the range is allocated.
+        let result = unsafe { sys::cuMemHostRegister_v2(pointer.cast(), bytes, flags) };
+        self.check("cuMemHostRegister", result)
+    }
+
+    /// Whether memory that the process may only read can be page-locked; the context is current.
+    fn registers_read_only(&self) -> bool {
+        self.attribute(
+            sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+        ) != 0
+    }
+
+    /// What the current context's device says of itself; 0 if it does not know the question.
+    fn attribute(&self, attribute: sys::CUdevice_attribute) -> i32 {
+        let (mut device, mut value) = (0, 0);
+        // SAFETY: it writes the current context's device.
+        let found = unsafe { sys::cuCtxGetDevice(&mut device) };
+        // SAFETY: it writes one integer.
+        let asked = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
+        let answered = found == CUresult::CUDA_SUCCESS && asked == CUresult::CUDA_SUCCESS;
+        if answered { value } else { 0 }
     }
 
     /// # Safety
