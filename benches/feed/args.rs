@@ -6,6 +6,8 @@ use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
+use pinfeed::Way;
+
 use crate::Outcome;
 
 /// What is measured.
@@ -139,6 +141,12 @@ const OPTIONS: &[Opt] = &[
         "how many batches are sent ahead (ahead, registered; default: 2)",
     ),
     (
+        "--gather",
+        "WAY",
+        &[Tensor],
+        "batch, kernel or rows: how the device gathers rows (registered; default: the driver's best)",
+    ),
+    (
         "--prefetch",
         "N",
         &[Tensor, Tiny, Overlap, Jpeg],
@@ -229,6 +237,7 @@ pub struct Args {
     pub samples: Option<usize>,
     variants: Option<Vec<String>>,
     pub depth: usize,
+    pub gather: Option<Way>,
     prefetch: Option<usize>,
     pub pin: Option<bool>,
     pub flat: bool,
@@ -271,6 +280,7 @@ impl Args {
             samples: None,
             variants: None,
             depth: 2,
+            gather: None,
             prefetch: None,
             pin: None,
             flat: false,
@@ -333,6 +343,14 @@ impl Args {
                 .get_or_insert_default()
                 .push(option[2..].into()),
             "--depth" => self.depth = one(value)?,
+            "--gather" => {
+                self.gather = Some(match value {
+                    "batch" => Way::Batch,
+                    "kernel" => Way::Kernel,
+                    "rows" => Way::Rows,
+                    _ => return Err("batch, kernel or rows".into()),
+                });
+            }
             "--prefetch" => self.prefetch = Some(positive_one(value)?),
             "--pin" => self.pin = Some(true),
             "--no-pin" => self.pin = Some(false),

@@ -98,6 +98,10 @@ impl<T: Number> Run<'_, T> {
             batch: self.batch_size,
         };
 
+        if let Some(way) = self.args.gather {
+            // In time only for the first result of a device; the others go the same way.
+            device.gather_by(way);
+        }
         let before = self.limits(rows)?;
         let mut fed = drive::measure(&loader, self.way, &device, self.args.seconds(5.0))?;
         let unpinned = loader.stats().unpinned;

@@ -12,7 +12,7 @@ use crate::error::{BoxError, CollateError, panic_message};
 use crate::sync::{Arc, AtomicBool};
 use crate::tensor::Backend;
 
-/// Makes batches out of samples: [`Stack`], or a function ([`CollateFn`]). It cannot be implemented elsewhere.
+/// Makes batches out of samples: [`Stack`](crate::Stack), or a function ([`CollateFn`](crate::CollateFn)). It cannot be implemented elsewhere.
 #[diagnostic::on_unimplemented(
     message = "samples of type `{S}` cannot be collated into a batch",
     label = "these samples cannot be stacked",

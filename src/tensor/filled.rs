@@ -21,7 +21,7 @@ impl Filled {
     ///
     /// `base` must be the start of at least `layout.size_bytes()` initialized bytes, aligned to `ALIGNMENT`, that
     /// `slab` keeps alive and in place, and that nobody else touches from now on. Each row must have been written through a
-    /// [`Row`] with these `sources`.
+    /// `Row` with these `sources`.
     pub(crate) unsafe fn new(
         layout: Layout,
         base: NonNull<u8>,
