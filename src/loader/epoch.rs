@@ -64,6 +64,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out: as soon as
     /// they are ready when the iterator is asked.
     ///
+    /// Rows of 16 KiB and more in registered memory ([`Tensor::register`](crate::Tensor::register)) are then not copied on
+    /// the host, if the loader pins for the same device: the device gathers them from where they lie. The bytes that
+    /// arrive are the same.
+    ///
     /// # Synchronization
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
