@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::Options;
 use super::schedule::{Claim, Schedule, Want};
-use super::work::{BatchId, Failed, Recipe, Work};
+use super::source::{BatchId, Failed};
+use super::work::{Recipe, Work};
 use crate::device::Account;
 use crate::error::{Error, Result};
 use crate::meter::Meter;

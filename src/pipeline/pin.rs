@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::board::Live;
 use super::schedule::{Missing, Want, missing};
-use super::work::{Failed, Work};
+use super::source::Failed;
+use super::work::Work;
 use super::{Pinning, Pipeline};
 use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Slab};

@@ -3,12 +3,30 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use super::work::{BatchId, Failed};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
+use crate::tensor::Backend;
+
+/// Which batch: where it lies in the order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchId {
+    pub(crate) epoch: u64,
+    pub(crate) batch: u64,
+    /// The position of its first sample in the epoch's order.
+    pub(crate) start: u64,
+    pub(crate) rows: usize,
+    /// The devices that gather the rows that they can reach.
+    pub(crate) gathered_by: Option<Backend>,
+}
+
+/// Why a batch failed, and at which row: of several rows that fail, the first is reported.
+pub(crate) struct Failed {
+    pub(crate) row: usize,
+    pub(crate) error: Error,
+}
 
 /// Where a batch's samples come from.
 pub(super) struct Source<'a, D> {

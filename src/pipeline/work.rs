@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use super::source::{Indices, Source, Split};
+use super::source::{BatchId, Failed, Indices, Source, Split};
 use crate::batch::{Collate, Opening, Request, Table, Unmade};
 use crate::dataset::Dataset;
 use crate::device::Slab;
@@ -12,7 +12,6 @@ use crate::error::{Error, Result, panic_message};
 use crate::meter::Meter;
 use crate::sampler::Sampler;
 use crate::sync::{Arc, AtomicBool, Ordering};
-use crate::tensor::Backend;
 
 /// How batches of type `B` are made: a data set, its order and a collate.
 pub(crate) trait Recipe<B>: Send + Sync {
@@ -31,18 +30,6 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn is_gatherable(&self) -> bool;
 }
 
-/// Which batch: where it lies in the order.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BatchId {
-    pub(crate) epoch: u64,
-    pub(crate) batch: u64,
-    /// The position of its first sample in the epoch's order.
-    pub(crate) start: u64,
-    pub(crate) rows: usize,
-    /// The devices that gather the rows that they can reach.
-    pub(crate) gathered_by: Option<Backend>,
-}
-
 /// One open batch.
 pub(crate) trait Work<B>: Send + Sync {
     /// Loads rows. When the batch finds out how large a slab it needs, it calls `ask`, which may grant it at once.
@@ -55,12 +42,6 @@ pub(crate) trait Work<B>: Send + Sync {
 
     /// Makes the batch.
     fn finish(&mut self) -> std::result::Result<B, Failed>;
-}
-
-/// Why a batch failed, and at which row: of several rows that fail, the first is reported.
-pub(crate) struct Failed {
-    pub(crate) row: usize,
-    pub(crate) error: Error,
 }
 
 pub(crate) struct DatasetRecipe<D, C> {
