@@ -19,6 +19,7 @@ mod stream;
 mod tensor;
 mod upload;
 
+use std::collections::VecDeque;
 use std::fmt;
 
 pub use self::download::Download;
@@ -78,7 +79,7 @@ pub(crate) struct DeviceInner {
     /// How many of the ring's slabs stage copies.
     staging_slabs: Arc<AtomicUsize>,
     /// Spans on the embedder's streams that are not over.
-    spans: Mutex<Vec<Timing>>,
+    spans: Mutex<VecDeque<Timing>>,
 }
 
 impl Device {
@@ -305,23 +306,24 @@ impl DeviceInner {
     /// Looks after what is over: finished copies let go of their memory, finished spans are counted.
     pub(crate) fn settle(&self) {
         self.flights.reap();
-        let mut finished = Vec::new();
-        {
-            let mut spans = self.spans.lock();
-            let mut index = 0;
-            while index < spans.len() {
-                match spans[index].end.is_complete() {
-                    Ok(false) => index += 1,
-                    _ => finished.push(spans.swap_remove(index)),
-                }
+        // Batches are processed in their order, so the first tells of the others.
+        let over = |span: &Timing| !matches!(span.end.is_complete(), Ok(false));
+        loop {
+            let span = {
+                let mut spans = self.spans.lock();
+                let first = spans.front().is_some_and(over);
+                first.then(|| spans.pop_front()).flatten()
+            };
+            match span {
+                Some(span) => span.settle(),
+                None => return,
             }
         }
-        finished.into_iter().for_each(Timing::settle);
     }
 
     /// Enters a span that is measured once it is over.
     fn measure(&self, span: Timing) {
-        self.spans.lock().push(span);
+        self.spans.lock().push_back(span);
     }
 
     /// The stream for copies into tensors that exist.

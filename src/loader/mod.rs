@@ -102,7 +102,8 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// # Synchronization
     ///
-    /// Returns at once; workers begin to load, `prefetch` batches ahead. Dropping the epoch does not wait for them.
+    /// Returns at once; workers begin to load, `prefetch` batches ahead (where samples lie in registered memory, with the
+    /// first `next` or `to_device`: who copies them depends on it). Dropping the epoch does not wait for them.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         Epoch::begin(epoch::Loader::Borrowed(self), epoch)
     }
