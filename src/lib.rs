@@ -68,9 +68,12 @@ mod memory;
 mod meter;
 mod pipeline;
 mod rng;
-#[expect(
-    unsafe_code,
-    reason = "it calls what the compiler made for newer processors"
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "it calls what the compiler made for newer processors"
+    )
 )]
 mod sampler;
 mod shape;
