@@ -140,4 +140,23 @@ impl Storage for Scattered {
     fn scattered(&self) -> Option<&Scattered> {
         Some(self)
     }
+
+    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
+        // The slab goes home at once, and the owners of the rows may follow.
+        let sources = Arc::clone(&self.sources);
+        drop(self);
+        sources.is_read_only().then_some(sources as Arc<dyn Storage>)
+    }
+}
+
+impl Storage for Sources {
+    fn is_pinned(&self) -> bool {
+        !self.pageable.load(Ordering::Relaxed)
+    }
+
+    /// Whether some are, and have an owner of the program's.
+    fn is_read_only(&self) -> bool {
+        let read_only = |storage: &Arc<dyn Storage>| storage.is_read_only();
+        self.first.get().is_some_and(read_only) || self.others.lock().iter().any(read_only)
+    }
 }
