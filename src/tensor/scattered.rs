@@ -102,7 +102,12 @@ impl Scattered {
     /// Whether a device can gather the rows: not if that was done already (they may have been written since), nor if some
     /// are pageable.
     pub(super) fn is_gatherable(&self) -> bool {
-        self.gathered.get().is_none() && self.is_pinned()
+        !self.is_gathered() && self.is_pinned()
+    }
+
+    /// Whether somebody had the rows gathered: into pageable memory.
+    pub(super) fn is_gathered(&self) -> bool {
+        self.gathered.get().is_some()
     }
 
     /// All rows, one behind the other: gathered when it is first asked.

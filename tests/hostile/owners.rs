@@ -4,9 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Hostile, Result, Tensor, TensorDataset};
+use pinfeed::{
+    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Field, Filled, Hostile, Layout, Relocation, Row,
+    Sample, Tensor, TensorDataset, Tensors, Upload,
+};
 
-use crate::support::{expected, late, late_device, rng, watched};
+use crate::support::{expected, late, late_device, rng, samples, watched};
 
 /// Long enough to be gathered.
 const ROW: usize = 17_003;
@@ -119,7 +122,7 @@ fn an_owner_that_panics_frees_nothing_else() {
     });
 }
 
-fn check(there: &DeviceTensor<u8>, number: usize) -> Result<()> {
+fn check(there: &DeviceTensor<u8>, number: usize) -> pinfeed::Result<()> {
     let back = there.to_host(true)?.wait()?;
     let samples = expected(number, BATCH, LEN);
     assert!(back.as_slice() == &bytes()[samples.start as usize * ROW..samples.end as usize * ROW]);
@@ -170,5 +173,110 @@ fn any_call_may_fail_where_rows_are_gathered() {
             }
         }
         assert!(errors > 50, "only {errors} errors");
+    });
+}
+
+/// A batch of its own that is read on its way, so that its rows are gathered on the host.
+struct Read(Tensor<u8>);
+
+struct ReadSample(Tensor<u8>);
+
+impl Sample for ReadSample {
+    type Batch = Read;
+    type Plan = Field<u8>;
+    type Rest = ();
+
+    fn plan<'a>(
+        samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<u8>, CollateError> {
+        Tensor::plan(samples.map(|sample| &sample.0), layout)
+    }
+
+    fn fill(self, plan: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        row.take(plan, self.0)
+    }
+
+    fn finish(plan: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Read {
+        let mut images = filled.take(plan);
+        assert!(images.is_pinned());
+        images.as_mut_slice().unwrap()[0] ^= 0xFF;
+        Read(images)
+    }
+}
+
+impl Batch for Read {
+    type OnDevice = (DeviceTensor<u8>, bool);
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        visit.add(&self.0);
+    }
+
+    fn relocate(self, slab: &mut Relocation) -> Self {
+        Read(slab.tensor(self.0))
+    }
+
+    fn upload(self, upload: &mut Upload) -> Self::OnDevice {
+        let is_pinned = self.0.is_pinned();
+        (upload.tensor(self.0), is_pinned)
+    }
+}
+
+/// Rows that were gathered on the host, and written there, arrive as they are there. They lie in pageable memory then.
+#[test]
+fn what_is_written_in_a_gathered_tensor_arrives() {
+    watched("what_is_written_in_a_gathered_tensor_arrives", |seed| {
+        for workers in [0, 2] {
+            let device = late_device(seed);
+            let tensor = Tensor::from_vec(bytes().to_vec(), &[LEN as usize, ROW]).unwrap();
+            let tensor = tensor.register(&device).unwrap();
+            let source = tensor.view();
+            let dataset = TensorDataset::new(tensor).unwrap();
+            let loader: DataLoader<Read> = DataLoader::builder(dataset.map(|image, _| Ok(ReadSample(image))))
+                .batch_size(BATCH)
+                .num_workers(workers)
+                .pin_memory(&device)
+                .build()
+                .unwrap();
+            let mut gathered = 0;
+            for epoch in 0..2 {
+                for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+                    let (there, is_pinned) = batch.unwrap();
+                    let back = there.to_host(true).unwrap().wait().unwrap();
+                    let samples = expected(number, BATCH, LEN);
+                    let mut right =
+                        bytes()[samples.start as usize * ROW..samples.end as usize * ROW].to_vec();
+                    right[0] ^= 0xFF;
+                    assert!(back.as_slice() == right, "batch {number}");
+                    gathered += usize::from(!is_pinned);
+                }
+            }
+            assert_eq!(gathered, 2 * BATCHES);
+            assert!(source.as_slice() == bytes());
+            assert_eq!(loader.stats().unpinned, 0);
+        }
+    });
+}
+
+/// An epoch of two batches needs two slabs, however far ahead it might go.
+#[test]
+fn a_short_epoch_page_locks_little() {
+    watched("a_short_epoch_page_locks_little", |_| {
+        let device = Device::cpu();
+        let loader = DataLoader::builder(samples(20))
+            .batch_size(10)
+            .num_workers(2)
+            .prefetch(50)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
+        for epoch in 0..3 {
+            let mut epoch = loader.epoch(epoch).to_device(&device, 100);
+            let batches: Vec<_> = epoch.by_ref().map(Result::unwrap).collect();
+            std::thread::sleep(Duration::from_millis(100));
+            drop(batches);
+        }
+        let made = device.memory().slabs_made;
+        assert!(made <= 4, "{made} slabs");
     });
 }
