@@ -20,6 +20,7 @@ run cargo +nightly miri test --no-default-features --lib -- dataset error loader
 
 tests=(
     a_custom_collate_is_pinned
+    a_few_rows_are_gathered
     a_forgotten_writer_is_waited_for
     a_held_budget_is_an_error_and_a_dropped_one_is_not
     a_read_behind_a_slow_kernel_sees_its_result

@@ -323,9 +323,43 @@ mod tests {
             prop_assert_eq!(indices, each);
         }
 
+        /// By the widest vectors that the processor has, and without.
+        #[test]
+        fn both_ways_give_the_same(bits in 0u32..64, less in 0u64..3, seed: u64, epoch: u64, start: u64, count in 0usize..200) {
+            let len = (1u64 << bits).saturating_sub(less).max(2);
+            let permutation = Permutation::new(len, seed, epoch);
+            let mut one: Vec<u64> = (0..count as u64).map(|at| start.wrapping_add(at) % len).collect();
+            let mut other = one.clone();
+            permutation.apply(&mut one);
+            permutation.apply_to_chunks(&mut other);
+            prop_assert!(one.iter().all(|index| *index < len));
+            prop_assert_eq!(one, other);
+        }
+
         #[test]
         fn huge_sets_need_no_memory(position in 0u64..1 << 62, seed: u64) {
             prop_assert!(RandomSampler::new(1 << 62, seed).index(0, position) < 1 << 62);
+        }
+    }
+
+    #[test]
+    fn the_smallest_and_the_largest_sets_are_permuted() {
+        for len in (0..70).chain([127, 128, 129, 255, 256, 257, 511, 513, 65_535, 65_536, 65_537]) {
+            for seed in 0..3 {
+                let mut order: Vec<u64> = (0..len).collect();
+                Permutation::new(len, seed, 1).apply(&mut order);
+                order.sort_unstable();
+                assert!(order.into_iter().eq(0..len), "{len} samples");
+            }
+        }
+        // What goes in comes out only once: the halves have 32 bits here.
+        for len in [u64::MAX, 1 << 63, (1 << 63) + 1, (1 << 33) + 1, 1 << 32] {
+            let mut order: Vec<u64> = (0..20_000).chain(len - 20_000..len).collect();
+            Permutation::new(len, 7, 0).apply(&mut order);
+            order.sort_unstable();
+            order.dedup();
+            assert_eq!(order.len(), 40_000);
+            assert!(order.last().is_some_and(|last| *last < len));
         }
     }
 

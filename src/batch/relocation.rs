@@ -14,7 +14,7 @@ pub struct Relocation {
 
 /// How large a slab must be for the tensors that are not page-locked; 0 if all are.
 pub(crate) fn relocated_bytes(tensors: &Tensors<'_>) -> usize {
-    let pageable = tensors.regions().iter().filter(|region| !region.is_pinned);
+    let pageable = tensors.regions().iter().filter(|region| !region.is_in_place());
     pageable.fold(0, |end: usize, region| {
         end.next_multiple_of(ALIGNMENT) + region.bytes
     })
@@ -34,7 +34,7 @@ impl Relocation {
     ///
     /// If the slab is too small: `Batch::tensors` did not show the tensor, a mistake in an own `Batch`.
     pub fn tensor<T: Element>(&mut self, tensor: Tensor<T>) -> Tensor<T> {
-        if tensor.is_pinned() {
+        if tensor.storage().is_pinned() {
             return tensor;
         }
         let start = self.used_bytes.next_multiple_of(ALIGNMENT);

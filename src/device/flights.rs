@@ -3,8 +3,10 @@
 //! Whoever drops a batch, a download or a loader drops a reference; the copy's own is here. Nobody polls: the list is
 //! looked through ("reaped") by whoever needs a slab, submits a copy or waits for one.
 
+use std::panic::AssertUnwindSafe;
+
 use crate::driver::RawEvent;
-use crate::error::Result;
+use crate::error::{Result, panic_message};
 use crate::meter::Meter;
 use crate::sync::{Arc, Mutex};
 use crate::tensor::Storage;
@@ -59,6 +61,18 @@ impl Flights {
 
     /// Lets go of what finished copies held.
     pub(crate) fn reap(&self) {
+        for owner in self.land() {
+            // It may do anything, also come back here, or panic.
+            let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(owner)));
+            if let Err(payload) = gone {
+                let message = panic_message(payload);
+                log::error!("an owner of host memory panicked when it was dropped: {message}");
+            }
+        }
+    }
+
+    /// As `reap`, but for owners of the program's: they are returned.
+    fn land(&self) -> Vec<Arc<dyn Storage>> {
         let _landing = self.landing.lock();
         let mut finished = Vec::new();
         let mut failed = Vec::new();
@@ -83,15 +97,18 @@ impl Flights {
                 }
             }
         }
+        for flight in failed {
+            self.leak(flight.host);
+        }
         // Not under the list's lock: this sends slabs home, and may unlock pages, while others submit copies.
+        let mut owners = Vec::new();
         for flight in finished {
             if let Some(timing) = flight.timing {
                 timing.settle();
             }
+            owners.extend(flight.host.into_iter().filter_map(Storage::let_go));
         }
-        for flight in failed {
-            self.leak(flight.host);
-        }
+        owners
     }
 
     /// The event of the copy that was submitted first, of those in flight.

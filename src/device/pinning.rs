@@ -36,6 +36,11 @@ impl Storage for Registered {
     fn is_read_only(&self) -> bool {
         self.owner.is_read_only()
     }
+
+    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
+        let foreign = self.is_read_only();
+        foreign.then_some(self as Arc<dyn Storage>)
+    }
 }
 
 impl Drop for Registered {

@@ -17,6 +17,8 @@ pub(crate) struct Ring {
     /// Who page-locks; `None` for a ring of pageable blocks.
     driver: Option<Driver>,
     state: Mutex<State>,
+    /// Held while a block is made ahead.
+    ahead: Mutex<()>,
     /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
     news: Signal,
     helpers: Arc<Helpers>,
@@ -30,6 +32,8 @@ struct State {
     /// The bytes of all blocks that are alive, free or out.
     total_bytes: usize,
     budget_bytes: usize,
+    /// The size of the block that is being made ahead, and is free when it is made.
+    ahead_bytes: usize,
     /// How many blocks there are, free or out.
     blocks: usize,
     /// How many of them are out without an account: downloads, and tensors that the program pinned.
@@ -155,11 +159,13 @@ impl Ring {
                 pinned_bytes: 0,
                 total_bytes: 0,
                 budget_bytes,
+                ahead_bytes: 0,
                 blocks: 0,
                 strays: 0,
                 shares: 0,
                 keep,
             }),
+            ahead: Mutex::default(),
             news: Signal::default(),
             helpers,
             counters: Counters::default(),
@@ -239,9 +245,17 @@ impl Ring {
             // Every free block is too small. What would not fit if all of them went costs none.
             let idle_bytes: usize = state.free.iter().map(HostBlock::capacity).sum();
             let in_use = state.total_bytes - idle_bytes;
-            let most = state.budget_bytes.saturating_sub(in_use);
+            let room_bytes = state.budget_bytes.saturating_sub(in_use);
+            // What is being made ahead is better waited for than done without, or made a second time.
+            if state.ahead_bytes > 0
+                && (size > room_bytes || (size..=most).contains(&state.ahead_bytes))
+            {
+                drop(state);
+                drop(self.ahead.lock());
+                return self.take_block(bytes, largest, grow);
+            }
             let wished = block_bytes(largest.max(bytes))?;
-            let size = [wished, size].into_iter().find(|size| *size <= most)?;
+            let size = [wished, size].into_iter().find(|size| *size <= room_bytes)?;
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
             // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.
@@ -310,18 +324,21 @@ impl Ring {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
         };
+        let _making = self.ahead.lock();
         {
             let mut state = self.state.lock();
             let enough = state.blocks - state.strays >= state.shares;
             if enough || state.total_bytes.saturating_add(size) > state.budget_bytes {
                 return false;
             }
-            // Reserved: the block is made without the lock.
+            // Reserved: the block is made without the state's lock.
             state.total_bytes += size;
             state.blocks += 1;
+            state.ahead_bytes = size;
         }
         let block = self.make(size);
         let mut state = self.state.lock();
+        state.ahead_bytes = 0;
         match block {
             Some(block) if block.is_pinned() => {
                 state.pinned_bytes += size;
@@ -440,5 +457,29 @@ pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
         Some(slab) if slab.is_page_locked() => Ok(slab),
         Some(_) => Err(ring.unlockable(bytes)),
         None => Err(ring.refusal(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made before somebody waits for it is in nobody's way.
+    #[test]
+    fn a_slab_that_is_being_made_ahead_is_waited_for() {
+        const BYTES: usize = 48 << 20;
+        let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
+        let ring = Ring::pinned(driver, Arc::default(), BYTES);
+        let account = Account::open(&ring, 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(ring.make_ahead(BYTES)));
+            while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free.is_empty() {}
+            assert!(ring.take(BYTES / 2).is_some());
+            assert!(
+                ring.take_for(&account, BYTES, BYTES, 0, true)
+                    .is_some_and(|slab| slab.is_page_locked())
+            );
+        });
+        assert_eq!(ring.counters.made.get(), 1);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Region {
     /// Where the bytes lie, if they lie in one piece.
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
-    pub(crate) is_pinned: bool,
+    is_pinned: bool,
     /// The rows lie elsewhere, and the device gathers them.
     is_scattered: bool,
     storage: Arc<dyn Storage>,
@@ -55,6 +55,13 @@ impl Tensors<'_> {
 
     pub(crate) fn regions(&self) -> &[Region] {
         &self.regions
+    }
+}
+
+impl Region {
+    /// Whether the tensor was built where a batch is to be, also if it was read since.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.storage.is_pinned()
     }
 }
 

@@ -73,7 +73,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
     pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
         if let Some(account) = &self.live.account {
-            account.set_limit(self.loader.pipeline().options.slabs(depth));
+            account.set_limit(self.loader.pipeline().options.share(depth));
         }
         self.loader.pipeline().send_to(&self.live, device);
         DeviceEpoch {

@@ -21,7 +21,7 @@ enum Next<B> {
 impl<B: Batch> Pipeline<B> {
     /// Enters an epoch, and lets workers begin. `depth`: how many batches may be on their way to the device.
     pub(crate) fn begin(&self, epoch: u64, depth: usize) -> Live {
-        let limit = self.options.slabs(depth);
+        let limit = self.options.share(depth);
         let pinning = self.options.pinning.as_ref();
         let account = pinning.map(|pinning| Account::open(&pinning.device.inner.ring, limit));
         let mut board = self.board.lock();

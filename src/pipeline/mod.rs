@@ -81,6 +81,14 @@ impl Options {
     pub(crate) fn slabs(&self, depth: usize) -> usize {
         self.prefetch.saturating_add(depth).saturating_add(2)
     }
+
+    /// How many slabs of the device's ring an epoch may have: no more than its batches need, which may be built in one and
+    /// moved into another.
+    pub(crate) fn share(&self, depth: usize) -> usize {
+        let batches = self.samples.div_ceil(self.batch_size as u64);
+        let most = usize::try_from(batches.saturating_mul(2)).unwrap_or(usize::MAX);
+        self.slabs(depth).min(most)
+    }
 }
 
 impl Pinning {

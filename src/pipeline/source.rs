@@ -140,10 +140,12 @@ impl<D: Dataset> Source<'_, D> {
     }
 }
 
-/// The indices of a batch's samples, got from the sampler a few dozen at a time.
+/// The indices of some of a batch's samples, got from the sampler a few dozen at a time.
 pub(super) struct Indices<'a> {
     sampler: &'a dyn Sampler,
     batch: BatchId,
+    /// Rows from here on are not asked for.
+    end: usize,
     /// Those of the rows from `start` on.
     chunk: [u64; CHUNK],
     start: usize,
@@ -153,10 +155,12 @@ pub(super) struct Indices<'a> {
 const CHUNK: usize = 64;
 
 impl<'a> Indices<'a> {
-    pub(super) fn new(sampler: &'a dyn Sampler, batch: BatchId) -> Indices<'a> {
+    /// For rows below `end`.
+    pub(super) fn new(sampler: &'a dyn Sampler, batch: BatchId, end: usize) -> Indices<'a> {
         Indices {
             sampler,
             batch,
+            end,
             chunk: [0; CHUNK],
             start: 0,
             count: 0,
@@ -184,7 +188,7 @@ impl<'a> Indices<'a> {
     fn look_up(&mut self, row: usize) -> bool {
         self.start = row;
         self.count = 0;
-        let count = CHUNK.min(self.batch.rows - row);
+        let count = CHUNK.min(self.end - row);
         let (epoch, position) = (self.batch.epoch, self.batch.start + row as u64);
         let chunk = &mut self.chunk[..count];
         // Unwind safety: numbers, which are not read.

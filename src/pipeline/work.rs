@@ -92,7 +92,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let known = meter.get_share.of(0).is_some() && !batch.batch.is_multiple_of(CLOSELY);
         let mut split = (!known).then(|| Split::new(started));
         let mut at = 0;
-        let mut indices = Indices::new(&*self.sampler, batch);
+        let mut indices = Indices::new(&*self.sampler, batch, batch.rows);
         let next = |row: usize| {
             at = row;
             let index = indices.of(row);
@@ -164,11 +164,11 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
     ) -> std::result::Result<(), Failed> {
         let mut run = T::Run::default();
         let started = Instant::now();
-        let (count, start) = (rows.len(), rows.start);
+        let (count, start, end) = (rows.len(), rows.start, rows.end);
         // In a long run the first sample's split stands for all.
         let (mut get_ns, mut load_ns) = (0, 0);
         let source = self.source();
-        let mut indices = Indices::new(source.sampler, self.batch);
+        let mut indices = Indices::new(source.sampler, self.batch, end);
         for row in rows {
             let timed = count <= TIMED_RUN || row == start;
             let before = timed.then(Instant::now);

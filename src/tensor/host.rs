@@ -212,7 +212,8 @@ impl<T: Element> Tensor<T> {
     ///
     /// On the CPU device it means "from the ring": there the system need not have locked the pages.
     pub fn is_pinned(&self) -> bool {
-        self.storage.is_pinned()
+        let rows = self.storage.scattered();
+        self.storage.is_pinned() && !rows.is_some_and(Scattered::is_gathered)
     }
 
     /// The elements, row-major.

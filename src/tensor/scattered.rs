@@ -102,7 +102,12 @@ impl Scattered {
     /// Whether a device can gather the rows: not if that was done already (they may have been written since), nor if some
     /// are pageable.
     pub(super) fn is_gatherable(&self) -> bool {
-        self.gathered.get().is_none() && self.is_pinned()
+        !self.is_gathered() && self.is_pinned()
+    }
+
+    /// Whether somebody had the rows gathered: into pageable memory.
+    pub(super) fn is_gathered(&self) -> bool {
+        self.gathered.get().is_some()
     }
 
     /// All rows, one behind the other: gathered when it is first asked.
@@ -139,5 +144,24 @@ impl Storage for Scattered {
 
     fn scattered(&self) -> Option<&Scattered> {
         Some(self)
+    }
+
+    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
+        // The slab goes home at once, and the owners of the rows may follow.
+        let sources = Arc::clone(&self.sources);
+        drop(self);
+        sources.is_read_only().then_some(sources as Arc<dyn Storage>)
+    }
+}
+
+impl Storage for Sources {
+    fn is_pinned(&self) -> bool {
+        !self.pageable.load(Ordering::Relaxed)
+    }
+
+    /// Whether some are, and have an owner of the program's.
+    fn is_read_only(&self) -> bool {
+        let read_only = |storage: &Arc<dyn Storage>| storage.is_read_only();
+        self.first.get().is_some_and(read_only) || self.others.lock().iter().any(read_only)
     }
 }

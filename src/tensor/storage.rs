@@ -41,6 +41,12 @@ pub(crate) trait Storage: Send + Sync {
     fn scattered(&self) -> Option<&Scattered> {
         None
     }
+
+    /// Lets go of the memory, but for an owner of the program's: what its `Drop` does is unknown, so it goes where no lock
+    /// is held.
+    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
+        None
+    }
 }
 
 /// Whose devices.
@@ -75,13 +81,17 @@ impl Storage for Lease {
 /// Memory that something else owns, and that is only read.
 pub(super) struct Owned<O>(pub(super) O);
 
-impl<O: Send + Sync> Storage for Owned<O> {
+impl<O: Send + Sync + 'static> Storage for Owned<O> {
     fn is_pinned(&self) -> bool {
         false
     }
 
     fn is_read_only(&self) -> bool {
         true
+    }
+
+    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
+        Some(self)
     }
 }
 

@@ -26,6 +26,7 @@ pub const TESTS: &[Test] = &[
         "a_sample_of_ones_own_writes_where_others_are_gathered",
         a_sample_of_ones_own_writes_where_others_are_gathered,
     ),
+    ("a_few_rows_are_gathered", a_few_rows_are_gathered),
     (
         "registered_memory_outlives_its_loader",
         registered_memory_outlives_its_loader,
@@ -313,6 +314,40 @@ fn a_sample_of_ones_own_writes_where_others_are_gathered(backend: &Backend) {
     // A row that was taken and then changed, was changed in a copy.
     let bytes = (0..LEN).flat_map(|sample| (0..ROW).map(move |place| byte(sample, place)));
     assert!(source.as_slice().iter().copied().eq(bytes));
+}
+
+/// Every way to fill a row, and to look at it: few enough for Miri.
+fn a_few_rows_are_gathered(backend: &Backend) {
+    let device = &backend.device;
+    const ROWS: usize = 5;
+    let source: Vec<u8> = (0..ROWS)
+        .flat_map(|row| [row as u8; ROW].into_iter().enumerate())
+        .map(|(place, row)| row ^ place as u8)
+        .collect();
+    for workers in [0, 1] {
+        for ways in [[0; ROWS], [0, 3, 0, 1, 2]] {
+            let images = Tensor::from_vec(source.clone(), &[ROWS, ROW]).unwrap();
+            let images = images.register(device).unwrap();
+            let first = images.as_slice().as_ptr() as usize;
+            let dataset = TensorDataset::new(images).unwrap().map(move |image, _| {
+                let row = (image.as_slice().as_ptr() as usize - first) / ROW;
+                Ok(Own(image, ways[row]))
+            });
+            let loader = DataLoader::builder(dataset)
+                .batch_size(2)
+                .num_workers(workers)
+                .pin_memory(device)
+                .build()
+                .unwrap();
+            for epoch in 0..2 {
+                let batches = loader.epoch(epoch).to_device(device, 1);
+                for (batch, expected) in batches.zip(source.chunks(2 * ROW)) {
+                    let there = batch.unwrap().to_host(true).unwrap().wait().unwrap();
+                    assert!(there.as_slice() == expected);
+                }
+            }
+        }
+    }
 }
 
 fn registered_memory_outlives_its_loader(backend: &Backend) {

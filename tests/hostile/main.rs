@@ -16,6 +16,7 @@ mod forgotten;
 mod growth;
 mod memory;
 mod order;
+mod owners;
 mod sharing;
 mod support;
 mod traps;

@@ -1,6 +1,10 @@
 //! Order and content: whatever the workers, the prefetch and the memory, an epoch is the same.
 
-use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pinfeed::{DataLoader, Dataset, Device, SampleRng, Sampler, from_fn};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
@@ -191,5 +195,45 @@ fn options_may_be_huge() {
         assert_eq!(loader.epoch(0).len(), 1);
         let there = loader.epoch(1).to_device(&device, 1);
         drop(there);
+    });
+}
+
+/// Counts how often it is asked.
+struct Asked(u64, Arc<AtomicU64>);
+
+impl Sampler for Asked {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn index(&self, _: u64, position: u64) -> u64 {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        position
+    }
+}
+
+/// A sampler may be dear: it is asked for each position once, by the worker that loads it.
+#[test]
+fn a_sampler_is_asked_once_for_each_position() {
+    watched("a_sampler_is_asked_once_for_each_position", |seed| {
+        for (workers, pin) in [(0, false), (0, true), (2, false), (2, true)] {
+            let asked = Arc::default();
+            let dataset = from_fn(60, |index, _| {
+                std::thread::sleep(Duration::from_micros(150));
+                Ok(index as i64)
+            });
+            let builder = DataLoader::builder(dataset)
+                .sampler(Asked(60, Arc::clone(&asked)))
+                .batch_size(30)
+                .num_workers(workers);
+            let loader = match pin {
+                true => builder.pin_memory(&late_device(seed)).build().unwrap(),
+                false => builder.build().unwrap(),
+            };
+            for batch in loader.epoch(0) {
+                assert_eq!(batch.unwrap().len(), 30);
+            }
+            assert_eq!(asked.load(Ordering::Relaxed), 60, "{workers} workers, pin {pin}");
+        }
     });
 }
