@@ -344,7 +344,9 @@ mod tests {
 
     #[test]
     fn the_smallest_and_the_largest_sets_are_permuted() {
-        for len in (0..70).chain([127, 128, 129, 255, 256, 257, 511, 513, 65_535, 65_536, 65_537]) {
+        for len in (0..70).chain([
+            127, 128, 129, 255, 256, 257, 511, 513, 65_535, 65_536, 65_537,
+        ]) {
             for seed in 0..3 {
                 let mut order: Vec<u64> = (0..len).collect();
                 Permutation::new(len, seed, 1).apply(&mut order);

@@ -14,7 +14,10 @@ pub struct Relocation {
 
 /// How large a slab must be for the tensors that are not page-locked; 0 if all are.
 pub(crate) fn relocated_bytes(tensors: &Tensors<'_>) -> usize {
-    let pageable = tensors.regions().iter().filter(|region| !region.is_in_place());
+    let pageable = tensors
+        .regions()
+        .iter()
+        .filter(|region| !region.is_in_place());
     pageable.fold(0, |end: usize, region| {
         end.next_multiple_of(ALIGNMENT) + region.bytes
     })

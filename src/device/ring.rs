@@ -255,7 +255,9 @@ impl Ring {
                 return self.take_block(bytes, largest, grow);
             }
             let wished = block_bytes(largest.max(bytes))?;
-            let size = [wished, size].into_iter().find(|size| *size <= room_bytes)?;
+            let size = [wished, size]
+                .into_iter()
+                .find(|size| *size <= room_bytes)?;
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
             // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.

@@ -11,7 +11,7 @@ use crate::driver::{Copy, Gather, RawEvent};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::Arc;
-use crate::tensor::{ALIGNMENT, Element, Scattered, Storage, Tensor};
+use crate::tensor::{ALIGNMENT, Backend, Element, Scattered, Storage, Tensor};
 use crate::trace::span;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
@@ -63,6 +63,16 @@ impl Region {
     pub(crate) fn is_in_place(&self) -> bool {
         self.storage.is_pinned()
     }
+
+    /// Has rows gathered on the host that devices of this backend do not reach: a batch's tensor may go to any device.
+    fn gather_for(&mut self, backend: Backend) {
+        if let Some(rows) = self.storage.scattered().filter(|_| self.is_scattered)
+            && rows.backend() != Some(backend)
+        {
+            self.base = rows.gathered();
+            (self.is_pinned, self.is_scattered) = (false, false);
+        }
+    }
 }
 
 impl std::fmt::Debug for Tensors<'_> {
@@ -104,7 +114,11 @@ impl Upload {
         span!("upload", tensors = tensors.regions.len());
         let device = &device.inner;
         device.settle();
-        let regions = tensors.regions;
+        let mut regions = tensors.regions;
+        let backend = device.driver.backend();
+        regions
+            .iter_mut()
+            .for_each(|region| region.gather_for(backend));
         let runs = runs(&regions);
         let meter = regions
             .iter()

@@ -79,13 +79,19 @@ impl<B: Batch> Pipeline<B> {
             let made = self.make(&live, id);
             let elapsed_ns = started.elapsed().as_nanos() as u64;
             let mut board = self.board.lock();
-            let Some(state) = board.epoch(&live) else {
-                drop(board);
-                return; // nobody wants the others
+            let (left_over, wanted) = match board.epoch(&live) {
+                Some(state) => (state.made(batch, made, elapsed_ns), true),
+                None => ((Some(made), None, None), false),
             };
-            let left_over = state.made(batch, made, elapsed_ns);
             drop(board);
-            drop(left_over);
+            // It is the user's, and if its `drop` panics, the thread goes on.
+            let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(left_over)));
+            if let Err(payload) = gone {
+                drop(panic_message(payload));
+            }
+            if !wanted {
+                return; // nor the others
+            }
         }
     }
 

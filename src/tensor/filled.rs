@@ -59,9 +59,10 @@ impl Filled {
             return unsafe { Tensor::from_raw(base.cast(), shape, lease) };
         };
         let (table, slab, sources) = (base.cast(), Arc::clone(&self.slab), Arc::clone(sources));
+        let backend = self.layout.backend();
         // SAFETY: each row wrote the address of as many bytes into the table, and gave their owner to `sources`; the
         // table is this field's alone.
-        let storage = unsafe { Scattered::new(slab, table, rows, row_bytes, sources) };
+        let storage = unsafe { Scattered::new(slab, table, rows, row_bytes, sources, backend) };
         // SAFETY: the rows are those of the shape, and come from tensors of `T`s, which are aligned.
         unsafe { Tensor::from_rows(table, shape, storage) }
     }

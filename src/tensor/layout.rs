@@ -109,6 +109,11 @@ impl Layout {
         self.gathered_by.is_some() && row.storage().registered() == self.gathered_by
     }
 
+    /// Whose devices gather the rows that stay where they are.
+    pub(super) fn backend(&self) -> Option<Backend> {
+        self.gathered_by
+    }
+
     fn push<T: Element>(
         &mut self,
         row_shape: &[usize],

@@ -6,8 +6,8 @@
 
 use std::ptr::NonNull;
 
-use super::Storage;
 use super::storage::VecStorage;
+use super::{Backend, Storage};
 use crate::meter::Meter;
 use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
 
@@ -59,6 +59,8 @@ pub(crate) struct Scattered {
     rows: usize,
     row_bytes: usize,
     sources: Arc<Sources>,
+    /// Whose devices can reach the rows, if they are not pageable.
+    backend: Option<Backend>,
     gathered: OnceLock<(VecStorage<u64>, NonNull<u64>)>,
 }
 
@@ -78,6 +80,7 @@ impl Scattered {
         rows: usize,
         row_bytes: usize,
         sources: Arc<Sources>,
+        backend: Option<Backend>,
     ) -> Scattered {
         Scattered {
             slab,
@@ -85,6 +88,7 @@ impl Scattered {
             rows,
             row_bytes,
             sources,
+            backend,
             gathered: OnceLock::new(),
         }
     }
@@ -99,6 +103,11 @@ impl Scattered {
         self.slab.is_pinned()
     }
 
+    /// Whose devices can gather the rows, if any can.
+    pub(crate) fn backend(&self) -> Option<Backend> {
+        self.backend
+    }
+
     /// Whether a device can gather the rows: not if that was done already (they may have been written since), nor if some
     /// are pageable.
     pub(super) fn is_gatherable(&self) -> bool {
@@ -111,7 +120,7 @@ impl Scattered {
     }
 
     /// All rows, one behind the other: gathered when it is first asked.
-    pub(super) fn gathered(&self) -> NonNull<u8> {
+    pub(crate) fn gathered(&self) -> NonNull<u8> {
         let (_, base) = self.gathered.get_or_init(|| {
             let bytes = self.rows * self.row_bytes;
             let (storage, base) = VecStorage::new(vec![0u64; bytes.div_ceil(size_of::<u64>())]);
@@ -150,7 +159,9 @@ impl Storage for Scattered {
         // The slab goes home at once, and the owners of the rows may follow.
         let sources = Arc::clone(&self.sources);
         drop(self);
-        sources.is_read_only().then_some(sources as Arc<dyn Storage>)
+        sources
+            .is_read_only()
+            .then_some(sources as Arc<dyn Storage>)
     }
 }
 

@@ -339,12 +339,10 @@ fn a_few_rows_are_gathered(backend: &Backend) {
                 .pin_memory(device)
                 .build()
                 .unwrap();
-            for epoch in 0..2 {
-                let batches = loader.epoch(epoch).to_device(device, 1);
-                for (batch, expected) in batches.zip(source.chunks(2 * ROW)) {
-                    let there = batch.unwrap().to_host(true).unwrap().wait().unwrap();
-                    assert!(there.as_slice() == expected);
-                }
+            let batches = loader.epoch(0).to_device(device, 1);
+            for (batch, expected) in batches.zip(source.chunks(2 * ROW)) {
+                let there = batch.unwrap().to_host(true).unwrap().wait().unwrap();
+                assert!(there.as_slice() == expected);
             }
         }
     }

@@ -233,7 +233,11 @@ fn a_sampler_is_asked_once_for_each_position() {
             for batch in loader.epoch(0) {
                 assert_eq!(batch.unwrap().len(), 30);
             }
-            assert_eq!(asked.load(Ordering::Relaxed), 60, "{workers} workers, pin {pin}");
+            assert_eq!(
+                asked.load(Ordering::Relaxed),
+                60,
+                "{workers} workers, pin {pin}"
+            );
         }
     });
 }

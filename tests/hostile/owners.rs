@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use pinfeed::{
-    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Field, Filled, Hostile, Layout, Relocation, Row,
-    Sample, Tensor, TensorDataset, Tensors, Upload,
+    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Field, Filled, Hostile, Layout,
+    Relocation, Row, Sample, Tensor, TensorDataset, Tensors, Upload,
 };
 
 use crate::support::{expected, late, late_device, rng, samples, watched};
@@ -232,12 +232,13 @@ fn what_is_written_in_a_gathered_tensor_arrives() {
             let tensor = tensor.register(&device).unwrap();
             let source = tensor.view();
             let dataset = TensorDataset::new(tensor).unwrap();
-            let loader: DataLoader<Read> = DataLoader::builder(dataset.map(|image, _| Ok(ReadSample(image))))
-                .batch_size(BATCH)
-                .num_workers(workers)
-                .pin_memory(&device)
-                .build()
-                .unwrap();
+            let loader: DataLoader<Read> =
+                DataLoader::builder(dataset.map(|image, _| Ok(ReadSample(image))))
+                    .batch_size(BATCH)
+                    .num_workers(workers)
+                    .pin_memory(&device)
+                    .build()
+                    .unwrap();
             let mut gathered = 0;
             for epoch in 0..2 {
                 for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
