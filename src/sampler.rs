@@ -39,7 +39,8 @@ pub trait Sampler: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// The index of the sample at `position`, which is below [`len`](Sampler::len).
+    /// The index of the sample at `position`, which is below [`len`](Sampler::len). (The loader asks for no other; what the
+    /// crate's own samplers have none for is a panic.)
     fn index(&self, epoch: u64, position: u64) -> u64;
 
     /// The indices of the samples from position `start` on, as many as there are places for: what workers ask for. It
@@ -100,12 +101,18 @@ impl Sampler for RandomSampler {
     }
 
     fn index(&self, epoch: u64, position: u64) -> u64 {
-        let mut index = [position];
-        Permutation::new(self.len, self.seed, epoch).apply(&mut index);
+        let mut index = [0];
+        self.indices(epoch, position, &mut index);
         index[0]
     }
 
     fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
+        let end = start.checked_add(indices.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "positions {start} and on are not all below {}",
+            self.len
+        );
         for (index, position) in indices.iter_mut().zip(start..) {
             *index = position;
         }
