@@ -10,6 +10,56 @@ use crate::error::{CollateError, panic_message};
 use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
 use crate::tensor::{Backend, Layout, Sample};
 
+/// What is left of samples that were filled in, by their rows. What takes no memory (most often it is `()`) has no row
+/// either: one is like the other.
+#[doc(hidden)]
+pub struct Rests<R> {
+    numbered: Vec<(usize, R)>,
+    alike: Vec<R>,
+}
+
+impl<R> fmt::Debug for Rests<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rests").finish_non_exhaustive()
+    }
+}
+
+impl<R> Default for Rests<R> {
+    fn default() -> Rests<R> {
+        Rests {
+            numbered: Vec::new(),
+            alike: Vec::new(),
+        }
+    }
+}
+
+impl<R> Rests<R> {
+    #[inline]
+    fn push(&mut self, row: usize, rest: R) {
+        match size_of::<R>() {
+            0 => self.alike.push(rest),
+            _ => self.numbered.push((row, rest)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.numbered.is_empty() && self.alike.is_empty()
+    }
+
+    fn append(&mut self, other: &mut Rests<R>) {
+        self.numbered.append(&mut other.numbered);
+        self.alike.append(&mut other.alike);
+    }
+
+    fn in_order(mut self) -> Vec<R> {
+        if size_of::<R>() == 0 {
+            return self.alike;
+        }
+        self.numbered.sort_unstable_by_key(|(row, _)| *row);
+        self.numbered.into_iter().map(|(_, rest)| rest).collect()
+    }
+}
+
 /// Stacks samples: the default. Each field of the samples becomes a tensor with one dimension more.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stack;
@@ -116,7 +166,7 @@ pub struct StackTable<S: Sample> {
     slab: OnceLock<FillingSlab>,
     /// Samples that came before the slab.
     parked: Mutex<Vec<(usize, S)>>,
-    rest: Mutex<Vec<(usize, S::Rest)>>,
+    rest: Mutex<Rests<S::Rest>>,
 }
 
 impl<S: Sample> fmt::Debug for StackTable<S> {
@@ -191,13 +241,13 @@ impl<S: Sample> StackTable<S> {
 }
 
 impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
-    type Run = Vec<(usize, S::Rest)>;
+    type Run = Rests<S::Rest>;
 
     fn load(&self, row: usize, sample: S, run: &mut Self::Run) -> Result<Request, Failure> {
         if let (Some(slab), Some(planned)) = (self.slab.get(), self.planned.get()) {
             // SAFETY: `grant` made the slab for this layout; the schedule gives each row to one worker, once.
             let rest = unsafe { StackTable::fill(slab, planned, row, sample) }?;
-            run.push((row, rest));
+            run.push(row, rest);
             return Ok(Request::Nothing);
         }
         let mut request = Request::Nothing;
@@ -248,15 +298,13 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         let (Some(planned), Some(slab)) = (self.planned.take(), self.slab.take()) else {
             unreachable!("a batch is finished when its slab is there");
         };
-        let rest = self.rest.get_mut();
+        let mut rest = std::mem::take(self.rest.get_mut());
         for (row, sample) in self.parked.get_mut().drain(..) {
             // SAFETY: as above; `&mut self`: no other thread fills anything.
-            rest.push((row, unsafe {
-                StackTable::fill_parked(&slab, &planned, row, sample)
-            }?));
+            let left = unsafe { StackTable::fill_parked(&slab, &planned, row, sample) }?;
+            rest.push(row, left);
         }
-        rest.sort_unstable_by_key(|(row, _)| *row);
-        let rest = rest.drain(..).map(|(_, rest)| rest).collect();
+        let rest = rest.in_order();
         // SAFETY: as above.
         let mut filled = unsafe { slab.finish(planned.layout) };
         Ok(S::finish(planned.plan, rest, &mut filled))
