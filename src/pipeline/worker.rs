@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::Pipeline;
 use super::board::{Job, Live};
-use super::schedule::{Loaded, MOST_COPYING};
+use super::schedule::{Loaded, MOST_COPYING, rows_of};
 use super::source::{BatchId, Failed};
 use super::work::Work;
 use crate::batch::{Batch, relocated_bytes};
@@ -67,12 +67,10 @@ impl<B: Batch> Pipeline<B> {
         };
         let size = self.options.batch_size;
         for batch in batches {
-            let start = batch * size as u64;
-            let rows = size.min((self.options.samples - start) as usize);
             let id = BatchId {
                 batch,
-                start,
-                rows,
+                start: batch * size as u64,
+                rows: rows_of(batch, size, self.options.samples),
                 ..id
             };
             let started = Instant::now();

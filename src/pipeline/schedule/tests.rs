@@ -113,6 +113,23 @@ fn a_batch_is_opened_only_within_the_prefetch() {
     assert!(!schedule.has_claim(false));
 }
 
+/// Where loading is copying, spare workers stay out of it; where samples are computed they join in, however large.
+#[test]
+fn spare_workers_do_not_copy() {
+    for (elapsed_ns, may_load) in [(100_000, false), (1_000_000, true)] {
+        let mut schedule = Schedule::new(100, 10, false, 2, None);
+        schedule.claim(false);
+        schedule.want(0, 6_000_000);
+        schedule.streams(0, 6_000_000);
+        schedule.granted(0);
+        assert!(!schedule.has_claim(true), "nobody knows yet");
+        schedule.loaded(0, 1, elapsed_ns, false);
+        assert_eq!(schedule.has_claim(true), may_load);
+        assert_eq!(schedule.claim(true).is_some(), may_load);
+        assert!(schedule.has_claim(false));
+    }
+}
+
 /// A fast data set is claimed in long runs, a slow one sample by sample.
 #[test]
 fn runs_follow_the_time_of_a_sample() {

@@ -1,11 +1,13 @@
 //! The models: each thread is a state machine whose steps are what the real one does between two looks at the board.
 
 mod pin;
+mod seen;
 mod workers;
 
 use std::collections::BTreeMap;
 
 use self::pin::Pin;
+pub use self::seen::Seen;
 use self::workers::Worker;
 use super::*;
 
@@ -44,38 +46,6 @@ pub enum Fault {
     Row(usize),
     Plan,
     Finish,
-}
-
-/// How often something happened that the tests are there for.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Seen {
-    pub unpinned: u64,
-    pub refused: u64,
-    pub waited: u64,
-    pub looked_again: u64,
-    pub relocated: u64,
-    pub failed: u64,
-    pub parked: u64,
-    pub whole: u64,
-    pub several: u64,
-}
-
-impl std::ops::Add for Seen {
-    type Output = Seen;
-
-    fn add(self, other: Seen) -> Seen {
-        Seen {
-            unpinned: self.unpinned + other.unpinned,
-            refused: self.refused + other.refused,
-            waited: self.waited + other.waited,
-            looked_again: self.looked_again + other.looked_again,
-            relocated: self.relocated + other.relocated,
-            failed: self.failed + other.failed,
-            parked: self.parked + other.parked,
-            whole: self.whole + other.whole,
-            several: self.several + other.several,
-        }
-    }
 }
 
 /// A batch's work, and what is known of it without asking the schedule.
