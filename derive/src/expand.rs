@@ -99,7 +99,8 @@ fn sample(input: &Input, batch: &Ident) -> TokenStream {
     let bounds = input.bounds(false);
 
     let each = |item| fields.iter().map(move |field| field.sample(item));
-    let (plan_types, rest_types, alikes) = (each("Plan"), each("Rest"), each("ALIKE"));
+    let (plan_types, rest_types) = (each("Plan"), each("Rest"));
+    let (alikes, denses) = (each("ALIKE"), each("DENSE"));
     let (plans, fills, finishes) = (each("plan"), each("fill"), each("finish"));
     let labels = fields.iter().map(label);
     let members = fields.iter().map(|field| &field.member);
@@ -127,6 +128,7 @@ fn sample(input: &Input, batch: &Ident) -> TokenStream {
             type Plan = __Plan #arguments;
             type Rest = __Rest #arguments;
             const ALIKE: bool = #(#alikes)&&*;
+            const DENSE: bool = #(#denses)&&*;
 
             fn plan<'__a>(
                 samples: impl ::core::iter::Iterator<Item = &'__a Self> + ::core::clone::Clone,

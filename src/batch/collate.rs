@@ -9,7 +9,7 @@
 use super::Batch;
 use crate::device::Slab;
 use crate::error::{BoxError, CollateError, panic_message};
-use crate::sync::{Arc, AtomicBool};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::tensor::Backend;
 
 /// Makes batches out of samples: [`Stack`](crate::Stack), or a function ([`CollateFn`](crate::CollateFn)). It cannot be implemented elsewhere.
@@ -25,6 +25,9 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
     /// A batch that is being collated.
     #[doc(hidden)]
     type Table: Table<S, Self::Batch>;
+    /// Whether a batch is nothing but its samples' rows, so that parts of it can be made, and travel, each by itself.
+    #[doc(hidden)]
+    const IN_PARTS: bool = false;
 
     /// Opens a batch.
     #[doc(hidden)]
@@ -68,8 +71,34 @@ pub struct Opening<'a> {
     pub(crate) rows: usize,
     /// The devices that gather the rows that they can reach.
     pub(crate) gathered_by: Option<Backend>,
-    /// Set when there are rows that some device could gather. (Relaxed: it is a hint for epochs to come.)
-    pub(crate) gatherable: &'a Arc<AtomicBool>,
+    pub(crate) learned: &'a Arc<Learned>,
+}
+
+/// What a loader's batches said of all of its samples: hints for epochs to come, and so relaxed.
+#[derive(Debug, Default)]
+pub(crate) struct Learned {
+    gatherable: AtomicBool,
+    sample_bytes: AtomicUsize,
+}
+
+impl Learned {
+    /// There are rows that some device could gather.
+    pub(crate) fn gatherable(&self) {
+        self.gatherable.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_gatherable(&self) -> bool {
+        self.gatherable.load(Ordering::Relaxed)
+    }
+
+    /// A sample takes so many bytes of its slab.
+    pub(crate) fn sample_takes(&self, bytes: usize) {
+        self.sample_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sample_bytes(&self) -> Option<usize> {
+        Some(self.sample_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
 }
 
 pub(super) mod sealed {

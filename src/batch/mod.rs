@@ -11,13 +11,13 @@ mod stack;
 
 pub use arena::Arena;
 pub use collate::Collate;
-pub(crate) use collate::{Failure, Opening, Request, Table, Unmade};
+pub(crate) use collate::{Failure, Learned, Opening, Request, Table, Unmade};
 pub use collate_fn::CollateFn;
 pub use relocation::Relocation;
 pub(crate) use relocation::relocated_bytes;
 pub use stack::Stack;
 
-use crate::device::{Device, DeviceTensor, Tensors, Upload};
+use crate::device::{Assembly, Device, DeviceTensor, Rows, Tensors, Unsent, Upload};
 use crate::error::{Error, Result};
 use crate::tensor::{Element, Tensor};
 
@@ -88,6 +88,27 @@ pub(crate) fn send<B: Batch>(
         Ok(()) => Ok(on_device),
         Err(error) => Err((None, error)),
     }
+}
+
+/// Sends some of a batch's rows to the device, or gives them back beside the error. `Some`: they were the last.
+pub(crate) fn send_part<B: Batch>(
+    part: B,
+    device: &Device,
+    rows: Rows,
+    assembly: &mut Option<Assembly>,
+) -> std::result::Result<Option<B::OnDevice>, (Option<B>, Unsent)> {
+    let mut tensors = Tensors::default();
+    part.tensors(&mut tensors);
+    let begun = match assembly {
+        Some(begun) => begun,
+        None => match Assembly::begin(device, &tensors, rows) {
+            Ok(begun) => assembly.insert(begun),
+            Err(error) => return Err((Some(part), Unsent::Failed(error))),
+        },
+    };
+    let mut upload = begun.send(tensors, rows).map_err(|error| (None, error))?;
+    let last = rows.first + rows.count == rows.of;
+    Ok(last.then(|| part.upload(&mut upload)))
 }
 
 impl<T: Element> Batch for Tensor<T> {

@@ -4,10 +4,10 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 
 use super::Batch;
-use super::collate::{Collate, Failure, Opening, Request, Table, Unmade, sealed::Sealed};
+use super::collate::{Collate, Failure, Learned, Opening, Request, Table, Unmade, sealed::Sealed};
 use crate::device::{FillingSlab, Slab};
 use crate::error::{CollateError, panic_message};
-use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, Mutex, OnceLock};
 use crate::tensor::{Backend, Layout, Sample};
 
 /// What is left of samples that were filled in, by their rows. What takes no memory (most often it is `()`) has no row
@@ -69,12 +69,13 @@ impl Sealed for Stack {}
 impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     type Batch = S::Batch;
     type Table = StackTable<S>;
+    const IN_PARTS: bool = S::ALIKE && S::DENSE;
 
     fn open(&self, opening: Opening<'_>) -> StackTable<S> {
         StackTable {
             rows: opening.rows,
             gathered_by: opening.gathered_by,
-            gatherable: Arc::clone(opening.gatherable),
+            learned: Arc::clone(opening.learned),
             planned: OnceLock::new(),
             slab: OnceLock::new(),
             parked: Mutex::default(),
@@ -161,7 +162,7 @@ fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
 pub struct StackTable<S: Sample> {
     rows: usize,
     gathered_by: Option<Backend>,
-    gatherable: Arc<AtomicBool>,
+    learned: Arc<Learned>,
     planned: OnceLock<Planned<S>>,
     slab: OnceLock<FillingSlab>,
     /// Samples that came before the slab.
@@ -194,8 +195,10 @@ impl<S: Sample> StackTable<S> {
         let mut layout = Layout::new(self.rows).gathered_by(self.gathered_by);
         let plan = S::plan(samples, &mut layout)?;
         if layout.is_gatherable() {
-            self.gatherable.store(true, Ordering::Relaxed);
+            self.learned.gatherable();
         }
+        self.learned
+            .sample_takes(layout.size_bytes() / self.rows.max(1));
         check_rows(&layout, self.rows)?;
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }

@@ -78,6 +78,12 @@ pub trait Dataset: Send + Sync + 'static {
         false
     }
 
+    /// How many bytes of a batch a sample takes, where the data set knows: the first epoch is then cut as later ones are.
+    #[doc(hidden)]
+    fn sample_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Changes each sample by `f`, on the worker that loads it.
     fn map<S, F>(self, f: F) -> Map<Self, F>
     where
@@ -106,6 +112,10 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
 
     fn is_registered(&self) -> bool {
         (**self).is_registered()
+    }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        (**self).sample_bytes()
     }
 }
 

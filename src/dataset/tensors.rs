@@ -71,6 +71,10 @@ impl<R: TensorRows> Dataset for TensorDataset<R> {
     fn is_registered(&self) -> bool {
         self.tensors.is_registered()
     }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        (self.rows > 0).then(|| self.tensors.size_bytes() / self.rows)
+    }
 }
 
 /// What [`TensorDataset`] holds: a tensor, or a tuple of up to eight. It cannot be implemented elsewhere.
@@ -89,6 +93,10 @@ pub trait TensorRows: Send + Sync + 'static + sealed::Sealed {
     /// Whether one of them is registered.
     #[doc(hidden)]
     fn is_registered(&self) -> bool;
+
+    /// The size of all of them.
+    #[doc(hidden)]
+    fn size_bytes(&self) -> usize;
 }
 
 mod sealed {
@@ -111,6 +119,10 @@ impl<T: Element> TensorRows for Tensor<T> {
     fn is_registered(&self) -> bool {
         self.storage().registered().is_some()
     }
+
+    fn size_bytes(&self) -> usize {
+        Tensor::size_bytes(self)
+    }
 }
 
 macro_rules! tuples {
@@ -130,6 +142,11 @@ macro_rules! tuples {
 
             fn is_registered(&self) -> bool {
                 $(self.$index.is_registered())||+
+            }
+
+            fn size_bytes(&self) -> usize {
+                // Views may overlap, so the sum may be more than there is memory.
+                [$(TensorRows::size_bytes(&self.$index)),+].into_iter().fold(0, usize::saturating_add)
             }
         }
     )*};

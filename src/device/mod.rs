@@ -5,6 +5,7 @@
 //! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, from and
 //! into pageable memory by way of [`staging`], and [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
 
+mod assembly;
 mod block;
 mod download;
 mod flights;
@@ -22,6 +23,7 @@ mod upload;
 use std::collections::VecDeque;
 use std::fmt;
 
+pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::Flights;
 use self::flights::{Flight, Timing};

@@ -11,7 +11,7 @@ use crate::driver::{Copy, Gather, RawEvent};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::Arc;
-use crate::tensor::{ALIGNMENT, Backend, Element, Scattered, Storage, Tensor};
+use crate::tensor::{ALIGNMENT, Backend, Element, Scattered, Shape, Storage, Tensor};
 use crate::trace::span;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
@@ -28,6 +28,7 @@ pub(crate) struct Region {
     /// Where the bytes lie, if they lie in one piece.
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
+    pub(super) shape: Shape,
     is_pinned: bool,
     /// The rows lie elsewhere, and the device gathers them.
     is_scattered: bool,
@@ -47,6 +48,7 @@ impl Tensors<'_> {
             identity,
             base,
             bytes: tensor.size_bytes(),
+            shape: tensor.shape().clone(),
             is_pinned: tensor.is_pinned(),
             is_scattered,
             storage: Arc::clone(tensor.storage()),
@@ -56,6 +58,15 @@ impl Tensors<'_> {
     pub(crate) fn regions(&self) -> &[Region] {
         &self.regions
     }
+
+    pub(super) fn into_regions(self) -> Vec<Region> {
+        self.regions
+    }
+
+    /// The epoch whose time the transfer counts to.
+    pub(super) fn meter(&self) -> Option<Arc<Meter>> {
+        self.regions.iter().find_map(Region::meter)
+    }
 }
 
 impl Region {
@@ -64,8 +75,16 @@ impl Region {
         self.storage.is_pinned()
     }
 
+    pub(super) fn meter(&self) -> Option<Arc<Meter>> {
+        self.storage.meter().cloned()
+    }
+
+    pub(super) fn into_storage(self) -> Arc<dyn Storage> {
+        self.storage
+    }
+
     /// Has rows gathered on the host that devices of this backend do not reach: a batch's tensor may go to any device.
-    fn gather_for(&mut self, backend: Backend) {
+    pub(super) fn gather_for(&mut self, backend: Backend) {
         if let Some(rows) = self.storage.scattered().filter(|_| self.is_scattered)
             && rows.backend() != Some(backend)
         {
@@ -91,17 +110,38 @@ pub struct Upload {
 }
 
 /// Where a region goes on the device.
-struct Placed {
+pub(super) struct Placed {
     identity: NonNull<u8>,
     bytes: usize,
     block: Arc<DeviceBlock>,
     address: u64,
+    /// The tensor's shape on the device, where the region is but a part of it.
+    shape: Option<Shape>,
+}
+
+impl Placed {
+    pub(super) fn new(
+        region: &Region,
+        block: &Arc<DeviceBlock>,
+        address: u64,
+        shape: Option<Shape>,
+    ) -> Placed {
+        Placed {
+            identity: region.identity,
+            bytes: region.bytes,
+            block: Arc::clone(block),
+            address,
+            shape,
+        }
+    }
 }
 
 /// Regions that are copied in one go: neighbours in one slab, with nothing but padding between them.
-struct Run {
+pub(super) struct Run {
     base: NonNull<u8>,
     bytes: usize,
+    /// Where it goes on the device.
+    to: u64,
     is_pinned: bool,
     regions: Vec<usize>,
     /// Its one region's rows lie elsewhere.
@@ -119,44 +159,43 @@ impl Upload {
         regions
             .iter_mut()
             .for_each(|region| region.gather_for(backend));
-        let runs = runs(&regions);
-        let meter = regions
-            .iter()
-            .find_map(|region| region.storage.meter())
-            .cloned();
+        let mut runs = runs(&regions);
+        let meter = regions.iter().find_map(Region::meter);
         if let Some(meter) = &meter {
             meter.measured_by(device);
         }
 
         // All memory first: what can be refused is refused before a byte moves.
         let mut blocks = Vec::with_capacity(runs.len());
-        for run in &runs {
-            blocks.push(Arc::new(DeviceBlock::take(
-                device,
-                run.bytes,
-                meter.clone(),
-            )?));
+        for run in &mut runs {
+            let block = DeviceBlock::take(device, run.bytes, meter.clone())?;
+            run.to = block.address();
+            blocks.push(Arc::new(block));
         }
         let mut placed: Vec<Option<Placed>> = regions.iter().map(|_| None).collect();
         for (run, block) in runs.iter().zip(&blocks) {
             for &index in &run.regions {
                 let region = &regions[index];
                 let offset = region.base.as_ptr() as usize - run.base.as_ptr() as usize;
-                placed[index] = Some(Placed {
-                    identity: region.identity,
-                    bytes: region.bytes,
-                    block: Arc::clone(block),
-                    address: block.address() + offset as u64,
-                });
+                placed[index] = Some(Placed::new(region, block, run.to + offset as u64, None));
             }
         }
-        let host: Vec<_> = regions.into_iter().map(|region| region.storage).collect();
+        let host = regions.into_iter().map(Region::into_storage).collect();
         let done = submit(device, &runs, &blocks, host, meter)?;
-        Ok(Upload {
+        let placed = placed.into_iter().flatten().collect();
+        Ok(Upload::new(device, placed, done))
+    }
+
+    pub(super) fn new(
+        device: &Arc<DeviceInner>,
+        placed: Vec<Placed>,
+        done: Option<RawEvent>,
+    ) -> Upload {
+        Upload {
             device: Arc::clone(device),
-            placed: placed.into_iter().flatten().collect::<Vec<_>>().into_iter(),
+            placed: placed.into_iter(),
             done,
-        })
+        }
     }
 
     /// Trades a host tensor for the device tensor that it is copied to.
@@ -172,12 +211,8 @@ impl Upload {
             placed.identity == tensor.identity() && placed.bytes == tensor.size_bytes(),
             "Upload::tensor: Batch::tensors showed the tensors in another order"
         );
-        DeviceTensor::new(
-            placed.block,
-            placed.address,
-            tensor.shape().clone(),
-            self.done.clone(),
-        )
+        let shape = placed.shape.unwrap_or_else(|| tensor.shape().clone());
+        DeviceTensor::new(placed.block, placed.address, shape, self.done.clone())
     }
 
     /// Blocks until the copies are done.
@@ -200,7 +235,7 @@ impl std::fmt::Debug for Upload {
 }
 
 /// Enqueues the copies and the event behind them, and enters them into the device's list. `None`: nothing to copy.
-fn submit(
+pub(super) fn submit(
     device: &Arc<DeviceInner>,
     runs: &[Run],
     blocks: &[Arc<DeviceBlock>],
@@ -217,7 +252,7 @@ fn submit(
         .transpose()?;
     let mut staging = Staging::new(device, stream);
     let mut copied = Ok(());
-    for (run, block) in runs.iter().zip(blocks).filter(|(run, _)| run.bytes > 0) {
+    for run in runs.iter().filter(|run| run.bytes > 0) {
         copied = match run.rows(&host) {
             // SAFETY: the rows and their table are kept alive by the region's storage in `host` until the event fires,
             // and nobody writes them meanwhile (*no access while in flight*). The rest is as below.
@@ -226,7 +261,7 @@ fn submit(
                 let gather = Gather {
                     rows,
                     row_bytes: run.bytes / rows.len(),
-                    to: block.address(),
+                    to: run.to,
                     is_table_locked: scattered.is_table_locked(),
                 };
                 driver.gather(stream, gather)
@@ -234,7 +269,7 @@ fn submit(
             None => {
                 let copy = Copy::ToDevice {
                     from: run.base.as_ptr(),
-                    to: block.address(),
+                    to: run.to,
                     bytes: run.bytes,
                 };
                 // SAFETY: the run lies in one allocation that `host` keeps alive until the event fires, and that nobody
@@ -280,6 +315,18 @@ fn submit(
 }
 
 impl Run {
+    /// Of one region, which goes to this address.
+    pub(super) fn alone(index: usize, region: &Region, to: u64) -> Run {
+        Run {
+            base: region.base,
+            bytes: region.bytes,
+            to,
+            is_pinned: region.is_pinned,
+            regions: vec![index],
+            is_scattered: region.is_scattered,
+        }
+    }
+
     /// Where the rows lie, if they lie elsewhere. (In the meantime somebody may have gathered them: their table stays.)
     fn rows<'a>(&self, host: &'a [Arc<dyn Storage>]) -> Option<&'a Scattered> {
         let storage = host.get(*self.regions.first()?)?;
@@ -310,13 +357,7 @@ fn runs(regions: &[Region]) -> Vec<Run> {
             continue;
         }
         slab = region.storage.slab();
-        runs.push(Run {
-            base: region.base,
-            bytes: region.bytes,
-            is_pinned: region.is_pinned,
-            regions: vec![index],
-            is_scattered: region.is_scattered,
-        });
+        runs.push(Run::alone(index, region, 0));
     }
     runs
 }

@@ -304,6 +304,17 @@ impl Driver {
         }
     }
 
+    /// How many bytes of slabs stay in the processor's cache until the device has read them, and the smallest part that a
+    /// batch should be cut into for that; `None` where the backend gains nothing by it.
+    pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
+        match self {
+            Driver::Cpu(driver) => driver.resident_bytes(),
+            // What is loaded goes through the cache as well, so half of it is counted on.
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(_) => Some((crate::system::cache_bytes() / 2, cuda::LEAST_PART_BYTES)),
+        }
+    }
+
     #[cfg(feature = "cuda")]
     fn foreign(&self, what: &'static str) -> Error {
         Error::WrongDevice {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::DataLoader;
-use crate::batch::{Arena, Batch, Collate, CollateFn};
+use crate::batch::{Arena, Batch, Collate, CollateFn, Learned};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
@@ -215,13 +215,19 @@ impl<D: Dataset, C> Builder<D, C> {
                 max_batch_bytes: self.max_batch_bytes,
             }),
         };
-        let gatherable = Arc::new(self.dataset.is_registered().into());
+        let learned = Arc::new(Learned::default());
+        if self.dataset.is_registered() {
+            learned.gatherable();
+        }
+        if let Some(bytes) = self.dataset.sample_bytes() {
+            learned.sample_takes(bytes);
+        }
         let recipe = DatasetRecipe {
             dataset: Arc::new(self.dataset),
             sampler,
             collate: self.collate,
             seed: self.seed,
-            gatherable,
+            learned,
         };
         Ok(DataLoader::start(Threads::start(Pipeline::new(
             Box::new(recipe),

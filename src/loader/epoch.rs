@@ -5,10 +5,10 @@ use std::fmt;
 use std::time::Instant;
 
 use super::DataLoader;
-use crate::batch::{Batch, send};
-use crate::device::Device;
+use crate::batch::{Batch, send, send_part};
+use crate::device::{Assembly, Device, Rows, Unsent};
 use crate::error::{Error, Result};
-use crate::pipeline::{Live, Pipeline};
+use crate::pipeline::{Cut, Live, Pipeline};
 use crate::sync::Arc;
 
 /// How an epoch holds its loader.
@@ -72,16 +72,20 @@ impl<'a, B: Batch> Epoch<'a, B> {
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
     pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
-        if let Some(account) = &self.live.account {
-            account.set_limit(self.loader.pipeline().options.share(depth));
-        }
-        self.loader.pipeline().send_to(&self.live, device);
+        let pipeline = self.loader.pipeline();
+        let cut = pipeline.send_to(&self.live, device, depth);
+        let part = cut.count() - self.remaining();
         DeviceEpoch {
             epoch: self,
             device: device.clone(),
             depth,
             ahead: VecDeque::new(),
             held: None,
+            given: cut.batch_of(part),
+            cut,
+            part,
+            arriving: None,
+            failed: None,
         }
     }
 
@@ -103,6 +107,11 @@ impl<'a, B: Batch> Epoch<'a, B> {
         next
     }
 
+    /// How many batches, or parts of batches, are to come.
+    fn remaining(&self) -> u64 {
+        self.loader.pipeline().remaining(&self.live) + self.taken.len() as u64
+    }
+
     fn try_next(&mut self) -> Option<Result<B>> {
         self.loader.pipeline().try_next(&self.live, &mut self.taken)
     }
@@ -120,8 +129,7 @@ impl<B: Batch> Iterator for Epoch<'_, B> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let remaining = self.loader.pipeline().remaining(&self.live) + self.taken.len() as u64;
-        let remaining = usize::try_from(remaining);
+        let remaining = usize::try_from(self.remaining());
         (remaining.unwrap_or(usize::MAX), remaining.ok())
     }
 }
@@ -152,8 +160,17 @@ pub struct DeviceEpoch<'a, B: Batch> {
     device: Device,
     depth: usize,
     ahead: VecDeque<Result<B::OnDevice>>,
-    /// A batch that came, and for which the device had no memory ahead of time.
+    /// A batch that came, or a part of one, and for which the device had no memory ahead of time.
     held: Option<B>,
+    /// How many batches were given out.
+    given: u64,
+    cut: Cut,
+    /// The part that comes next. (Where batches are not cut, each is one part.)
+    part: u64,
+    /// The batch of which some parts were sent, and others were not.
+    arriving: Option<Assembly>,
+    /// Why the batch whose parts are coming is an error.
+    failed: Option<Error>,
 }
 
 impl<B: Batch> DeviceEpoch<'_, B> {
@@ -161,45 +178,97 @@ impl<B: Batch> DeviceEpoch<'_, B> {
     /// memory that is there when the batch is asked for.
     fn send_ahead(&mut self) {
         while self.ahead.len() < self.depth && self.held.is_none() {
-            let next = self.epoch.try_next();
-            match next.map(|batch| batch.map(|batch| send(batch, &self.device, true))) {
-                None => return,
-                Some(Ok(Err((Some(batch), Error::DeviceBudget { .. })))) => self.held = Some(batch),
-                Some(Ok(sent)) => self.ahead.push_back(sent.map_err(|(_, error)| error)),
-                Some(Err(error)) => self.ahead.push_back(Err(error)),
+            let Some(part) = self.epoch.try_next() else {
+                return;
+            };
+            if let Some(batch) = self.arrive(part, true) {
+                self.ahead.push_back(batch);
             }
         }
     }
+
+    /// Sends the part that came; the last one of a batch gives the batch, or its error. `ahead`: it is held back where there
+    /// is no memory for it.
+    fn arrive(&mut self, part: Result<B>, ahead: bool) -> Option<Result<B::OnDevice>> {
+        let number = self.part;
+        let sent = match part {
+            Err(error) => Err(error),
+            Ok(_) if self.failed.is_some() => Ok(None),
+            Ok(part) => match self.send(number, part) {
+                Err((Some(part), Error::DeviceBudget { .. })) if ahead => {
+                    self.held = Some(part);
+                    return None;
+                }
+                sent => sent.map_err(|(_, error)| error),
+            },
+        };
+        self.part += 1;
+        let batch = sent.unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            self.arriving = None;
+            None
+        });
+        if !self.cut.ends_batch(number) {
+            return None;
+        }
+        self.arriving = None;
+        match self.failed.take() {
+            Some(error) => Some(Err(error)),
+            None => batch.map(Ok),
+        }
+    }
+
+    fn send(&mut self, number: u64, part: B) -> Sent<B> {
+        if self.cut.parts() == 1 {
+            return send(part, &self.device, true).map(Some);
+        }
+        let rows = Rows {
+            first: self.cut.first_row(number),
+            count: self.cut.rows(number),
+            of: self.cut.batch_rows(self.cut.batch_of(number)),
+        };
+        let sent = send_part(part, &self.device, rows, &mut self.arriving);
+        sent.map_err(|(part, reason)| match reason {
+            Unsent::Failed(error) => (part, error),
+            Unsent::Unlike(error) => {
+                let pipeline = self.epoch.loader.pipeline();
+                let error = pipeline.unlike(&self.epoch.live, &self.cut, number, error);
+                (part, error)
+            }
+        })
+    }
 }
+
+/// The batch, if the part was its last; or the part, beside the error.
+type Sent<B> = std::result::Result<Option<<B as Batch>::OnDevice>, (Option<B>, Error)>;
 
 impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
-        let asked = self.epoch.returned();
-        let next = match (self.ahead.pop_front(), self.held.take()) {
-            (Some(next), held) => {
-                self.held = held;
-                next
-            }
-            (None, Some(batch)) => batch.to_device(&self.device, true),
-            (None, None) => {
-                let batch = self.epoch.wait(asked)?;
-                batch.and_then(|batch| batch.to_device(&self.device, true))
-            }
+        let mut asked = self.epoch.returned();
+        let next = match self.ahead.pop_front() {
+            Some(next) => next,
+            None => loop {
+                let part = match self.held.take() {
+                    Some(part) => Ok(part),
+                    None => self.epoch.wait(asked)?,
+                };
+                if let Some(next) = self.arrive(part, false) {
+                    break next;
+                }
+                asked = Instant::now();
+            },
         };
+        self.given += 1;
         self.send_ahead();
         self.epoch.given = Some(Instant::now());
         Some(next)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let (least, most) = self.epoch.size_hint();
-        let here = self.ahead.len() + usize::from(self.held.is_some());
-        (
-            least.saturating_add(here),
-            most.map(|most| most.saturating_add(here)),
-        )
+        let remaining = usize::try_from(self.cut.batches() - self.given);
+        (remaining.unwrap_or(usize::MAX), remaining.ok())
     }
 }
 
@@ -209,7 +278,8 @@ impl<B: Batch> std::iter::FusedIterator for DeviceEpoch<'_, B> {}
 impl<B: Batch> fmt::Debug for DeviceEpoch<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEpoch")
-            .field("epoch", &self.epoch)
+            .field("number", &self.epoch.number())
+            .field("remaining", &self.len())
             .field("ahead", &self.ahead.len())
             .finish()
     }

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::Options;
 use super::schedule::{Claim, Schedule, Want};
 use super::source::{BatchId, Failed};
 use super::work::{Recipe, Work};
+use super::{Options, Parts};
 use crate::device::Account;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::sync::{Arc, Condvar};
+use crate::sync::{Arc, AtomicU64, Condvar, Ordering};
 use crate::tensor::Backend;
 
 pub(super) struct Board<B> {
@@ -36,6 +36,8 @@ pub(crate) struct LiveEpoch {
     pub(crate) account: Option<Arc<Account>>,
     /// Its consumer sleeps here.
     pub(super) ready: Condvar,
+    /// How many parts its batches are cut into. (Written before the first is opened, under the board's lock.)
+    parts: AtomicU64,
 }
 
 /// What an epoch's batches are for.
@@ -61,11 +63,14 @@ pub(super) struct State<B> {
     pub(super) schedule: Schedule,
     /// One for each open batch of the schedule.
     slots: VecDeque<Slot<B>>,
-    batch_size: usize,
     /// What its batches are for. Until it is known, nothing is loaded.
     pub(super) destination: Option<Destination>,
     /// The turn at which a job of its was claimed last.
     served: u64,
+    /// How many slabs it may have from now on, which its account is yet to be told.
+    pub(super) widened: Option<usize>,
+    /// How many it may have if its parts need not stay in the processor's cache.
+    wide: usize,
 }
 
 /// What the board holds of one open batch.
@@ -130,20 +135,16 @@ impl<B> Board<B> {
             meter: Arc::default(),
             account,
             ready: Condvar::new(),
+            parts: AtomicU64::new(1),
         }));
         self.epochs.push(State {
             live: live.clone(),
-            schedule: Schedule::new(
-                options.samples,
-                options.batch_size,
-                options.drop_last,
-                options.prefetch,
-                options.whole(),
-            ),
+            schedule: Schedule::new(options.cut(), options.prefetch, options.whole()),
             slots: VecDeque::new(),
-            batch_size: options.batch_size,
             destination,
             served: 0,
+            widened: None,
+            wide: 0,
         });
         live
     }
@@ -196,6 +197,19 @@ impl<B> Board<B> {
             .collect()
     }
 
+    /// The accounts that may have more slabs from now on.
+    pub(super) fn widened(&mut self) -> Vec<(Arc<Account>, usize)> {
+        let epochs = self.epochs.iter_mut();
+        epochs
+            .filter_map(|state| Some((state.live.account.clone()?, state.widened.take()?)))
+            .collect()
+    }
+
+    /// Whether the batches of all epochs are cut into parts.
+    pub(super) fn is_cut(&self) -> bool {
+        self.epochs.iter().all(|state| state.live.is_cut())
+    }
+
     /// Epochs whose consumer is blocked come first, and of several the one that had to wait for longest: an epoch that
     /// always has work would else keep the workers, and the slabs that come home, from another for good.
     fn urgent_first(&mut self) -> impl Iterator<Item = &mut State<B>> {
@@ -206,10 +220,21 @@ impl<B> Board<B> {
 }
 
 impl LiveEpoch {
-    pub(super) fn collate_panicked(&self, batch: u64, message: String) -> Error {
+    /// Whether its batches are cut into parts.
+    pub(super) fn is_cut(&self) -> bool {
+        self.parts.load(Ordering::Relaxed) > 1
+    }
+
+    /// Whether a part is the first of its batch.
+    pub(super) fn begins_batch(&self, part: u64) -> bool {
+        part.is_multiple_of(self.parts.load(Ordering::Relaxed))
+    }
+
+    /// `part`: the batch, or the part of one, as the schedule counts them.
+    pub(super) fn collate_panicked(&self, part: u64, message: String) -> Error {
         Error::CollatePanicked {
             epoch: self.epoch,
-            batch,
+            batch: part / self.parts.load(Ordering::Relaxed),
             message,
         }
     }
@@ -274,22 +299,26 @@ impl<B> State<B> {
         }
     }
 
+    /// Cuts the batches into parts, before the first is opened.
+    pub(super) fn cut_into(&mut self, parts: &Parts, slabs: usize) {
+        self.wide = slabs.saturating_mul(parts.count);
+        self.schedule
+            .cut_into(parts.count, parts.resident, parts.sample_bytes);
+        let count = self.schedule.cut().parts();
+        self.live.parts.store(count, Ordering::Relaxed);
+    }
+
     fn open(&mut self, batch: u64, recipe: &dyn Recipe<B>) {
         let work = recipe.open(self.id(batch), Arc::clone(&self.live.meter));
         self.slots.push_back(Slot::new(Some(work)));
     }
 
     fn id(&self, batch: u64) -> BatchId {
-        BatchId {
-            epoch: self.live.epoch,
-            batch,
-            start: batch * self.batch_size as u64,
-            rows: self.schedule.rows_of(batch),
-            gathered_by: match self.destination {
-                Some(Destination::Device(backend)) => Some(backend),
-                _ => None,
-            },
-        }
+        let gathered_by = match self.destination {
+            Some(Destination::Device(backend)) => Some(backend),
+            _ => None,
+        };
+        BatchId::of(self.live.epoch, &self.schedule.cut(), batch, gathered_by)
     }
 
     /// The next batches, as many as are ready and the consumer may take: the first is returned, and the others go to
@@ -301,6 +330,9 @@ impl<B> State<B> {
             return None;
         }
         self.schedule.deliver(count);
+        if self.schedule.widens() {
+            self.widened = Some(self.wide);
+        }
         let first = self.slots.pop_front();
         let others = self.slots.drain(..count - 1);
         taken.extend(others.filter_map(|slot| slot.outcome));

@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use super::Pipeline;
 use super::board::{Board, Destination, Live, Slot};
 use super::pin::Served;
+use super::schedule::Cut;
+use super::source::BatchId;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
-use crate::error::Result;
+use crate::error::{CollateError, Error, Result};
 
 /// What the consumer finds when it asks for the next batch.
 #[allow(clippy::large_enum_variant)] // it lives for a few instructions, and is never stored
@@ -25,15 +27,18 @@ impl<B: Batch> Pipeline<B> {
         let pinning = self.options.pinning.as_ref();
         let account = pinning.map(|pinning| Account::open(&pinning.device.inner.ring, limit));
         let mut board = self.board.lock();
-        // Where a device could gather the samples itself, loading waits until it is known whether that is wanted.
-        let destination = (!self.recipe.is_gatherable()).then_some(Destination::Host);
+        // Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
+        // whether that is wanted.
+        let matters = self.recipe.is_gatherable() || self.parts(depth).is_some();
+        let destination = (!matters).then_some(Destination::Host);
         let live = board.enter(epoch, account, destination, &self.options);
         self.wake(&board);
         live
     }
 
-    /// The batches that are opened from now on go to a device without the program seeing them.
-    pub(crate) fn send_to(&self, live: &Live, device: &Device) {
+    /// The batches that are opened from now on go to a device without the program seeing them, `depth` ahead. Returns how
+    /// they are cut.
+    pub(crate) fn send_to(&self, live: &Live, device: &Device, depth: usize) -> Cut {
         let pinning = self.options.pinning.as_ref();
         // Slabs that come home are what keeps copies from piling up, so there must be slabs, and of this device.
         let gathers = pinning.is_some_and(|pinning| {
@@ -44,6 +49,24 @@ impl<B: Batch> Pipeline<B> {
                     .driver
                     .same_device(&device.inner.driver)
         });
+        let slabs = self.options.share(depth);
+        let parts = self.parts(depth).filter(|_| gathers);
+        let mut limit = slabs;
+        let mut cut = self.options.cut();
+        let mut board = self.board.lock();
+        if let Some(state) = board.epoch(live) {
+            if let (None, Some(parts)) = (state.destination, &parts) {
+                state.cut_into(parts, slabs);
+                cut = state.schedule.cut();
+                let all = usize::try_from(cut.count()).unwrap_or(usize::MAX);
+                limit = parts.resident.min(all);
+            }
+        }
+        drop(board);
+        if let Some(account) = &live.account {
+            account.set_limit(limit);
+        }
+        // Now that there are as many slabs as it needs, it may begin.
         let mut board = self.board.lock();
         if let Some(state) = board.epoch(live) {
             state.destination = Some(match gathers {
@@ -52,6 +75,14 @@ impl<B: Batch> Pipeline<B> {
             });
         }
         self.wake(&board);
+        cut
+    }
+
+    /// The error of a part whose rows are not like those of the first part of its batch.
+    pub(crate) fn unlike(&self, live: &Live, cut: &Cut, part: u64, error: CollateError) -> Error {
+        let earlier = cut.start(part) - cut.first_row(part) as u64;
+        let part = BatchId::of(live.epoch, cut, part, None);
+        self.recipe.unlike(part, earlier, error)
     }
 
     /// Forgets an epoch. Nobody waits: a worker that is at it finds out when it reports.
@@ -110,6 +141,9 @@ impl<B: Batch> Pipeline<B> {
             return Next::Over;
         }
         let delivered = state.deliver(taken);
+        if state.widened.is_some() {
+            self.tell_pin_thread();
+        }
         // Those that were taken before are used up, and others can be opened: also where none is ready.
         self.wake(board);
         match delivered {

@@ -20,6 +20,7 @@ mod work;
 mod worker;
 
 pub(crate) use board::Live;
+pub(crate) use schedule::Cut;
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Recipe};
 
@@ -37,8 +38,8 @@ pub(crate) struct Pipeline<B> {
     pub(crate) options: Options,
     /// Slabs of batches that are not to be page-locked, or cannot be.
     pageable: std::sync::Arc<Ring>,
-    /// The largest slab that was wanted, and had. Relaxed: it is a hint.
-    largest_bytes: AtomicUsize,
+    /// The largest slab that was wanted, and had: for whole batches, and for parts of batches. Relaxed: it is a hint.
+    largest_bytes: [AtomicUsize; 2],
     /// The log has been told that batches go unpinned.
     warned: AtomicBool,
 }
@@ -67,7 +68,21 @@ pub(crate) struct Pinning {
     pub(crate) max_batch_bytes: Option<usize>,
 }
 
+/// How the batches of an epoch are cut into parts.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    /// How many a batch has.
+    count: usize,
+    /// How many of their slabs stay in the processor's cache together.
+    resident: usize,
+    sample_bytes: usize,
+}
+
 impl Options {
+    pub(crate) fn cut(&self) -> Cut {
+        Cut::whole(self.samples, self.batch_size, self.drop_last)
+    }
+
     /// Where no slab must be waited for, one thread may make a batch from end to end.
     fn whole(&self) -> Option<Whole> {
         self.pinning.is_none().then_some(Whole {
@@ -91,6 +106,12 @@ impl Options {
     }
 }
 
+/// So many slabs of parts are filled in turn, where the cache is large enough.
+const SLABS_IN_TURN: usize = 8;
+
+/// With fewer, workers would wait for the link or the link for them.
+const FEWEST_IN_TURN: usize = 4;
+
 impl Pinning {
     /// The size of a slab for so many bytes, as the builder was told.
     fn at_least(&self, bytes: usize) -> usize {
@@ -105,10 +126,33 @@ impl<B> Pipeline<B> {
             work: Default::default(),
             recipe,
             pageable: Ring::pageable(options.slabs(0)),
-            largest_bytes: AtomicUsize::new(0),
+            largest_bytes: Default::default(),
             warned: AtomicBool::new(false),
             options,
         }
+    }
+
+    /// How an epoch that goes to the pinning device is cut, so that the slabs that it fills in turn stay in the processor's
+    /// cache until the device has read them. `None`: they do so anyway, or nobody knows how large samples are.
+    ///
+    /// (Measured beside one H200: rows of 600 KB, copied by 8 threads into slabs of 735 MB together, went to the device at 37
+    /// GB/s, around the cache at 46 to 49; into slabs of 45 MB at 54, of 147 MB at 55.)
+    fn parts(&self, depth: usize) -> Option<Parts> {
+        let pinning = self.options.pinning.as_ref()?;
+        let (cache_bytes, least_bytes) = pinning.device.inner.driver.resident_bytes()?;
+        let sample_bytes = self.recipe.sample_bytes().filter(|_| !pinning.by_copy)?;
+        let rows = u64::min(self.options.batch_size as u64, self.options.samples);
+        let batch_bytes = sample_bytes.checked_mul(rows as usize)?;
+        if batch_bytes.saturating_mul(self.options.share(depth)) <= cache_bytes {
+            return None;
+        }
+        let part_bytes = (cache_bytes / SLABS_IN_TURN).max(least_bytes);
+        let count = batch_bytes.div_ceil(part_bytes);
+        (count > 1).then_some(Parts {
+            count,
+            resident: (cache_bytes / part_bytes).max(FEWEST_IN_TURN),
+            sample_bytes,
+        })
     }
 
     /// Lets one sleeping worker look for work, if there is any; it wakes the next.

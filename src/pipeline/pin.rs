@@ -12,7 +12,7 @@ use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Slab};
 use crate::driver::RawEvent;
 use crate::error::{Error, panic_message};
-use crate::sync::Ordering;
+use crate::sync::{AtomicUsize, Ordering};
 use crate::trace::span;
 
 /// What the ring gives.
@@ -42,7 +42,10 @@ impl<B: Batch> Pipeline<B> {
             .pinning
             .as_ref()
             .filter(|pinning| !pinning.by_copy);
-        let bytes = pinning.map_or(bytes, |pinning| pinning.at_least(bytes));
+        let bytes = match pinning {
+            Some(pinning) if !live.is_cut() => pinning.at_least(bytes),
+            _ => bytes,
+        };
         let pinning = pinning.filter(|_| bytes > 0);
         let Some(pinning) = pinning else {
             match self.pageable.take(bytes) {
@@ -118,14 +121,15 @@ impl<B: Batch> Pipeline<B> {
             .is_full(want.reserve)
             .then(|| Account::name(account));
         let copy = device.flights.bringing_home(own);
-        let largest = self.largest_bytes.load(Ordering::Relaxed);
+        let largest_bytes = self.largest_bytes(live.is_cut());
+        let largest = largest_bytes.load(Ordering::Relaxed);
         let slab = device
             .ring
             .take_for(account, want.bytes, largest, want.reserve, copy.is_none());
         live.meter.pinning_ns.add_since(start);
         match (slab, copy) {
             (Some(slab), _) => {
-                if self.largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
+                if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
                     device.ring.news().notify(); // others are going to be as large
                 }
                 Taken::Slab(slab.for_epoch(live.meter.clone()))
@@ -141,13 +145,16 @@ impl<B: Batch> Pipeline<B> {
         loop {
             // The ticket first: what happens while we look is not slept through.
             let ticket = news.ticket();
-            let wants = {
+            let (wants, widened, is_cut) = {
                 let mut board = self.board.lock();
                 if board.closed {
                     return;
                 }
-                board.wants()
+                (board.wants(), board.widened(), board.is_cut())
             };
+            for (account, limit) in widened {
+                account.set_limit(limit);
+            }
             // With nothing to serve, slabs that come and go do not matter.
             let _interest = (!wants.is_empty()).then(|| news.interest());
             let mut copy = None;
@@ -164,7 +171,7 @@ impl<B: Batch> Pipeline<B> {
                 _ if progress => {}
                 // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
                 Some(event) => drop(event.sleep()),
-                None if self.make_ahead(pinning) => {}
+                None if self.make_ahead(pinning, is_cut) => {}
                 None => news.wait(ticket),
             }
         }
@@ -172,9 +179,13 @@ impl<B: Batch> Pipeline<B> {
 
     /// Makes one of the slabs that the open epochs are going to need, while there is nothing else to do: the first batches
     /// do not wait for them all, and later ones for none.
-    fn make_ahead(&self, pinning: &Pinning) -> bool {
-        let bytes = self.largest_bytes.load(Ordering::Relaxed);
+    fn make_ahead(&self, pinning: &Pinning, is_cut: bool) -> bool {
+        let bytes = self.largest_bytes(is_cut).load(Ordering::Relaxed);
         bytes > 0 && pinning.device.inner.ring.make_ahead(bytes)
+    }
+
+    fn largest_bytes(&self, is_cut: bool) -> &AtomicUsize {
+        &self.largest_bytes[usize::from(is_cut)]
     }
 
     /// Tries to give a waiting batch its slab.

@@ -2,22 +2,29 @@
 //!
 //! It is a plain state machine, without threads, clocks or devices: everybody who works on an epoch asks it, under the
 //! board's lock, what to do next, and tells it what was done. Its tests play all of them at once.
+//!
+//! Where batches are cut into parts, what is called a batch here is a part: each is loaded, granted a slab and delivered by
+//! itself ([`Cut`]).
 
+mod cut;
 mod entry;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
+pub(crate) use self::cut::Cut;
 use self::entry::{Entry, SlabState, Stage};
 
 /// An epoch's batches, from the first that was not delivered to the last that was opened.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    samples: u64,
-    batch_size: usize,
+    cut: Cut,
     batches: u64,
     /// How many batches may be open: ahead of the one that the consumer has.
     prefetch: usize,
+    /// How many may be open while loading is copying, so that their slabs stay in the processor's cache. `None` where they
+    /// are not cut for that, or it turned out that loading takes longer.
+    resident: Option<usize>,
     open: VecDeque<Entry>,
     /// The number of the first open batch: the one that the consumer gets next.
     first: u64,
@@ -29,7 +36,8 @@ pub(crate) struct Schedule {
     whole: Option<Whole>,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
-    /// How many bytes of a slab that outgrows the processor's cache a sample has; 0 where it does not.
+    /// How many bytes a sample has, where the epoch's slabs outgrow the processor's cache, or are cut so that they do not; 0
+    /// where neither is so.
     streamed_bytes: u64,
 }
 
@@ -91,23 +99,12 @@ const MOST_AHEAD: usize = 64;
 pub(crate) const MOST_COPYING: usize = 8;
 
 impl Schedule {
-    pub(crate) fn new(
-        samples: u64,
-        batch_size: usize,
-        drop_last: bool,
-        prefetch: usize,
-        whole: Option<Whole>,
-    ) -> Schedule {
-        let size = batch_size as u64;
+    pub(crate) fn new(cut: Cut, prefetch: usize, whole: Option<Whole>) -> Schedule {
         Schedule {
-            samples,
-            batch_size,
-            batches: if drop_last {
-                samples / size
-            } else {
-                samples.div_ceil(size)
-            },
+            cut,
+            batches: cut.count(),
             prefetch,
+            resident: None,
             open: VecDeque::new(),
             first: 0,
             blocked: false,
@@ -116,6 +113,32 @@ impl Schedule {
             sample_ns: 0,
             streamed_bytes: 0,
         }
+    }
+
+    /// Cuts each batch into so many parts, before the first is opened. While loading is copying, `resident` of them are
+    /// open at most.
+    pub(crate) fn cut_into(&mut self, parts: usize, resident: usize, sample_bytes: usize) {
+        debug_assert!(self.open.is_empty() && self.first == 0);
+        self.cut = self.cut.into_parts(parts);
+        self.batches = self.cut.count();
+        self.prefetch = self.prefetch.saturating_mul(self.cut.parts() as usize);
+        self.resident = Some(resident);
+        self.streamed_bytes = sample_bytes as u64;
+    }
+
+    /// How the samples are cut into batches.
+    pub(crate) fn cut(&self) -> Cut {
+        self.cut
+    }
+
+    /// Says, once, that more may be open than what the cache holds: a batch came, and loading is not just copying.
+    pub(crate) fn widens(&mut self) -> bool {
+        let known = self.sample_ns > 0 && self.first >= self.cut.parts();
+        let widens = self.resident.is_some() && known && !self.copies();
+        if widens {
+            self.resident = None;
+        }
+        widens
     }
 
     /// Batches that were not delivered.
@@ -138,7 +161,7 @@ impl Schedule {
 
     /// How many samples the batch has.
     pub(crate) fn rows_of(&self, batch: u64) -> usize {
-        rows_of(batch, self.batch_size, self.samples)
+        self.cut.rows(batch)
     }
 
     /// What a worker should do next: the oldest batch first. A batch beyond the open ones is opened by this call; its
@@ -215,19 +238,24 @@ impl Schedule {
                 let fast = usize::try_from(4 * RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
                 self.prefetch.max(fast.min(MOST_AHEAD))
             }
-            _ => self.prefetch,
+            _ => self.prefetch.min(self.resident.unwrap_or(usize::MAX)),
         }
     }
 
     /// How long a batch takes, once that is known.
     fn batch_ns(&self) -> Option<u64> {
-        (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(self.batch_size as u64))
+        (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(self.cut.rows(0) as u64))
     }
 
-    /// Whether such a worker may load rows: spare ones do not where loading is copying. That is so from 2.5 bytes in a
-    /// nanosecond on: 16 writers at once still reach 2.9 each, and what computes its rows does not come there.
+    /// Whether such a worker may load rows: spare ones do not where loading is copying.
     fn may_load(&self, spare: bool) -> bool {
-        !spare || 2 * self.streamed_bytes <= 5 * self.sample_ns
+        !spare || !self.copies()
+    }
+
+    /// Whether loading is copying, of slabs whose place in the cache matters. That is so from 2.5 bytes in a nanosecond on:
+    /// 16 writers at once still reach 2.9 each, and what computes its rows does not come there.
+    fn copies(&self) -> bool {
+        2 * self.streamed_bytes > 5 * self.sample_ns
     }
 
     /// How many batches a worker claims from end to end; 0: it claims rows.
@@ -286,6 +314,9 @@ impl Schedule {
 
     /// Says how many bytes a batch has whose slab outgrows the processor's cache; 0 if it does not.
     pub(crate) fn streams(&mut self, batch: u64, bytes: usize) {
+        if self.cut.parts() > 1 {
+            return; // known since it was cut
+        }
         self.streamed_bytes = bytes as u64 / self.rows_of(batch).max(1) as u64;
     }
 
@@ -419,12 +450,6 @@ impl Schedule {
     pub(crate) fn used_up(&mut self) {
         self.taken = 0;
     }
-}
-
-/// How many of so many samples a batch has.
-pub(crate) fn rows_of(batch: u64, batch_size: usize, samples: u64) -> usize {
-    let start = batch * batch_size as u64;
-    (samples - start).min(batch_size as u64) as usize
 }
 
 /// What happens to a batch for which the ring has no slab now.

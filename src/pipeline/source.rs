@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
+use super::schedule::Cut;
 use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
@@ -10,7 +11,7 @@ use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::tensor::Backend;
 
-/// Which batch: where it lies in the order.
+/// Which batch, or which part of one: where it lies in the order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchId {
     pub(crate) epoch: u64,
@@ -18,8 +19,23 @@ pub(crate) struct BatchId {
     /// The position of its first sample in the epoch's order.
     pub(crate) start: u64,
     pub(crate) rows: usize,
+    /// Which of its batch's rows it begins with: not 0 in later parts of a batch that is cut.
+    pub(crate) first_row: usize,
     /// The devices that gather the rows that they can reach.
     pub(crate) gathered_by: Option<Backend>,
+}
+
+impl BatchId {
+    pub(super) fn of(epoch: u64, cut: &Cut, part: u64, gathered_by: Option<Backend>) -> BatchId {
+        BatchId {
+            epoch,
+            batch: cut.batch_of(part),
+            start: cut.start(part),
+            rows: cut.rows(part),
+            first_row: cut.first_row(part),
+            gathered_by,
+        }
+    }
 }
 
 /// Why a batch failed, and at which row: of several rows that fail, the first is reported.
@@ -70,7 +86,7 @@ impl<D: Dataset> Source<'_, D> {
         let describe = AssertUnwindSafe(|| self.dataset.describe(index));
         SampleId {
             index,
-            row,
+            row: self.batch.first_row + row,
             batch: self.batch.batch,
             epoch: self.batch.epoch,
             description: std::panic::catch_unwind(describe).unwrap_or(None),
@@ -126,6 +142,23 @@ impl<D: Dataset> Source<'_, D> {
             row,
             error: Error::SamplePanicked(self.id_of_row(row), message),
         }
+    }
+
+    /// The first sample does not fit to that of an earlier part of its batch.
+    pub(super) fn unlike(&self, earlier: u64, error: CollateError) -> Error {
+        let first = Source {
+            batch: BatchId {
+                start: earlier,
+                first_row: self.batch.first_row - (self.batch.start - earlier) as usize,
+                ..self.batch
+            },
+            ..*self
+        };
+        Error::Collate(Box::new(Misfit {
+            sample: self.id_of_row(0),
+            planned_from: Some(first.id_of_row(0)),
+            source: error,
+        }))
     }
 
     pub(super) fn collate_panicked(&self, message: String) -> Failed {

@@ -5,13 +5,13 @@ use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use super::source::{BatchId, Failed, Indices, Source, Split};
-use crate::batch::{Collate, Opening, Request, Table, Unmade};
+use crate::batch::{Collate, Learned, Opening, Request, Table, Unmade};
 use crate::dataset::Dataset;
 use crate::device::Slab;
-use crate::error::{Error, Result, panic_message};
+use crate::error::{CollateError, Error, Result, panic_message};
 use crate::meter::Meter;
 use crate::sampler::Sampler;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::Arc;
 
 /// How batches of type `B` are made: a data set, its order and a collate.
 pub(crate) trait Recipe<B>: Send + Sync {
@@ -28,6 +28,12 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// Whether samples came up that a device could gather itself.
     fn is_gatherable(&self) -> bool;
+
+    /// How many bytes of its slab a sample takes, where batches can travel in parts and that is known.
+    fn sample_bytes(&self) -> Option<usize>;
+
+    /// The error of a part that does not fit to the part of its batch that begins at position `earlier`.
+    fn unlike(&self, part: BatchId, earlier: u64, error: CollateError) -> Error;
 }
 
 /// One open batch.
@@ -49,7 +55,7 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
-    pub(crate) gatherable: Arc<AtomicBool>,
+    pub(crate) learned: Arc<Learned>,
 }
 
 impl<D, C> DatasetRecipe<D, C> {
@@ -71,7 +77,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             table: self.collate.open(Opening {
                 rows: batch.rows,
                 gathered_by: batch.gathered_by,
-                gatherable: &self.gatherable,
+                learned: &self.learned,
             }),
             seed: self.seed,
             batch,
@@ -134,7 +140,17 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     }
 
     fn is_gatherable(&self) -> bool {
-        self.gatherable.load(Ordering::Relaxed)
+        self.learned.is_gatherable()
+    }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        // What a device gathers has but an address in the slab.
+        let bytes = self.learned.sample_bytes();
+        bytes.filter(|_| C::IN_PARTS && !self.is_gatherable())
+    }
+
+    fn unlike(&self, part: BatchId, earlier: u64, error: CollateError) -> Error {
+        self.source(part).unlike(earlier, error)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Workers: they load samples and make batches.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Pipeline;
 use super::board::{Job, Live};
-use super::schedule::{Loaded, MOST_COPYING, rows_of};
+use super::schedule::{Loaded, MOST_COPYING};
 use super::source::{BatchId, Failed};
 use super::work::Work;
 use crate::batch::{Batch, relocated_bytes};
@@ -65,14 +66,9 @@ impl<B: Batch> Pipeline<B> {
         let Job::Whole { live, batches, id } = job else {
             return;
         };
-        let size = self.options.batch_size;
+        let cut = self.options.cut();
         for batch in batches {
-            let id = BatchId {
-                batch,
-                start: batch * size as u64,
-                rows: rows_of(batch, size, self.options.samples),
-                ..id
-            };
+            let id = BatchId::of(live.epoch, &cut, batch, id.gathered_by);
             let started = Instant::now();
             let made = self.make(&live, id);
             let elapsed_ns = started.elapsed().as_nanos() as u64;
@@ -126,10 +122,16 @@ impl<B: Batch> Pipeline<B> {
     fn load(&self, live: &Live, batch: u64, rows: Range<usize>, work: Arc<dyn Work<B>>) {
         span!("load", epoch = live.epoch, batch = batch, rows = rows.len());
         let (count, start) = (rows.len(), Instant::now());
-        let failure = work
-            .load(rows, &|bytes| self.ask(live, batch, &*work, bytes))
-            .err();
-        let elapsed_ns = start.elapsed().as_nanos() as u64;
+        let asking = Cell::new(Duration::ZERO);
+        let ask = |bytes| {
+            let start = Instant::now();
+            self.ask(live, batch, &*work, bytes);
+            asking.set(asking.get() + start.elapsed());
+        };
+        let failure = work.load(rows, &ask).err();
+        // A slab that had to be made says nothing about how long samples take.
+        let elapsed = start.elapsed().saturating_sub(asking.get());
+        let elapsed_ns = elapsed.as_nanos() as u64;
         let failed = failure.is_some();
         let (next, left_over) = {
             let mut board = self.board.lock();
@@ -202,7 +204,7 @@ impl<B: Batch> Pipeline<B> {
             Ok(made) => made,
             Err(failure) => return self.publish(live, batch, Err(failure.error)),
         };
-        live.meter.batches.add(1);
+        live.meter.batches.add(u64::from(live.begins_batch(batch)));
         if self.options.pinning.is_none() || unpinned {
             return self.publish(live, batch, Ok(made));
         }

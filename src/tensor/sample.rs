@@ -39,6 +39,10 @@ pub trait Sample: Send + Sized + 'static {
     type Rest: Send + 'static;
     /// Whether one sample tells the layout of the whole batch. If not, the batch is planned from all of its samples.
     const ALIKE: bool = true;
+    /// Whether the batch is nothing but its fields, each of one row a sample. Large batches of such samples travel to a
+    /// device in parts.
+    #[doc(hidden)]
+    const DENSE: bool = false;
 
     /// Lays out the fields of a batch, from its first sample ([`ALIKE`](Sample::ALIKE)) or from all of them.
     ///
@@ -67,6 +71,7 @@ macro_rules! scalars {
             type Batch = Tensor<$type>;
             type Plan = Field<$type>;
             type Rest = ();
+            const DENSE: bool = true;
 
             fn plan<'a>(
                 _: impl Iterator<Item = &'a Self> + Clone,
@@ -106,6 +111,7 @@ impl Sample for bool {
     type Batch = Tensor<u8>;
     type Plan = Field<u8>;
     type Rest = ();
+    const DENSE: bool = true;
 
     fn plan<'a>(
         _: impl Iterator<Item = &'a Self> + Clone,
@@ -127,6 +133,7 @@ impl<T: Element, const N: usize> Sample for [T; N] {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
     type Rest = ();
+    const DENSE: bool = true;
 
     fn plan<'a>(
         _: impl Iterator<Item = &'a Self> + Clone,
@@ -148,6 +155,7 @@ impl<T: Element> Sample for Vec<T> {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
     type Rest = ();
+    const DENSE: bool = true;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -169,6 +177,7 @@ impl<T: Element> Sample for Tensor<T> {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
     type Rest = ();
+    const DENSE: bool = true;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -229,6 +238,7 @@ macro_rules! tuples {
             type Plan = ($($name::Plan,)+);
             type Rest = ($($name::Rest,)+);
             const ALIKE: bool = $($name::ALIKE)&&+;
+            const DENSE: bool = $($name::DENSE)&&+;
 
             fn plan<'a>(
                 samples: impl Iterator<Item = &'a Self> + Clone,

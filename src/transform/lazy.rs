@@ -204,6 +204,7 @@ impl Sample for LazyImage {
     type Batch = Tensor<u8>;
     type Plan = Field<u8>;
     type Rest = ();
+    const DENSE: bool = true;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,

@@ -32,6 +32,10 @@ const PAGE: usize = 4096;
 /// A hostile device stages as a GPU does; in small pieces, so that the tests' tensors have many.
 const STAGING_CHUNK_BYTES: usize = 16 << 10;
 
+/// Small enough that the tests' batches are cut.
+const RESIDENT_BYTES: usize = 2 << 10;
+const LEAST_PART_BYTES: usize = 256;
+
 impl Cpu {
     pub(crate) fn new(hostile: Option<Hostile>) -> Cpu {
         Cpu(Arc::new(Shared {
@@ -191,6 +195,12 @@ impl Cpu {
     pub(super) fn staging_chunk_bytes(&self) -> Option<usize> {
         let hostility = self.0.hostility.as_ref();
         hostility.map(|_| STAGING_CHUNK_BYTES)
+    }
+
+    /// A hostile device cuts batches as a GPU does, and small ones.
+    pub(super) fn resident_bytes(&self) -> Option<(usize, usize)> {
+        let hostility = self.0.hostility.as_ref();
+        hostility.map(|_| (RESIDENT_BYTES, LEAST_PART_BYTES))
     }
 
     /// # Safety

@@ -24,6 +24,9 @@ use crate::sync::{Arc, Mutex, OnceLock};
 /// soon under way, and the last one soon done: the link is idle before the one, and the processor after the other.
 pub(super) const STAGING_CHUNK_BYTES: usize = 2 << 20;
 
+/// A copy of so many bytes runs at 98 % of the link's rate.
+pub(super) const LEAST_PART_BYTES: usize = 8 << 20;
+
 /// One CUDA device, through one context.
 #[derive(Clone)]
 pub(crate) struct Cuda(Arc<Shared>);

@@ -101,7 +101,7 @@ fn every_interleaving_delivers_every_batch() {
 
 #[test]
 fn a_batch_is_opened_only_within_the_prefetch() {
-    let mut schedule = Schedule::new(10, 2, false, 3, None);
+    let mut schedule = Schedule::new(Cut::whole(10, 2, false), 3, None);
     for batch in 0..3 {
         for _ in 0..2 {
             assert!(
@@ -117,7 +117,7 @@ fn a_batch_is_opened_only_within_the_prefetch() {
 #[test]
 fn spare_workers_do_not_copy() {
     for (elapsed_ns, may_load) in [(100_000, false), (1_000_000, true)] {
-        let mut schedule = Schedule::new(100, 10, false, 2, None);
+        let mut schedule = Schedule::new(Cut::whole(100, 10, false), 2, None);
         schedule.claim(false);
         schedule.want(0, 6_000_000);
         schedule.streams(0, 6_000_000);
@@ -133,7 +133,7 @@ fn spare_workers_do_not_copy() {
 /// A fast data set is claimed in long runs, a slow one sample by sample.
 #[test]
 fn runs_follow_the_time_of_a_sample() {
-    let mut schedule = Schedule::new(10_000, 10_000, false, 1, None);
+    let mut schedule = Schedule::new(Cut::whole(10_000, 10_000, false), 1, None);
     let mut claim = |elapsed_ns| match schedule.claim(false) {
         Some(Claim::Rows { batch, rows }) => {
             schedule.loaded(batch, rows.len(), elapsed_ns * rows.len() as u64, false);
@@ -157,13 +157,28 @@ fn the_last_batch_has_what_is_left() {
             .map(|batch| schedule.rows_of(batch))
             .collect()
     };
-    assert_eq!(rows(&Schedule::new(7, 3, false, 1, None)), [3, 3, 1]);
-    assert_eq!(rows(&Schedule::new(7, 3, true, 1, None)), [3, 3]);
-    assert_eq!(rows(&Schedule::new(2, 3, true, 1, None)), [] as [usize; 0]);
-    assert_eq!(rows(&Schedule::new(0, 3, false, 1, None)), [] as [usize; 0]);
-    assert_eq!(rows(&Schedule::new(2, usize::MAX, false, 1, None)), [2]);
     assert_eq!(
-        Schedule::new(u64::MAX, 1, false, 1, None).remaining(),
+        rows(&Schedule::new(Cut::whole(7, 3, false), 1, None)),
+        [3, 3, 1]
+    );
+    assert_eq!(
+        rows(&Schedule::new(Cut::whole(7, 3, true), 1, None)),
+        [3, 3]
+    );
+    assert_eq!(
+        rows(&Schedule::new(Cut::whole(2, 3, true), 1, None)),
+        [] as [usize; 0]
+    );
+    assert_eq!(
+        rows(&Schedule::new(Cut::whole(0, 3, false), 1, None)),
+        [] as [usize; 0]
+    );
+    assert_eq!(
+        rows(&Schedule::new(Cut::whole(2, usize::MAX, false), 1, None)),
+        [2]
+    );
+    assert_eq!(
+        Schedule::new(Cut::whole(u64::MAX, 1, false), 1, None).remaining(),
         u64::MAX
     );
 }

@@ -155,9 +155,7 @@ impl World {
     pub fn new(options: Options) -> World {
         World {
             schedule: Schedule::new(
-                options.samples,
-                options.batch_size,
-                options.drop_last,
+                Cut::whole(options.samples, options.batch_size, options.drop_last),
                 options.prefetch,
                 options.whole,
             ),
