@@ -90,24 +90,26 @@ pub(crate) fn send<B: Batch>(
     }
 }
 
-/// Sends some of a batch's rows to the device, or gives them back beside the error. `Some`: they were the last.
+/// Sends some of a batch's rows to the device, or gives them back beside the error. The last ones give the batch.
+/// `waits`: for device memory that the program gave back, and whose kernels have not run.
 pub(crate) fn send_part<B: Batch>(
     part: B,
     device: &Device,
     rows: Rows,
+    last: bool,
+    waits: bool,
     assembly: &mut Option<Assembly>,
 ) -> std::result::Result<Option<B::OnDevice>, (Option<B>, Unsent)> {
     let mut tensors = Tensors::default();
     part.tensors(&mut tensors);
     let begun = match assembly {
         Some(begun) => begun,
-        None => match Assembly::begin(device, &tensors, rows) {
+        None => match Assembly::begin(device, &tensors, rows, waits) {
             Ok(begun) => assembly.insert(begun),
             Err(error) => return Err((Some(part), Unsent::Failed(error))),
         },
     };
     let mut upload = begun.send(tensors, rows).map_err(|error| (None, error))?;
-    let last = rows.first + rows.count == rows.of;
     Ok(last.then(|| part.upload(&mut upload)))
 }
 

@@ -42,8 +42,14 @@ pub(crate) enum Unsent {
 }
 
 impl Assembly {
-    /// Takes device memory for a batch whose tensors are like these, but for the number of rows.
-    pub(crate) fn begin(device: &Device, part: &Tensors<'_>, rows: Rows) -> Result<Assembly> {
+    /// Takes device memory for a batch whose tensors are like these, but for the number of rows. `waits`: for memory that the
+    /// program gave back, and whose kernels have not run.
+    pub(crate) fn begin(
+        device: &Device,
+        part: &Tensors<'_>,
+        rows: Rows,
+        waits: bool,
+    ) -> Result<Assembly> {
         let device = &device.inner;
         device.settle();
         let mut bytes = 0;
@@ -62,7 +68,7 @@ impl Assembly {
         if let Some(meter) = &meter {
             meter.measured_by(device);
         }
-        let block = DeviceBlock::take(device, bytes, meter)?;
+        let block = DeviceBlock::take(device, bytes, meter, waits)?;
         for field in &mut fields {
             field.address += block.address();
         }

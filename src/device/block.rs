@@ -32,9 +32,10 @@ impl DeviceBlock {
         device: &Arc<DeviceInner>,
         bytes: usize,
         meter: Option<Arc<Meter>>,
+        waits: bool,
     ) -> Result<DeviceBlock> {
         Ok(DeviceBlock {
-            memory: device.pool.take(bytes)?,
+            memory: device.pool.take(bytes, waits)?,
             device: Arc::clone(device),
             pending: Mutex::default(),
             leaked: false.into(),

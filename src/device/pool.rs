@@ -80,16 +80,17 @@ impl Pool {
     /// Takes a block of at least `bytes`, aligned to 256 bytes.
     ///
     /// It waits only where the budget, or the device's memory, is used up by memory that the program has given back,
-    /// and whose last kernels have not run yet: then the program is as far ahead of the device as they let it.
-    pub(super) fn take(&self, bytes: usize) -> Result<Memory> {
-        let memory = self.find(bytes)?;
+    /// and whose last kernels have not run yet: then the program is as far ahead of the device as they let it. Unless it
+    /// `waits`, there is none then.
+    pub(super) fn take(&self, bytes: usize, waits: bool) -> Result<Memory> {
+        let memory = self.find(bytes, waits)?;
         // SAFETY: the memory is the caller's alone, and all of its last users' events have fired (*memory outlives its
         // events*).
         unsafe { self.driver.poison(memory.address, memory.capacity) };
         Ok(memory)
     }
 
-    fn find(&self, bytes: usize) -> Result<Memory> {
+    fn find(&self, bytes: usize, waits: bool) -> Result<Memory> {
         let size = bytes
             .max(1)
             .checked_next_multiple_of(GRAIN_BYTES)
@@ -118,12 +119,14 @@ impl Pool {
                             drop(state);
                             match pending {
                                 _ if !idle.is_empty() => self.free(idle),
+                                Some(_) if !waits => return Err(self.exhausted(size)),
                                 Some(event) => event.synchronize()?,
                                 None => return Err(error),
                             }
                         }
                     }
                 }
+                Step::Wait(_) if !waits => return Err(self.exhausted(size)),
                 Step::Wait(event) => event.sleep()?,
             }
         }

@@ -168,7 +168,7 @@ impl Upload {
         // All memory first: what can be refused is refused before a byte moves.
         let mut blocks = Vec::with_capacity(runs.len());
         for run in &mut runs {
-            let block = DeviceBlock::take(device, run.bytes, meter.clone())?;
+            let block = DeviceBlock::take(device, run.bytes, meter.clone(), true)?;
             run.to = block.address();
             blocks.push(Arc::new(block));
         }

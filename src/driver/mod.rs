@@ -309,9 +309,11 @@ impl Driver {
     pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
         match self {
             Driver::Cpu(driver) => driver.resident_bytes(),
-            // What is loaded goes through the cache as well, so half of it is counted on.
             #[cfg(feature = "cuda")]
-            Driver::Cuda(_) => Some((crate::system::cache_bytes() / 2, cuda::LEAST_PART_BYTES)),
+            Driver::Cuda(_) => Some((
+                (crate::system::cache_bytes() as f64 * cuda::RESIDENT) as usize,
+                cuda::LEAST_PART_BYTES,
+            )),
         }
     }
 

@@ -5,10 +5,10 @@ use std::fmt;
 use std::time::Instant;
 
 use super::DataLoader;
-use crate::batch::{Batch, send, send_part};
-use crate::device::{Assembly, Device, Rows, Unsent};
+use crate::batch::{Batch, send};
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::pipeline::{Cut, Live, Pipeline};
+use crate::pipeline::{Arrivals, Cut, Live, Made, Pipeline, Sent, Taken};
 use crate::sync::Arc;
 
 /// How an epoch holds its loader.
@@ -39,7 +39,7 @@ pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,
     live: Live,
     /// Batches that came together with one before.
-    taken: VecDeque<Result<B>>,
+    taken: Taken<B>,
     /// When the last batch was given out: the host's own time runs from here.
     given: Option<Instant>,
 }
@@ -73,9 +73,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
     pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
         let pipeline = self.loader.pipeline();
-        let cut = pipeline.send_to(&self.live, device, depth);
+        let (cut, arrivals) = pipeline.send_to(&self.live, device, depth);
         let part = cut.count() - self.remaining();
-        DeviceEpoch {
+        let epoch = DeviceEpoch {
             epoch: self,
             device: device.clone(),
             depth,
@@ -84,9 +84,11 @@ impl<'a, B: Batch> Epoch<'a, B> {
             given: cut.batch_of(part),
             cut,
             part,
-            arriving: None,
+            arrivals,
             failed: None,
-        }
+        };
+        epoch.allow(0);
+        epoch
     }
 
     /// Counts the host's time since the last batch; returns the present.
@@ -99,7 +101,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// Waits for the next batch, from `asked` on.
-    fn wait(&mut self, asked: Instant) -> Option<Result<B>> {
+    fn wait(&mut self, asked: Instant) -> Option<Result<Made<B>>> {
         let next = self.loader.pipeline().next(&self.live, &mut self.taken);
         let came = Instant::now();
         self.live.meter.consumer_wait_ns.add_between(asked, came);
@@ -112,7 +114,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.loader.pipeline().remaining(&self.live) + self.taken.len() as u64
     }
 
-    fn try_next(&mut self) -> Option<Result<B>> {
+    fn try_next(&mut self) -> Option<Result<Made<B>>> {
         self.loader.pipeline().try_next(&self.live, &mut self.taken)
     }
 }
@@ -125,7 +127,11 @@ impl<B: Batch> Iterator for Epoch<'_, B> {
 
     fn next(&mut self) -> Option<Result<B>> {
         let asked = self.returned();
-        self.wait(asked)
+        let next = self.wait(asked)?;
+        Some(next.map(|made| match made {
+            Made::Here(batch) => batch,
+            Made::Sent => unreachable!("only a device epoch's batches are sent"),
+        }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -167,13 +173,20 @@ pub struct DeviceEpoch<'a, B: Batch> {
     cut: Cut,
     /// The part that comes next. (Where batches are not cut, each is one part.)
     part: u64,
-    /// The batch of which some parts were sent, and others were not.
-    arriving: Option<Assembly>,
+    /// Where the parts of batches arrive, if they are cut.
+    arrivals: Option<Arc<Arrivals<B>>>,
     /// Why the batch whose parts are coming is an error.
     failed: Option<Error>,
 }
 
 impl<B: Batch> DeviceEpoch<'_, B> {
+    /// Lets workers send parts of the batches that the consumer is about to get (`asked`), and of `depth` more.
+    fn allow(&self, asked: u64) {
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.allow(self.given + asked.max(self.depth as u64));
+        }
+    }
+
     /// Sends what is ready. Where the program holds all device memory, it stops: what is sent ahead must not fail for
     /// memory that is there when the batch is asked for.
     fn send_ahead(&mut self) {
@@ -187,71 +200,81 @@ impl<B: Batch> DeviceEpoch<'_, B> {
         }
     }
 
-    /// Sends the part that came; the last one of a batch gives the batch, or its error. `ahead`: it is held back where there
-    /// is no memory for it.
-    fn arrive(&mut self, part: Result<B>, ahead: bool) -> Option<Result<B::OnDevice>> {
-        let number = self.part;
-        let sent = match part {
-            Err(error) => Err(error),
-            Ok(_) if self.failed.is_some() => Ok(None),
-            Ok(part) => match self.send(number, part) {
-                Err((Some(part), Error::DeviceBudget { .. })) if ahead => {
+    /// Sends the part that came, if nobody did; the last one of a batch gives the batch, or its error. `ahead`: it is held
+    /// back where there is no memory for it.
+    fn arrive(&mut self, part: Result<Made<B>>, ahead: bool) -> Option<Result<B::OnDevice>> {
+        let mut batch = None;
+        match part {
+            Err(error) => self.fail(error),
+            Ok(Made::Here(part)) if self.failed.is_none() => match self.send(part, ahead) {
+                Reply::Sent(sent) => batch = sent,
+                Reply::NotNow(part) => {
                     self.held = Some(part);
                     return None;
                 }
-                sent => sent.map_err(|(_, error)| error),
+                Reply::Failed(error) => self.fail(error),
             },
-        };
+            Ok(Made::Here(_) | Made::Sent) => {}
+        }
+        let number = self.part;
         self.part += 1;
-        let batch = sent.unwrap_or_else(|error| {
-            self.failed.get_or_insert(error);
-            self.arriving = None;
-            None
-        });
         if !self.cut.ends_batch(number) {
             return None;
         }
-        self.arriving = None;
+        if let Some(arrivals) = &self.arrivals {
+            batch = arrivals.take(self.cut.batch_of(number));
+        }
         match self.failed.take() {
             Some(error) => Some(Err(error)),
             None => batch.map(Ok),
         }
     }
 
-    fn send(&mut self, number: u64, part: B) -> Sent<B> {
-        if self.cut.parts() == 1 {
-            return send(part, &self.device, true).map(Some);
-        }
-        let rows = Rows {
-            first: self.cut.first_row(number),
-            count: self.cut.rows(number),
-            of: self.cut.batch_rows(self.cut.batch_of(number)),
+    fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+    }
+
+    /// Sends a batch, or a part of one.
+    fn send(&self, part: B, ahead: bool) -> Reply<B> {
+        let Some(arrivals) = &self.arrivals else {
+            return match send(part, &self.device, true) {
+                Ok(batch) => Reply::Sent(Some(batch)),
+                Err((Some(part), Error::DeviceBudget { .. })) if ahead => Reply::NotNow(part),
+                Err((_, error)) => Reply::Failed(error),
+            };
         };
-        let sent = send_part(part, &self.device, rows, &mut self.arriving);
-        sent.map_err(|(part, reason)| match reason {
-            Unsent::Failed(error) => (part, error),
-            Unsent::Unlike(error) => {
-                let pipeline = self.epoch.loader.pipeline();
-                let error = pipeline.unlike(&self.epoch.live, &self.cut, number, error);
-                (part, error)
+        match arrivals.send_part(self.part, part, !ahead) {
+            Sent::Sent => Reply::Sent(None),
+            Sent::NotNow(part) => Reply::NotNow(part),
+            Sent::Failed(error) => Reply::Failed(error),
+            Sent::Unlike(error) => {
+                let (pipeline, live) = (self.epoch.loader.pipeline(), &self.epoch.live);
+                Reply::Failed(pipeline.unlike(live, &self.cut, self.part, error))
             }
-        })
+        }
     }
 }
 
-/// The batch, if the part was its last; or the part, beside the error.
-type Sent<B> = std::result::Result<Option<<B as Batch>::OnDevice>, (Option<B>, Error)>;
+/// What became of a batch, or of a part of one.
+enum Reply<B: Batch> {
+    /// It is on its way: the batch, unless it was a part.
+    Sent(Option<B::OnDevice>),
+    /// The device has no memory for it ahead of time.
+    NotNow(B),
+    Failed(Error),
+}
 
 impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
         let mut asked = self.epoch.returned();
+        self.allow(1);
         let next = match self.ahead.pop_front() {
             Some(next) => next,
             None => loop {
                 let part = match self.held.take() {
-                    Some(part) => Ok(part),
+                    Some(part) => Ok(Made::Here(part)),
                     None => self.epoch.wait(asked)?,
                 };
                 if let Some(next) = self.arrive(part, false) {
@@ -261,6 +284,7 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
             },
         };
         self.given += 1;
+        self.allow(0);
         self.send_ahead();
         self.epoch.given = Some(Instant::now());
         Some(next)

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::arrivals::Sends;
 use super::schedule::{Claim, Schedule, Want};
 use super::source::{BatchId, Failed};
 use super::work::{Recipe, Work};
@@ -67,10 +68,19 @@ pub(super) struct State<B> {
     pub(super) destination: Option<Destination>,
     /// The turn at which a job of its was claimed last.
     served: u64,
+    /// Who sends the parts of its batches, where they are cut.
+    pub(super) sends: Option<Arc<dyn Sends<B>>>,
     /// How many slabs it may have from now on, which its account is yet to be told.
     pub(super) widened: Option<usize>,
     /// How many it may have if its parts need not stay in the processor's cache.
     wide: usize,
+}
+
+/// A batch, or a part of one, that was made.
+pub(crate) enum Made<B> {
+    Here(B),
+    /// It was sent to the device.
+    Sent,
 }
 
 /// What the board holds of one open batch.
@@ -78,7 +88,7 @@ pub(super) struct Slot<B> {
     /// Until somebody finishes it.
     pub(super) work: Option<Arc<dyn Work<B>>>,
     /// The batch, made.
-    pub(super) outcome: Option<Result<B>>,
+    pub(super) outcome: Option<Result<Made<B>>>,
     /// Why it failed: the first row's reason.
     pub(super) failure: Option<Failed>,
     /// When it began to wait for its slab.
@@ -87,8 +97,15 @@ pub(super) struct Slot<B> {
     pub(super) unpinned: bool,
 }
 
+/// Batches that the consumer took together with one before.
+pub(crate) type Taken<B> = VecDeque<Result<Made<B>>>;
+
 /// What the board has no more use for. It is the user's, and is dropped without the lock.
-pub(super) type LeftOver<B> = (Option<Result<B>>, Option<Arc<dyn Work<B>>>, Option<Failed>);
+pub(super) type LeftOver<B> = (
+    Option<Result<Made<B>>>,
+    Option<Arc<dyn Work<B>>>,
+    Option<Failed>,
+);
 
 /// Something to do, with what it takes.
 pub(super) enum Job<B> {
@@ -143,6 +160,7 @@ impl<B> Board<B> {
             slots: VecDeque::new(),
             destination,
             served: 0,
+            sends: None,
             widened: None,
             wide: 0,
         });
@@ -323,7 +341,7 @@ impl<B> State<B> {
 
     /// The next batches, as many as are ready and the consumer may take: the first is returned, and the others go to
     /// `taken`.
-    pub(super) fn deliver(&mut self, taken: &mut VecDeque<Result<B>>) -> Option<Slot<B>> {
+    pub(super) fn deliver(&mut self, taken: &mut Taken<B>) -> Option<Slot<B>> {
         self.schedule.used_up();
         let count = self.schedule.ready();
         if count == 0 {
@@ -343,7 +361,7 @@ impl<B> State<B> {
     #[must_use = "it is the user's, and is dropped without the lock"]
     pub(super) fn made(&mut self, batch: u64, outcome: Result<B>, elapsed_ns: u64) -> LeftOver<B> {
         self.schedule.made(batch, elapsed_ns);
-        let outcome = self.slot(batch).outcome.replace(outcome);
+        let outcome = self.slot(batch).outcome.replace(outcome.map(Made::Here));
         if batch == self.schedule.first() {
             self.live.ready.notify_one();
         }
@@ -352,14 +370,18 @@ impl<B> State<B> {
 
     /// Enters the batch or its error, and wakes the consumer. What was entered first stays.
     #[must_use = "it is the user's, and is dropped without the lock"]
-    pub(super) fn publish(&mut self, batch: u64, outcome: Result<B>) -> LeftOver<B> {
+    pub(super) fn publish(&mut self, batch: u64, outcome: Result<Made<B>>) -> LeftOver<B> {
         if self.schedule.is_done(batch) {
             return (Some(outcome), None, None);
         }
+        let sent = matches!(outcome, Ok(Made::Sent));
         let slot = self.slot(batch);
         let outcome = slot.outcome.replace(outcome);
         let left_over = (outcome, slot.work.take(), slot.failure.take());
-        self.schedule.done(batch);
+        match sent {
+            true => self.schedule.sent(batch),
+            false => self.schedule.done(batch),
+        }
         if batch == self.schedule.first() {
             self.live.ready.notify_one();
         }

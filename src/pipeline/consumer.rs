@@ -1,15 +1,15 @@
 //! The consumer's side: an epoch begins, gives its batches in order, and ends.
 
-use std::collections::VecDeque;
-
 use super::Pipeline;
-use super::board::{Board, Destination, Live, Slot};
+use super::arrivals::Arrivals;
+use super::board::{Board, Destination, Live, Made, Slot, Taken};
 use super::pin::Served;
 use super::schedule::Cut;
 use super::source::BatchId;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
 use crate::error::{CollateError, Error, Result};
+use crate::sync::Arc;
 
 /// What the consumer finds when it asks for the next batch.
 #[allow(clippy::large_enum_variant)] // it lives for a few instructions, and is never stored
@@ -37,8 +37,13 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// The batches that are opened from now on go to a device without the program seeing them, `depth` ahead. Returns how
-    /// they are cut.
-    pub(crate) fn send_to(&self, live: &Live, device: &Device, depth: usize) -> Cut {
+    /// they are cut, and where their parts arrive if they are.
+    pub(crate) fn send_to(
+        &self,
+        live: &Live,
+        device: &Device,
+        depth: usize,
+    ) -> (Cut, Option<Arc<Arrivals<B>>>) {
         let pinning = self.options.pinning.as_ref();
         // Slabs that come home are what keeps copies from piling up, so there must be slabs, and of this device.
         let gathers = pinning.is_some_and(|pinning| {
@@ -53,6 +58,7 @@ impl<B: Batch> Pipeline<B> {
         let parts = self.parts(depth).filter(|_| gathers);
         let mut limit = slabs;
         let mut cut = self.options.cut();
+        let mut arrivals = None;
         let mut board = self.board.lock();
         if let Some(state) = board.epoch(live) {
             if let (None, Some(parts)) = (state.destination, &parts) {
@@ -60,6 +66,9 @@ impl<B: Batch> Pipeline<B> {
                 cut = state.schedule.cut();
                 let all = usize::try_from(cut.count()).unwrap_or(usize::MAX);
                 limit = parts.resident.min(all);
+                let arriving = Arrivals::new(device, cut);
+                state.sends = Some(Arc::clone(&arriving) as _);
+                arrivals = Some(arriving);
             }
         }
         drop(board);
@@ -75,7 +84,7 @@ impl<B: Batch> Pipeline<B> {
             });
         }
         self.wake(&board);
-        cut
+        (cut, arrivals)
     }
 
     /// The error of a part whose rows are not like those of the first part of its batch.
@@ -98,7 +107,7 @@ impl<B: Batch> Pipeline<B> {
     /// The next batch of the epoch, in order; blocks until it is there. `None`: the epoch is over.
     ///
     /// `taken`: batches that came together with one before.
-    pub(crate) fn next(&self, live: &Live, taken: &mut VecDeque<Result<B>>) -> Option<Result<B>> {
+    pub(crate) fn next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
         if let Some(next) = taken.pop_front() {
             return Some(next);
         }
@@ -110,11 +119,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// The next batch of the epoch, if it is ready.
-    pub(crate) fn try_next(
-        &self,
-        live: &Live,
-        taken: &mut VecDeque<Result<B>>,
-    ) -> Option<Result<B>> {
+    pub(crate) fn try_next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
         if let Some(next) = taken.pop_front() {
             return Some(next);
         }
@@ -133,7 +138,7 @@ impl<B: Batch> Pipeline<B> {
             .map_or(0, |state| state.schedule.remaining())
     }
 
-    fn poll(&self, board: &mut Board<B>, live: &Live, taken: &mut VecDeque<Result<B>>) -> Next<B> {
+    fn poll(&self, board: &mut Board<B>, live: &Live, taken: &mut Taken<B>) -> Next<B> {
         let Some(state) = board.epoch(live) else {
             return Next::Over;
         };
@@ -152,7 +157,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn wait_for_next(&self, live: &Live, taken: &mut VecDeque<Result<B>>) -> Option<Result<B>> {
+    fn wait_for_next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
         let mut board = self.board.lock();
         loop {
             match self.poll(&mut board, live, taken) {
@@ -182,7 +187,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Without workers the caller does everything, one job after the other.
-    fn load_next(&self, live: &Live, taken: &mut VecDeque<Result<B>>) -> Option<Result<B>> {
+    fn load_next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
         loop {
             let (job, want) = {
                 let mut board = self.board.lock();

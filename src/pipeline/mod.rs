@@ -10,6 +10,7 @@
 //!   copies to bring some home, and copies batches that were built elsewhere;
 //! - the **consumer** ([`consumer`]) takes batches in order. Without workers it does all of the above.
 
+mod arrivals;
 mod board;
 mod consumer;
 mod pin;
@@ -19,7 +20,8 @@ mod threads;
 mod work;
 mod worker;
 
-pub(crate) use board::Live;
+pub(crate) use arrivals::{Arrivals, Sent};
+pub(crate) use board::{Live, Made, Taken};
 pub(crate) use schedule::Cut;
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Recipe};
@@ -107,7 +109,7 @@ impl Options {
 }
 
 /// So many slabs of parts are filled in turn, where the cache is large enough.
-const SLABS_IN_TURN: usize = 8;
+const SLABS_IN_TURN: usize = 6;
 
 /// With fewer, workers would wait for the link or the link for them.
 const FEWEST_IN_TURN: usize = 4;
@@ -147,9 +149,11 @@ impl<B> Pipeline<B> {
             return None;
         }
         let part_bytes = (cache_bytes / SLABS_IN_TURN).max(least_bytes);
-        let count = batch_bytes.div_ceil(part_bytes);
-        (count > 1).then_some(Parts {
-            count,
+        let cut = self.options.cut();
+        let cut = cut.into_parts(batch_bytes.div_ceil(part_bytes));
+        let part_bytes = cut.rows(0) * sample_bytes;
+        (cut.parts() > 1).then_some(Parts {
+            count: cut.parts() as usize,
             resident: (cache_bytes / part_bytes).max(FEWEST_IN_TURN),
             sample_bytes,
         })

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use super::board::Live;
+use super::board::{Live, Made};
 use super::schedule::{Missing, Want, missing};
 use super::source::Failed;
 use super::work::Work;
@@ -91,7 +91,7 @@ impl<B: Batch> Pipeline<B> {
     /// A finished batch has tensors that are not page-locked: the pin thread copies them.
     pub(super) fn ask_relocation(&self, live: &Live, batch: u64, made: B, bytes: usize) {
         let Some(pinning) = &self.options.pinning else {
-            return self.publish(live, batch, Ok(made));
+            return self.publish(live, batch, Ok(Made::Here(made)));
         };
         let bytes = pinning.at_least(bytes);
         let mut board = self.board.lock();
@@ -101,7 +101,7 @@ impl<B: Batch> Pipeline<B> {
         };
         state.schedule.want_relocation(batch, bytes);
         let slot = state.slot(batch);
-        slot.outcome = Some(Ok(made));
+        slot.outcome = Some(Ok(Made::Here(made)));
         slot.wanted = Some(Instant::now());
         drop(board);
         pinning.device.inner.ring.news().notify();
@@ -304,7 +304,7 @@ impl<B: Batch> Pipeline<B> {
 
     /// Copies a finished batch into its slab.
     fn relocate(&self, live: &Live, batch: u64, slab: Option<Slab>) {
-        let Some(Some(Ok(made))) = self.with_slot(live, batch, |slot| {
+        let Some(Some(Ok(Made::Here(made)))) = self.with_slot(live, batch, |slot| {
             count_wait(live, slot.wanted.take());
             slot.outcome.take()
         }) else {
@@ -312,7 +312,7 @@ impl<B: Batch> Pipeline<B> {
         };
         let Some(slab) = slab else {
             live.meter.unpinned.add(1);
-            return self.publish(live, batch, Ok(made));
+            return self.publish(live, batch, Ok(Made::Here(made)));
         };
         span!("pin", epoch = live.epoch, batch = batch);
         let start = Instant::now();
@@ -321,7 +321,7 @@ impl<B: Batch> Pipeline<B> {
         }));
         live.meter.pinning_ns.add_since(start);
         let outcome = moved.map_err(|payload| live.collate_panicked(batch, panic_message(payload)));
-        self.publish(live, batch, outcome);
+        self.publish(live, batch, outcome.map(Made::Here));
     }
 
     fn granted(&self, live: &Live, batch: u64) {

@@ -6,7 +6,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use super::Pipeline;
-use super::board::{Job, Live};
+use super::arrivals::Sent;
+use super::board::{Job, Live, Made};
 use super::schedule::{Loaded, MOST_COPYING};
 use super::source::{BatchId, Failed};
 use super::work::Work;
@@ -75,7 +76,7 @@ impl<B: Batch> Pipeline<B> {
             let mut board = self.board.lock();
             let (left_over, wanted) = match board.epoch(&live) {
                 Some(state) => (state.made(batch, made, elapsed_ns), true),
-                None => ((Some(made), None, None), false),
+                None => ((Some(made.map(Made::Here)), None, None), false),
             };
             drop(board);
             // It is the user's, and if its `drop` panics, the thread goes on.
@@ -206,13 +207,33 @@ impl<B: Batch> Pipeline<B> {
         };
         live.meter.batches.add(u64::from(live.begins_batch(batch)));
         if self.options.pinning.is_none() || unpinned {
-            return self.publish(live, batch, Ok(made));
+            return self.publish(live, batch, Ok(Made::Here(made)));
+        }
+        if live.is_cut() {
+            return self.send(live, batch, made);
         }
         match relocation_of(&made) {
-            Ok(0) => self.publish(live, batch, Ok(made)),
+            Ok(0) => self.publish(live, batch, Ok(Made::Here(made))),
             Ok(bytes) => self.ask_relocation(live, batch, made, bytes),
             Err(message) => self.publish(live, batch, Err(live.collate_panicked(batch, message))),
         }
+    }
+
+    /// Sends a part of a batch to its device, if it may go there now.
+    fn send(&self, live: &Live, part: u64, made: B) {
+        let sends = {
+            let mut board = self.board.lock();
+            let state = board.epoch(live).filter(|state| state.holds(part));
+            state.and_then(|state| Some((state.sends.clone()?, state.schedule.cut())))
+        };
+        let Some((sends, cut)) = sends else { return };
+        let outcome = match sends.send(part, made) {
+            Sent::Sent => Ok(Made::Sent),
+            Sent::NotNow(made) => Ok(Made::Here(made)),
+            Sent::Failed(error) => Err(error),
+            Sent::Unlike(error) => Err(self.unlike(live, &cut, part, error)),
+        };
+        self.publish(live, part, outcome);
     }
 
     /// Enters a failure; the last who works on the batch delivers it.
@@ -241,7 +262,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Enters the batch or its error, and wakes who waits for it.
-    pub(super) fn publish(&self, live: &Live, batch: u64, outcome: Result<B>) {
+    pub(super) fn publish(&self, live: &Live, batch: u64, outcome: Result<Made<B>>) {
         let mut board = self.board.lock();
         match board.epoch(live).filter(|state| state.holds(batch)) {
             Some(state) => {

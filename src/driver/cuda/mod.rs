@@ -27,6 +27,9 @@ pub(super) const STAGING_CHUNK_BYTES: usize = 2 << 20;
 /// A copy of so many bytes runs at 98 % of the link's rate.
 pub(super) const LEAST_PART_BYTES: usize = 8 << 20;
 
+/// The share of the processor's cache that slabs may take: what is loaded goes through it as well, and others use it.
+pub(super) const RESIDENT: f64 = 0.3;
+
 /// One CUDA device, through one context.
 #[derive(Clone)]
 pub(crate) struct Cuda(Arc<Shared>);

@@ -13,6 +13,7 @@ pub(super) struct Entry {
     pub(super) slab: SlabState,
     pub(super) stage: Stage,
     pub(super) failed: bool,
+    pub(super) sent: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,7 @@ impl Entry {
             slab: SlabState::Unknown,
             stage: Stage::Loading,
             failed: false,
+            sent: false,
         }
     }
 

@@ -27,14 +27,14 @@ fn options() -> impl Strategy<Value = Options> {
     let ring = (budget, any::<bool>());
     let batches = prop::collection::vec((kind, fault), 26);
     let whole = prop_oneof![2 => Just(None), 1 => any::<bool>().prop_map(Some)];
-    (sizes, ahead, ring, batches, whole, any::<bool>()).prop_map(
+    (sizes, ahead, ring, batches, whole, any::<[bool; 2]>()).prop_map(
         |(
             (samples, batch_size, drop_last),
             (prefetch, workers),
             (budget, strict),
             batches,
             grows,
-            streams,
+            [streams, sends],
         )| {
             let whole = grows.map(|grows| Whole { workers, grows });
             Options {
@@ -45,6 +45,7 @@ fn options() -> impl Strategy<Value = Options> {
                 workers,
                 whole,
                 streams,
+                sends,
                 budget,
                 strict,
                 batches,
@@ -84,6 +85,7 @@ fn every_interleaving_delivers_every_batch() {
         parked,
         whole,
         several,
+        sent,
     } = seen.get();
     let corners = [
         unpinned,
@@ -95,6 +97,7 @@ fn every_interleaving_delivers_every_batch() {
         parked,
         whole,
         several,
+        sent,
     ];
     assert!(corners.iter().all(|&count| count > 0), "{:?}", seen.get());
 }

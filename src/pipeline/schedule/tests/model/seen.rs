@@ -12,6 +12,7 @@ pub struct Seen {
     pub parked: u64,
     pub whole: u64,
     pub several: u64,
+    pub sent: u64,
 }
 
 impl std::ops::Add for Seen {
@@ -28,6 +29,7 @@ impl std::ops::Add for Seen {
             parked: self.parked + other.parked,
             whole: self.whole + other.whole,
             several: self.several + other.several,
+            sent: self.sent + other.sent,
         }
     }
 }

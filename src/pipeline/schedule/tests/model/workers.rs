@@ -17,6 +17,7 @@ pub(super) enum Worker {
     PlanFailed { batch: u64 },
     Finish { batch: u64 },
     Making { batch: u64 },
+    Sent { batch: u64 },
     GiveUp { batch: u64 },
     Whole { batches: Range<u64> },
 }
@@ -104,6 +105,9 @@ impl World {
                     self.come_home(slabs);
                 }
                 let pinned = self.options.whole.is_none();
+                if pinned && self.options.sends && fault != Fault::Finish && self.draw() % 3 > 0 {
+                    return self.send(batch);
+                }
                 if fault == Fault::Finish || kind != Kind::Elsewhere || !pinned {
                     self.publish(batch, fault != Fault::Finish);
                     return Worker::Awake;
@@ -113,6 +117,11 @@ impl World {
                 (work.wants, work.has_slab) = (true, false);
                 let then = Then::Nothing;
                 Worker::Notify { then }
+            }
+            Worker::Sent { batch } => {
+                self.work_of(batch).sent = true;
+                self.publish(batch, true);
+                Worker::Awake
             }
             Worker::GiveUp { batch } => {
                 self.publish(batch, false);
@@ -198,6 +207,7 @@ impl World {
             slabs: 0,
             failed: false,
             outcome: None,
+            sent: false,
         };
         self.works.insert(batch, work);
         self.opened += 1;
@@ -307,10 +317,25 @@ impl World {
         } else {
             0
         };
-        self.schedule.done(batch);
+        match self.work_of(batch).sent {
+            true => self.schedule.sent(batch),
+            false => self.schedule.done(batch),
+        }
         self.notify(batch);
         self.wake();
         self.come_home(free);
+    }
+
+    /// Enqueues the copy of a batch that was made; its slab comes home behind it.
+    fn send(&mut self, batch: u64) -> Worker {
+        self.seen.sent += 1;
+        self.settle();
+        self.sent += 1;
+        let slabs = std::mem::take(&mut self.work_of(batch).slabs);
+        let (id, done) = (self.sent, false);
+        self.copies.push(Flying { id, slabs, done });
+        self.tell_interested();
+        Worker::Sent { batch }
     }
 
     /// Whoever lets go of a batch that failed may be its last holder.
