@@ -82,6 +82,9 @@ pub(crate) struct DeviceInner {
     staging_slabs: Arc<AtomicUsize>,
     /// Spans on the embedder's streams that are not over.
     spans: Mutex<VecDeque<Timing>>,
+    /// Where batches are cut, as a test has it.
+    #[cfg(feature = "testing")]
+    cut_at: Mutex<Option<(usize, usize)>>,
 }
 
 impl Device {
@@ -154,6 +157,8 @@ impl Device {
                 driver,
                 staging_slabs: Arc::default(),
                 spans: Mutex::default(),
+                #[cfg(feature = "testing")]
+                cut_at: Mutex::default(),
             }),
         })
     }
@@ -233,6 +238,13 @@ impl Device {
         self.inner.driver.gather_by(way)
     }
 
+    /// Has batches on their way to the device cut into parts so that so many bytes of slabs are filled in turn, of at least so
+    /// many each: for tests, whose batches are small. It holds for epochs to come.
+    #[cfg(feature = "testing")]
+    pub fn cut_batches_at(&self, resident_bytes: usize, least_part_bytes: usize) {
+        *self.inner.cut_at.lock() = Some((resident_bytes, least_part_bytes));
+    }
+
     /// Counts the memory that the device's ring and pool hold.
     pub fn memory(&self) -> MemoryStats {
         self.inner.settle();
@@ -299,6 +311,15 @@ impl Settle for DeviceInner {
 }
 
 impl DeviceInner {
+    /// As [`Driver::resident_bytes`], unless a test has it otherwise.
+    pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
+        #[cfg(feature = "testing")]
+        if let Some(bytes) = *self.cut_at.lock() {
+            return Some(bytes);
+        }
+        self.driver.resident_bytes()
+    }
+
     /// Enters a copy into the list, and tells who waits for a slab that there is a copy to wait for.
     fn submitted(&self, flight: Flight) {
         self.flights.push(flight);

@@ -72,8 +72,9 @@ pub(super) struct State<B> {
     pub(super) sends: Option<Arc<dyn Sends<B>>>,
     /// How many slabs it may have from now on, which its account is yet to be told.
     pub(super) widened: Option<usize>,
-    /// How many it may have if its parts need not stay in the processor's cache.
-    wide: usize,
+    /// How its batches are cut, and whether it is to find out if more slabs are better.
+    parts: Option<Parts>,
+    pub(super) widens: bool,
 }
 
 /// A batch, or a part of one, that was made.
@@ -162,7 +163,8 @@ impl<B> Board<B> {
             served: 0,
             sends: None,
             widened: None,
-            wide: 0,
+            parts: None,
+            widens: false,
         });
         live
     }
@@ -318,10 +320,12 @@ impl<B> State<B> {
     }
 
     /// Cuts the batches into parts, before the first is opened.
-    pub(super) fn cut_into(&mut self, parts: &Parts, slabs: usize) {
-        self.wide = slabs.saturating_mul(parts.count);
+    pub(super) fn cut_into(&mut self, parts: &Parts, wide: Option<bool>) {
+        self.parts = Some(*parts);
+        let resident = (wide != Some(true)).then_some(parts.resident);
+        self.widens = wide.is_none();
         self.schedule
-            .cut_into(parts.count, parts.resident, parts.sample_bytes);
+            .cut_into(parts.count, resident, parts.sample_bytes);
         let count = self.schedule.cut().parts();
         self.live.parts.store(count, Ordering::Relaxed);
     }
@@ -348,8 +352,8 @@ impl<B> State<B> {
             return None;
         }
         self.schedule.deliver(count);
-        if self.schedule.widens() {
-            self.widened = Some(self.wide);
+        if self.widens && self.schedule.widens() {
+            self.widened = self.parts.map(|parts| parts.most);
         }
         let first = self.slots.pop_front();
         let others = self.slots.drain(..count - 1);

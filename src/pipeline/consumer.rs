@@ -54,18 +54,22 @@ impl<B: Batch> Pipeline<B> {
                     .driver
                     .same_device(&device.inner.driver)
         });
-        let slabs = self.options.share(depth);
         let parts = self.parts(depth).filter(|_| gathers);
-        let mut limit = slabs;
+        let mut limit = self.options.share(depth);
         let mut cut = self.options.cut();
         let mut arrivals = None;
         let mut board = self.board.lock();
         if let Some(state) = board.epoch(live) {
             if let (None, Some(parts)) = (state.destination, &parts) {
-                state.cut_into(parts, slabs);
+                let wide = self.wide.get().copied();
+                state.cut_into(parts, wide);
                 cut = state.schedule.cut();
                 let all = usize::try_from(cut.count()).unwrap_or(usize::MAX);
-                limit = parts.resident.min(all);
+                let slabs = match wide {
+                    Some(true) => parts.most,
+                    _ => parts.resident,
+                };
+                limit = slabs.min(all);
                 let arriving = Arrivals::new(device, cut);
                 state.sends = Some(Arc::clone(&arriving) as _);
                 arrivals = Some(arriving);
@@ -147,7 +151,10 @@ impl<B: Batch> Pipeline<B> {
         }
         let delivered = state.deliver(taken);
         if state.widened.is_some() {
+            let _ = self.wide.set(true);
             self.tell_pin_thread();
+        } else if state.widens && state.schedule.remaining() == 0 {
+            let _ = self.wide.set(false);
         }
         // Those that were taken before are used up, and others can be opened: also where none is ready.
         self.wake(board);

@@ -29,7 +29,7 @@ pub(crate) use work::{DatasetRecipe, Recipe};
 use self::board::Board;
 use self::schedule::Whole;
 use crate::device::{Device, Ring};
-use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
@@ -42,6 +42,9 @@ pub(crate) struct Pipeline<B> {
     pageable: std::sync::Arc<Ring>,
     /// The largest slab that was wanted, and had: for whole batches, and for parts of batches. Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
+    /// Whether the slabs of parts need not stay in the processor's cache, because loading is far from copying. The first epoch
+    /// whose batches are cut finds out; it holds for those that follow, so that slabs stop being made.
+    wide: OnceLock<bool>,
     /// The log has been told that batches go unpinned.
     warned: AtomicBool,
 }
@@ -77,6 +80,8 @@ struct Parts {
     count: usize,
     /// How many of their slabs stay in the processor's cache together.
     resident: usize,
+    /// How many slabs there may be otherwise: for the batches that are open, and one that is on its way.
+    most: usize,
     sample_bytes: usize,
 }
 
@@ -129,6 +134,7 @@ impl<B> Pipeline<B> {
             recipe,
             pageable: Ring::pageable(options.slabs(0)),
             largest_bytes: Default::default(),
+            wide: OnceLock::new(),
             warned: AtomicBool::new(false),
             options,
         }
@@ -141,7 +147,7 @@ impl<B> Pipeline<B> {
     /// GB/s, around the cache at 46 to 49; into slabs of 45 MB at 54, of 147 MB at 55.)
     fn parts(&self, depth: usize) -> Option<Parts> {
         let pinning = self.options.pinning.as_ref()?;
-        let (cache_bytes, least_bytes) = pinning.device.inner.driver.resident_bytes()?;
+        let (cache_bytes, least_bytes) = pinning.device.inner.resident_bytes()?;
         let sample_bytes = self.recipe.sample_bytes().filter(|_| !pinning.by_copy)?;
         let rows = u64::min(self.options.batch_size as u64, self.options.samples);
         let batch_bytes = sample_bytes.checked_mul(rows as usize)?;
@@ -155,6 +161,7 @@ impl<B> Pipeline<B> {
         (cut.parts() > 1).then_some(Parts {
             count: cut.parts() as usize,
             resident: (cache_bytes / part_bytes).max(FEWEST_IN_TURN),
+            most: (cut.parts() as usize).saturating_mul(self.options.prefetch.saturating_add(1)),
             sample_bytes,
         })
     }

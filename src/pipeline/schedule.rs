@@ -119,13 +119,13 @@ impl Schedule {
     }
 
     /// Cuts each batch into so many parts, before the first is opened. While loading is copying, `resident` of them are
-    /// open at most.
-    pub(crate) fn cut_into(&mut self, parts: usize, resident: usize, sample_bytes: usize) {
+    /// open at most, if that is given.
+    pub(crate) fn cut_into(&mut self, parts: usize, resident: Option<usize>, sample_bytes: usize) {
         debug_assert!(self.open.is_empty() && self.first == 0);
         self.cut = self.cut.into_parts(parts);
         self.batches = self.cut.count();
         self.prefetch = self.prefetch.saturating_mul(self.cut.parts() as usize);
-        self.resident = Some(resident);
+        self.resident = resident;
         self.streamed_bytes = sample_bytes as u64;
     }
 

@@ -15,6 +15,7 @@ mod cuda;
 mod devices;
 mod gathered;
 mod loaders;
+mod parts;
 mod staging;
 mod stress;
 mod transfers;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         transfers::TESTS,
         loaders::TESTS,
         gathered::TESTS,
+        parts::TESTS,
         devices::TESTS,
         staging::TESTS,
         stress::TESTS,

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use pinfeed::{Batch, DeviceTensor, Download, Error, SampleRng, Stream, Tensor};
+use pinfeed::{
+    Batch, DataLoader, Device, DeviceTensor, Download, Error, SampleRng, Stream, Tensor,
+};
 
 use crate::Test;
 use crate::backend::Backend;
@@ -42,6 +44,7 @@ fn random_programs_keep_every_byte(backend: &Backend) {
 
 fn a_loader_beside_random_programs(backend: &Backend) {
     let device = &backend.device;
+    device.cut_batches_at(90_000, 10_000);
     let dataset = pinfeed::from_fn(4_000, |index, _| Ok([index as u32; 500]));
     let loader = pinfeed::DataLoader::builder(dataset)
         .batch_size(40)
@@ -54,26 +57,26 @@ fn a_loader_beside_random_programs(backend: &Backend) {
         for thread in 0..2 {
             scope.spawn(move || Program::new(backend, 100 + thread).run(STEPS / 2));
         }
-        scope.spawn(|| {
-            let mut seen = vec![false; 4_000];
-            for batch in loader.epoch(3).to_device(device, 2) {
-                let back = batch.unwrap().to_host(true).unwrap().wait().unwrap();
-                for row in back.as_slice().chunks_exact(500) {
-                    assert!(
-                        row.iter().all(|word| *word == row[0]),
-                        "a row of {} is torn",
-                        row[0]
-                    );
-                    assert!(
-                        !std::mem::replace(&mut seen[row[0] as usize], true),
-                        "sample {} came twice",
-                        row[0]
-                    );
-                }
-            }
-            assert!(seen.iter().all(|seen| *seen));
-        });
+        // The second epoch's batches are cut into parts, for then the size of samples is known.
+        scope.spawn(|| (3..5).for_each(|epoch| feed(&loader, device, epoch)));
     });
+}
+
+fn feed(loader: &DataLoader<Tensor<u32>>, device: &Device, epoch: u64) {
+    let mut seen = vec![false; 4_000];
+    for batch in loader.epoch(epoch).to_device(device, 2) {
+        let back = batch.unwrap().to_host(true).unwrap().wait().unwrap();
+        for row in back.as_slice().chunks_exact(500) {
+            let number = row[0];
+            assert!(
+                row.iter().all(|word| *word == number),
+                "a row of {number} is torn"
+            );
+            let before = std::mem::replace(&mut seen[number as usize], true);
+            assert!(!before, "sample {number} came twice");
+        }
+    }
+    assert!(seen.iter().all(|seen| *seen));
 }
 
 /// One thread's program, and what its tensors must hold.

@@ -1,0 +1,369 @@
+//! Large batches go to the device in parts: what comes is what would have come in one piece.
+
+use std::time::Duration;
+
+use pinfeed::{
+    DataLoader, Dataset, DeviceTensor, Error, RandomSampler, Sampler, Tensor, TensorDataset,
+    from_fn,
+};
+
+use crate::Test;
+use crate::backend::Backend;
+
+pub const TESTS: &[Test] = &[
+    ("parts_make_up_their_batches", parts_make_up_their_batches),
+    (
+        "parts_are_cut_once_samples_were_seen",
+        parts_are_cut_once_samples_were_seen,
+    ),
+    ("parts_use_their_slabs_again", parts_use_their_slabs_again),
+    (
+        "parts_are_sent_while_the_program_is_busy",
+        parts_are_sent_while_the_program_is_busy,
+    ),
+    (
+        "a_part_that_fails_fails_its_batch",
+        a_part_that_fails_fails_its_batch,
+    ),
+    (
+        "parts_of_unlike_samples_are_refused",
+        parts_of_unlike_samples_are_refused,
+    ),
+    (
+        "parts_wait_for_memory_that_was_given_back",
+        parts_wait_for_memory_that_was_given_back,
+    ),
+    (
+        "parts_stop_where_the_memory_ends",
+        parts_stop_where_the_memory_ends,
+    ),
+    ("parts_end_with_their_epoch", parts_end_with_their_epoch),
+];
+
+const LEN: usize = 103;
+const ROW: usize = 1_000;
+
+fn byte(sample: u64, place: usize) -> u8 {
+    (sample as usize * 29 + place * 3 + place / 256) as u8
+}
+
+fn image(sample: u64) -> Vec<u8> {
+    (0..ROW).map(|place| byte(sample, place)).collect()
+}
+
+fn dataset() -> TensorDataset<(Tensor<u8>, Tensor<i64>)> {
+    let images = (0..LEN as u64).flat_map(image).collect();
+    let images = Tensor::from_vec(images, &[LEN, 10, ROW / 10]).unwrap();
+    let labels = Tensor::from((0..LEN as i64).collect::<Vec<_>>());
+    TensorDataset::new((images, labels)).unwrap()
+}
+
+/// Parts of about 2 KB, four of which are filled in turn.
+fn cut(backend: &Backend) {
+    backend.device.cut_batches_at(8_000, 2_000);
+}
+
+fn check((images, labels): &(DeviceTensor<u8>, DeviceTensor<i64>), samples: &[u64]) {
+    assert_eq!(images.shape()[..], [samples.len(), 10, ROW / 10]);
+    let images = images.to_host(true).unwrap().wait().unwrap();
+    let labels = labels.to_host(true).unwrap().wait().unwrap();
+    assert_eq!(labels.len(), samples.len());
+    let rows = images.as_slice().chunks_exact(ROW);
+    for ((row, label), &sample) in rows.zip(labels.as_slice()).zip(samples) {
+        assert_eq!(*label as u64, sample);
+        assert!(row == image(sample), "sample {sample} is torn");
+    }
+}
+
+fn order(epoch: u64) -> Vec<u64> {
+    let sampler = RandomSampler::new(LEN as u64, 5);
+    let positions = 0..LEN as u64;
+    positions
+        .map(|position| sampler.index(epoch, position))
+        .collect()
+}
+
+fn parts_make_up_their_batches(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    for (workers, batch_size, drop_last, depth) in [
+        (0, 16, false, 1),
+        (0, 40, true, 0),
+        (1, 33, false, 2),
+        (3, 7, false, 0),
+        (3, 16, true, 1),
+        (4, 50, false, 3),
+        (4, LEN, false, 2),
+        (2, 1_000, false, 1),
+    ] {
+        let loader = DataLoader::builder(dataset())
+            .batch_size(batch_size)
+            .drop_last(drop_last)
+            .shuffle(true)
+            .seed(5)
+            .num_workers(workers)
+            .pin_memory(device)
+            .build()
+            .unwrap();
+        for epoch in 0..3 {
+            let order = order(epoch);
+            let mut expected: Vec<_> = order.chunks(batch_size).collect();
+            if drop_last {
+                expected.retain(|samples| samples.len() == batch_size);
+            }
+            let mut batches = loader.epoch(epoch).to_device(device, depth);
+            for (number, samples) in expected.iter().enumerate() {
+                assert_eq!(batches.len(), expected.len() - number);
+                check(&batches.next().unwrap().unwrap(), samples);
+            }
+            assert!(batches.next().is_none() && batches.len() == 0);
+            let stats = loader.stats();
+            assert_eq!(stats.batches, expected.len() as u64);
+            assert_eq!(stats.unpinned, 0);
+            // Images and labels of each part.
+            let parts = expected
+                .iter()
+                .map(|samples| parts_of(samples.len(), batch_size));
+            let parts: usize = parts.sum();
+            assert_eq!(stats.transfers as usize, 2 * parts, "{batch_size}");
+        }
+    }
+}
+
+/// How many parts a batch of so many samples has, where a full one has `batch_size`.
+fn parts_of(samples: usize, batch_size: usize) -> usize {
+    let full = batch_size.min(LEN);
+    let parts = (full * (ROW + 8)).div_ceil(2_000);
+    // The rows of a part follow from the loader's batch size, also where the data set has fewer samples.
+    samples.div_ceil(batch_size.div_ceil(parts))
+}
+
+/// Where nobody knows how large samples are, the first epoch tells.
+fn parts_are_cut_once_samples_were_seen(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    let dataset = from_fn(60, |index, _| Ok((image(index), index as i64)));
+    let loader = DataLoader::builder(dataset)
+        .batch_size(20)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    for epoch in 0..3 {
+        for (number, batch) in loader.epoch(epoch).to_device(device, 1).enumerate() {
+            let (images, labels) = batch.unwrap();
+            let images = images.to_host(true).unwrap().wait().unwrap();
+            let labels = labels.to_host(true).unwrap().wait().unwrap();
+            for (row, sample) in images.as_slice().chunks_exact(ROW).zip(labels.as_slice()) {
+                assert!(row == image(*sample as u64));
+            }
+            assert_eq!(labels.as_slice()[0], 20 * number as i64);
+        }
+        // A batch in one piece takes one copy; ten parts of two rows each take two copies a part.
+        let copies = if epoch == 0 { 1 } else { 2 * 10 };
+        assert_eq!(loader.stats().transfers, 3 * copies, "epoch {epoch}");
+    }
+    // On the host, a batch is one piece.
+    for batch in loader.epoch(3) {
+        assert_eq!(batch.unwrap().0.shape()[..], [20, ROW]);
+    }
+}
+
+fn parts_use_their_slabs_again(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    let loader = DataLoader::builder(dataset())
+        .batch_size(50)
+        .num_workers(3)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let made = |epochs: std::ops::Range<u64>| {
+        for epoch in epochs {
+            let batches = loader.epoch(epoch).to_device(device, 2);
+            batches.for_each(|batch| drop(batch.unwrap()));
+        }
+        device.memory().slabs_made
+    };
+    let warm = made(0..6);
+    // The parts of two open batches, and of one that is on its way.
+    assert!(warm <= 3 * parts_of(50, 50) as u64, "{warm}");
+    assert_eq!(made(6..16), warm);
+    assert_eq!(device.memory().leaked, 0);
+}
+
+/// The program gets one batch and does something else: meanwhile the next ones arrive.
+fn parts_are_sent_while_the_program_is_busy(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    let loader = DataLoader::builder(dataset())
+        .batch_size(30)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let mut epoch = loader.epoch(0).to_device(device, 2);
+    let first = epoch.next().unwrap().unwrap();
+    let mut waited = Duration::ZERO;
+    // Three batches of 15 parts each, of images and of labels: far more than the slabs hold.
+    while loader.stats().transfers < 3 * 2 * 15 {
+        assert!(waited < Duration::from_secs(20), "{}", loader.stats());
+        std::thread::sleep(Duration::from_millis(1));
+        waited += Duration::from_millis(1);
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(loader.stats().transfers, 3 * 2 * 15, "and not more");
+    let all: Vec<u64> = (0..LEN as u64).collect();
+    let mut expected = all.chunks(30);
+    check(&first, expected.next().unwrap());
+    for (batch, samples) in epoch.zip(expected) {
+        check(&batch.unwrap(), samples);
+    }
+}
+
+fn a_part_that_fails_fails_its_batch(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    for workers in [0, 3] {
+        // Batch 1 fails in two of its parts, and in one of them a sample panics.
+        let dataset = dataset().map(|sample, _| match sample.1.as_slice()[0] {
+            47 => Err("not this one".into()),
+            55 => panic!("nor this one"),
+            _ => Ok((sample.0.view(), sample.1)),
+        });
+        let loader = DataLoader::builder(dataset)
+            .batch_size(30)
+            .num_workers(workers)
+            .pin_memory(device)
+            .build()
+            .unwrap();
+        for epoch in 0..3 {
+            let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 2).collect();
+            assert_eq!(outcomes.len(), 4);
+            for (number, outcome) in outcomes.iter().enumerate() {
+                match (number, outcome) {
+                    (1, Err(Error::Sample(id, _))) => {
+                        assert_eq!((id.index, id.row, id.batch, id.epoch), (47, 17, 1, epoch));
+                    }
+                    (1, _) => panic!("batch 1 is an error"),
+                    (_, Ok(batch)) => {
+                        let first = 30 * number as u64;
+                        let samples: Vec<u64> = (first..LEN as u64).take(30).collect();
+                        check(batch, &samples);
+                    }
+                    (_, Err(error)) => panic!("{error}"),
+                }
+            }
+        }
+    }
+    assert_eq!(device.memory().leaked, 0);
+}
+
+/// Samples of another shape are refused, also where each part by itself would do.
+fn parts_of_unlike_samples_are_refused(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    let dataset = from_fn(60, |index, _| {
+        let shape = if index < 50 { [20, 50] } else { [50, 20] };
+        Ok(Tensor::from_vec(vec![index as u8; 1_000], &shape)?)
+    });
+    let loader = DataLoader::builder(dataset)
+        .batch_size(20)
+        .num_workers(1)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    for epoch in 0..3 {
+        let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 1).collect();
+        assert!(outcomes[0].is_ok() && outcomes[1].is_ok());
+        let Err(Error::Collate(misfit)) = &outcomes[2] else {
+            panic!("{:?}", outcomes[2]);
+        };
+        let planned_from = misfit.planned_from.as_ref().unwrap();
+        assert_eq!((misfit.sample.index, misfit.sample.row), (50, 10));
+        assert_eq!((planned_from.index, planned_from.row), (40, 0));
+        let reason = misfit.source.to_string();
+        assert!(reason.contains("its shape is [50, 20]"), "{reason}");
+    }
+}
+
+/// The budget holds two batches, and kernels take their time: parts wait for them, and nothing fails.
+fn parts_wait_for_memory_that_was_given_back(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    let stream = device.stream().unwrap();
+    let loader = DataLoader::builder(dataset())
+        .batch_size(20)
+        .num_workers(3)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    device.set_device_budget_bytes(2 * 21_000);
+    for epoch in 0..3 {
+        let mut seen = 0;
+        for batch in loader.epoch(epoch).to_device(device, 3) {
+            let (mut images, labels) = batch.unwrap();
+            let labels = labels.to_host(true).unwrap().wait().unwrap();
+            assert_eq!(labels.as_slice()[0], 20 * seen);
+            let loan = images.on_mut(&stream).unwrap();
+            let pause = Duration::from_millis(3);
+            backend.fill_slowly(&stream, loan.address(), 5_000, 7, pause);
+            seen += 1;
+        }
+        assert_eq!(seen, 6);
+    }
+    assert!(device.memory().device_bytes <= 2 * 21_000);
+}
+
+/// The program holds all device memory: what is asked for is an error, and what is not is no error ahead of time.
+fn parts_stop_where_the_memory_ends(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    let loader = DataLoader::builder(dataset())
+        .batch_size(20)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    device.set_device_budget_bytes(2 * 21_000);
+    let mut epoch = loader.epoch(0).to_device(device, 4);
+    let mut held = vec![
+        epoch.next().unwrap().unwrap(),
+        epoch.next().unwrap().unwrap(),
+    ];
+    let error = epoch.next().unwrap().unwrap_err();
+    assert!(matches!(error, Error::DeviceBudget { .. }), "{error}");
+    held.clear();
+    let rest: Vec<_> = epoch.by_ref().take(1).collect();
+    let samples: Vec<u64> = (60..80).collect();
+    check(rest[0].as_ref().unwrap(), &samples);
+    drop(rest);
+    assert_eq!(epoch.len(), 2);
+    assert!(epoch.all(|batch| batch.is_ok()));
+}
+
+/// Epochs end early, with parts on their way; the memory of all of them comes back.
+fn parts_end_with_their_epoch(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    let loader = DataLoader::builder(dataset())
+        .batch_size(25)
+        .num_workers(3)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    for epoch in 0..40 {
+        let mut batches = loader.epoch(epoch).to_device(device, epoch as usize % 4);
+        let taken: Vec<_> = batches.by_ref().take(epoch as usize % 3).collect();
+        drop(batches);
+        let samples: Vec<u64> = (0..25).collect();
+        if let Some(Ok(batch)) = taken.first() {
+            check(batch, &samples);
+        }
+    }
+    drop(loader);
+    device.release_device_memory().unwrap();
+    device.release_pinned();
+    let memory = device.memory();
+    assert_eq!((memory.device_bytes, memory.leaked), (0, 0), "{memory:?}");
+}
