@@ -11,12 +11,13 @@ use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result, sys,
 };
 use cudarc::nvrtc::Ptx;
-use pinfeed::Stream;
 use pinfeed::interop::raw::stream_handle;
+use pinfeed::{RandomSampler, Sampler, Stream};
 
 use crate::Outcome;
-use crate::gather::{Link, Slab};
+use crate::gather::{Link, Rows, Slab};
 use crate::target::Direction;
+use crate::window::{Measured, Window};
 
 /// A context of cudarc's on the device, with a stream for copies each way and a kernel.
 pub struct Bare {
@@ -240,6 +241,93 @@ impl Bare {
         Ok((allocated, begun.elapsed()))
     }
 }
+
+impl Bare {
+    /// GB/s of copying shuffled rows of page-locked memory with one call of the driver a batch, and how many cores the
+    /// process keeps busy with it; `None` where the driver is too old. The registered memory must be of this device.
+    pub fn gather_rate(&self, rows: Rows<'_>, duration: Duration) -> Outcome<Option<(f64, f64)>> {
+        let mut version = 0;
+        // SAFETY: it writes one number.
+        unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
+        if version < 13_000 {
+            return Ok(None);
+        }
+        self.context.bind_to_thread()?;
+        let slots = (0..GATHERING)
+            .map(|_| {
+                Ok((
+                    self.device_block(rows.batch * rows.row_bytes)?,
+                    self.event()?,
+                ))
+            })
+            .collect::<Outcome<Vec<_>>>()?;
+        let order = RandomSampler::new((rows.bytes.len() / rows.row_bytes) as u64, 0);
+        let run = |batches: &mut u64, duration: Duration| -> Outcome<Measured> {
+            let window = Window::begin();
+            while window.begun().elapsed() < duration {
+                let (target, done) = &slots[*batches as usize % GATHERING];
+                done.synchronize()?;
+                self.gather(rows, &order, *batches, target.address)?;
+                done.record(&self.to_device)?;
+                *batches += 1;
+            }
+            self.to_device.synchronize()?;
+            Ok(window.end())
+        };
+        let mut batches = 0;
+        let measured = run(&mut batches, duration / 10).and_then(|_| {
+            batches = 0;
+            run(&mut batches, duration)
+        });
+        // Also where a call failed: the memory goes now.
+        self.synchronize()?;
+        let measured = measured?;
+        let bytes = batches as f64 * (rows.batch * rows.row_bytes) as f64;
+        Ok(Some((
+            bytes / measured.window_s / 1e9,
+            measured.cpu_s.unwrap_or(f64::NAN) / measured.window_s,
+        )))
+    }
+
+    fn gather(&self, rows: Rows<'_>, order: &RandomSampler, batch: u64, to: u64) -> Outcome {
+        let mut indices = vec![0; rows.batch];
+        let epoch_batches = order.len() / rows.batch as u64;
+        let (epoch, batch) = (batch / epoch_batches, batch % epoch_batches);
+        order.indices(epoch, batch * rows.batch as u64, &mut indices);
+        let (base, row_bytes) = (rows.bytes.as_ptr() as u64, rows.row_bytes as u64);
+        let mut from: Vec<u64> = indices
+            .iter()
+            .map(|index| base + index * row_bytes)
+            .collect();
+        let mut to: Vec<u64> = (0..rows.batch as u64)
+            .map(|row| to + row * row_bytes)
+            .collect();
+        let mut sizes = vec![rows.row_bytes; rows.batch];
+        // SAFETY: a plain structure, whose hints and flags are 0: there are none.
+        let mut attributes: sys::CUmemcpyAttributes = unsafe { std::mem::zeroed() };
+        attributes.srcAccessOrder = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        let mut first = 0;
+        // SAFETY: the rows lie in the slice, the targets in a block for as many; the lists are as long as each other, and
+        // the driver has read them when it returns. Both memories live until the stream was waited for.
+        unsafe {
+            sys::cuMemcpyBatchAsync_v2(
+                to.as_mut_ptr(),
+                from.as_mut_ptr(),
+                sizes.as_mut_ptr(),
+                rows.batch,
+                &mut attributes,
+                &mut first,
+                1,
+                self.to_device.cu_stream(),
+            )
+        }
+        .result()?;
+        Ok(())
+    }
+}
+
+/// So many gathered batches are under way.
+const GATHERING: usize = 3;
 
 /// One copy under way, and its memory.
 struct Slot<'a> {

@@ -206,29 +206,44 @@ fn send(
     Ok(f64::NAN)
 }
 
-/// GB/s of plain copies from one buffer into another, by so many threads with buffers of their own.
+/// The two ends of something that runs beside something else.
+#[derive(Default)]
+pub struct Ends {
+    /// It has warmed up.
+    pub ready: AtomicBool,
+    /// It should come to an end.
+    pub stop: AtomicBool,
+}
+
+/// GB/s of copying memory to memory by so many threads, for about so long.
 pub fn memcpy_rate(bytes: usize, threads: usize, duration: Duration) -> f64 {
-    let stop = AtomicBool::new(false);
+    let ends = Ends::default();
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let (source, mut target) = (vec![1u8; bytes], vec![2u8; bytes]);
-                    let (mut copies, begun) = (0u64, Instant::now());
-                    while copies == 0 || !stop.load(Ordering::Relaxed) {
-                        target.copy_from_slice(&source);
-                        std::hint::black_box(&mut target);
-                        copies += 1;
-                    }
-                    copies as f64 * bytes as f64 / begun.elapsed().as_secs_f64() / 1e9
-                })
-            })
-            .collect();
+        let copying = scope.spawn(|| memcpy_until(bytes, threads, &ends));
         thread::sleep(duration);
-        stop.store(true, Ordering::Relaxed);
-        threads
+        ends.stop.store(true, Ordering::Relaxed);
+        copying.join().unwrap_or(f64::NAN)
+    })
+}
+
+/// The same, until it is told to stop.
+pub fn memcpy_until(bytes: usize, threads: usize, ends: &Ends) -> f64 {
+    thread::scope(|scope| {
+        let copy = || {
+            let (source, mut target) = (vec![1u8; bytes], vec![2u8; bytes]);
+            let (mut copies, begun) = (0u64, Instant::now());
+            while copies == 0 || !ends.stop.load(Ordering::Relaxed) {
+                target.copy_from_slice(&source);
+                std::hint::black_box(&mut target);
+                copies += 1;
+                ends.ready.store(true, Ordering::Relaxed);
+            }
+            copies as f64 * bytes as f64 / begun.elapsed().as_secs_f64() / 1e9
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(copy)).collect();
+        let rates = threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or(f64::NAN))
-            .sum()
+            .map(|thread| thread.join().unwrap_or(f64::NAN));
+        rates.sum()
     })
 }

@@ -57,7 +57,7 @@ pub fn run(args: &Args, report: &mut Report) -> Outcome {
                 };
                 report.print(&overlap.measure()?);
                 drop(overlap);
-                report.print(&launch::measure(args, &target, &rows, workers, batch_size)?);
+                launch::measure(args, &target, &rows, workers, batch_size, report)?;
             }
         }
     }

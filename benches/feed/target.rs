@@ -88,16 +88,36 @@ impl Target {
         gather::rate(rows, threads, LIMIT, &slabs, &mut Memcpy::new(&slabs))
     }
 
+    /// GB/s and cores of gathering rows of registered memory by bare calls of the driver, where it has such.
+    pub fn bare_gather(&self, rows: Rows<'_>) -> Outcome<Option<(f64, f64)>> {
+        #[cfg(feature = "cuda")]
+        if let Some(bare) = &self.bare {
+            return bare.gather_rate(rows, LIMIT);
+        }
+        let _ = rows;
+        Ok(None)
+    }
+
     /// The rate of bare copies of one size: from or to page-locked memory; on the CPU, a memcpy by one thread.
     pub fn copy_limit(&self, direction: Direction, bytes: usize) -> Outcome<f64> {
+        self.copy_rate(direction, bytes, LIMIT)
+    }
+
+    /// The same, for so long.
+    pub fn copy_rate(
+        &self,
+        direction: Direction,
+        bytes: usize,
+        duration: Duration,
+    ) -> Outcome<f64> {
         #[cfg(feature = "cuda")]
         if let Some(bare) = &self.bare {
             // Copies of a gigabyte need no second slab to keep the link busy.
             let slots = if bytes > 256 << 20 { 1 } else { SLABS };
-            return bare.pinned_rate(direction, bytes, slots, LIMIT);
+            return bare.pinned_rate(direction, bytes, slots, duration);
         }
         let _ = direction;
-        Ok(gather::memcpy_rate(bytes, 1, LIMIT))
+        Ok(gather::memcpy_rate(bytes, 1, duration))
     }
 }
 

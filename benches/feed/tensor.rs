@@ -106,6 +106,10 @@ impl<T: Number> Run<'_, T> {
         let mut fed = drive::measure(&loader, self.way, &device, self.args.seconds(5.0))?;
         let unpinned = loader.stats().unpinned;
         let after = self.limits(rows)?;
+        let gathered = match self.registered {
+            Some(_) => self.target.bare_gather(rows)?,
+            None => None,
+        };
         let checked = self.check(&loader, &device)?;
 
         let mut record = Record::new("tensor", self.target.name).fed(&mut fed);
@@ -113,6 +117,11 @@ impl<T: Number> Run<'_, T> {
         record.batch_size = Some(self.batch_size);
         record.dtype = Some(T::NAME);
         record.limit_gb_s = Some(mean(before.0, after.0));
+        if let Some((gb_s, cores)) = gathered {
+            record = record
+                .with_number("bare_gather_gb_s", gb_s)
+                .with_number("bare_gather_cores", cores);
+        }
         Ok(record
             .with("variant", self.variant)
             .with("samples", self.data.shape()[0])
