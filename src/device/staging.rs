@@ -27,13 +27,13 @@ const SLABS_PER_THREAD: usize = 2;
 
 /// As many slabs as three transfers at once want. While so many are out, a further transfer makes do with
 /// [`LEAST_SLABS`], so that many small transfers in a row do not page-lock as much memory as they are long.
-const MOST_SLABS: usize = 3 * THREADS * SLABS_PER_THREAD;
+const MOST_SLABS: usize = 3 * SLABS;
+
+/// As many slabs as one transfer wants.
+const SLABS: usize = THREADS * SLABS_PER_THREAD;
 
 /// With one, either the processor or the engine would wait for the other.
 const LEAST_SLABS: usize = 2;
-
-/// Whether slabs are written around the cache: the engine reads them, not the processor.
-const STREAM_INTO_SLABS: bool = true;
 
 /// Whether the program's memory is written around the cache: what is staged is larger than most caches.
 const STREAM_INTO_TARGETS: bool = true;
@@ -44,6 +44,8 @@ pub(super) struct Staging<'a> {
     device: &'a DeviceInner,
     stream: &'a Arc<RawStream>,
     places: VecDeque<Place>,
+    /// The size of a piece, once there was one.
+    chunk: Option<usize>,
 }
 
 /// How a copy went.
@@ -78,6 +80,7 @@ impl<'a> Staging<'a> {
             device,
             stream,
             places: VecDeque::new(),
+            chunk: None,
         }
     }
 
@@ -94,7 +97,8 @@ impl<'a> Staging<'a> {
         let driver = &self.device.driver;
         let bytes = copy.bytes();
         match driver.staging_chunk_bytes() {
-            Some(chunk) if !is_pinned && bytes >= LEAST_PIECES * chunk => {
+            Some(least) if !is_pinned && bytes >= LEAST_PIECES * least => {
+                let chunk = *self.chunk.get_or_insert_with(|| chunk_for(bytes, least));
                 if self.find_places(chunk, bytes.div_ceil(chunk)) {
                     return self.stage(copy, chunk).map(|()| Way::Staged);
                 }
@@ -115,7 +119,7 @@ impl<'a> Staging<'a> {
     /// Takes slabs for so many pieces, as far as there are any, and says whether there are enough.
     fn find_places(&mut self, chunk: usize, pieces: usize) -> bool {
         let (ring, out) = (&self.device.ring, &self.device.staging_slabs);
-        while self.places.len() < pieces.min(THREADS * SLABS_PER_THREAD) {
+        while self.places.len() < pieces.min(SLABS) {
             if self.places.len() >= LEAST_SLABS && out.load(Ordering::Relaxed) >= MOST_SLABS {
                 break;
             }
@@ -147,6 +151,8 @@ impl<'a> Staging<'a> {
             stream: Arc::clone(self.stream),
             region: Region::new(copy),
             chunk,
+            // Where the slabs stay in the cache until the engine has read them, it is faster to write them there.
+            around_the_cache: SLABS * chunk > crate::system::cache_bytes() / 2,
             next: AtomicUsize::new(0),
             ready: Mutex::new(std::mem::take(&mut self.places)),
             finished: Mutex::default(),
@@ -160,6 +166,14 @@ impl<'a> Staging<'a> {
         self.places.append(&mut transfer.finished.lock());
         let error = transfer.error.lock().take();
         error.map_or(Ok(()), Err)
+    }
+}
+
+/// Pieces of twice the size where there are enough of them: the engine then has less to begin.
+fn chunk_for(bytes: usize, least: usize) -> usize {
+    match bytes / (2 * least) >= SLABS {
+        true => 2 * least,
+        false => least,
     }
 }
 
@@ -193,6 +207,8 @@ struct Transfer {
     stream: Arc<RawStream>,
     region: Region,
     chunk: usize,
+    /// How slabs are written.
+    around_the_cache: bool,
     /// Where the next piece begins that nobody has taken.
     next: AtomicUsize,
     /// The slabs that nobody is busy with, those whose copy was enqueued first in front.
@@ -243,7 +259,7 @@ impl Transfer {
         // SAFETY: the piece lies inside of the source, which the caller of `Staging::copy` keeps until all threads are
         // done; it fits into the slab, which is this thread's alone, for its last copy is done (*no access while in
         // flight*).
-        unsafe { put(from, place.slab.base(), piece.bytes, STREAM_INTO_SLABS) };
+        unsafe { put(from, place.slab.base(), piece.bytes, self.around_the_cache) };
         let copy = Copy::ToDevice {
             from: place.slab.base(),
             to: self.region.device + piece.start as u64,
