@@ -119,7 +119,7 @@ const OPTIONS: &[Opt] = &[
         "--variant",
         "LIST",
         &[Tensor, Roundtrip, Startup],
-        "tensor: loop, ahead, registered (default: loop); roundtrip: pageable, pin_each, reused, view; \
+        "tensor: loop, ahead, registered (default: loop, ahead); roundtrip: pageable, pin_each, reused, view; \
          startup: tensor, jpeg",
     ),
     (

@@ -40,7 +40,7 @@ fn with<T: Number>(args: &Args, target: &Target, report: &mut Report) -> Outcome
     let [channels, height, width] = SHAPE;
     let samples = args.samples.unwrap_or(20_000);
     let mut data = data::random::<T>(&[samples, channels, height, width], args.seed)?;
-    for variant in args.variants(&["loop", "ahead", "registered"], 1) {
+    for variant in args.variants(&["loop", "ahead", "registered"], 2) {
         // All results of one device, which knows the memory; else each has a fresh one.
         let mut registered = None;
         if variant == "registered" {
