@@ -90,21 +90,28 @@ pub(crate) fn send<B: Batch>(
     }
 }
 
-/// Sends some of a batch's rows to the device, or gives them back beside the error. The last ones give the batch.
-/// `waits`: for device memory that the program gave back, and whose kernels have not run.
+/// Takes device memory for the batch that some rows belong to. It waits for what the program gave back, and whose kernels
+/// have not run.
+pub(crate) fn begin_part<B: Batch>(part: &B, device: &Device, rows: Rows) -> Result<Assembly> {
+    let mut tensors = Tensors::default();
+    part.tensors(&mut tensors);
+    Assembly::begin(device, &tensors, rows, true)
+}
+
+/// Sends some of a batch's rows to the device, or gives them back beside the error. The last ones give the batch. For
+/// device memory it does not wait.
 pub(crate) fn send_part<B: Batch>(
     part: B,
     device: &Device,
     rows: Rows,
     last: bool,
-    waits: bool,
     assembly: &mut Option<Assembly>,
 ) -> std::result::Result<Option<B::OnDevice>, (Option<B>, Unsent)> {
     let mut tensors = Tensors::default();
     part.tensors(&mut tensors);
     let begun = match assembly {
         Some(begun) => begun,
-        None => match Assembly::begin(device, &tensors, rows, waits) {
+        None => match Assembly::begin(device, &tensors, rows, false) {
             Ok(begun) => assembly.insert(begun),
             Err(error) => return Err((Some(part), Unsent::Failed(error))),
         },

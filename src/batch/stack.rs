@@ -197,8 +197,7 @@ impl<S: Sample> StackTable<S> {
         if layout.is_gatherable() {
             self.learned.gatherable();
         }
-        self.learned
-            .sample_takes(layout.size_bytes() / self.rows.max(1));
+        self.learned.sample_takes(layout.sample_bytes());
         check_rows(&layout, self.rows)?;
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }

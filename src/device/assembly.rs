@@ -51,7 +51,6 @@ impl Assembly {
         waits: bool,
     ) -> Result<Assembly> {
         let device = &device.inner;
-        device.settle();
         let mut bytes = 0;
         let mut fields = Vec::with_capacity(part.regions().len());
         for region in part.regions() {
@@ -61,8 +60,7 @@ impl Assembly {
                 row_bytes,
                 row_shape: region.shape[1..].into(),
             });
-            // (The parts are on the host already: their sum is a number.)
-            bytes = (bytes + row_bytes * rows.of).next_multiple_of(ALIGNMENT);
+            bytes = end_of(bytes, row_bytes, rows.of);
         }
         let meter = part.meter();
         if let Some(meter) = &meter {
@@ -86,7 +84,6 @@ impl Assembly {
     pub(crate) fn send(&mut self, part: Tensors<'_>, rows: Rows) -> Result<Upload, Unsent> {
         let mut regions = part.into_regions();
         self.check(&regions, rows)?;
-        self.device.settle();
         let backend = self.device.driver.backend();
         for region in &mut regions {
             region.gather_for(backend);
@@ -126,5 +123,26 @@ impl Assembly {
             Some(error) => Err(Unsent::Unlike(error)),
             None => Ok(()),
         }
+    }
+}
+
+/// Where a field ends, and the next begins. The other parts are yet to come, so it need not be a number: no device has as
+/// much memory then.
+fn end_of(start: usize, row_bytes: usize, rows: usize) -> usize {
+    let end = row_bytes.saturating_mul(rows).saturating_add(start);
+    end.checked_next_multiple_of(ALIGNMENT)
+        .unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_is_too_large_is_no_small_one() {
+        assert_eq!(end_of(256, 100, 3), 768);
+        assert_eq!(end_of(256, 1 << 24, 1 << 40), usize::MAX);
+        assert_eq!(end_of(usize::MAX - 300, 10, 10), usize::MAX);
+        assert_eq!(end_of(usize::MAX, 10, 10), usize::MAX);
     }
 }

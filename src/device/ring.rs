@@ -5,13 +5,16 @@
 //!
 //! The same structure serves loaders that do not pin: then its blocks are pageable, and any number may be out.
 
+mod account;
+
+pub(crate) use self::account::Account;
 use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
 use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::meter::Sum;
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, Signal};
+use crate::sync::{Arc, Mutex, Signal};
 
 pub(crate) struct Ring {
     /// Who page-locks; `None` for a ring of pageable blocks.
@@ -38,8 +41,12 @@ struct State {
     blocks: usize,
     /// How many of them are out without an account: downloads, and tensors that the program pinned.
     strays: usize,
+    /// The bytes of these.
+    stray_bytes: usize,
     /// How many slabs the open accounts may have out, all together.
     shares: usize,
+    /// The bytes that these have at most, as far as the accounts asked.
+    share_bytes: u128,
     /// How many free blocks a ring of pageable blocks keeps.
     keep: usize,
 }
@@ -52,82 +59,6 @@ pub(super) struct Counters {
     pub(super) unlockable: Sum,
     pub(super) page_locking_ns: Sum,
     pub(super) unstaged: Sum,
-}
-
-/// An epoch's share of a ring: how many slabs it may have out at once.
-pub(crate) struct Account {
-    ring: Arc<Ring>,
-    limit: AtomicUsize,
-    out: AtomicUsize,
-}
-
-/// No account has more: so the sum of all accounts' limits is a number.
-const LARGEST_SHARE: usize = usize::MAX >> 16;
-
-impl Account {
-    /// Opens an account; while it is open, the ring may have as many blocks more.
-    pub(crate) fn open(ring: &Arc<Ring>, limit: usize) -> Arc<Account> {
-        let account = Arc::new(Account {
-            ring: Arc::clone(ring),
-            limit: AtomicUsize::new(0),
-            out: AtomicUsize::new(0),
-        });
-        account.set_limit(limit);
-        account
-    }
-
-    pub(crate) fn set_limit(&self, limit: usize) {
-        let limit = limit.min(LARGEST_SHARE);
-        let mut state = self.ring.state.lock();
-        state.shares -= self.limit.swap(limit, Ordering::Relaxed);
-        state.shares += limit;
-    }
-
-    /// Whether slabs of so many bytes, which the epoch fills in turn, do not all stay in the processor's cache until the
-    /// device has read them: then they are better written around it.
-    pub(crate) fn outgrows_the_cache(&self, bytes: usize) -> bool {
-        let slabs = self.limit.load(Ordering::Relaxed);
-        bytes.saturating_mul(slabs) > crate::system::cache_bytes()
-    }
-
-    /// Closes the account: its epoch asks for no more. Slabs that are out still come home.
-    pub(crate) fn close(&self) {
-        self.set_limit(0);
-    }
-
-    /// Tells accounts apart, while they live.
-    pub(crate) fn name(self: &Arc<Account>) -> usize {
-        Arc::as_ptr(self) as usize
-    }
-
-    /// Whether the account itself has no room, whatever the ring has.
-    pub(crate) fn is_full(&self, reserve: usize) -> bool {
-        self.out.load(Ordering::SeqCst) + reserve >= self.limit.load(Ordering::SeqCst)
-    }
-
-    /// Counts a slab, if `reserve` more would still fit.
-    fn charge(&self, reserve: usize) -> bool {
-        let limit = self.limit.load(Ordering::SeqCst);
-        // SeqCst, as `Signal::interest`: who finds no room here has said before that it waits, and who makes room looks
-        // for that afterwards.
-        let charged = self
-            .out
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
-                (out + reserve < limit).then_some(out + 1)
-            });
-        charged.is_ok()
-    }
-
-    pub(super) fn release(&self) {
-        self.out.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Drop for Account {
-    /// An epoch that was forgotten closes its account when its last slab is home.
-    fn drop(&mut self) {
-        self.close();
-    }
 }
 
 impl Ring {
@@ -162,7 +93,9 @@ impl Ring {
                 ahead_bytes: 0,
                 blocks: 0,
                 strays: 0,
+                stray_bytes: 0,
                 shares: 0,
+                share_bytes: 0,
                 keep,
             }),
             ahead: Mutex::default(),
@@ -201,6 +134,7 @@ impl Ring {
         reserve: usize,
         grow: bool,
     ) -> Option<Slab> {
+        account.asks(block_bytes(largest.max(bytes)).unwrap_or(0));
         if !account.charge(reserve) {
             return None;
         }
@@ -239,8 +173,12 @@ impl Ring {
                 .min_by_key(|(_, block)| (!block.is_pinned(), block.capacity()));
             if let Some((index, _)) = best {
                 self.counters.reused.add(1);
-                state.strays += usize::from(grow.is_none());
-                return Some(state.free.swap_remove(index));
+                let block = state.free.swap_remove(index);
+                if grow.is_none() {
+                    state.strays += 1;
+                    state.stray_bytes += block.capacity();
+                }
+                return Some(block);
             }
             // Every free block is too small. What would not fit if all of them went costs none.
             let idle_bytes: usize = state.free.iter().map(HostBlock::capacity).sum();
@@ -277,7 +215,10 @@ impl Ring {
             // Reserved: the block is made without the lock.
             state.total_bytes += size;
             state.blocks += 1;
-            state.strays += usize::from(grow.is_none());
+            if grow.is_none() {
+                state.strays += 1;
+                state.stray_bytes += size;
+            }
             size
         };
         drop(outgrown);
@@ -289,7 +230,10 @@ impl Ring {
             None => {
                 state.total_bytes -= size;
                 state.blocks -= 1;
-                state.strays -= usize::from(grow.is_none());
+                if grow.is_none() {
+                    state.strays -= 1;
+                    state.stray_bytes -= size;
+                }
             }
         }
         block
@@ -321,7 +265,7 @@ impl Ring {
     }
 
     /// Makes one more slab of `bytes`, before somebody waits for it; `false` if there are as many as the open accounts have
-    /// shares, or it cannot be had.
+    /// shares, or as many bytes (others' slabs may be smaller than these), or it cannot be had.
     pub(crate) fn make_ahead(&self, bytes: usize) -> bool {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
@@ -329,7 +273,9 @@ impl Ring {
         let _making = self.ahead.lock();
         {
             let mut state = self.state.lock();
-            let enough = state.blocks - state.strays >= state.shares;
+            let made_bytes = state.total_bytes - state.stray_bytes;
+            let enough = state.blocks - state.strays >= state.shares
+                || made_bytes as u128 + size as u128 > state.share_bytes;
             if enough || state.total_bytes.saturating_add(size) > state.budget_bytes {
                 return false;
             }
@@ -367,7 +313,10 @@ impl Ring {
         }
         let surplus = {
             let mut state = self.state.lock();
-            state.strays -= usize::from(stray);
+            if stray {
+                state.strays -= 1;
+                state.stray_bytes -= block.capacity();
+            }
             if state.free.len() < state.keep && state.total_bytes <= state.budget_bytes {
                 state.free.push(block);
                 None
@@ -473,6 +422,7 @@ mod tests {
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
         let account = Account::open(&ring, 1);
+        account.asks(BYTES);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(BYTES)));
             while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free.is_empty() {}

@@ -183,7 +183,7 @@ impl<B: Batch> DeviceEpoch<'_, B> {
     /// Lets workers send parts of the batches that the consumer is about to get (`asked`), and of `depth` more.
     fn allow(&self, asked: u64) {
         if let Some(arrivals) = &self.arrivals {
-            arrivals.allow(self.given + asked.max(self.depth as u64));
+            arrivals.allow(self.given.saturating_add(asked.max(self.depth as u64)));
         }
     }
 
@@ -247,9 +247,9 @@ impl<B: Batch> DeviceEpoch<'_, B> {
             Sent::Sent => Reply::Sent(None),
             Sent::NotNow(part) => Reply::NotNow(part),
             Sent::Failed(error) => Reply::Failed(error),
-            Sent::Unlike(error) => {
+            Sent::Unlike(like, error) => {
                 let (pipeline, live) = (self.epoch.loader.pipeline(), &self.epoch.live);
-                Reply::Failed(pipeline.unlike(live, &self.cut, self.part, error))
+                Reply::Failed(pipeline.unlike(live, &self.cut, [self.part, like], error))
             }
         }
     }

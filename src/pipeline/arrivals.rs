@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 
 use super::schedule::Cut;
-use crate::batch::{Batch, send_part};
+use crate::batch::{Batch, begin_part, send_part};
 use crate::device::{Assembly, Device, Rows, Unsent};
-use crate::error::{CollateError, Error};
+use crate::error::{CollateError, Error, Result};
+use crate::meter::Meter;
 use crate::sync::{Arc, Mutex};
 
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Arrivals<B: Batch> {
     device: Device,
     cut: Cut,
+    meter: Arc<Meter>,
     state: Mutex<State<B>>,
 }
 
@@ -25,6 +27,10 @@ struct State<B: Batch> {
 
 struct Arriving<B: Batch> {
     assembly: Option<Assembly>,
+    /// The part that came first: the others must be like it.
+    like: u64,
+    /// The consumer waits for its memory, and the others leave that to it.
+    is_awaited: bool,
     rows: usize,
     /// A part of it was not sent: it never will be whole.
     failed: bool,
@@ -38,8 +44,8 @@ pub(crate) enum Sent<B> {
     /// The consumer is not as far, or the device has no memory for it now.
     NotNow(B),
     Failed(Error),
-    /// Its rows are not like those of its batch's other parts.
-    Unlike(CollateError),
+    /// Its rows are not like those of this part of its batch.
+    Unlike(u64, CollateError),
 }
 
 /// Who sends parts, with the type of batches on the device erased.
@@ -55,10 +61,11 @@ impl<B: Batch> Sends<B> for Arrivals<B> {
 }
 
 impl<B: Batch> Arrivals<B> {
-    pub(super) fn new(device: &Device, cut: Cut) -> Arc<Arrivals<B>> {
+    pub(super) fn new(device: &Device, cut: Cut, meter: Arc<Meter>) -> Arc<Arrivals<B>> {
         Arc::new(Arrivals {
             device: device.clone(),
             cut,
+            meter,
             state: Mutex::new(State {
                 batches: VecDeque::new(),
                 first: 0,
@@ -73,17 +80,41 @@ impl<B: Batch> Arrivals<B> {
         state.most = state.most.max(most);
     }
 
-    /// Sends a part. `waits`: for device memory that the program gave back, and whose kernels have not run.
+    /// Sends a part. `waits`: for device memory that the program gave back, and whose kernels have not run. The consumer
+    /// does so, for the batch that it comes to; meanwhile nobody holds the lock.
+    pub(crate) fn send_part(&self, part: u64, made: B, waits: bool) -> Sent<B> {
+        // Without the lock: what finished copies held may be the program's.
+        self.device.inner.settle();
+        match self.send_now(part, made, waits, None) {
+            Sent::NotNow(made) if waits => {
+                let memory = begin_part(&made, &self.device, self.rows(part));
+                self.send_now(part, made, waits, Some(memory))
+            }
+            sent => sent,
+        }
+    }
+
+    fn rows(&self, part: u64) -> Rows {
+        Rows {
+            first: self.cut.first_row(part),
+            count: self.cut.rows(part),
+            of: self.cut.batch_rows(self.cut.batch_of(part)),
+        }
+    }
+
+    /// Sends a part, with the memory that was waited for, or why there is none.
     ///
     /// The lock is held meanwhile, so that parts of one batch are copied in the order in which they are entered, and the
     /// event behind the last is behind them all. What runs under it is enqueueing: the batches' functions are this crate's.
-    pub(crate) fn send_part(&self, part: u64, made: B, waits: bool) -> Sent<B> {
+    fn send_now(
+        &self,
+        part: u64,
+        made: B,
+        waits: bool,
+        memory: Option<Result<Assembly>>,
+    ) -> Sent<B> {
         let batch = self.cut.batch_of(part);
-        let rows = Rows {
-            first: self.cut.first_row(part),
-            count: self.cut.rows(part),
-            of: self.cut.batch_rows(batch),
-        };
+        let rows = self.rows(part);
         let mut state = self.state.lock();
         let Some(index) = batch.checked_sub(state.first) else {
             return Sent::Sent; // its batch is given up
@@ -94,37 +125,52 @@ impl<B: Batch> Arrivals<B> {
         while state.batches.len() as u64 <= index {
             state.batches.push_back(Arriving {
                 assembly: None,
+                like: part,
+                is_awaited: false,
                 rows: 0,
                 failed: false,
                 whole: None,
             });
         }
+        // In the batches' order: what one takes ahead of time must not be missing to another that is asked for before it.
+        let begun = |arriving: &Arriving<B>| arriving.failed || arriving.assembly.is_some();
+        let before = index.checked_sub(1).map(|index| index as usize);
+        if before.is_some_and(|index| !begun(&state.batches[index])) {
+            return Sent::NotNow(made);
+        }
         let arriving = &mut state.batches[index as usize];
         if arriving.failed {
             return Sent::Sent;
         }
+        if arriving.assembly.is_none() {
+            match memory {
+                Some(Ok(memory)) => arriving.assembly = Some(memory),
+                Some(Err(error)) => {
+                    arriving.failed = true;
+                    return Sent::Failed(error);
+                }
+                None if arriving.is_awaited => return Sent::NotNow(made),
+                None => {}
+            }
+            arriving.like = part;
+        }
         let last = arriving.rows + rows.count == rows.of;
-        match send_part(
-            made,
-            &self.device,
-            rows,
-            last,
-            waits,
-            &mut arriving.assembly,
-        ) {
+        match send_part(made, &self.device, rows, last, &mut arriving.assembly) {
             Ok(whole) => {
                 arriving.rows += rows.count;
+                self.meter.batches.add(u64::from(whole.is_some()));
                 arriving.whole = whole;
                 Sent::Sent
             }
-            Err((Some(made), Unsent::Failed(Error::DeviceBudget { .. }))) if !waits => {
+            Err((Some(made), Unsent::Failed(Error::DeviceBudget { .. }))) => {
+                arriving.is_awaited = waits;
                 Sent::NotNow(made)
             }
             Err((_, error)) => {
                 arriving.failed = true;
                 match error {
                     Unsent::Failed(error) => Sent::Failed(error),
-                    Unsent::Unlike(error) => Sent::Unlike(error),
+                    Unsent::Unlike(error) => Sent::Unlike(arriving.like, error),
                 }
             }
         }

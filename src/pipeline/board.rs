@@ -245,11 +245,6 @@ impl LiveEpoch {
         self.parts.load(Ordering::Relaxed) > 1
     }
 
-    /// Whether a part is the first of its batch.
-    pub(super) fn begins_batch(&self, part: u64) -> bool {
-        part.is_multiple_of(self.parts.load(Ordering::Relaxed))
-    }
-
     /// `part`: the batch, or the part of one, as the schedule counts them.
     pub(super) fn collate_panicked(&self, part: u64, message: String) -> Error {
         Error::CollatePanicked {

@@ -70,7 +70,7 @@ impl<B: Batch> Pipeline<B> {
                     _ => parts.resident,
                 };
                 limit = slabs.min(all);
-                let arriving = Arrivals::new(device, cut);
+                let arriving = Arrivals::new(device, cut, Arc::clone(&live.meter));
                 state.sends = Some(Arc::clone(&arriving) as _);
                 arrivals = Some(arriving);
             }
@@ -91,11 +91,16 @@ impl<B: Batch> Pipeline<B> {
         (cut, arrivals)
     }
 
-    /// The error of a part whose rows are not like those of the first part of its batch.
-    pub(crate) fn unlike(&self, live: &Live, cut: &Cut, part: u64, error: CollateError) -> Error {
-        let earlier = cut.start(part) - cut.first_row(part) as u64;
-        let part = BatchId::of(live.epoch, cut, part, None);
-        self.recipe.unlike(part, earlier, error)
+    /// The error of the first of two parts of a batch, whose rows are not like those of the other.
+    pub(crate) fn unlike(
+        &self,
+        live: &Live,
+        cut: &Cut,
+        parts: [u64; 2],
+        error: CollateError,
+    ) -> Error {
+        let [part, like] = parts.map(|part| BatchId::of(live.epoch, cut, part, None));
+        self.recipe.unlike(part, like, error)
     }
 
     /// Forgets an epoch. Nobody waits: a worker that is at it finds out when it reports.

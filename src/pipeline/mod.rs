@@ -80,7 +80,8 @@ struct Parts {
     count: usize,
     /// How many of their slabs stay in the processor's cache together.
     resident: usize,
-    /// How many slabs there may be otherwise: for the batches that are open, and one that is on its way.
+    /// How many slabs there may be otherwise: for the batches that are open, and one that is on its way; no more than there
+    /// are parts.
     most: usize,
     sample_bytes: usize,
 }
@@ -158,10 +159,12 @@ impl<B> Pipeline<B> {
         let cut = self.options.cut();
         let cut = cut.into_parts(batch_bytes.div_ceil(part_bytes));
         let part_bytes = cut.rows(0) * sample_bytes;
+        let all = usize::try_from(cut.count()).unwrap_or(usize::MAX);
+        let open = self.options.prefetch.saturating_add(1);
         (cut.parts() > 1).then_some(Parts {
             count: cut.parts() as usize,
             resident: (cache_bytes / part_bytes).max(FEWEST_IN_TURN),
-            most: (cut.parts() as usize).saturating_mul(self.options.prefetch.saturating_add(1)),
+            most: (cut.parts() as usize).saturating_mul(open).min(all),
             sample_bytes,
         })
     }

@@ -144,19 +144,11 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
-    /// The first sample does not fit to that of an earlier part of its batch.
-    pub(super) fn unlike(&self, earlier: u64, error: CollateError) -> Error {
-        let first = Source {
-            batch: BatchId {
-                start: earlier,
-                first_row: self.batch.first_row - (self.batch.start - earlier) as usize,
-                ..self.batch
-            },
-            ..*self
-        };
+    /// The first sample does not fit to that of another part of its batch, which came before.
+    pub(super) fn unlike(&self, like: &Self, error: CollateError) -> Error {
         Error::Collate(Box::new(Misfit {
             sample: self.id_of_row(0),
-            planned_from: Some(first.id_of_row(0)),
+            planned_from: Some(like.id_of_row(0)),
             source: error,
         }))
     }

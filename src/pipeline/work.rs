@@ -32,8 +32,8 @@ pub(crate) trait Recipe<B>: Send + Sync {
     /// How many bytes of its slab a sample takes, where batches can travel in parts and that is known.
     fn sample_bytes(&self) -> Option<usize>;
 
-    /// The error of a part that does not fit to the part of its batch that begins at position `earlier`.
-    fn unlike(&self, part: BatchId, earlier: u64, error: CollateError) -> Error;
+    /// The error of a part that does not fit to another part of its batch, which came before.
+    fn unlike(&self, part: BatchId, like: BatchId, error: CollateError) -> Error;
 }
 
 /// One open batch.
@@ -149,8 +149,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         bytes.filter(|_| C::IN_PARTS && !self.is_gatherable())
     }
 
-    fn unlike(&self, part: BatchId, earlier: u64, error: CollateError) -> Error {
-        self.source(part).unlike(earlier, error)
+    fn unlike(&self, part: BatchId, like: BatchId, error: CollateError) -> Error {
+        self.source(part).unlike(&self.source(like), error)
     }
 }
 

@@ -205,7 +205,8 @@ impl<B: Batch> Pipeline<B> {
             Ok(made) => made,
             Err(failure) => return self.publish(live, batch, Err(failure.error)),
         };
-        live.meter.batches.add(u64::from(live.begins_batch(batch)));
+        // A batch of several parts is made when the last is sent.
+        live.meter.batches.add(u64::from(!live.is_cut()));
         if self.options.pinning.is_none() || unpinned {
             return self.publish(live, batch, Ok(Made::Here(made)));
         }
@@ -231,7 +232,7 @@ impl<B: Batch> Pipeline<B> {
             Sent::Sent => Ok(Made::Sent),
             Sent::NotNow(made) => Ok(Made::Here(made)),
             Sent::Failed(error) => Err(error),
-            Sent::Unlike(error) => Err(self.unlike(live, &cut, part, error)),
+            Sent::Unlike(like, error) => Err(self.unlike(live, &cut, [part, like], error)),
         };
         self.publish(live, part, outcome);
     }

@@ -166,6 +166,12 @@ impl Layout {
         self.size_bytes
     }
 
+    /// How many bytes one sample's rows have, wherever they lie.
+    pub(crate) fn sample_bytes(&self) -> usize {
+        let rows = self.fields.iter().map(|spec| spec.row_bytes);
+        rows.fold(0, usize::saturating_add)
+    }
+
     #[inline]
     pub(super) fn fields(&self) -> &[FieldSpec] {
         &self.fields

@@ -1,0 +1,117 @@
+//! Accounts: how much of a ring each epoch may have.
+
+use super::Ring;
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
+
+/// An epoch's share of a ring: how many slabs it may have out at once.
+pub(crate) struct Account {
+    ring: Arc<Ring>,
+    limit: AtomicUsize,
+    /// The largest slab that it asked for. Written under the ring's lock, as the limit is.
+    bytes: AtomicUsize,
+    out: AtomicUsize,
+    /// Its epoch is gone.
+    closed: AtomicBool,
+}
+
+/// No account has more: so the sum of all accounts' limits is a number.
+const LARGEST_SHARE: usize = usize::MAX >> 16;
+
+impl Account {
+    /// Opens an account; while it is open, the ring may have as many blocks more.
+    pub(crate) fn open(ring: &Arc<Ring>, limit: usize) -> Arc<Account> {
+        let account = Arc::new(Account {
+            ring: Arc::clone(ring),
+            limit: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            out: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        });
+        account.set_limit(limit);
+        account
+    }
+
+    /// (Who does so may come later than the end of its epoch: a closed account stays closed.)
+    pub(crate) fn set_limit(&self, limit: usize) {
+        let mut state = self.ring.state.lock();
+        let closed = self.closed.load(Ordering::Relaxed);
+        let limit = if closed { 0 } else { limit.min(LARGEST_SHARE) };
+        let before = self.limit.swap(limit, Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed) as u128;
+        state.shares = state.shares - before + limit;
+        state.share_bytes = state.share_bytes - before as u128 * bytes + limit as u128 * bytes;
+    }
+
+    /// Notes that its slabs are to be so large.
+    pub(super) fn asks(&self, bytes: usize) {
+        if self.bytes.load(Ordering::Relaxed) >= bytes {
+            return;
+        }
+        let mut state = self.ring.state.lock();
+        let before = self.bytes.fetch_max(bytes, Ordering::Relaxed);
+        let limit = self.limit.load(Ordering::Relaxed);
+        state.share_bytes += limit as u128 * bytes.saturating_sub(before) as u128;
+    }
+
+    /// Whether slabs of so many bytes, which the epoch fills in turn, do not all stay in the processor's cache until the
+    /// device has read them: then they are better written around it.
+    pub(crate) fn outgrows_the_cache(&self, bytes: usize) -> bool {
+        let slabs = self.limit.load(Ordering::Relaxed);
+        bytes.saturating_mul(slabs) > crate::system::cache_bytes()
+    }
+
+    /// Closes the account: its epoch asks for no more. Slabs that are out still come home.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.set_limit(0);
+    }
+
+    /// Tells accounts apart, while they live.
+    pub(crate) fn name(self: &Arc<Account>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
+    /// Whether the account itself has no room, whatever the ring has.
+    pub(crate) fn is_full(&self, reserve: usize) -> bool {
+        self.out.load(Ordering::SeqCst) + reserve >= self.limit.load(Ordering::SeqCst)
+    }
+
+    /// Counts a slab, if `reserve` more would still fit.
+    pub(super) fn charge(&self, reserve: usize) -> bool {
+        let limit = self.limit.load(Ordering::SeqCst);
+        // SeqCst, as `Signal::interest`: who finds no room here has said before that it waits, and who makes room looks
+        // for that afterwards.
+        let charged = self
+            .out
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
+                (out + reserve < limit).then_some(out + 1)
+            });
+        charged.is_ok()
+    }
+
+    pub(in crate::device) fn release(&self) {
+        self.out.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Account {
+    /// An epoch that was forgotten closes its account when its last slab is home.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pin thread may be about to give an epoch more slabs when that ends.
+    #[test]
+    fn a_closed_account_stays_closed() {
+        let ring = Ring::pageable(0);
+        let account = Account::open(&ring, 2);
+        account.close();
+        account.set_limit(100);
+        assert_eq!(ring.state.lock().shares, 0);
+    }
+}
