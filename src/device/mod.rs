@@ -28,7 +28,7 @@ pub use self::download::Download;
 pub(crate) use self::flights::Flights;
 use self::flights::{Flight, Timing};
 use self::pool::Pool;
-pub(crate) use self::ring::{Account, Ring};
+pub(crate) use self::ring::{Account, Kind, Ring};
 pub(crate) use self::slab::FillingSlab;
 pub(crate) use self::slab::Slab;
 pub use self::stream::Stream;

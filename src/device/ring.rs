@@ -29,7 +29,9 @@ pub(crate) struct Ring {
 }
 
 struct State {
-    free: Vec<HostBlock>,
+    /// Blocks for whole batches, and blocks for parts of batches. Parts are lent the others only while no epoch has whole
+    /// batches: or large ones would be missing where they are needed, and more be made.
+    shelves: [Shelf; 2],
     /// The bytes of all blocks that are alive and page-locked, free or out.
     pinned_bytes: usize,
     /// The bytes of all blocks that are alive, free or out.
@@ -37,18 +39,26 @@ struct State {
     budget_bytes: usize,
     /// The size of the block that is being made ahead, and is free when it is made.
     ahead_bytes: usize,
+    /// How many free blocks a ring of pageable blocks keeps.
+    keep: usize,
+}
+
+/// What a block is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Whole = 0,
+    Part = 1,
+}
+
+#[derive(Default)]
+struct Shelf {
+    free: Vec<HostBlock>,
     /// How many blocks there are, free or out.
     blocks: usize,
     /// How many of them are out without an account: downloads, and tensors that the program pinned.
     strays: usize,
-    /// The bytes of these.
-    stray_bytes: usize,
     /// How many slabs the open accounts may have out, all together.
     shares: usize,
-    /// The bytes that these have at most, as far as the accounts asked.
-    share_bytes: u128,
-    /// How many free blocks a ring of pageable blocks keeps.
-    keep: usize,
 }
 
 #[derive(Debug, Default)]
@@ -86,16 +96,11 @@ impl Ring {
         Arc::new(Ring {
             driver,
             state: Mutex::new(State {
-                free: Vec::new(),
+                shelves: Default::default(),
                 pinned_bytes: 0,
                 total_bytes: 0,
                 budget_bytes,
                 ahead_bytes: 0,
-                blocks: 0,
-                strays: 0,
-                stray_bytes: 0,
-                shares: 0,
-                share_bytes: 0,
                 keep,
             }),
             ahead: Mutex::default(),
@@ -116,8 +121,8 @@ impl Ring {
     /// there is no other. Otherwise a new one is made, exactly as large as needed, and a free one that proved too
     /// small makes room for it.
     pub(crate) fn take(self: &Arc<Ring>, bytes: usize) -> Option<Slab> {
-        let block = self.take_block(bytes, bytes, None)?;
-        Some(Slab::new(block, Arc::clone(self), None))
+        let (block, kind) = self.take_block(bytes, bytes, None)?;
+        Some(Slab::new(block, kind, Arc::clone(self), None))
     }
 
     /// Takes a slab for an epoch, if its account has room for it and `reserve` more as well. If a new one must be made,
@@ -134,13 +139,13 @@ impl Ring {
         reserve: usize,
         grow: bool,
     ) -> Option<Slab> {
-        account.asks(block_bytes(largest.max(bytes)).unwrap_or(0));
         if !account.charge(reserve) {
             return None;
         }
-        match self.take_block(bytes, largest, Some(grow)) {
-            Some(block) => Some(Slab::new(
+        match self.take_block(bytes, largest, Some((account.kind(), grow))) {
+            Some((block, kind)) => Some(Slab::new(
                 block,
+                kind,
                 Arc::clone(self),
                 Some(Arc::clone(account)),
             )),
@@ -151,46 +156,49 @@ impl Ring {
         }
     }
 
-    /// `grow`: `None` for a stray, which counts in no share.
-    fn take_block(&self, bytes: usize, largest: usize, grow: Option<bool>) -> Option<HostBlock> {
+    /// `share`: of which shelf, and whether it may grow; `None` for a stray, which counts in no share.
+    fn take_block(
+        &self,
+        bytes: usize,
+        largest: usize,
+        share: Option<(Kind, bool)>,
+    ) -> Option<(HostBlock, Kind)> {
         let size = block_bytes(bytes)?;
+        let kind = share.map_or(Kind::Whole, |(kind, _)| kind);
+        let is_stray = share.is_none();
         let mut outgrown = Vec::new();
         let size = {
             let mut state = self.state.lock();
             // A stray (a download of one number, say) leaves large blocks to the batches that they were made for; a batch
             // takes any, for the last one of an epoch is small.
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
-            let most = match grow {
-                None if room(&state) => size.saturating_mul(2).max(1 << 20),
-                _ => usize::MAX,
+            let most = match is_stray && room(&state) {
+                true => size.saturating_mul(2).max(1 << 20),
+                false => usize::MAX,
             };
-            let fits = |(_, block): &(usize, &HostBlock)| (size..=most).contains(&block.capacity());
-            let best = state
-                .free
-                .iter()
-                .enumerate()
-                .filter(fits)
-                .min_by_key(|(_, block)| (!block.is_pinned(), block.capacity()));
-            if let Some((index, _)) = best {
-                self.counters.reused.add(1);
-                let block = state.free.swap_remove(index);
-                if grow.is_none() {
-                    state.strays += 1;
-                    state.stray_bytes += block.capacity();
+            let shelves: &[Kind] = match share {
+                Some((Kind::Whole, _)) => &[Kind::Whole],
+                Some((Kind::Part, _)) if state.lends() => &[Kind::Part, Kind::Whole],
+                Some((Kind::Part, _)) => &[Kind::Part],
+                None => &[Kind::Whole, Kind::Part],
+            };
+            for &kind in shelves {
+                let shelf = &mut state.shelves[kind as usize];
+                if let Some(block) = shelf.take_best(size, most) {
+                    self.counters.reused.add(1);
+                    shelf.strays += usize::from(is_stray);
+                    return Some((block, kind));
                 }
-                return Some(block);
             }
             // Every free block is too small. What would not fit if all of them went costs none.
-            let idle_bytes: usize = state.free.iter().map(HostBlock::capacity).sum();
-            let in_use = state.total_bytes - idle_bytes;
-            let room_bytes = state.budget_bytes.saturating_sub(in_use);
+            let room_bytes = state.room_bytes();
             // What is being made ahead is better waited for than done without, or made a second time.
             if state.ahead_bytes > 0
                 && (size > room_bytes || (size..=most).contains(&state.ahead_bytes))
             {
                 drop(state);
                 drop(self.ahead.lock());
-                return self.take_block(bytes, largest, grow);
+                return self.take_block(bytes, largest, share);
             }
             let wished = block_bytes(largest.max(bytes))?;
             let size = [wished, size]
@@ -199,26 +207,27 @@ impl Ring {
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
             // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.
-            if grow == Some(false)
-                && state.free.is_empty()
-                && state.blocks - state.strays >= state.shares.max(1)
+            let shelf = &state.shelves[kind as usize];
+            if let Some((_, false)) = share
+                && shelf.free.is_empty()
+                && state.blocks_for(kind) >= shelf.shares.max(1)
             {
                 return None;
             }
-            let mut surplus = usize::from(grow.is_some());
-            while surplus > 0 || !room(&state) {
-                let Some(block) = state.free.pop() else { break };
-                surplus = surplus.saturating_sub(1);
-                state.forget(&block);
+            if !is_stray {
+                outgrown.extend(state.evict(&[kind]));
+            }
+            while !room(&state) {
+                let Some(block) = state.evict(&[kind, Kind::Whole, Kind::Part]) else {
+                    break;
+                };
                 outgrown.push(block);
             }
             // Reserved: the block is made without the lock.
             state.total_bytes += size;
-            state.blocks += 1;
-            if grow.is_none() {
-                state.strays += 1;
-                state.stray_bytes += size;
-            }
+            let shelf = &mut state.shelves[kind as usize];
+            shelf.blocks += 1;
+            shelf.strays += usize::from(is_stray);
             size
         };
         drop(outgrown);
@@ -229,14 +238,12 @@ impl Ring {
             Some(_) => {}
             None => {
                 state.total_bytes -= size;
-                state.blocks -= 1;
-                if grow.is_none() {
-                    state.strays -= 1;
-                    state.stray_bytes -= size;
-                }
+                let shelf = &mut state.shelves[kind as usize];
+                shelf.blocks -= 1;
+                shelf.strays -= usize::from(is_stray);
             }
         }
-        block
+        Some((block?, kind))
     }
 
     /// `None` where the system does not have as much memory.
@@ -265,23 +272,22 @@ impl Ring {
     }
 
     /// Makes one more slab of `bytes`, before somebody waits for it; `false` if there are as many as the open accounts have
-    /// shares, or as many bytes (others' slabs may be smaller than these), or it cannot be had.
-    pub(crate) fn make_ahead(&self, bytes: usize) -> bool {
+    /// shares, or it cannot be had.
+    pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize) -> bool {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
         };
         let _making = self.ahead.lock();
         {
             let mut state = self.state.lock();
-            let made_bytes = state.total_bytes - state.stray_bytes;
-            let enough = state.blocks - state.strays >= state.shares
-                || made_bytes as u128 + size as u128 > state.share_bytes;
+            let shelf = &state.shelves[kind as usize];
+            let enough = state.blocks_for(kind) >= shelf.shares;
             if enough || state.total_bytes.saturating_add(size) > state.budget_bytes {
                 return false;
             }
             // Reserved: the block is made without the state's lock.
             state.total_bytes += size;
-            state.blocks += 1;
+            state.shelves[kind as usize].blocks += 1;
             state.ahead_bytes = size;
         }
         let block = self.make(size);
@@ -290,14 +296,14 @@ impl Ring {
         match block {
             Some(block) if block.is_pinned() => {
                 state.pinned_bytes += size;
-                state.free.push(block);
+                state.shelves[kind as usize].free.push(block);
                 drop(state);
                 self.news.notify_interested();
                 true
             }
             block => {
                 state.total_bytes -= size;
-                state.blocks -= 1;
+                state.shelves[kind as usize].blocks -= 1;
                 drop(state);
                 drop(block);
                 false
@@ -306,22 +312,22 @@ impl Ring {
     }
 
     /// Brings a block home. The caller holds it alone: nothing reads or writes it any more.
-    pub(super) fn put(&self, block: HostBlock, stray: bool) {
+    pub(super) fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
             // SAFETY: the block is the caller's alone (*no access while in flight*).
             unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };
         }
         let surplus = {
             let mut state = self.state.lock();
-            if stray {
-                state.strays -= 1;
-                state.stray_bytes -= block.capacity();
-            }
-            if state.free.len() < state.keep && state.total_bytes <= state.budget_bytes {
-                state.free.push(block);
+            let within = state.total_bytes <= state.budget_bytes;
+            let keep = state.keep;
+            let shelf = &mut state.shelves[kind as usize];
+            shelf.strays -= usize::from(stray);
+            if shelf.free.len() < keep && within {
+                shelf.free.push(block);
                 None
             } else {
-                state.forget(&block);
+                state.forget(&block, kind);
                 Some(block)
             }
         };
@@ -343,8 +349,8 @@ impl Ring {
     pub(super) fn release(&self) -> usize {
         let idle = {
             let mut state = self.state.lock();
-            let idle = std::mem::take(&mut state.free);
-            idle.iter().for_each(|block| state.forget(block));
+            let kinds = [Kind::Whole, Kind::Part];
+            let idle: Vec<_> = std::iter::from_fn(|| state.evict(&kinds)).collect();
             idle
         };
         idle.iter().map(HostBlock::capacity).sum()
@@ -359,8 +365,7 @@ impl Ring {
     pub(super) fn bytes(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
         let free = state
-            .free
-            .iter()
+            .free()
             .filter(|block| block.is_pinned())
             .map(HostBlock::capacity)
             .sum();
@@ -392,9 +397,59 @@ impl Ring {
     }
 }
 
+impl Shelf {
+    /// Takes the smallest free block that is large enough, and not too large; one that is not page-locked only where there is
+    /// no other; of equal ones the one that came back last, which the processor's cache may still hold.
+    fn take_best(&mut self, size: usize, most: usize) -> Option<HostBlock> {
+        let fits = |(_, block): &(usize, &HostBlock)| (size..=most).contains(&block.capacity());
+        let free = self.free.iter().enumerate().rev();
+        let (best, _) = free
+            .filter(fits)
+            .min_by_key(|(_, block)| (!block.is_pinned(), block.capacity()))?;
+        Some(self.free.remove(best))
+    }
+}
+
 impl State {
-    fn forget(&mut self, block: &HostBlock) {
-        self.blocks -= 1;
+    fn free(&self) -> impl Iterator<Item = &HostBlock> {
+        self.shelves.iter().flat_map(|shelf| &shelf.free)
+    }
+
+    /// How many blocks the accounts of one kind have, or may have when they are free.
+    fn blocks_for(&self, kind: Kind) -> usize {
+        let own = |kind| {
+            let shelf: &Shelf = &self.shelves[kind as usize];
+            shelf.blocks - shelf.strays
+        };
+        match kind {
+            Kind::Part if self.lends() => own(Kind::Part) + own(Kind::Whole),
+            _ => own(kind),
+        }
+    }
+
+    /// Whether parts may have the blocks of whole batches.
+    fn lends(&self) -> bool {
+        self.shelves[Kind::Whole as usize].shares == 0
+    }
+
+    /// How many bytes a new block may have if all free ones went.
+    fn room_bytes(&self) -> usize {
+        let idle_bytes: usize = self.free().map(HostBlock::capacity).sum();
+        let in_use = self.total_bytes - idle_bytes;
+        self.budget_bytes.saturating_sub(in_use)
+    }
+
+    /// Takes a free block out for good, from the first of the shelves that has one.
+    fn evict(&mut self, shelves: &[Kind]) -> Option<HostBlock> {
+        let mut shelves = shelves.iter();
+        let (block, kind) =
+            shelves.find_map(|&kind| Some((self.shelves[kind as usize].free.pop()?, kind)))?;
+        self.forget(&block, kind);
+        Some(block)
+    }
+
+    fn forget(&mut self, block: &HostBlock, kind: Kind) {
+        self.shelves[kind as usize].blocks -= 1;
         self.total_bytes -= block.capacity();
         if block.is_pinned() {
             self.pinned_bytes -= block.capacity();
@@ -422,10 +477,9 @@ mod tests {
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
         let account = Account::open(&ring, 1);
-        account.asks(BYTES);
         std::thread::scope(|scope| {
-            scope.spawn(|| assert!(ring.make_ahead(BYTES)));
-            while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free.is_empty() {}
+            scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES)));
+            while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free().next().is_none() {}
             assert!(ring.take(BYTES / 2).is_some());
             assert!(
                 ring.take_for(&account, BYTES, BYTES, 0, true)

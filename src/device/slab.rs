@@ -7,7 +7,7 @@
 use std::ptr::NonNull;
 
 use super::host_memory::HostBlock;
-use super::ring::{Account, Ring};
+use super::ring::{Account, Kind, Ring};
 use crate::meter::Meter;
 use crate::sync::Arc;
 use crate::tensor::{Element, Filled, Layout, Row, Sources, Storage};
@@ -15,6 +15,7 @@ use crate::tensor::{Element, Filled, Layout, Row, Sources, Storage};
 /// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
 pub struct Slab {
     block: Option<HostBlock>,
+    kind: Kind,
     base: NonNull<u8>,
     capacity: usize,
     ring: Arc<Ring>,
@@ -28,11 +29,17 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    pub(super) fn new(block: HostBlock, ring: Arc<Ring>, account: Option<Arc<Account>>) -> Slab {
+    pub(super) fn new(
+        block: HostBlock,
+        kind: Kind,
+        ring: Arc<Ring>,
+        account: Option<Arc<Account>>,
+    ) -> Slab {
         Slab {
             base: block.base(),
             capacity: block.capacity(),
             block: Some(block),
+            kind,
             ring,
             account,
             meter: None,
@@ -89,7 +96,7 @@ impl Drop for Slab {
             account.release();
         }
         if let Some(block) = self.block.take() {
-            self.ring.put(block, self.account.is_none());
+            self.ring.put(block, self.kind, self.account.is_none());
         }
     }
 }

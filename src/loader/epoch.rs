@@ -8,7 +8,7 @@ use super::DataLoader;
 use crate::batch::{Batch, send};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::pipeline::{Arrivals, Cut, Live, Made, Pipeline, Sent, Taken};
+use crate::pipeline::{Arrivals, Cut, Fate, Live, Made, Pipeline, Taken};
 use crate::sync::Arc;
 
 /// How an epoch holds its loader.
@@ -61,8 +61,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.live.epoch
     }
 
-    /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out: as soon as
-    /// they are ready when the iterator is asked.
+    /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out: small ones as soon
+    /// as they are ready when the iterator is asked; large ones, where the loader pins for the same device, in parts, each by
+    /// the worker that made it, also while the program is busy. So from this call on up to `depth` batches hold device memory.
+    ///
+    /// Parts are cut so that the page-locked memory that is filled in turn stays in the processor's cache: it is then less
+    /// than `prefetch` batches have. A batch of which a part fails is an error. What arrives is the same.
     ///
     /// Rows of 16 KiB and more in registered memory ([`Tensor::register`](crate::Tensor::register)) are then not copied on
     /// the host, if the loader pins for the same device: the device gathers them from where they lie. The bytes that
@@ -244,10 +248,10 @@ impl<B: Batch> DeviceEpoch<'_, B> {
             };
         };
         match arrivals.send_part(self.part, part, !ahead) {
-            Sent::Sent => Reply::Sent(None),
-            Sent::NotNow(part) => Reply::NotNow(part),
-            Sent::Failed(error) => Reply::Failed(error),
-            Sent::Unlike(like, error) => {
+            Fate::Sent => Reply::Sent(None),
+            Fate::NotNow(part) => Reply::NotNow(part),
+            Fate::Failed(error) => Reply::Failed(error),
+            Fate::Unlike(like, error) => {
                 let (pipeline, live) = (self.epoch.loader.pipeline(), &self.epoch.live);
                 Reply::Failed(pipeline.unlike(live, &self.cut, [self.part, like], error))
             }

@@ -78,13 +78,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// The number of batches in an epoch: floor(samples / batch_size) with `drop_last`, else ceil.
     pub fn len(&self) -> usize {
-        let options = &self.threads.pipeline().options;
-        let size = options.batch_size as u64;
-        let batches = if options.drop_last {
-            options.samples / size
-        } else {
-            options.samples.div_ceil(size)
-        };
+        let batches = self.threads.pipeline().options.cut().batches();
         usize::try_from(batches).unwrap_or(usize::MAX)
     }
 
@@ -102,8 +96,9 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// # Synchronization
     ///
-    /// Returns at once; workers begin to load, `prefetch` batches ahead (where samples lie in registered memory, with the
-    /// first `next` or `to_device`: who copies them depends on it). Dropping the epoch does not wait for them.
+    /// Returns at once; workers begin to load, `prefetch` batches ahead (where samples lie in registered memory, or
+    /// batches are so large that they would travel to the device in parts, with the first `next` or `to_device`: how they are
+    /// loaded depends on it). Dropping the epoch does not wait for them.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         Epoch::begin(epoch::Loader::Borrowed(self), epoch)
     }

@@ -43,7 +43,7 @@ pub struct Stats {
     pub host_ns: u64,
     /// Time that the consumer waited for the loader, in nanoseconds.
     pub consumer_wait_ns: u64,
-    /// Batches that were to be page-locked, and were not.
+    /// Batches, or parts of batches that travel in parts, that were to be page-locked, and were not.
     pub unpinned: u64,
 }
 

@@ -38,7 +38,7 @@ struct Arriving<B: Batch> {
 }
 
 /// What became of a part.
-pub(crate) enum Sent<B> {
+pub(crate) enum Fate<B> {
     /// It is on its way, or nobody wants it any more.
     Sent,
     /// The consumer is not as far, or the device has no memory for it now.
@@ -51,11 +51,11 @@ pub(crate) enum Sent<B> {
 /// Who sends parts, with the type of batches on the device erased.
 pub(super) trait Sends<B>: Send + Sync {
     /// Sends a part, unless it would have to wait for that.
-    fn send(&self, part: u64, made: B) -> Sent<B>;
+    fn send(&self, part: u64, made: B) -> Fate<B>;
 }
 
 impl<B: Batch> Sends<B> for Arrivals<B> {
-    fn send(&self, part: u64, made: B) -> Sent<B> {
+    fn send(&self, part: u64, made: B) -> Fate<B> {
         self.send_part(part, made, false)
     }
 }
@@ -82,11 +82,11 @@ impl<B: Batch> Arrivals<B> {
 
     /// Sends a part. `waits`: for device memory that the program gave back, and whose kernels have not run. The consumer
     /// does so, for the batch that it comes to; meanwhile nobody holds the lock.
-    pub(crate) fn send_part(&self, part: u64, made: B, waits: bool) -> Sent<B> {
+    pub(crate) fn send_part(&self, part: u64, made: B, waits: bool) -> Fate<B> {
         // Without the lock: what finished copies held may be the program's.
         self.device.inner.settle();
         match self.send_now(part, made, waits, None) {
-            Sent::NotNow(made) if waits => {
+            Fate::NotNow(made) if waits => {
                 let memory = begin_part(&made, &self.device, self.rows(part));
                 self.send_now(part, made, waits, Some(memory))
             }
@@ -112,15 +112,15 @@ impl<B: Batch> Arrivals<B> {
         made: B,
         waits: bool,
         memory: Option<Result<Assembly>>,
-    ) -> Sent<B> {
+    ) -> Fate<B> {
         let batch = self.cut.batch_of(part);
         let rows = self.rows(part);
         let mut state = self.state.lock();
         let Some(index) = batch.checked_sub(state.first) else {
-            return Sent::Sent; // its batch is given up
+            return Fate::Sent; // its batch is given up
         };
         if batch >= state.most {
-            return Sent::NotNow(made);
+            return Fate::NotNow(made);
         }
         while state.batches.len() as u64 <= index {
             state.batches.push_back(Arriving {
@@ -136,20 +136,20 @@ impl<B: Batch> Arrivals<B> {
         let begun = |arriving: &Arriving<B>| arriving.failed || arriving.assembly.is_some();
         let before = index.checked_sub(1).map(|index| index as usize);
         if before.is_some_and(|index| !begun(&state.batches[index])) {
-            return Sent::NotNow(made);
+            return Fate::NotNow(made);
         }
         let arriving = &mut state.batches[index as usize];
         if arriving.failed {
-            return Sent::Sent;
+            return Fate::Sent;
         }
         if arriving.assembly.is_none() {
             match memory {
                 Some(Ok(memory)) => arriving.assembly = Some(memory),
                 Some(Err(error)) => {
                     arriving.failed = true;
-                    return Sent::Failed(error);
+                    return Fate::Failed(error);
                 }
-                None if arriving.is_awaited => return Sent::NotNow(made),
+                None if arriving.is_awaited => return Fate::NotNow(made),
                 None => {}
             }
             arriving.like = part;
@@ -160,17 +160,17 @@ impl<B: Batch> Arrivals<B> {
                 arriving.rows += rows.count;
                 self.meter.batches.add(u64::from(whole.is_some()));
                 arriving.whole = whole;
-                Sent::Sent
+                Fate::Sent
             }
             Err((Some(made), Unsent::Failed(Error::DeviceBudget { .. }))) => {
                 arriving.is_awaited = waits;
-                Sent::NotNow(made)
+                Fate::NotNow(made)
             }
             Err((_, error)) => {
                 arriving.failed = true;
                 match error {
-                    Unsent::Failed(error) => Sent::Failed(error),
-                    Unsent::Unlike(error) => Sent::Unlike(arriving.like, error),
+                    Unsent::Failed(error) => Fate::Failed(error),
+                    Unsent::Unlike(error) => Fate::Unlike(arriving.like, error),
                 }
             }
         }

@@ -225,11 +225,6 @@ impl<B> Board<B> {
             .collect()
     }
 
-    /// Whether the batches of all epochs are cut into parts.
-    pub(super) fn is_cut(&self) -> bool {
-        self.epochs.iter().all(|state| state.live.is_cut())
-    }
-
     /// Epochs whose consumer is blocked come first, and of several the one that had to wait for longest: an epoch that
     /// always has work would else keep the workers, and the slabs that come home, from another for good.
     fn urgent_first(&mut self) -> impl Iterator<Item = &mut State<B>> {

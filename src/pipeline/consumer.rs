@@ -54,29 +54,35 @@ impl<B: Batch> Pipeline<B> {
                     .driver
                     .same_device(&device.inner.driver)
         });
-        let parts = self.parts(depth).filter(|_| gathers);
+        // Parts come home by the list of copies of the device that pins.
+        let is_pinning =
+            pinning.is_some_and(|pinning| Arc::ptr_eq(&pinning.device.inner, &device.inner));
+        let parts = self.parts(depth).filter(|_| gathers && is_pinning);
         let mut limit = self.options.share(depth);
         let mut cut = self.options.cut();
         let mut arrivals = None;
         let mut board = self.board.lock();
-        if let Some(state) = board.epoch(live) {
-            if let (None, Some(parts)) = (state.destination, &parts) {
-                let wide = self.wide.get().copied();
-                state.cut_into(parts, wide);
-                cut = state.schedule.cut();
-                let all = usize::try_from(cut.count()).unwrap_or(usize::MAX);
-                let slabs = match wide {
-                    Some(true) => parts.most,
-                    _ => parts.resident,
-                };
-                limit = slabs.min(all);
-                let arriving = Arrivals::new(device, cut, Arc::clone(&live.meter));
-                state.sends = Some(Arc::clone(&arriving) as _);
-                arrivals = Some(arriving);
-            }
+        if let Some(state) = board.epoch(live)
+            && let (None, Some(parts)) = (state.destination, &parts)
+        {
+            let wide = self.wide.get().copied();
+            state.cut_into(parts, wide);
+            cut = state.schedule.cut();
+            let all = usize::try_from(cut.count()).unwrap_or(usize::MAX);
+            let slabs = match wide {
+                Some(true) => parts.most,
+                _ => parts.resident,
+            };
+            limit = slabs.min(all);
+            let arriving = Arrivals::new(device, cut, Arc::clone(&live.meter));
+            state.sends = Some(Arc::clone(&arriving) as _);
+            arrivals = Some(arriving);
         }
         drop(board);
         if let Some(account) = &live.account {
+            if arrivals.is_some() {
+                account.cut();
+            }
             account.set_limit(limit);
         }
         // Now that there are as many slabs as it needs, it may begin.

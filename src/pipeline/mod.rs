@@ -20,7 +20,7 @@ mod threads;
 mod work;
 mod worker;
 
-pub(crate) use arrivals::{Arrivals, Sent};
+pub(crate) use arrivals::{Arrivals, Fate};
 pub(crate) use board::{Live, Made, Taken};
 pub(crate) use schedule::Cut;
 pub(crate) use threads::Threads;
@@ -40,7 +40,7 @@ pub(crate) struct Pipeline<B> {
     pub(crate) options: Options,
     /// Slabs of batches that are not to be page-locked, or cannot be.
     pageable: std::sync::Arc<Ring>,
-    /// The largest slab that was wanted, and had: for whole batches, and for parts of batches. Relaxed: it is a hint.
+    /// The largest slab that was wanted, and had, of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
     /// Whether the slabs of parts need not stay in the processor's cache, because loading is far from copying. The first epoch
     /// whose batches are cut finds out; it holds for those that follow, so that slabs stop being made.

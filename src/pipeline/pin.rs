@@ -9,10 +9,10 @@ use super::source::Failed;
 use super::work::Work;
 use super::{Pinning, Pipeline};
 use crate::batch::{Batch, Relocation};
-use crate::device::{Account, Slab};
+use crate::device::{Account, Kind, Slab};
 use crate::driver::RawEvent;
 use crate::error::{Error, panic_message};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::Ordering;
 use crate::trace::span;
 
 /// What the ring gives.
@@ -121,7 +121,11 @@ impl<B: Batch> Pipeline<B> {
             .is_full(want.reserve)
             .then(|| Account::name(account));
         let copy = device.flights.bringing_home(own);
-        let largest_bytes = self.largest_bytes(live.is_cut());
+        let kind = match live.is_cut() {
+            false => Kind::Whole,
+            true => Kind::Part,
+        };
+        let largest_bytes = &self.largest_bytes[kind as usize];
         let largest = largest_bytes.load(Ordering::Relaxed);
         let slab = device
             .ring
@@ -145,12 +149,12 @@ impl<B: Batch> Pipeline<B> {
         loop {
             // The ticket first: what happens while we look is not slept through.
             let ticket = news.ticket();
-            let (wants, widened, is_cut) = {
+            let (wants, widened) = {
                 let mut board = self.board.lock();
                 if board.closed {
                     return;
                 }
-                (board.wants(), board.widened(), board.is_cut())
+                (board.wants(), board.widened())
             };
             for (account, limit) in widened {
                 account.set_limit(limit);
@@ -171,7 +175,7 @@ impl<B: Batch> Pipeline<B> {
                 _ if progress => {}
                 // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
                 Some(event) => drop(event.sleep()),
-                None if self.make_ahead(pinning, is_cut) => {}
+                None if self.make_ahead(pinning) => {}
                 None => news.wait(ticket),
             }
         }
@@ -179,13 +183,11 @@ impl<B: Batch> Pipeline<B> {
 
     /// Makes one of the slabs that the open epochs are going to need, while there is nothing else to do: the first batches
     /// do not wait for them all, and later ones for none.
-    fn make_ahead(&self, pinning: &Pinning, is_cut: bool) -> bool {
-        let bytes = self.largest_bytes(is_cut).load(Ordering::Relaxed);
-        bytes > 0 && pinning.device.inner.ring.make_ahead(bytes)
-    }
-
-    fn largest_bytes(&self, is_cut: bool) -> &AtomicUsize {
-        &self.largest_bytes[usize::from(is_cut)]
+    fn make_ahead(&self, pinning: &Pinning) -> bool {
+        [Kind::Whole, Kind::Part].into_iter().any(|kind| {
+            let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
+            bytes > 0 && pinning.device.inner.ring.make_ahead(kind, bytes)
+        })
     }
 
     /// Tries to give a waiting batch its slab.

@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use super::Pipeline;
-use super::arrivals::Sent;
+use super::arrivals::Fate;
 use super::board::{Job, Live, Made};
 use super::schedule::{Loaded, MOST_COPYING};
 use super::source::{BatchId, Failed};
@@ -229,10 +229,10 @@ impl<B: Batch> Pipeline<B> {
         };
         let Some((sends, cut)) = sends else { return };
         let outcome = match sends.send(part, made) {
-            Sent::Sent => Ok(Made::Sent),
-            Sent::NotNow(made) => Ok(Made::Here(made)),
-            Sent::Failed(error) => Err(error),
-            Sent::Unlike(like, error) => Err(self.unlike(live, &cut, [part, like], error)),
+            Fate::Sent => Ok(Made::Sent),
+            Fate::NotNow(made) => Ok(Made::Here(made)),
+            Fate::Failed(error) => Err(error),
+            Fate::Unlike(like, error) => Err(self.unlike(live, &cut, [part, like], error)),
         };
         self.publish(live, part, outcome);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pinfeed::{
-    DataLoader, Dataset, DeviceTensor, Error, RandomSampler, Sampler, Tensor, TensorDataset,
+    Batch, DataLoader, Dataset, DeviceTensor, Error, RandomSampler, Sampler, Tensor, TensorDataset,
     from_fn,
 };
 
@@ -59,6 +59,10 @@ pub const TESTS: &[Test] = &[
     (
         "slabs_of_parts_are_not_made_as_large_as_batches",
         slabs_of_parts_are_not_made_as_large_as_batches,
+    ),
+    (
+        "parts_leave_large_slabs_to_batches",
+        parts_leave_large_slabs_to_batches,
     ),
 ];
 
@@ -156,8 +160,7 @@ fn parts_make_up_their_batches(backend: &Backend) {
 fn parts_of(samples: usize, batch_size: usize) -> usize {
     let full = batch_size.min(LEN);
     let parts = (full * (ROW + 8)).div_ceil(2_000);
-    // The rows of a part follow from the loader's batch size, also where the data set has fewer samples.
-    samples.div_ceil(batch_size.div_ceil(parts))
+    samples.div_ceil(full.div_ceil(parts))
 }
 
 /// Where nobody knows how large samples are, the first epoch tells.
@@ -585,4 +588,37 @@ fn slabs_of_parts_are_not_made_as_large_as_batches(backend: &Backend) {
     // Six slabs of batches, and three batches in parts.
     let memory = device.memory();
     assert!(memory.pinned_bytes <= 12 << 20, "{memory:?}");
+}
+
+/// Two loaders on one device, of which one cuts: page-locked memory stands still all the same.
+fn parts_leave_large_slabs_to_batches(backend: &Backend) {
+    let device = &backend.device;
+    // Parts of 80 KB, of batches of 4 MB.
+    device.cut_batches_at(480_000, 80_000);
+    let build = || {
+        let dataset = from_fn(1_000, |index, _| {
+            std::thread::sleep(Duration::from_micros(100));
+            Ok(vec![index as u8; 40_000])
+        });
+        DataLoader::builder(dataset)
+            .batch_size(100)
+            .num_workers(1)
+            .pin_memory(device)
+            .build()
+            .unwrap()
+    };
+    let (cut, whole) = (build(), build());
+    cut.epoch(0).to_device(device, 1).take(1).for_each(drop);
+    let mut pinned = Vec::new();
+    for epoch in 1..8 {
+        let mut parts = cut.epoch(epoch).to_device(device, 1);
+        for batch in whole.epoch(epoch) {
+            drop(batch.unwrap().to_device(device, true).unwrap());
+            drop(parts.next());
+        }
+        pinned.push(device.memory().pinned_bytes >> 20);
+    }
+    // Five whole batches for each loader (the first epoch of the one that cuts is not), and parts that make up three.
+    assert!(pinned[6] <= (5 + 5 + 3) * 4, "{pinned:?} MiB");
+    assert_eq!(pinned[6], pinned[4], "{pinned:?} MiB");
 }

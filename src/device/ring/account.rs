@@ -1,14 +1,14 @@
 //! Accounts: how much of a ring each epoch may have.
 
-use super::Ring;
+use super::{Kind, Ring};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 /// An epoch's share of a ring: how many slabs it may have out at once.
 pub(crate) struct Account {
     ring: Arc<Ring>,
     limit: AtomicUsize,
-    /// The largest slab that it asked for. Written under the ring's lock, as the limit is.
-    bytes: AtomicUsize,
+    /// Its slabs are for parts of batches. Written under the ring's lock, as the limit is.
+    parts: AtomicBool,
     out: AtomicUsize,
     /// Its epoch is gone.
     closed: AtomicBool,
@@ -23,7 +23,7 @@ impl Account {
         let account = Arc::new(Account {
             ring: Arc::clone(ring),
             limit: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            parts: AtomicBool::new(false),
             out: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
@@ -37,20 +37,24 @@ impl Account {
         let closed = self.closed.load(Ordering::Relaxed);
         let limit = if closed { 0 } else { limit.min(LARGEST_SHARE) };
         let before = self.limit.swap(limit, Ordering::Relaxed);
-        let bytes = self.bytes.load(Ordering::Relaxed) as u128;
-        state.shares = state.shares - before + limit;
-        state.share_bytes = state.share_bytes - before as u128 * bytes + limit as u128 * bytes;
+        let shelf = &mut state.shelves[self.kind() as usize];
+        shelf.shares = shelf.shares - before + limit;
     }
 
-    /// Notes that its slabs are to be so large.
-    pub(super) fn asks(&self, bytes: usize) {
-        if self.bytes.load(Ordering::Relaxed) >= bytes {
-            return;
-        }
+    /// Its slabs are for parts of batches from now on; it has none yet.
+    pub(crate) fn cut(&self) {
         let mut state = self.ring.state.lock();
-        let before = self.bytes.fetch_max(bytes, Ordering::Relaxed);
         let limit = self.limit.load(Ordering::Relaxed);
-        state.share_bytes += limit as u128 * bytes.saturating_sub(before) as u128;
+        state.shelves[self.kind() as usize].shares -= limit;
+        self.parts.store(true, Ordering::Relaxed);
+        state.shelves[self.kind() as usize].shares += limit;
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self.parts.load(Ordering::Relaxed) {
+            false => Kind::Whole,
+            true => Kind::Part,
+        }
     }
 
     /// Whether slabs of so many bytes, which the epoch fills in turn, do not all stay in the processor's cache until the
@@ -112,6 +116,6 @@ mod tests {
         let account = Account::open(&ring, 2);
         account.close();
         account.set_limit(100);
-        assert_eq!(ring.state.lock().shares, 0);
+        assert_eq!(ring.state.lock().shelves[0].shares, 0);
     }
 }

@@ -16,14 +16,17 @@ impl Cut {
     /// Batches of one part each.
     pub(crate) fn whole(samples: u64, batch_size: usize, drop_last: bool) -> Cut {
         let size = batch_size as u64;
+        let batches = match drop_last {
+            true => samples / size,
+            false => samples.div_ceil(size),
+        };
+        // A lone batch that the samples do not fill has no more rows than there are samples.
+        let batch_size = u64::min(size, samples.max(1)) as usize;
         Cut {
             samples,
             batch_size,
             part_rows: batch_size,
-            batches: match drop_last {
-                true => samples / size,
-                false => samples.div_ceil(size),
-            },
+            batches,
         }
     }
 
@@ -116,6 +119,7 @@ mod tests {
             let last_rows = if drop_last { samples / batch_size as u64 * batch_size as u64 } else { samples };
             prop_assert_eq!(position, last_rows);
             prop_assert!(cut.parts() as usize <= parts.max(1));
+            prop_assert_eq!(cut, whole.into_parts(cut.parts() as usize));
         }
     }
 }

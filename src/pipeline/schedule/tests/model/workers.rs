@@ -105,7 +105,11 @@ impl World {
                     self.come_home(slabs);
                 }
                 let pinned = self.options.whole.is_none();
-                if pinned && self.options.sends && fault != Fault::Finish && self.draw() % 3 > 0 {
+                if pinned
+                    && self.options.sends
+                    && fault != Fault::Finish
+                    && !self.draw().is_multiple_of(3)
+                {
                     return self.send(batch);
                 }
                 if fault == Fault::Finish || kind != Kind::Elsewhere || !pinned {
