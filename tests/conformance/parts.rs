@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pinfeed::{
-    Batch, DataLoader, Dataset, DeviceTensor, Error, RandomSampler, Sampler, Tensor, TensorDataset,
-    from_fn,
+    Batch, DataLoader, Dataset, Device, DeviceTensor, Error, RandomSampler, Sample, Sampler,
+    Tensor, TensorDataset, from_fn,
 };
 
 use crate::Test;
@@ -82,6 +82,23 @@ fn dataset() -> TensorDataset<(Tensor<u8>, Tensor<i64>)> {
     let images = Tensor::from_vec(images, &[LEN, 10, ROW / 10]).unwrap();
     let labels = Tensor::from((0..LEN as i64).collect::<Vec<_>>());
     TensorDataset::new((images, labels)).unwrap()
+}
+
+fn loader<D>(
+    dataset: D,
+    batch_size: usize,
+    workers: usize,
+    device: &Device,
+) -> DataLoader<<D::Sample as Sample>::Batch>
+where
+    D: Dataset<Sample: Sample<Batch: Batch>>,
+{
+    DataLoader::builder(dataset)
+        .batch_size(batch_size)
+        .num_workers(workers)
+        .pin_memory(device)
+        .build()
+        .unwrap()
 }
 
 /// Parts of about 2 KB, four of which are filled in turn.
@@ -168,12 +185,7 @@ fn parts_are_cut_once_samples_were_seen(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
     let dataset = from_fn(60, |index, _| Ok((image(index), index as i64)));
-    let loader = DataLoader::builder(dataset)
-        .batch_size(20)
-        .num_workers(2)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset, 20, 2, device);
     for epoch in 0..3 {
         for (number, batch) in loader.epoch(epoch).to_device(device, 1).enumerate() {
             let (images, labels) = batch.unwrap();
@@ -197,12 +209,7 @@ fn parts_are_cut_once_samples_were_seen(backend: &Backend) {
 fn parts_use_their_slabs_again(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
-    let loader = DataLoader::builder(dataset())
-        .batch_size(50)
-        .num_workers(3)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset(), 50, 3, device);
     let made = |epochs: std::ops::Range<u64>| {
         for epoch in epochs {
             let batches = loader.epoch(epoch).to_device(device, 2);
@@ -221,12 +228,7 @@ fn parts_use_their_slabs_again(backend: &Backend) {
 fn parts_are_sent_while_the_program_is_busy(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
-    let loader = DataLoader::builder(dataset())
-        .batch_size(30)
-        .num_workers(2)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset(), 30, 2, device);
     let mut epoch = loader.epoch(0).to_device(device, 2);
     let first = epoch.next().unwrap().unwrap();
     let mut waited = Duration::ZERO;
@@ -256,12 +258,7 @@ fn a_part_that_fails_fails_its_batch(backend: &Backend) {
             55 => panic!("nor this one"),
             _ => Ok((sample.0.view(), sample.1)),
         });
-        let loader = DataLoader::builder(dataset)
-            .batch_size(30)
-            .num_workers(workers)
-            .pin_memory(device)
-            .build()
-            .unwrap();
+        let loader = loader(dataset, 30, workers, device);
         for epoch in 0..3 {
             let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 2).collect();
             assert_eq!(outcomes.len(), 4);
@@ -293,12 +290,7 @@ fn parts_of_unlike_samples_are_refused(backend: &Backend) {
         let shape = if index < 50 { [20, 50] } else { [50, 20] };
         Ok(Tensor::from_vec(vec![index as u8; 1_000], &shape)?)
     });
-    let loader = DataLoader::builder(dataset)
-        .batch_size(20)
-        .num_workers(1)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset, 20, 1, device);
     for epoch in 0..3 {
         let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 1).collect();
         assert!(outcomes[0].is_ok() && outcomes[1].is_ok());
@@ -323,12 +315,7 @@ fn parts_wait_for_memory_that_was_given_back(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
     let stream = device.stream().unwrap();
-    let loader = DataLoader::builder(dataset())
-        .batch_size(20)
-        .num_workers(3)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset(), 20, 3, device);
     device.set_device_budget_bytes(2 * 21_000);
     for epoch in 0..3 {
         let mut seen = 0;
@@ -350,12 +337,7 @@ fn parts_wait_for_memory_that_was_given_back(backend: &Backend) {
 fn parts_stop_where_the_memory_ends(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
-    let loader = DataLoader::builder(dataset())
-        .batch_size(20)
-        .num_workers(2)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset(), 20, 2, device);
     device.set_device_budget_bytes(2 * 21_000);
     let mut epoch = loader.epoch(0).to_device(device, 4);
     let mut held = vec![
@@ -377,12 +359,7 @@ fn parts_stop_where_the_memory_ends(backend: &Backend) {
 fn parts_end_with_their_epoch(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
-    let loader = DataLoader::builder(dataset())
-        .batch_size(25)
-        .num_workers(3)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset(), 25, 3, device);
     for epoch in 0..40 {
         let mut batches = loader.epoch(epoch).to_device(device, epoch as usize % 4);
         let taken: Vec<_> = batches.by_ref().take(epoch as usize % 3).collect();
@@ -409,12 +386,7 @@ fn a_later_batch_takes_no_memory_from_an_earlier(backend: &Backend) {
         }
         Ok((sample.0.view(), sample.1))
     });
-    let loader = DataLoader::builder(dataset)
-        .batch_size(4)
-        .num_workers(4)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset, 4, 4, device);
     drop(loader.epoch(0).to_device(device, 1).next());
     device.release_device_memory().unwrap();
     device.set_device_budget_bytes(5_000);
@@ -431,12 +403,7 @@ fn a_later_batch_takes_no_memory_from_an_earlier(backend: &Backend) {
 fn any_number_may_be_ahead(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
-    let loader = DataLoader::builder(dataset())
-        .batch_size(20)
-        .num_workers(2)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset(), 20, 2, device);
     let all: Vec<u64> = (0..LEN as u64).collect();
     let batches = loader.epoch(0).to_device(device, usize::MAX);
     for (batch, samples) in batches.zip(all.chunks(20)) {
@@ -483,12 +450,7 @@ fn later_epochs_are_cut_alike(backend: &Backend) {
             index as i64,
         ))
     });
-    let loader = DataLoader::builder(dataset)
-        .batch_size(100)
-        .num_workers(2)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset, 100, 2, device);
     let mut transfers = Vec::new();
     for epoch in 0..6 {
         let batches = loader.epoch(epoch).to_device(device, 1);
@@ -510,12 +472,7 @@ fn what_parts_are_unlike_is_told(backend: &Backend) {
         let shape = if index < 2 { [20, 50] } else { [50, 20] };
         Ok(Tensor::from_vec(vec![index as u8; 1_000], &shape)?)
     });
-    let loader = DataLoader::builder(dataset)
-        .batch_size(20)
-        .num_workers(3)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset, 20, 3, device);
     let _ = loader.epoch(0).to_device(device, 1).next();
     for epoch in 1..3 {
         let Err(Error::Collate(misfit)) = loader.epoch(epoch).to_device(device, 1).next().unwrap()
@@ -535,12 +492,7 @@ fn who_waits_for_memory_keeps_no_worker(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
     let stream = device.stream().unwrap();
-    let loader = DataLoader::builder(dataset())
-        .batch_size(20)
-        .num_workers(1)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset(), 20, 1, device);
     device.set_device_budget_bytes(21_000);
     let mut there = loader.epoch(0).to_device(device, 1);
     let (mut images, _) = there.next().unwrap().unwrap();
@@ -571,12 +523,7 @@ fn slabs_of_parts_are_not_made_as_large_as_batches(backend: &Backend) {
         std::thread::sleep(Duration::from_micros(20));
         Ok(vec![index as u8; 10_000])
     });
-    let loader = DataLoader::builder(dataset)
-        .batch_size(100)
-        .num_workers(2)
-        .pin_memory(device)
-        .build()
-        .unwrap();
+    let loader = loader(dataset, 100, 2, device);
     let mut whole = loader.epoch(0);
     drop(whole.next().unwrap().unwrap());
     for epoch in 1..3 {
@@ -600,12 +547,7 @@ fn parts_leave_large_slabs_to_batches(backend: &Backend) {
             std::thread::sleep(Duration::from_micros(100));
             Ok(vec![index as u8; 40_000])
         });
-        DataLoader::builder(dataset)
-            .batch_size(100)
-            .num_workers(1)
-            .pin_memory(device)
-            .build()
-            .unwrap()
+        loader(dataset, 100, 1, device)
     };
     let (cut, whole) = (build(), build());
     cut.epoch(0).to_device(device, 1).take(1).for_each(drop);
