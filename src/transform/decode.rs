@@ -6,8 +6,11 @@ use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
 use super::error::Cause;
+use super::geometry::Rect;
 use super::operation::Size;
 use super::render::Buffer;
+#[cfg(feature = "turbojpeg")]
+use super::turbo;
 
 /// What a header may ask for before it is believed: Pillow's limit against decompression bombs.
 const MAX_PIXELS: u64 = 178_956_970;
@@ -30,10 +33,18 @@ impl Default for Decoding {
 
 /// A picture whose header was read.
 pub(super) struct Picture<'a> {
-    decoder: Box<dyn ImageDecoder + 'a>,
+    decoder: Decoder<'a>,
     /// The size as stored, before the orientation is applied.
     stored: Size,
     orientation: Orientation,
+}
+
+enum Decoder<'a> {
+    /// One of the `image` crate's.
+    Any(Box<dyn ImageDecoder + 'a>),
+    /// libjpeg-turbo, and the file.
+    #[cfg(feature = "turbojpeg")]
+    Turbo(&'a [u8], turbo::Header),
 }
 
 /// Reads a picture's header. The format is told by the content: extensions lie.
@@ -48,14 +59,54 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
     if format == ImageFormat::Jpeg && !jpeg_is_complete(bytes) {
         return Err(Cause::Truncated);
     }
+    #[cfg(feature = "turbojpeg")]
+    if format == ImageFormat::Jpeg
+        && let Some(header) = turbo::header(bytes)
+    {
+        let stored = header.size;
+        let size_bytes = u64::from(stored.width) * u64::from(stored.height) * 3;
+        check_size(stored, size_bytes, decoding)?;
+        return Ok(Picture {
+            decoder: Decoder::Turbo(bytes, header),
+            stored,
+            orientation: match decoding.exif_orientation {
+                true => decoder(bytes, format, decoding)?.orientation()?,
+                false => Orientation::NoTransforms,
+            },
+        });
+    }
+    let mut decoder = decoder(bytes, format, decoding)?;
+    let (width, height) = decoder.dimensions();
+    let stored = Size { width, height };
+    check_size(stored, decoder.total_bytes(), decoding)?;
+    let orientation = if decoding.exif_orientation {
+        decoder.orientation()?
+    } else {
+        Orientation::NoTransforms
+    };
+    Ok(Picture {
+        decoder: Decoder::Any(Box::new(decoder)),
+        stored,
+        orientation,
+    })
+}
+
+fn decoder(
+    bytes: &[u8],
+    format: ImageFormat,
+    decoding: Decoding,
+) -> Result<impl ImageDecoder, Cause> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     reader.limits(limits(decoding.max_pixels));
-    let mut decoder = reader.into_decoder()?;
-    let (width, height) = decoder.dimensions();
+    Ok(reader.into_decoder()?)
+}
+
+/// Refuses a picture without pixels, or with too many.
+fn check_size(size: Size, size_bytes: u64, decoding: Decoding) -> Result<(), Cause> {
+    let Size { width, height } = size;
     if width == 0 || height == 0 {
         return Err(Cause::NoPixels { width, height });
     }
-    let size_bytes = decoder.total_bytes();
     if u64::from(width) * u64::from(height) > decoding.max_pixels
         || size_bytes > max_bytes(decoding.max_pixels)
     {
@@ -66,16 +117,7 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
             max_pixels: decoding.max_pixels,
         });
     }
-    let orientation = if decoding.exif_orientation {
-        decoder.orientation()?
-    } else {
-        Orientation::NoTransforms
-    };
-    Ok(Picture {
-        decoder: Box::new(decoder),
-        stored: Size { width, height },
-        orientation,
-    })
+    Ok(())
 }
 
 /// The most bytes that a picture may have when decoded: four a pixel, so that `max_pixels` counts pictures of 16 bits
@@ -111,14 +153,30 @@ impl Picture<'_> {
         }
     }
 
-    /// Decodes into `rgb`, which has three bytes for each pixel. `raw` takes what is not RGB at first.
-    pub(super) fn decode_into(self, rgb: &mut [u8], raw: &mut Buffer) -> Result<(), Cause> {
+    /// The part of the picture that is decoded where `needed` is: the whole, unless the decoder can do with less.
+    pub(super) fn part(&self, needed: Rect<u32>) -> Rect<u32> {
+        match &self.decoder {
+            #[cfg(feature = "turbojpeg")]
+            Decoder::Turbo(_, header) if self.orientation == Orientation::NoTransforms => {
+                turbo::region(*header, needed)
+            }
+            _ => whole(self.size()),
+        }
+    }
+
+    /// Decodes such a part into `rgb`, which has three bytes for each pixel. `raw` takes what is not RGB at first.
+    pub(super) fn decode_into(
+        self,
+        part: Rect<u32>,
+        rgb: &mut [u8],
+        raw: &mut Buffer,
+    ) -> Result<(), Cause> {
         let (stored, orientation) = (self.stored, self.orientation);
         if orientation == Orientation::NoTransforms {
-            return self.decode_stored(rgb, raw);
+            return self.decode_stored(part, rgb, raw);
         }
         let mut upright = vec![0; rgb.len()];
-        self.decode_stored(&mut upright, raw)?;
+        self.decode_stored(whole(stored), &mut upright, raw)?;
         if let Some(image) = RgbImage::from_raw(stored.width, stored.height, upright) {
             let mut image = DynamicImage::ImageRgb8(image);
             image.apply_orientation(orientation);
@@ -127,14 +185,29 @@ impl Picture<'_> {
         Ok(())
     }
 
-    fn decode_stored(self, rgb: &mut [u8], raw: &mut Buffer) -> Result<(), Cause> {
-        let color = self.decoder.color_type();
+    fn decode_stored(self, part: Rect<u32>, rgb: &mut [u8], raw: &mut Buffer) -> Result<(), Cause> {
+        let decoder = match self.decoder {
+            Decoder::Any(decoder) => decoder,
+            #[cfg(feature = "turbojpeg")]
+            Decoder::Turbo(bytes, _) => return turbo::decode(bytes, part, rgb),
+        };
+        debug_assert_eq!(part, whole(self.stored));
+        let color = decoder.color_type();
         if color == ColorType::Rgb8 {
-            return Ok(self.decoder.read_image(rgb)?);
+            return Ok(decoder.read_image(rgb)?);
         }
-        let raw = raw.zeroed(self.decoder.total_bytes() as usize);
-        self.decoder.read_image(raw)?;
+        let raw = raw.zeroed(decoder.total_bytes() as usize);
+        decoder.read_image(raw)?;
         to_rgb(color, raw, rgb)
+    }
+}
+
+fn whole(size: Size) -> Rect<u32> {
+    Rect {
+        left: 0,
+        top: 0,
+        width: size.width,
+        height: size.height,
     }
 }
 

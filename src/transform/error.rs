@@ -72,6 +72,9 @@ pub(super) enum Cause {
     NotRgb(Shape),
     #[error(transparent)]
     Decode(#[from] image::ImageError),
+    #[cfg(feature = "turbojpeg")]
+    #[error("libjpeg-turbo: {0}")]
+    Turbo(String),
     #[error("it could not be resampled: {0}")]
     Resample(String),
 }

@@ -51,6 +51,15 @@ impl Geometry {
         canvas.finish()
     }
 
+    /// The same of a part of the picture, which `bounds` lie in.
+    pub(super) fn within(mut self, part: Rect<u32>) -> Geometry {
+        self.bounds.left -= part.left;
+        self.bounds.top -= part.top;
+        self.window.left -= f64::from(part.left);
+        self.window.top -= f64::from(part.top);
+        self
+    }
+
     /// Whether the result is the whole picture in its own size, but perhaps mirrored.
     pub(super) fn is_whole(&self, source: Size) -> bool {
         let whole = Canvas::new(source).finish();

@@ -12,6 +12,9 @@ mod opened;
 mod operation;
 mod plan;
 mod render;
+#[cfg(feature = "turbojpeg")]
+#[expect(unsafe_code, reason = "it calls libjpeg-turbo")]
+mod turbo;
 
 pub use error::ImageError;
 pub use lazy::LazyImage;

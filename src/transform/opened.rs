@@ -50,21 +50,27 @@ impl Opened<'_> {
             };
             if geometry.is_whole(size) {
                 out.fill(0); // as for scratch memory: a decoder may leave gaps
-                picture.decode_into(out, &mut scratch.raw)?;
+                let whole = picture.part(geometry.bounds);
+                picture.decode_into(whole, out, &mut scratch.raw)?;
                 if geometry.flip {
                     mirror(out, size.width as usize);
                 }
                 return Ok(());
             }
+            let part = picture.part(geometry.bounds);
+            let size = Size {
+                width: part.width,
+                height: part.height,
+            };
             let pixels = scratch
                 .rgb
                 .zeroed(size.width as usize * size.height as usize * 3);
-            picture.decode_into(pixels, &mut scratch.raw)?;
+            picture.decode_into(part, pixels, &mut scratch.raw)?;
             render(
                 &mut scratch.resizer,
                 pixels,
                 size,
-                geometry,
+                &geometry.within(part),
                 interpolation,
                 out,
             )
