@@ -10,6 +10,13 @@ with open("deny.toml", "rb") as file:
 metadata = json.load(sys.stdin)
 packages = {package["id"]: package for package in metadata["packages"]}
 allowed = set(rules["licenses"]["allow"])
+def users(package):
+    """The names of the packages that depend on this one directly; its own, where none does."""
+    nodes = metadata["resolve"]["nodes"]
+    found = {packages[node["id"]]["name"] for node in nodes if package in node["dependencies"]}
+    return found or {packages[package]["name"]}
+
+
 complaints = []
 
 
@@ -52,7 +59,7 @@ for package in packages.values():
     if package["source"] and not package["source"].startswith("registry+"):
         complaints.append(f'{name}: comes from {package["source"]}')
     for ban in rules["bans"]["deny"]:
-        if package["name"] == ban["crate"]:
+        if package["name"] == ban["crate"] and users(package["id"]) - set(ban.get("wrappers", [])):
             complaints.append(f'{name}: {ban["reason"]}')
 
 for node in metadata["resolve"]["nodes"]:

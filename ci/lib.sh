@@ -21,13 +21,26 @@ run() {
     "$@"
 }
 
-# Every feature but `default` and those that need CUDA's compiler to build, one a line.
+# Installs what libjpeg-turbo is built with, where that is missing and may be installed.
+jpeg_tools() {
+    command -v cmake >/dev/null && command -v nasm >/dev/null && return
+    command -v apt-get >/dev/null || return
+    local root=()
+    [[ $(id -u) == 0 ]] || root=(sudo -n)
+    { "${root[@]}" apt-get update && "${root[@]}" apt-get install -y cmake nasm; } >&2
+}
+
+# Every feature, one a line, but `default`, those that need CUDA's compiler to build, and those whose tools are missing.
 features() {
+    local left_out="default candle-cuda"
+    if ! jpeg_tools; then
+        skip "the feature turbojpeg, for cmake or nasm are missing" >&2
+        left_out+=" turbojpeg"
+    fi
     cargo metadata --no-deps --format-version 1 | python3 -c '
 import json, sys
 package = next(p for p in json.load(sys.stdin)["packages"] if p["name"] == "pinfeed")
-needs_nvcc = {"candle-cuda"}
-print("\n".join(sorted(set(package["features"]) - {"default"} - needs_nvcc)))'
+print("\n".join(sorted(set(package["features"]) - set(sys.argv[1].split()))))' "$left_out"
 }
 
 # The same, with commas between.

@@ -1,7 +1,8 @@
 //! `jpeg`: a class folder of JPEGs to the device: decoding, random resized crop to 224, flip, batches of 256.
 //!
 //! Without `--data` it draws photo-like images of about 476x404 and 109 KB into the system's temporary folder, once.
-//! A check of its own compares what arrived with batches that are loaded without workers and page-locked memory.
+//! A check of its own compares what arrived with batches that are loaded without workers and page-locked memory. The limit
+//! is a bare loop: as many threads decode and transform files that are in memory, one after the other, and drop the pixels.
 
 #[cfg(feature = "image")]
 pub use images::{breakdown, run, startup};
@@ -35,28 +36,46 @@ mod none {
 
 #[cfg(feature = "image")]
 mod images {
+    use std::fs;
+    use std::hint::black_box;
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+    use std::time::Instant;
 
-    use pinfeed::{Batch, DataLoader, Device, ImageFolder, ImageTransform, Tensor};
+    use pinfeed::{
+        Batch, DataLoader, Device, ImageError, ImageFolder, ImageTransform, LazyImage, SampleRng,
+        Tensor,
+    };
 
     use crate::Outcome;
     use crate::args::{Args, cores};
     use crate::breakdown::Breakdown;
     use crate::draw;
-    use crate::drive::{self, Way};
+    use crate::drive::{self, Way, mean};
     use crate::report::{Record, Report};
     use crate::startup::Startup;
-    use crate::target::Target;
+    use crate::target::{LIMIT, Target};
 
     const SIDE: usize = 224;
 
     /// How many batches the check looks at: it loads them on one thread.
     const CHECKED_BATCHES: usize = 2;
 
+    /// The bare loop goes round so many files, which it holds in memory.
+    const BARE_FILES: usize = 4_000;
+
+    const DECODER: &str = match cfg!(feature = "turbojpeg") {
+        true => "turbojpeg",
+        false => "image",
+    };
+
     type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
 
     pub fn run(args: &Args, report: &mut Report) -> Outcome {
         let folder = folder(args)?;
+        let files = some_files(&folder)?;
         for &name in &args.devices {
             let target = Target::open(name)?;
             for &workers in &args.workers(&[cores()]) {
@@ -64,13 +83,20 @@ mod images {
                     let device = target.device()?;
                     let pinned = args.pin.unwrap_or(true).then_some(&device);
                     let loader = loader(args, &folder, workers, batch_size, pinned)?;
-                    let mut fed = drive::measure(&loader, Way::Loop, &device, args.seconds(5.0))?;
+                    let before = bare(&files, workers)?;
+                    let way = Way::Ahead(args.depth);
+                    let mut fed = drive::measure(&loader, way, &device, args.seconds(5.0))?;
+                    let bare_s = mean(before, bare(&files, workers)?);
                     let checked = check(args, &folder, &loader, &device)?;
                     let mut record = Record::new("jpeg", target.name).fed(&mut fed);
                     record.workers = Some(workers);
                     record.batch_size = Some(batch_size);
                     record.dtype = Some("u8");
+                    let share = record.samples_s.map_or(f64::NAN, |rate| rate / bare_s);
                     let record = record
+                        .with("decoder", DECODER)
+                        .with_number("bare_loop_samples_s", bare_s)
+                        .with_number("share_of_bare_loop", share)
                         .with("pinned", pinned.is_some())
                         .with("prefetch", args.prefetch(workers))
                         .with("checked_batches", checked);
@@ -79,6 +105,54 @@ mod images {
             }
         }
         Ok(())
+    }
+
+    /// The bytes of the folder's files, up to so many.
+    fn some_files(folder: &Path) -> Outcome<Vec<Arc<[u8]>>> {
+        let mut files = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder)? {
+                let path = entry?.path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false if files.len() < BARE_FILES => files.push(fs::read(&path)?.into()),
+                    false => {}
+                }
+            }
+        }
+        match files.is_empty() {
+            true => Err(format!("{} has no files", folder.display()).into()),
+            false => Ok(files),
+        }
+    }
+
+    /// Images a second of the bare loop.
+    fn bare(files: &[Arc<[u8]>], threads: usize) -> Outcome<f64> {
+        let transform = ImageTransform::train(SIDE);
+        let (next, end) = (AtomicU64::new(0), Instant::now() + LIMIT * 2);
+        let decode = || -> Result<u64, ImageError> {
+            let mut decoded = 0;
+            while Instant::now() < end {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let file = Arc::clone(&files[number as usize % files.len()]);
+                let mut rng = SampleRng::new(0, 0, number);
+                let image = LazyImage::encoded(file).transform(&transform, &mut rng);
+                black_box(image.decode()?);
+                decoded += 1;
+            }
+            Ok(decoded)
+        };
+        let begun = Instant::now();
+        let decoded = thread::scope(|scope| -> Outcome<u64> {
+            let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(decode)).collect();
+            let mut sum = 0;
+            for thread in threads {
+                sum += thread.join().map_err(|_| "the bare loop panicked")??;
+            }
+            Ok(sum)
+        })?;
+        Ok(decoded as f64 / begun.elapsed().as_secs_f64())
     }
 
     /// A start on a folder of images.

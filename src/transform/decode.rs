@@ -160,7 +160,10 @@ impl Picture<'_> {
             Decoder::Turbo(_, header) if self.orientation == Orientation::NoTransforms => {
                 turbo::region(*header, needed)
             }
-            _ => whole(self.size()),
+            _ => {
+                let _ = needed;
+                whole(self.size())
+            }
         }
     }
 

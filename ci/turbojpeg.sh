@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Everything that decodes pictures, with libjpeg-turbo. What it is built with is installed where it may be.
+. "$(dirname "$0")/lib.sh"
+
+jpeg_tools || skip_all "cmake or nasm are missing"
+run cargo test --features turbojpeg --lib -- transform dataset
+run cargo test --features turbojpeg --test image_folder
