@@ -25,6 +25,10 @@ use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
 /// their upper half, CMYK is converted without a colour profile. Of an animation or a file of several pages, it is the
 /// first picture.
 ///
+/// With the feature `turbojpeg`, JPEG files in grey and YCbCr are decoded by libjpeg-turbo, where a transform crops first only
+/// the box that the crop needs. Its pixels differ from the default decoder's by rounding (4 of 255 at most where chroma is
+/// not subsampled), and do not depend on how much was decoded. Other JPEG files go the default way.
+///
 /// # Errors
 ///
 /// A file that is empty, truncated or broken fails as its sample does, with an [`ImageError`] that names the file. As
