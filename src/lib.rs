@@ -94,7 +94,8 @@ pub use batch::{Arena, Batch, Collate, CollateFn, Relocation, Stack};
 pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
 pub use device::{
-    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Stream, Tensors, Upload,
+    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Normalize, Stream,
+    Tensors, Upload,
 };
 #[cfg(feature = "testing")]
 pub use device::{Hostile, Way};
@@ -102,7 +103,7 @@ pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, Samp
 pub use loader::{Builder, DataLoader, DeviceEpoch, Epoch, Limit, Stats};
 pub use rng::SampleRng;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
-pub use tensor::{DType, Element, Field, Filled, Host, Layout, Row, Sample, Shape, Tensor};
+pub use tensor::{DType, Element, Field, Filled, Float, Host, Layout, Row, Sample, Shape, Tensor};
 #[cfg(feature = "image")]
 pub use transform::{
     ImageError, ImageSize, ImageTransform, Interpolation, LazyImage, RandomResizedCrop,

@@ -11,6 +11,8 @@ mod download;
 mod flights;
 mod helpers;
 mod host_memory;
+#[expect(unsafe_code, reason = "it has the device read and write memory")]
+mod normalize;
 mod pinning;
 mod pool;
 mod ring;
@@ -27,6 +29,7 @@ pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::Flights;
 use self::flights::{Flight, Timing};
+pub use self::normalize::Normalize;
 use self::pool::Pool;
 pub(crate) use self::ring::{Account, Kind, Ring};
 pub(crate) use self::slab::FillingSlab;
@@ -77,6 +80,8 @@ pub(crate) struct DeviceInner {
     d2h: Arc<RawStream>,
     /// For copies into tensors that exist: they wait for kernels, which uploads must not.
     in_place: OnceLock<Arc<RawStream>>,
+    /// For kernels of our own, which wait for copies and hold none up.
+    transforming: OnceLock<Arc<RawStream>>,
     pub(crate) ring: Arc<Ring>,
     /// How many of the ring's slabs stage copies.
     staging_slabs: Arc<AtomicUsize>,
@@ -153,6 +158,7 @@ impl Device {
                 h2d,
                 d2h,
                 in_place: OnceLock::new(),
+                transforming: OnceLock::new(),
                 ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
                 driver,
                 staging_slabs: Arc::default(),
@@ -356,6 +362,15 @@ impl DeviceInner {
         }
         let stream = Arc::new(self.driver.create_stream()?);
         Ok(self.in_place.get_or_init(|| stream))
+    }
+
+    /// The stream for kernels of our own.
+    fn transforming(&self) -> Result<&Arc<RawStream>> {
+        if let Some(stream) = self.transforming.get() {
+            return Ok(stream);
+        }
+        let stream = Arc::new(self.driver.create_stream()?);
+        Ok(self.transforming.get_or_init(|| stream))
     }
 
     /// Host memory for a download: page-locked, or, where the ring has no room, pageable and counted.

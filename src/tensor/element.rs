@@ -25,6 +25,31 @@ mod sealed {
     pub trait Sealed {}
 }
 
+/// A floating point type of which pictures are normalised: `f32`, `f16` or `bf16`.
+pub trait Float: Element {
+    /// Rounds to the nearest number of the type, and to the even one of two.
+    #[doc(hidden)]
+    fn from_f32(value: f32) -> Self;
+}
+
+impl Float for f32 {
+    fn from_f32(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Float for f16 {
+    fn from_f32(value: f32) -> f16 {
+        f16::from_f32(value)
+    }
+}
+
+impl Float for bf16 {
+    fn from_f32(value: f32) -> bf16 {
+        bf16::from_f32(value)
+    }
+}
+
 macro_rules! elements {
     ($($type:ty => $dtype:ident),* $(,)?) => {$(
         impl sealed::Sealed for $type {}

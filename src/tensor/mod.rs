@@ -22,7 +22,7 @@ mod scattered;
 mod storage;
 
 pub use crate::shape::{DType, Shape};
-pub use element::Element;
+pub use element::{Element, Float};
 pub use filled::Filled;
 pub use host::Tensor;
 pub use layout::{Field, Layout};

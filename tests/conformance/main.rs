@@ -15,6 +15,7 @@ mod cuda;
 mod devices;
 mod gathered;
 mod loaders;
+mod normalize;
 mod parts;
 mod staging;
 mod stress;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         loaders::TESTS,
         gathered::TESTS,
         parts::TESTS,
+        normalize::TESTS,
         devices::TESTS,
         staging::TESTS,
         stress::TESTS,

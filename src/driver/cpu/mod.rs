@@ -2,6 +2,7 @@
 //! reached. It is what programs use where there is no GPU, and, made [`Hostile`], what the tests use.
 
 mod hostile;
+mod normalize;
 mod stream;
 
 use std::alloc::Layout;
@@ -10,7 +11,7 @@ pub use hostile::Hostile;
 pub(crate) use stream::{Event, Stream};
 
 use self::hostile::Hostility;
-use super::{Copy, DeviceInfo, Gather, fault};
+use super::{Copy, DeviceInfo, Gather, Normalizing, fault};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 use crate::tensor::ALIGNMENT;
@@ -211,6 +212,16 @@ impl Cpu {
         // SAFETY: the caller's contract: all rows, the table and the target are valid, and in no one else's use, until
         // the copy is done.
         unsafe { stream.gather(gather) };
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::normalize`.
+    pub(super) unsafe fn normalize(&self, stream: &Stream, work: Normalizing) -> Result<()> {
+        self.may_fail("launch")?;
+        // SAFETY: the caller's contract: all of it is valid, and in no one else's use, until the work is done.
+        stream.run(Box::new(move || unsafe { normalize::run(work) }));
         Ok(())
     }
 

@@ -4,10 +4,11 @@
 //! by a kernel that reads the rows over the link, from a few blocks; and where the device cannot read host memory by the
 //! host's addresses, row by row.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys;
 
+use super::kernels::ptx;
 use super::{Cuda, Stream};
 use crate::driver::{Gather, Way};
 use crate::error::Result;
@@ -39,20 +40,11 @@ pub(super) struct Attributes {
 const IN_STREAM_ORDER: i32 = 1;
 
 /// The kernel: made from gather.cu by `nvcc -ptx`, for the oldest driver and device served.
-const PTX: &str = concat!(include_str!("gather.ptx"), "\0");
+const PTX: &CStr = ptx(concat!(include_str!("gather.ptx"), "\0"));
 
 /// Blocks of the kernel. As many bytes are in flight as the link holds, and most of the device is left to others.
 const BLOCKS: u32 = 32;
 const THREADS: u32 = 256;
-
-/// A loaded kernel.
-#[derive(Clone, Copy)]
-pub(super) struct Kernel(sys::CUfunction);
-
-// SAFETY: a function's handle may be used from any thread.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
 
 impl Cuda {
     /// # Safety
@@ -151,11 +143,11 @@ impl Cuda {
     ///
     /// As `gather`; the table must be page-locked too.
     unsafe fn gather_by_kernel(&self, stream: &Stream, gather: Gather<'_>) -> Result<()> {
-        let Kernel(kernel) = match self.0.kernel.get() {
+        let kernel = match self.0.gathering.get() {
             Some(kernel) => *kernel,
             None => {
-                let kernel = self.load_kernel()?;
-                *self.0.kernel.get_or_init(|| kernel)
+                let kernel = self.function(self.load_module(PTX)?, c"pinfeed_gather")?;
+                *self.0.gathering.get_or_init(|| kernel)
             }
         };
         let mut table = gather.rows.as_ptr() as u64;
@@ -168,34 +160,7 @@ impl Cuda {
             (&raw mut to).cast(),
         ];
         // SAFETY: the parameters are the kernel's; the caller's contract for what they point to.
-        self.check("cuLaunchKernel", unsafe {
-            sys::cuLaunchKernel(
-                kernel,
-                BLOCKS,
-                1,
-                1,
-                THREADS,
-                1,
-                1,
-                0,
-                stream.handle(),
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        })
-    }
-
-    fn load_kernel(&self) -> Result<Kernel> {
-        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the text ends in a zero. The module lives as long as the context: it is never unloaded.
-        self.check("cuModuleLoadData", unsafe {
-            sys::cuModuleLoadData(&mut module, PTX.as_ptr().cast())
-        })?;
-        // SAFETY: the module is loaded, and the name ends in a zero.
-        self.check("cuModuleGetFunction", unsafe {
-            sys::cuModuleGetFunction(&mut kernel, module, c"pinfeed_gather".as_ptr())
-        })?;
-        Ok(Kernel(kernel))
+        unsafe { self.launch(kernel, (BLOCKS, THREADS), stream, &mut parameters) }
     }
 
     /// # Safety

@@ -5,6 +5,8 @@
 //! on another thread is disturbed.
 
 mod gather;
+mod kernels;
+mod normalize;
 mod objects;
 mod probe;
 
@@ -42,7 +44,8 @@ struct Shared {
     probe: &'static probe::Probe,
     /// How rows are gathered, and the kernel if that is how.
     way: OnceLock<super::Way>,
-    kernel: OnceLock<gather::Kernel>,
+    gathering: OnceLock<kernels::Function>,
+    normalizing: OnceLock<kernels::Module>,
 }
 
 enum Context {
@@ -110,7 +113,8 @@ impl Cuda {
             events: Default::default(),
             probe,
             way: OnceLock::new(),
-            kernel: OnceLock::new(),
+            gathering: OnceLock::new(),
+            normalizing: OnceLock::new(),
         }))
     }
 

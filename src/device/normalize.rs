@@ -1,0 +1,144 @@
+//! Normalising pictures on the device: what travels as bytes becomes floating point numbers there.
+
+use super::block::DeviceBlock;
+use super::tensor::DeviceTensor;
+use crate::driver::Normalizing;
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+use crate::tensor::{Float, Shape};
+
+/// Normalises pictures: each channel of 0 to 255 becomes `(x / 255 - mean) / std`, as torchvision's `ToDtype(scale=True)` and
+/// `Normalize` do. The order is red, green, blue.
+///
+/// [`DeviceTensor::normalize`] does it on the device, so that pictures travel as bytes: a quarter of `f32`'s.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Normalize {
+    mean: [f32; 3],
+    std: [f32; 3],
+    channels_last: bool,
+}
+
+impl Normalize {
+    /// The means and deviations of ImageNet's channels, which most pretrained models want.
+    pub const IMAGENET: Normalize = Normalize {
+        mean: [0.485, 0.456, 0.406],
+        std: [0.229, 0.224, 0.225],
+        channels_last: false,
+    };
+
+    /// Takes the mean and the standard deviation of each channel, of values from 0 to 1.
+    ///
+    /// # Panics
+    ///
+    /// If a number is not finite, or a deviation is not positive.
+    pub fn new(mean: [f32; 3], std: [f32; 3]) -> Normalize {
+        for (mean, std) in mean.into_iter().zip(std) {
+            assert!(
+                mean.is_finite() && std.is_finite() && std > 0.0,
+                "Normalize::new: a mean of {mean} and a deviation of {std}"
+            );
+        }
+        Normalize {
+            mean,
+            std,
+            channels_last: false,
+        }
+    }
+
+    /// Whether the result is `[n, height, width, 3]` (NHWC) instead of `[n, 3, height, width]` (NCHW). Default: no.
+    pub fn channels_last(self, channels_last: bool) -> Normalize {
+        Normalize {
+            channels_last,
+            ..self
+        }
+    }
+
+    /// What a byte is multiplied with, and what is added then.
+    fn scale_and_bias(&self) -> ([f32; 3], [f32; 3]) {
+        let std = self.std.map(f64::from);
+        let scale = std.map(|std| (1.0 / (255.0 * std)) as f32);
+        let bias = [0, 1, 2].map(|channel| (-f64::from(self.mean[channel]) / std[channel]) as f32);
+        (scale, bias)
+    }
+}
+
+impl DeviceTensor<u8> {
+    /// Normalises pictures of shape `[n, height, width, 3]`, as [`LazyImage`](crate::LazyImage) gives them, to `f32`, `f16` or
+    /// `bf16` of shape `[n, 3, height, width]` ([`Normalize::channels_last`] for the other order).
+    ///
+    /// The values are those of `f32` arithmetic, `x * scale + bias`, each rounded once: within 1e-6 of torchvision's, and rounded
+    /// to the type. They are the same on the CPU device.
+    ///
+    /// # Synchronization
+    ///
+    /// Returns at once. The device does it on a stream of its own, behind the tensor's copy and without holding later copies up;
+    /// the result is guarded by an event, as what [`Batch::to_device`](crate::Batch::to_device) gives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if the shape is another one, [`Error::DeviceBudget`] if there is no room for the result.
+    pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
+        let [images, height, width, 3] = self.shape()[..] else {
+            let reason = format!(
+                "takes pictures of shape [n, height, width, 3], and this tensor has {}",
+                self.shape()
+            );
+            return Err(Error::option("normalize", reason));
+        };
+        let shape = match normalize.channels_last {
+            true => [images, height, width, 3],
+            false => [images, 3, height, width],
+        };
+        let device = Arc::clone(self.inner());
+        let bytes = self.len().saturating_mul(size_of::<F>());
+        let block = Arc::new(DeviceBlock::take(&device, bytes, None, true)?);
+        let shape = Shape::from(shape.as_slice());
+        if self.is_empty() {
+            return Ok(DeviceTensor::new(
+                Arc::clone(&block),
+                block.address(),
+                shape,
+                None,
+            ));
+        }
+        let stream = device.transforming()?;
+        let driver = &device.driver;
+        if let Some(written) = self.uses().last_write()? {
+            driver.stream_wait(stream, &written)?;
+        }
+        let (scale, bias) = normalize.scale_and_bias();
+        let work = Normalizing {
+            from: self.address(),
+            to: block.address(),
+            images,
+            pixels: height * width,
+            dtype: F::DTYPE,
+            channels_last: normalize.channels_last,
+            scale,
+            bias,
+        };
+        // SAFETY: the source is as large, and behind its last write; it is this tensor's, which is gone when this returns, and whose
+        // memory is used again only behind `done`. The target is a block of the pool's, whose last users are done, and reached
+        // only behind `done` (*memory outlives its events*).
+        let started = unsafe { driver.normalize(stream, work) };
+        match driver.record(stream, false) {
+            Ok(done) => {
+                self.uses().read_behind(done.clone());
+                block.free_behind([done.clone()]);
+                started?;
+                Ok(DeviceTensor::new(
+                    Arc::clone(&block),
+                    block.address(),
+                    shape,
+                    Some(done),
+                ))
+            }
+            Err(error) => {
+                // The work may be under way, and nothing will tell when it ends.
+                block.leak();
+                self.uses().block().leak();
+                Err(started.err().unwrap_or(error))
+            }
+        }
+    }
+}
