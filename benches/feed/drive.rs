@@ -83,19 +83,24 @@ impl Seen {
     }
 }
 
+/// What is done with a batch that arrived.
+pub type With<'a, B> = &'a mut dyn FnMut(<B as Batch>::OnDevice, &Stream) -> Outcome<Load>;
+
+/// Nothing, but that it is lent to the stream.
+pub fn touch<A: Arrived>(batch: A, stream: &Stream) -> Outcome<Load> {
+    batch.touch(stream)
+}
+
 /// Feeds one epoch, or what of it comes until the time given; returns the time from its begin to the first batch.
-pub fn epoch<B>(
+pub fn epoch<B: Batch>(
     loader: &DataLoader<B>,
     number: u64,
     way: Way,
     (device, stream): (&Device, &Stream),
     mut go_on: impl FnMut() -> bool,
+    with: With<'_, B>,
     seen: &mut Seen,
-) -> Outcome<Option<Duration>>
-where
-    B: Batch,
-    B::OnDevice: Arrived,
-{
+) -> Outcome<Option<Duration>> {
     let (begun, mut first) = (Instant::now(), None);
     let mut came = |asked: Instant| {
         let now = Instant::now();
@@ -109,7 +114,7 @@ where
                 let asked = Instant::now();
                 let Some(batch) = epoch.next() else { break };
                 let (now, wait) = came(asked);
-                let load = batch?.to_device(device, true)?.touch(stream)?;
+                let load = with(batch?.to_device(device, true)?, stream)?;
                 seen.batch(load, wait, now.elapsed());
             }
         }
@@ -119,7 +124,7 @@ where
                 let asked = Instant::now();
                 let Some(batch) = epoch.next() else { break };
                 let (now, wait) = came(asked);
-                let load = batch?.touch(stream)?;
+                let load = with(batch?, stream)?;
                 seen.batch(load, wait, now.elapsed());
             }
         }
@@ -140,22 +145,19 @@ pub struct Fed {
 }
 
 /// Feeds one epoch to warm up, and then epoch after epoch for so long. The window ends when all copies have.
-pub fn measure<B>(
+pub fn measure<B: Batch>(
     loader: &DataLoader<B>,
     way: Way,
     device: &Device,
     duration: Duration,
-) -> Outcome<Fed>
-where
-    B: Batch,
-    B::OnDevice: Arrived,
-{
+    with: With<'_, B>,
+) -> Outcome<Fed> {
     if loader.is_empty() {
         return Err("the data set does not fill one batch: raise --samples".into());
     }
     let stream = device.stream()?;
     let on = (device, &stream);
-    let first_batch = epoch(loader, 0, way, on, || true, &mut Seen::default())?;
+    let first_batch = epoch(loader, 0, way, on, || true, with, &mut Seen::default())?;
     stream.synchronize()?;
     let warm = device.memory().slabs_made;
 
@@ -164,7 +166,7 @@ where
     let end = window.begun() + duration;
     for number in 1.. {
         let go_on = || Instant::now() < end;
-        let first = epoch(loader, number, way, on, go_on, &mut seen)?;
+        let first = epoch(loader, number, way, on, go_on, with, &mut seen)?;
         first_batch_warm = first_batch_warm.or(first);
         if Instant::now() >= end {
             break;

@@ -1,4 +1,5 @@
-//! `jpeg`: a class folder of JPEGs to the device: decoding, random resized crop to 224, flip, batches of 256.
+//! `jpeg`: a class folder of JPEGs to the device: decoding, random resized crop to 224, flip, batches of 256, which travel as
+//! bytes and become normalised `f32` there.
 //!
 //! Without `--data` it draws photo-like images of about 476x404 and 109 KB into the system's temporary folder, once.
 //! A check of its own compares what arrived with batches that are loaded without workers and page-locked memory. The limit
@@ -45,15 +46,15 @@ mod images {
     use std::time::Instant;
 
     use pinfeed::{
-        Batch, DataLoader, Device, ImageError, ImageFolder, ImageTransform, LazyImage, SampleRng,
-        Tensor,
+        Batch, DataLoader, Device, DeviceTensor, ImageError, ImageFolder, ImageTransform,
+        LazyImage, Normalize, SampleRng, Stream, Tensor,
     };
 
     use crate::Outcome;
     use crate::args::{Args, cores};
     use crate::breakdown::Breakdown;
     use crate::draw;
-    use crate::drive::{self, Way, mean};
+    use crate::drive::{self, Arrived, Load, Way, mean};
     use crate::report::{Record, Report};
     use crate::startup::Startup;
     use crate::target::{LIMIT, Target};
@@ -85,7 +86,8 @@ mod images {
                     let loader = loader(args, &folder, workers, batch_size, pinned)?;
                     let before = bare(&files, workers)?;
                     let way = Way::Ahead(args.depth);
-                    let mut fed = drive::measure(&loader, way, &device, args.seconds(5.0))?;
+                    let seconds = args.seconds(5.0);
+                    let mut fed = drive::measure(&loader, way, &device, seconds, &mut normalize)?;
                     let bare_s = mean(before, bare(&files, workers)?);
                     let checked = check(args, &folder, &loader, &device)?;
                     let mut record = Record::new("jpeg", target.name).fed(&mut fed);
@@ -105,6 +107,17 @@ mod images {
             }
         }
         Ok(())
+    }
+
+    /// What a training program does first: pictures, which travel as bytes, become `f32`.
+    fn normalize(
+        (images, labels): (DeviceTensor<u8>, DeviceTensor<i64>),
+        stream: &Stream,
+    ) -> Outcome<Load> {
+        let bytes = (images.size_bytes() + labels.size_bytes()) as u64;
+        let images = images.normalize::<f32>(&Normalize::IMAGENET)?;
+        let load = (images, labels).touch(stream)?;
+        Ok(Load { bytes, ..load })
     }
 
     /// The bytes of the folder's files, up to so many.

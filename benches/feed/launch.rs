@@ -198,7 +198,8 @@ fn feed(
             !ends.stop.load(Ordering::Relaxed)
         };
         let on = (device, &stream);
-        drive::epoch(loader, number, way, on, &mut go_on, &mut Seen::default())?;
+        let seen = &mut Seen::default();
+        drive::epoch(loader, number, way, on, &mut go_on, &mut drive::touch, seen)?;
         number += 1;
     }
     stream.synchronize()?;

@@ -103,7 +103,8 @@ impl<T: Number> Run<'_, T> {
             device.gather_by(way);
         }
         let before = self.limits(rows)?;
-        let mut fed = drive::measure(&loader, self.way, &device, self.args.seconds(5.0))?;
+        let seconds = self.args.seconds(5.0);
+        let mut fed = drive::measure(&loader, self.way, &device, seconds, &mut drive::touch)?;
         let unpinned = loader.stats().unpinned;
         let after = self.limits(rows)?;
         let gathered = match self.registered {
