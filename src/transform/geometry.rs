@@ -1,6 +1,6 @@
 //! What a plan means for a picture of a given size: one rectangle of it, one size, one flip.
 
-use super::operation::{Op, RandomResizedCrop, Size};
+use super::operation::{Op, Padding, RandomResizedCrop, Size};
 use super::plan::ImageTransform;
 use crate::rng::SampleRng;
 
@@ -24,8 +24,17 @@ pub(super) struct Geometry {
     pub(super) place: Rect<u32>,
     /// The size of the result.
     pub(super) size: Size,
-    /// Whether left and right are swapped at the end.
-    pub(super) flip: bool,
+    /// What is swapped at the end.
+    pub(super) flip: Flip,
+}
+
+/// Which sides of a picture are swapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Flip {
+    /// Left and right.
+    pub(super) across: bool,
+    /// Top and bottom.
+    pub(super) down: bool,
 }
 
 impl Geometry {
@@ -45,7 +54,12 @@ impl Geometry {
                     canvas.crop(random_crop(canvas.size, crop, rng));
                     canvas.resize(crop.size);
                 }
-                Op::RandomHorizontalFlip { probability } => canvas.flip ^= rng.bool(probability),
+                Op::RandomHorizontalFlip { probability } => {
+                    canvas.flip.across ^= rng.bool(probability);
+                }
+                Op::RandomVerticalFlip { probability } => canvas.flip.down ^= rng.bool(probability),
+                Op::Pad(padding) => canvas.crop(padded(canvas.size, padding)),
+                Op::RandomCrop { size } => canvas.crop(somewhere(canvas.size, size, rng)),
             }
         }
         canvas.finish()
@@ -77,8 +91,8 @@ struct Canvas {
     /// What a filter may read.
     bounds: Rect<u32>,
     size: Size,
-    /// Whether it shows the window mirrored. The window itself never is.
-    flip: bool,
+    /// How it shows the window swapped. The window itself never is.
+    flip: Flip,
     /// Whether `size` is no longer the window's own.
     resized: bool,
 }
@@ -96,7 +110,7 @@ impl Canvas {
             visible: whole,
             bounds: whole.whole_pixels(),
             size: source,
-            flip: false,
+            flip: Flip::default(),
             resized: false,
         }
     }
@@ -108,22 +122,27 @@ impl Canvas {
 
     /// Keeps a part, in pixels of the canvas. It may go beyond the canvas.
     fn crop(&mut self, part: Rect<i64>) {
-        let left = if self.flip {
-            i64::from(self.size.width) - part.left - part.width
-        } else {
-            part.left
+        let left = match self.flip.across {
+            true => i64::from(self.size.width) - part.left - part.width,
+            false => part.left,
+        };
+        let top = match self.flip.down {
+            true => i64::from(self.size.height) - part.top - part.height,
+            false => part.top,
         };
         let across = self.window.width / f64::from(self.size.width);
         let down = self.window.height / f64::from(self.size.height);
         self.window = Rect {
             left: self.window.left + left as f64 * across,
-            top: self.window.top + part.top as f64 * down,
+            top: self.window.top + top as f64 * down,
             width: part.width as f64 * across,
             height: part.height as f64 * down,
         };
+        // (What is larger than that is refused for its size.)
+        let side = |pixels: i64| u32::try_from(pixels).unwrap_or(u32::MAX);
         self.size = Size {
-            width: part.width as u32,
-            height: part.height as u32,
+            width: side(part.width),
+            height: side(part.height),
         };
         self.visible = self.visible.and(self.window);
         if !self.resized {
@@ -218,6 +237,33 @@ fn central(size: Size, part: Size) -> Rect<i64> {
     Rect {
         left: start(size.width, part.width),
         top: start(size.height, part.height),
+        width: part.width.into(),
+        height: part.height.into(),
+    }
+}
+
+/// More than the picture, by the padding.
+fn padded(size: Size, padding: Padding) -> Rect<i64> {
+    let [left, top, right, bottom] =
+        [padding.left, padding.top, padding.right, padding.bottom].map(i64::from);
+    Rect {
+        left: -left,
+        top: -top,
+        width: i64::from(size.width) + left + right,
+        height: i64::from(size.height) + top + bottom,
+    }
+}
+
+/// A part of the given size at a random place: torchvision's `RandomCrop.get_params`. A picture that is too small is anywhere
+/// within it.
+fn somewhere(size: Size, part: Size, rng: &mut SampleRng) -> Rect<i64> {
+    let mut start = |whole: u32, part: u32| {
+        let at = rng.below(u64::from(whole.abs_diff(part)) + 1) as i64;
+        if part > whole { -at } else { at }
+    };
+    Rect {
+        top: start(size.height, part.height),
+        left: start(size.width, part.width),
         width: part.width.into(),
         height: part.height.into(),
     }

@@ -18,7 +18,7 @@ mod turbo;
 
 pub use error::ImageError;
 pub use lazy::LazyImage;
-pub use operation::{ImageSize, Interpolation, RandomResizedCrop};
+pub use operation::{ImageSize, Interpolation, Padding, RandomResizedCrop};
 pub use plan::ImageTransform;
 
 pub(crate) use decode::Decoding;

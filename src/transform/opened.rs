@@ -4,7 +4,7 @@ use super::decode::Picture;
 use super::error::Cause;
 use super::geometry::Geometry;
 use super::operation::{Interpolation, Size};
-use super::render::{Scratch, mirror, render};
+use super::render::{Scratch, render, swap};
 use crate::tensor::Tensor;
 
 /// A picture whose size is known.
@@ -52,9 +52,7 @@ impl Opened<'_> {
                 out.fill(0); // as for scratch memory: a decoder may leave gaps
                 let whole = picture.part(geometry.bounds);
                 picture.decode_into(whole, out, &mut scratch.raw)?;
-                if geometry.flip {
-                    mirror(out, size.width as usize);
-                }
+                swap(out, size.width as usize, geometry.flip);
                 return Ok(());
             }
             let part = picture.part(geometry.bounds);

@@ -19,6 +19,50 @@ pub(super) enum Op {
     RandomHorizontalFlip {
         probability: f64,
     },
+    RandomVerticalFlip {
+        probability: f64,
+    },
+    Pad(Padding),
+    RandomCrop {
+        size: Size,
+    },
+}
+
+/// How many black pixels go around a picture. One number is as many on each side, two are (left and right, top and bottom),
+/// four are (left, top, right, bottom), as in torchvision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Padding {
+    /// Before the first column.
+    pub left: u16,
+    /// Above the first row.
+    pub top: u16,
+    /// Behind the last column.
+    pub right: u16,
+    /// Below the last row.
+    pub bottom: u16,
+}
+
+impl From<u16> for Padding {
+    fn from(pixels: u16) -> Padding {
+        (pixels, pixels).into()
+    }
+}
+
+impl From<(u16, u16)> for Padding {
+    fn from((across, down): (u16, u16)) -> Padding {
+        (across, down, across, down).into()
+    }
+}
+
+impl From<(u16, u16, u16, u16)> for Padding {
+    fn from((left, top, right, bottom): (u16, u16, u16, u16)) -> Padding {
+        Padding {
+            left,
+            top,
+            right,
+            bottom,
+        }
+    }
 }
 
 /// A random crop that is resized: for [`random_resized_crop`](crate::ImageTransform::random_resized_crop).

@@ -1,6 +1,6 @@
 //! The plan of a transform: which operations, in which order.
 
-use super::operation::{ImageSize, Interpolation, Op, RandomResizedCrop, Size};
+use super::operation::{ImageSize, Interpolation, Op, Padding, RandomResizedCrop, Size};
 use crate::sync::Arc;
 
 /// What to do with each picture: a plan of operations under torchvision's names, with torchvision's semantics.
@@ -125,11 +125,41 @@ impl ImageTransform {
     ///
     /// If `probability` is not in 0..=1.
     pub fn random_horizontal_flip(self, probability: f64) -> ImageTransform {
-        assert!(
-            (0.0..=1.0).contains(&probability),
-            "random_horizontal_flip: {probability} is not a probability"
-        );
+        check_probability("random_horizontal_flip", probability);
         self.push(Op::RandomHorizontalFlip { probability })
+    }
+
+    /// Swaps top and bottom with the given probability.
+    ///
+    /// This is torchvision's `RandomVerticalFlip`.
+    ///
+    /// # Panics
+    ///
+    /// If `probability` is not in 0..=1.
+    pub fn random_vertical_flip(self, probability: f64) -> ImageTransform {
+        check_probability("random_vertical_flip", probability);
+        self.push(Op::RandomVerticalFlip { probability })
+    }
+
+    /// Puts black pixels around the picture: as many on each side, (left and right, top and bottom), or (left, top, right,
+    /// bottom).
+    ///
+    /// This is torchvision's `Pad`. What is resized later keeps a sharp edge.
+    pub fn pad(self, padding: impl Into<Padding>) -> ImageTransform {
+        self.push(Op::Pad(padding.into()))
+    }
+
+    /// Crops a rectangle at a random place: `size` is the side of a square, or (height, width). A picture that is smaller
+    /// lies at a random place in a black one.
+    ///
+    /// This is torchvision's `RandomCrop` with `pad_if_needed`; for its `padding`, [`pad`](ImageTransform::pad) before.
+    ///
+    /// # Panics
+    ///
+    /// If the size is 0.
+    pub fn random_crop(self, size: impl Into<ImageSize>) -> ImageTransform {
+        let size = size.into().into();
+        self.push(Op::RandomCrop { size })
     }
 
     /// Chooses the filter that pictures are resampled with. Default: [`Interpolation::Bilinear`].
@@ -147,9 +177,13 @@ impl ImageTransform {
             .rev()
             .find_map(|op| match op {
                 Op::Resize { .. } => Some(None),
-                Op::ResizeExact { size } | Op::CenterCrop { size } => Some(Some(*size)),
+                Op::ResizeExact { size } | Op::CenterCrop { size } | Op::RandomCrop { size } => {
+                    Some(Some(*size))
+                }
                 Op::RandomResizedCrop(crop) => Some(Some(crop.size)),
-                Op::RandomHorizontalFlip { .. } => None,
+                // Nothing before it tells the size any more.
+                Op::Pad(padding) => (*padding != Padding::default()).then_some(None),
+                Op::RandomHorizontalFlip { .. } | Op::RandomVerticalFlip { .. } => None,
             })?
             .map(|size| (size.height as usize, size.width as usize))
     }
@@ -167,7 +201,10 @@ impl ImageTransform {
         self.ops.iter().any(|op| {
             matches!(
                 op,
-                Op::RandomResizedCrop(_) | Op::RandomHorizontalFlip { .. }
+                Op::RandomResizedCrop(_)
+                    | Op::RandomCrop { .. }
+                    | Op::RandomHorizontalFlip { .. }
+                    | Op::RandomVerticalFlip { .. }
             )
         })
     }
@@ -176,6 +213,13 @@ impl ImageTransform {
         Arc::make_mut(&mut self.ops).push(op);
         self
     }
+}
+
+fn check_probability(operation: &str, probability: f64) {
+    assert!(
+        (0.0..=1.0).contains(&probability),
+        "{operation}: {probability} is not a probability"
+    );
 }
 
 #[cfg(test)]
@@ -193,8 +237,12 @@ mod tests {
             exact.resize(5).center_crop((3, 4)).output_size(),
             Some((3, 4))
         );
-        let flip = ImageTransform::new().random_horizontal_flip(0.5);
-        assert_eq!(flip.output_size(), None);
+        let flips = ImageTransform::new().random_horizontal_flip(0.5);
+        assert_eq!(flips.random_vertical_flip(0.5).output_size(), None);
+        let crop = ImageTransform::new().pad(4).random_crop(32);
+        assert_eq!(crop.output_size(), Some((32, 32)));
+        assert_eq!(crop.clone().pad((0, 0)).output_size(), Some((32, 32)));
+        assert_eq!(crop.pad(1).output_size(), None);
     }
 
     #[test]

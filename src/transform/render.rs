@@ -9,7 +9,7 @@ use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::error::Cause;
-use super::geometry::Geometry;
+use super::geometry::{Flip, Geometry};
 use super::operation::{Interpolation, Size};
 
 /// What a thread keeps for the next picture, of each kind of memory: enough for 22 million pixels.
@@ -111,17 +111,24 @@ pub(super) fn render(
             )
             .map_err(resample)?;
     }
-    if flip {
-        mirror(out, size.width as usize);
-    }
+    swap(out, size.width as usize, flip);
     Ok(())
 }
 
-/// Swaps left and right of rows of `width` pixels.
-pub(super) fn mirror(pixels: &mut [u8], width: usize) {
+/// Swaps sides of a picture of rows of `width` pixels.
+pub(super) fn swap(pixels: &mut [u8], width: usize, flip: Flip) {
     let (pixels, _) = pixels.as_chunks_mut::<3>();
-    for row in pixels.chunks_exact_mut(width) {
-        row.reverse();
+    // Both at once is the order of all pixels.
+    match (flip.across, flip.down) {
+        (false, false) => {}
+        (true, true) => pixels.reverse(),
+        (true, false) => pixels.chunks_exact_mut(width).for_each(<[_]>::reverse),
+        (false, true) => {
+            let mut rows = pixels.chunks_exact_mut(width);
+            while let (Some(top), Some(bottom)) = (rows.next(), rows.next_back()) {
+                top.swap_with_slice(bottom);
+            }
+        }
     }
 }
 

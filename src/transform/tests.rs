@@ -303,3 +303,50 @@ fn a_huge_result_is_refused() {
     let error = image.shape().unwrap_err();
     assert!(error.to_string().contains("100000 x 100"), "{error}");
 }
+
+/// torchvision's `hflip` and `vflip`, alone, together, and before a crop.
+#[test]
+fn flips_swap_sides() {
+    let pixels = coordinates(4, 6);
+    let at = |picture: &Tensor<u8>, row: usize, column: usize| {
+        let start = (row * picture.shape()[1] + column) * 3;
+        (picture.as_slice()[start], picture.as_slice()[start + 1])
+    };
+    for (across, down) in [(0.0, 1.0), (1.0, 0.0), (1.0, 1.0)] {
+        let plan = ImageTransform::new()
+            .random_horizontal_flip(across)
+            .random_vertical_flip(down);
+        let flipped = apply(&plan, &pixels, 0);
+        let cropped = apply(&plan.center_crop((2, 4)), &pixels, 0);
+        for row in 0..4 {
+            for column in 0..6 {
+                let from_column = if across > 0.0 { 5 - column } else { column } as u8;
+                let from_row = if down > 0.0 { 3 - row } else { row } as u8;
+                assert_eq!(at(&flipped, row, column), (from_column, from_row));
+                if (1..3).contains(&row) && (1..5).contains(&column) {
+                    assert_eq!(at(&cropped, row - 1, column - 1), (from_column, from_row));
+                }
+            }
+        }
+    }
+}
+
+/// A border is black, and what it surrounds is as it was, also where the picture was flipped before.
+#[test]
+fn a_border_is_black() {
+    let pixels = coordinates(3, 5);
+    let plan = ImageTransform::new()
+        .random_vertical_flip(1.0)
+        .pad((1, 2, 3, 4));
+    let padded = apply(&plan, &pixels, 0);
+    assert_eq!(padded.shape()[..], [9, 9, 3]);
+    for (at, pixel) in padded.as_slice().chunks_exact(3).enumerate() {
+        let (row, column) = (at / 9, at % 9);
+        let inside = (2..5).contains(&row) && (1..6).contains(&column);
+        let expected = match inside {
+            true => [column as u8 - 1, 4 - row as u8, 99],
+            false => [0; 3],
+        };
+        assert_eq!(pixel, expected, "row {row}, column {column}");
+    }
+}

@@ -44,7 +44,7 @@ fn resizing_and_a_central_crop_are_one_window() {
     }
     // The crop comes after resizing: the filter sees what lies around it.
     assert_eq!((result.bounds.width, result.bounds.height), (500, 375));
-    assert!(!result.flip);
+    assert_eq!(result.flip, Flip::default());
 }
 
 #[test]
@@ -232,4 +232,46 @@ fn whatever_the_plan_and_the_picture_nothing_is_read_or_written_outside() {
             assert_eq!((size.height as usize, size.width as usize), (height, width));
         }
     }
+}
+
+#[test]
+fn a_padded_picture_has_a_border() {
+    let result = geometry(size(10, 20), &plan().pad((1, 2, 3, 4)), 0);
+    assert_eq!(result.size, size(16, 24));
+    let expected = Rect {
+        left: 1,
+        top: 2,
+        width: 20,
+        height: 10,
+    };
+    assert_eq!(result.place, expected);
+    assert!(!result.is_whole(size(10, 20)));
+    assert!(geometry(size(10, 20), &plan().pad(0), 0).is_whole(size(10, 20)));
+}
+
+/// Each place of a random crop comes up, and none beyond: as CIFAR's recipe has it, `RandomCrop(32, padding=4)`.
+#[test]
+fn a_random_crop_is_anywhere() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..3_000 {
+        let result = geometry(size(32, 32), &plan().pad(4).random_crop(32), seed);
+        assert_eq!(result.size, size(32, 32));
+        let Rect { left, top, .. } = result.place;
+        let shown = (result.place.width, result.place.height);
+        assert!(shown.0 >= 28 && shown.1 >= 28);
+        seen.insert((left, top, result.bounds.left, result.bounds.top));
+    }
+    assert_eq!(seen.len(), 9 * 9);
+}
+
+#[test]
+fn what_is_too_small_for_a_random_crop_is_anywhere_in_it() {
+    let mut lefts = std::collections::BTreeSet::new();
+    for seed in 0..500 {
+        let result = geometry(size(10, 7), &plan().random_crop(10), seed);
+        assert_eq!((result.place.width, result.place.height), (7, 10));
+        assert_eq!(result.place.top, 0);
+        lefts.insert(result.place.left);
+    }
+    assert_eq!(lefts.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
 }
