@@ -27,8 +27,9 @@ mod cuda {
         CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result, sys,
     };
     use cudarc::nvrtc::Ptx;
+    use half::f16;
     use pinfeed::interop::raw::stream_handle;
-    use pinfeed::{Batch, Device, DeviceTensor, Stream, Tensor};
+    use pinfeed::{Batch, Device, DeviceTensor, Float, Normalize, Stream, Tensor};
 
     type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -51,8 +52,43 @@ mod cuda {
         beside_writers(&bare)?;
         stalls(&device, &bare)?;
         starts_at_once(&device, &bare)?;
+        normalizes::<f32>(&device, "f32")?;
+        normalizes::<f16>(&device, "f16")?;
         Ok(())
     }
+
+    /// How long it takes to normalise a batch of pictures that is there.
+    fn normalizes<F: Float>(device: &Device, dtype: &str) -> Outcome {
+        const SHAPE: [usize; 4] = [256, 224, 224, 3];
+        for channels_last in [false, true] {
+            let normalize = Normalize::IMAGENET.channels_last(channels_last);
+            let mut best = f64::INFINITY;
+            // The first round takes device memory.
+            for _ in 0..5 {
+                let there: Vec<DeviceTensor<u8>> = (0..ROUNDS)
+                    .map(|_| Tensor::zeros(&SHAPE).to_device(device, false))
+                    .collect::<Result<_, _>>()?;
+                let begun = Instant::now();
+                let normalized: Vec<DeviceTensor<F>> = there
+                    .into_iter()
+                    .map(|pictures| pictures.normalize(&normalize))
+                    .collect::<Result<_, _>>()?;
+                let stream = device.stream()?;
+                for pictures in &normalized {
+                    drop(pictures.on(&stream)?);
+                }
+                stream.synchronize()?;
+                let us = begun.elapsed().as_secs_f64() * 1e6 / ROUNDS as f64;
+                best = best.min(us);
+            }
+            println!(
+                "{{\"check\":\"normalize\",\"shape\":{SHAPE:?},\"dtype\":\"{dtype}\",\"channels_last\":{channels_last},\"us\":{best:.1}}}"
+            );
+        }
+        Ok(())
+    }
+
+    const ROUNDS: usize = 20;
 
     /// cudarc's raw calls, without the library.
     struct Bare {

@@ -154,17 +154,18 @@ impl Picture<'_> {
     }
 
     /// The part of the picture that is decoded where `needed` is: the whole, unless the decoder can do with less.
+    #[cfg_attr(
+        not(feature = "turbojpeg"),
+        expect(unused_variables, reason = "only libjpeg-turbo can")
+    )]
     pub(super) fn part(&self, needed: Rect<u32>) -> Rect<u32> {
-        match &self.decoder {
-            #[cfg(feature = "turbojpeg")]
-            Decoder::Turbo(_, header) if self.orientation == Orientation::NoTransforms => {
-                turbo::region(*header, needed)
-            }
-            _ => {
-                let _ = needed;
-                whole(self.size())
-            }
+        #[cfg(feature = "turbojpeg")]
+        if let Decoder::Turbo(_, header) = &self.decoder
+            && self.orientation == Orientation::NoTransforms
+        {
+            return turbo::region(*header, needed);
         }
+        whole(self.size())
     }
 
     /// Decodes such a part into `rgb`, which has three bytes for each pixel. `raw` takes what is not RGB at first.
@@ -189,20 +190,29 @@ impl Picture<'_> {
     }
 
     fn decode_stored(self, part: Rect<u32>, rgb: &mut [u8], raw: &mut Buffer) -> Result<(), Cause> {
-        let decoder = match self.decoder {
-            Decoder::Any(decoder) => decoder,
+        match self.decoder {
+            Decoder::Any(decoder) => {
+                debug_assert_eq!(part, whole(self.stored));
+                decode_any(decoder, rgb, raw)
+            }
             #[cfg(feature = "turbojpeg")]
-            Decoder::Turbo(bytes, _) => return turbo::decode(bytes, part, rgb),
-        };
-        debug_assert_eq!(part, whole(self.stored));
-        let color = decoder.color_type();
-        if color == ColorType::Rgb8 {
-            return Ok(decoder.read_image(rgb)?);
+            Decoder::Turbo(bytes, _) => turbo::decode(bytes, part, rgb),
         }
-        let raw = raw.zeroed(decoder.total_bytes() as usize);
-        decoder.read_image(raw)?;
-        to_rgb(color, raw, rgb)
     }
+}
+
+fn decode_any(
+    decoder: Box<dyn ImageDecoder + '_>,
+    rgb: &mut [u8],
+    raw: &mut Buffer,
+) -> Result<(), Cause> {
+    let color = decoder.color_type();
+    if color == ColorType::Rgb8 {
+        return Ok(decoder.read_image(rgb)?);
+    }
+    let raw = raw.zeroed(decoder.total_bytes() as usize);
+    decoder.read_image(raw)?;
+    to_rgb(color, raw, rgb)
 }
 
 fn whole(size: Size) -> Rect<u32> {
