@@ -167,3 +167,34 @@ fn what_it_does_not_decode_is_left_to_the_other() {
     }
     assert_eq!(decoded(&file, whole(40, 30)).len(), 40 * 30 * 3);
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Damaged files are pictures with damage or errors, of whatever size their header claims; nothing else happens.
+    #[test]
+    fn damage_is_survived(
+        kind in prop::sample::select(KINDS.to_vec()), progressive: bool, crops: bool,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut file = file(61, 47, kind, progressive);
+        for (at, byte) in damage {
+            let at = at.index(file.len());
+            file[at] = byte;
+        }
+        if let Some(cut) = cut {
+            file.truncate(cut.index(file.len()));
+            file.extend([0xFF, 0xD9]);
+        }
+        let transform = match crops {
+            true => ImageTransform::train(16),
+            false => ImageTransform::new(),
+        };
+        let image = LazyImage::encoded(file).max_pixels(1_000_000);
+        match image.transform(&transform, &mut crate::SampleRng::new(1, 0, 0)).decode() {
+            Ok(pixels) => prop_assert!(pixels.len() <= 3_000_000),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}
