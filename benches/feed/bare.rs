@@ -15,8 +15,7 @@ use pinfeed::interop::raw::stream_handle;
 use pinfeed::{RandomSampler, Sampler, Stream};
 
 use crate::Outcome;
-use crate::gather::{Link, Rows, Slab};
-use crate::target::Direction;
+use crate::gather::{Direction, Link, Rows, Slab};
 use crate::window::{Measured, Window};
 
 /// A context of cudarc's on the device, with a stream for copies each way and a kernel.

@@ -10,6 +10,22 @@ use pinfeed::{RandomSampler, Sampler};
 
 use crate::Outcome;
 
+/// Which way bytes travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    ToDevice,
+    ToHost,
+}
+
+impl Direction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::ToDevice => "h2d",
+            Direction::ToHost => "d2h",
+        }
+    }
+}
+
 /// Where full slabs go.
 pub trait Link {
     /// Begins to copy a slab, or copies it.

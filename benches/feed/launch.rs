@@ -17,10 +17,10 @@ use pinfeed::{DataLoader, Device, Tensor, TensorDataset};
 use crate::Outcome;
 use crate::args::Args;
 use crate::drive::{self, Seen, Way};
-use crate::gather::{self, Ends};
+use crate::gather::{self, Direction, Ends};
 use crate::report::{Record, Report};
 use crate::step::Stepper;
-use crate::target::{Direction, Target};
+use crate::target::Target;
 use crate::window::{Waits, median};
 
 /// After so many launches the stream is waited for, so that no launch waits for room in its queue.

@@ -51,8 +51,9 @@ mod cuda {
     use crate::args::Args;
     use crate::bare::Bare;
     use crate::drive::ms;
+    use crate::gather::Direction;
     use crate::report::{Record, Report};
-    use crate::target::{Direction, SLABS, Target};
+    use crate::target::{SLABS, Target};
     use crate::window::median;
 
     pub fn copies(

@@ -15,8 +15,9 @@ use crate::Outcome;
 use crate::args::Args;
 use crate::data;
 use crate::drive::mean;
+use crate::gather::Direction;
 use crate::report::{Record, Report};
-use crate::target::{Direction, Target};
+use crate::target::Target;
 use crate::window::Window;
 
 const FRAME: [usize; 3] = [3, 3840, 2160];

@@ -8,29 +8,13 @@ use crate::Outcome;
 use crate::args::DeviceName;
 #[cfg(feature = "cuda")]
 use crate::bare::{Bare, PinnedLink};
-use crate::gather::{self, Memcpy, Rows, Slab};
+use crate::gather::{self, Direction, Memcpy, Rows, Slab};
 
 /// How long a bare loop runs: once before and once after what it is compared with.
 pub const LIMIT: Duration = Duration::from_millis(500);
 
 /// How many slabs a bare loop goes round.
 pub const SLABS: usize = 4;
-
-/// Which way bytes travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    ToDevice,
-    ToHost,
-}
-
-impl Direction {
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::ToDevice => "h2d",
-            Direction::ToHost => "d2h",
-        }
-    }
-}
 
 /// A device by its name, with cudarc's bare calls where it is a CUDA device.
 pub struct Target {
