@@ -106,7 +106,8 @@ pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use tensor::{DType, Element, Field, Filled, Float, Host, Layout, Row, Sample, Shape, Tensor};
 #[cfg(feature = "image")]
 pub use transform::{
-    ImageError, ImageSize, ImageTransform, Interpolation, LazyImage, Padding, RandomResizedCrop,
+    ColorJitter, ImageError, ImageSize, ImageTransform, Interpolation, LazyImage, Padding,
+    RandomResizedCrop,
 };
 
 /// Makes a struct collatable: a batch of it has the same fields, each holding that field of all samples.

@@ -60,6 +60,7 @@ impl Geometry {
                 Op::RandomVerticalFlip { probability } => canvas.flip.down ^= rng.bool(probability),
                 Op::Pad(padding) => canvas.crop(padded(canvas.size, padding)),
                 Op::RandomCrop { size } => canvas.crop(somewhere(canvas.size, size, rng)),
+                Op::ColorJitter(_) | Op::RandomGrayscale { .. } => {} // of the result: `colour`
             }
         }
         canvas.finish()

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::ImageError;
+use super::colour;
 use super::decode::{self, Decoding};
 use super::error::Cause;
 use super::geometry::Geometry;
@@ -163,6 +164,7 @@ impl LazyImage {
         let shape = shape_of(geometry.size);
         let mut pixels = vec![0; shape.iter().product()];
         opened.draw(&geometry, self.interpolation(), &mut pixels)?;
+        self.colour(&mut pixels);
         Tensor::from_vec(pixels, &shape).map_err(|_| Cause::NotRgb(shape))
     }
 
@@ -187,6 +189,15 @@ impl LazyImage {
             });
         }
         Ok(geometry)
+    }
+
+    /// Carries out the operations on colours. Their random numbers are of a stream of their own.
+    fn colour(&self, pixels: &mut [u8]) {
+        let Some(plan) = &self.transform else { return };
+        let mut rng = SampleRng::new(self.seed, 1, 0);
+        for colour in colour::draw(plan, &mut rng) {
+            colour.apply(pixels);
+        }
     }
 
     fn interpolation(&self) -> Interpolation {
@@ -233,9 +244,12 @@ impl Sample for LazyImage {
         if shape != *field.row_shape() {
             return Err(row.mismatch(field, shape));
         }
+        let out = row.slice_mut(field)?;
         opened
-            .draw(&geometry, self.interpolation(), row.slice_mut(field)?)
-            .map_err(failed)
+            .draw(&geometry, self.interpolation(), out)
+            .map_err(failed)?;
+        self.colour(out);
+        Ok(())
     }
 
     fn finish(field: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {

@@ -4,6 +4,7 @@
 //! rectangle of the picture, one resampling and one flip ([`geometry`]). A [`LazyImage`] holds the bytes of a file
 //! until its row of the batch is there, and decodes ([`decode`]) and resamples ([`render`]) straight into it.
 
+mod colour;
 mod decode;
 mod error;
 mod geometry;
@@ -18,7 +19,7 @@ mod turbo;
 
 pub use error::ImageError;
 pub use lazy::LazyImage;
-pub use operation::{ImageSize, Interpolation, Padding, RandomResizedCrop};
+pub use operation::{ColorJitter, ImageSize, Interpolation, Padding, RandomResizedCrop};
 pub use plan::ImageTransform;
 
 pub(crate) use decode::Decoding;

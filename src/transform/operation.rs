@@ -26,6 +26,84 @@ pub(super) enum Op {
     RandomCrop {
         size: Size,
     },
+    ColorJitter(ColorJitter),
+    RandomGrayscale {
+        probability: f64,
+    },
+}
+
+/// By how much colours vary, for [`color_jitter`](crate::ImageTransform::color_jitter): at first, by nothing.
+///
+/// The four are carried out in a random order, each with a random factor. This is torchvision's `ColorJitter`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ColorJitter {
+    pub(super) brightness: f64,
+    pub(super) contrast: f64,
+    pub(super) saturation: f64,
+    pub(super) hue: f64,
+}
+
+impl ColorJitter {
+    /// Makes one that changes nothing.
+    pub fn new() -> ColorJitter {
+        ColorJitter::default()
+    }
+
+    /// The factor of the brightness lies from 1 - `by` (0 at least) to 1 + `by`.
+    ///
+    /// # Panics
+    ///
+    /// If it is negative, or no number.
+    pub fn brightness(self, by: f64) -> ColorJitter {
+        ColorJitter {
+            brightness: not_negative("brightness", by, f64::MAX),
+            ..self
+        }
+    }
+
+    /// The factor of the contrast lies from 1 - `by` (0 at least) to 1 + `by`.
+    ///
+    /// # Panics
+    ///
+    /// If it is negative, or no number.
+    pub fn contrast(self, by: f64) -> ColorJitter {
+        ColorJitter {
+            contrast: not_negative("contrast", by, f64::MAX),
+            ..self
+        }
+    }
+
+    /// The factor of the saturation lies from 1 - `by` (0 at least) to 1 + `by`.
+    ///
+    /// # Panics
+    ///
+    /// If it is negative, or no number.
+    pub fn saturation(self, by: f64) -> ColorJitter {
+        ColorJitter {
+            saturation: not_negative("saturation", by, f64::MAX),
+            ..self
+        }
+    }
+
+    /// The hue turns by up to `by` of a circle, either way.
+    ///
+    /// # Panics
+    ///
+    /// If it is not in 0..=0.5.
+    pub fn hue(self, by: f64) -> ColorJitter {
+        ColorJitter {
+            hue: not_negative("hue", by, 0.5),
+            ..self
+        }
+    }
+}
+
+fn not_negative(what: &str, by: f64, most: f64) -> f64 {
+    assert!(
+        (0.0..=most).contains(&by),
+        "ColorJitter::{what}: {by} is not a number from 0 to {most}"
+    );
+    by
 }
 
 /// How many black pixels go around a picture. One number is as many on each side, two are (left and right, top and bottom),

@@ -1,6 +1,8 @@
 //! The plan of a transform: which operations, in which order.
 
-use super::operation::{ImageSize, Interpolation, Op, Padding, RandomResizedCrop, Size};
+use super::operation::{
+    ColorJitter, ImageSize, Interpolation, Op, Padding, RandomResizedCrop, Size,
+};
 use crate::sync::Arc;
 
 /// What to do with each picture: a plan of operations under torchvision's names, with torchvision's semantics.
@@ -15,6 +17,8 @@ use crate::sync::Arc;
 ///
 /// # Differences from torchvision
 ///
+/// - Operations on colours are carried out on the result, in their order, also where a crop or resizing follows them. Those
+///   of two plans do not disturb each other's geometry: a mask whose plan has none follows a picture whose plan has some.
 /// - Two resamplings in a row are one here, of the decoded picture, so less is blurred.
 /// - Random numbers come from the sample's own [`SampleRng`](crate::SampleRng), so what they are differs.
 ///
@@ -162,6 +166,25 @@ impl ImageTransform {
         self.push(Op::RandomCrop { size })
     }
 
+    /// Changes brightness, contrast, saturation and hue at random, as Pillow does.
+    ///
+    /// This is torchvision's `ColorJitter`.
+    pub fn color_jitter(self, jitter: ColorJitter) -> ImageTransform {
+        self.push(Op::ColorJitter(jitter))
+    }
+
+    /// Makes the picture grey with the given probability; it keeps its three channels.
+    ///
+    /// This is torchvision's `RandomGrayscale`; with a probability of 1 its `Grayscale(3)`.
+    ///
+    /// # Panics
+    ///
+    /// If `probability` is not in 0..=1.
+    pub fn random_grayscale(self, probability: f64) -> ImageTransform {
+        check_probability("random_grayscale", probability);
+        self.push(Op::RandomGrayscale { probability })
+    }
+
     /// Chooses the filter that pictures are resampled with. Default: [`Interpolation::Bilinear`].
     pub fn interpolation(self, interpolation: Interpolation) -> ImageTransform {
         ImageTransform {
@@ -183,7 +206,10 @@ impl ImageTransform {
                 Op::RandomResizedCrop(crop) => Some(Some(crop.size)),
                 // Nothing before it tells the size any more.
                 Op::Pad(padding) => (*padding != Padding::default()).then_some(None),
-                Op::RandomHorizontalFlip { .. } | Op::RandomVerticalFlip { .. } => None,
+                Op::RandomHorizontalFlip { .. }
+                | Op::RandomVerticalFlip { .. }
+                | Op::ColorJitter(_)
+                | Op::RandomGrayscale { .. } => None,
             })?
             .map(|size| (size.height as usize, size.width as usize))
     }
@@ -205,6 +231,8 @@ impl ImageTransform {
                     | Op::RandomCrop { .. }
                     | Op::RandomHorizontalFlip { .. }
                     | Op::RandomVerticalFlip { .. }
+                    | Op::ColorJitter(_)
+                    | Op::RandomGrayscale { .. }
             )
         })
     }

@@ -350,3 +350,26 @@ fn a_border_is_black() {
         assert_eq!(pixel, expected, "row {row}, column {column}");
     }
 }
+
+/// Colours are changed in the same step, reproducibly; a mask whose plan has no colours is cropped as its picture.
+#[test]
+fn colours_leave_the_geometry_alone() {
+    let pixels = coordinates(60, 80);
+    let plain = ImageTransform::train(24);
+    let grey = ImageTransform::new()
+        .random_grayscale(1.0)
+        .random_resized_crop(24)
+        .color_jitter(crate::ColorJitter::new())
+        .random_horizontal_flip(0.5);
+    for position in 0..20 {
+        let (plain, grey) = (
+            apply(&plain, &pixels, position),
+            apply(&grey, &pixels, position),
+        );
+        for (pixel, grey) in plain.as_slice().chunks(3).zip(grey.as_slice().chunks(3)) {
+            let [red, green, blue] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));
+            let luma = (red * 19_595 + green * 38_470 + blue * 7_471 + 0x8000) >> 16;
+            assert_eq!(grey, [luma as u8; 3]);
+        }
+    }
+}
