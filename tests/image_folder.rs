@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use image::{ExtendedColorType, ImageEncoder};
-use pinfeed::{BoxError, Dataset, Error, ImageFolder, ImageTransform, SampleRng, Tensor};
+use pinfeed::{
+    BoxError, DataLoader, Dataset, Device, Error, ImageFolder, ImageTransform, SampleRng, Tensor,
+};
 
 fn png(height: u32, width: u32, color: [u8; 3]) -> Vec<u8> {
     let pixels = color.repeat((height * width) as usize);
@@ -369,4 +371,41 @@ fn exif_orientation_is_an_option() {
         load(&data.exif_orientation(true), 0).unwrap().0.shape()[..],
         [16, 8, 3]
     );
+}
+
+/// A transform that tells the size of its pictures tells how large samples are: large batches travel in parts from the first
+/// epoch on.
+#[test]
+fn the_first_epoch_is_cut_as_later_ones_are() {
+    let root = tempfile::tempdir().unwrap();
+    for index in 0..12u8 {
+        put(
+            root.path(),
+            &format!("class/{index:02}.png"),
+            &png(20, 20, [index; 3]),
+        );
+    }
+    let device = Device::cpu();
+    device.cut_batches_at(2_000, 500);
+    let plan = ImageTransform::new().center_crop(16);
+    let data = ImageFolder::open(root.path()).unwrap().transform(plan);
+    let loader = DataLoader::builder(data)
+        .batch_size(6)
+        .num_workers(2)
+        .pin_memory(&device)
+        .build()
+        .unwrap();
+    for epoch in 0..2 {
+        for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+            let (images, _) = batch.unwrap();
+            let images = images.to_host(true).unwrap().wait().unwrap();
+            assert_eq!(images.shape()[..], [6, 16, 16, 3]);
+            for (row, pixels) in images.as_slice().chunks_exact(16 * 16 * 3).enumerate() {
+                let color = (6 * number + row) as u8;
+                assert!(pixels.iter().all(|value| *value == color));
+            }
+        }
+        // Of two batches six parts each, of a picture and a label.
+        assert_eq!(loader.stats().transfers, 2 * 6 * 2, "epoch {epoch}");
+    }
 }

@@ -357,20 +357,21 @@ impl DeviceInner {
 
     /// The stream for copies into tensors that exist.
     fn in_place(&self) -> Result<&Arc<RawStream>> {
-        if let Some(stream) = self.in_place.get() {
-            return Ok(stream);
-        }
-        let stream = Arc::new(self.driver.create_stream()?);
-        Ok(self.in_place.get_or_init(|| stream))
+        self.stream_in(&self.in_place)
     }
 
     /// The stream for kernels of our own.
     fn transforming(&self) -> Result<&Arc<RawStream>> {
-        if let Some(stream) = self.transforming.get() {
+        self.stream_in(&self.transforming)
+    }
+
+    /// A stream that is made when it is first needed.
+    fn stream_in<'a>(&self, cell: &'a OnceLock<Arc<RawStream>>) -> Result<&'a Arc<RawStream>> {
+        if let Some(stream) = cell.get() {
             return Ok(stream);
         }
         let stream = Arc::new(self.driver.create_stream()?);
-        Ok(self.transforming.get_or_init(|| stream))
+        Ok(cell.get_or_init(|| stream))
     }
 
     /// Host memory for a download: page-locked, or, where the ring has no room, pageable and counted.

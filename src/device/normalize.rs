@@ -71,12 +71,15 @@ impl DeviceTensor<u8> {
     ///
     /// # Synchronization
     ///
-    /// Returns at once. The device does it on a stream of its own, behind the tensor's copy and without holding later copies up;
-    /// the result is guarded by an event, as what [`Batch::to_device`](crate::Batch::to_device) gives.
+    /// Returns at once. The device does it on a stream of its own, behind the tensor's last write and without holding copies up;
+    /// the result is guarded by an event, as what [`Batch::to_device`](crate::Batch::to_device) gives. If the pool's budget is used
+    /// up by tensors that were dropped but whose kernels have not run yet, the call waits for the oldest of those.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the shape is another one, [`Error::DeviceBudget`] if there is no room for the result.
+    /// The tensor is gone also then. [`Error::Option`] if the shape is another one, [`Error::DeviceBudget`] if live device
+    /// tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's default stream was
+    /// forgotten, [`Error::Device`] if the device failed.
     pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
         let [images, height, width, 3] = self.shape()[..] else {
             let reason = format!(

@@ -266,7 +266,7 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// `from` must be valid for as many bytes, and `to` for as many elements of the type, aligned to 16 bytes, both of this
+    /// `from` must be valid for as many bytes, and `to` for as many elements of the type, both aligned to 16 bytes and of this
     /// device's memory, until the work is done; until then nobody may write the one, or touch the other, but work that is
     /// ordered by the stream.
     pub(crate) unsafe fn normalize(&self, stream: &RawStream, work: Normalizing) -> Result<()> {

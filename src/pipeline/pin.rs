@@ -121,11 +121,7 @@ impl<B: Batch> Pipeline<B> {
             .is_full(want.reserve)
             .then(|| Account::name(account));
         let copy = device.flights.bringing_home(own);
-        let kind = match live.is_cut() {
-            false => Kind::Whole,
-            true => Kind::Part,
-        };
-        let largest_bytes = &self.largest_bytes[kind as usize];
+        let largest_bytes = &self.largest_bytes[account.kind() as usize];
         let largest = largest_bytes.load(Ordering::Relaxed);
         let slab = device
             .ring

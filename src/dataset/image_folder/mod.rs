@@ -220,6 +220,13 @@ impl Dataset for ImageFolder {
     fn describe(&self, index: u64) -> Option<String> {
         Some(self.path(index)?.display().to_string())
     }
+
+    /// A picture of three bytes a pixel, and its label.
+    fn sample_bytes(&self) -> Option<usize> {
+        let (height, width) = self.transform.output_size()?;
+        let pixels = height.checked_mul(width)?;
+        pixels.checked_mul(3)?.checked_add(size_of::<i64>())
+    }
 }
 
 impl fmt::Debug for ImageFolder {

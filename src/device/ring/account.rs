@@ -50,7 +50,7 @@ impl Account {
         state.shelves[self.kind() as usize].shares += limit;
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self.parts.load(Ordering::Relaxed) {
             false => Kind::Whole,
             true => Kind::Part,
