@@ -46,7 +46,7 @@ pub struct Epoch<'a, B: Batch> {
 
 impl<'a, B: Batch> Epoch<'a, B> {
     pub(super) fn begin(loader: Loader<'a, B>, epoch: u64) -> Epoch<'a, B> {
-        let live = loader.pipeline().begin(epoch, DEFAULT_DEPTH);
+        let live = loader.pipeline().begin(epoch);
         *loader.get().last.lock() = Some(live.clone());
         Epoch {
             loader,
@@ -122,9 +122,6 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.loader.pipeline().try_next(&self.live, &mut self.taken)
     }
 }
-
-/// How many batches may be on their way to the device beside those that are open.
-const DEFAULT_DEPTH: usize = 1;
 
 impl<B: Batch> Iterator for Epoch<'_, B> {
     type Item = Result<B>;

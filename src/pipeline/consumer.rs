@@ -11,6 +11,9 @@ use crate::device::{Account, Device};
 use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
 
+/// How many batches may be on their way to the device beside those that are open, where nobody says.
+const DEFAULT_DEPTH: usize = 1;
+
 /// What the consumer finds when it asks for the next batch.
 #[allow(clippy::large_enum_variant)] // it lives for a few instructions, and is never stored
 enum Next<B> {
@@ -21,19 +24,35 @@ enum Next<B> {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Enters an epoch, and lets workers begin. `depth`: how many batches may be on their way to the device.
-    pub(crate) fn begin(&self, epoch: u64, depth: usize) -> Live {
-        let limit = self.options.share(depth);
+    /// Enters an epoch, and lets workers begin.
+    pub(crate) fn begin(&self, epoch: u64) -> Live {
+        // Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
+        // whether that is wanted. Until then nobody knows what slabs the epoch needs, and it has a share of none.
+        let matters = self.recipe.is_gatherable() || self.parts(DEFAULT_DEPTH).is_some();
+        let destination = (!matters).then_some(Destination::Host);
+        let limit = match matters {
+            true => 0,
+            false => self.options.share(DEFAULT_DEPTH),
+        };
         let pinning = self.options.pinning.as_ref();
         let account = pinning.map(|pinning| Account::open(&pinning.device.inner.ring, limit));
         let mut board = self.board.lock();
-        // Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
-        // whether that is wanted.
-        let matters = self.recipe.is_gatherable() || self.parts(depth).is_some();
-        let destination = (!matters).then_some(Destination::Host);
         let live = board.enter(epoch, account, destination, &self.options);
         self.wake(&board);
         live
+    }
+
+    /// The program gets the batches on the host, as it turns out.
+    fn keep_on_host(&self, live: &Live) {
+        // First, so that whoever asks for a slab finds that there may be some.
+        if let Some(account) = &live.account {
+            account.set_limit(self.options.share(DEFAULT_DEPTH));
+        }
+        let mut board = self.board.lock();
+        if let Some(state) = board.epoch(live) {
+            state.destination.get_or_insert(Destination::Host);
+        }
+        self.wake(&board);
     }
 
     /// The batches that are opened from now on go to a device without the program seeing them, `depth` ahead. Returns how
@@ -188,8 +207,9 @@ impl<B: Batch> Pipeline<B> {
             }
             let state = board.epoch(live)?;
             if state.destination.is_none() {
-                state.destination = Some(Destination::Host);
-                self.wake(&board);
+                drop(board);
+                self.keep_on_host(live);
+                board = self.board.lock();
                 continue;
             }
             if !state.schedule.is_blocked() {
@@ -218,7 +238,11 @@ impl<B: Batch> Pipeline<B> {
                     Next::NotYet => {}
                 }
                 let state = board.epoch(live)?;
-                state.destination.get_or_insert(Destination::Host);
+                if state.destination.is_none() {
+                    drop(board);
+                    self.keep_on_host(live);
+                    continue;
+                }
                 state.schedule.block();
                 (
                     state.claim(&*self.recipe, false),

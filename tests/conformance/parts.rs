@@ -64,6 +64,10 @@ pub const TESTS: &[Test] = &[
         "parts_leave_large_slabs_to_batches",
         parts_leave_large_slabs_to_batches,
     ),
+    (
+        "an_epoch_that_may_be_cut_locks_nothing_before",
+        an_epoch_that_may_be_cut_locks_nothing_before,
+    ),
 ];
 
 const LEN: usize = 103;
@@ -563,4 +567,35 @@ fn parts_leave_large_slabs_to_batches(backend: &Backend) {
     // Five whole batches for each loader (the first epoch of the one that cuts is not), and parts that make up three.
     assert!(pinned[6] <= (5 + 5 + 3) * 4, "{pinned:?} MiB");
     assert_eq!(pinned[6], pinned[4], "{pinned:?} MiB");
+}
+
+/// Until it is known whether an epoch's batches go to the device in parts, nobody makes slabs for it, of either size; then
+/// each way has its own.
+fn an_epoch_that_may_be_cut_locks_nothing_before(backend: &Backend) {
+    cut(backend);
+    let device = &backend.device;
+    for workers in [0, 2] {
+        let loader = loader(dataset(), 20, workers, device);
+        for batch in loader.epoch(0) {
+            assert!(batch.unwrap().0.is_pinned());
+        }
+        for on_device in [false, true] {
+            device.release_pinned();
+            let mut epoch = loader.epoch(1);
+            // Who makes slabs ahead looks about.
+            device.set_pinned_budget_bytes(1 << 28);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(device.memory().pinned_bytes, 0, "{workers} workers");
+            if on_device {
+                check(
+                    &epoch.to_device(device, 1).next().unwrap().unwrap(),
+                    &(0..20).collect::<Vec<u64>>(),
+                );
+            } else {
+                assert!(epoch.next().unwrap().unwrap().0.is_pinned());
+                assert!(epoch.all(|batch| batch.unwrap().0.is_pinned()));
+            }
+        }
+        assert_eq!(loader.stats().unpinned, 0);
+    }
 }
