@@ -106,8 +106,9 @@ pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use tensor::{DType, Element, Field, Filled, Float, Host, Layout, Row, Sample, Shape, Tensor};
 #[cfg(feature = "image")]
 pub use transform::{
-    ColorJitter, ImageError, ImageSize, ImageTransform, Interpolation, LazyImage, Padding,
-    RandomResizedCrop,
+    ColorJitter, Geometry, ImageError, ImageSize, ImageTransform, Interpolation, LazyImage,
+    LazyMask, Padding, RandAugment, RandomErasing, RandomResizedCrop, RandomRotation,
+    TransformedBoxes, TransformedPoints,
 };
 
 /// Makes a struct collatable: a batch of it has the same fields, each holding that field of all samples.

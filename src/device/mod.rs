@@ -218,7 +218,8 @@ impl Device {
     ///
     /// # Synchronization
     ///
-    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds.
+    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds; page-locking that is under way is
+    /// waited for.
     pub fn release_pinned(&self) -> usize {
         self.inner.settle();
         self.inner.ring.release()

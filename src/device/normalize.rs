@@ -53,6 +53,12 @@ impl Normalize {
         }
     }
 
+    /// The mean colour, in bytes: about what becomes 0. For [`RandomErasing`](crate::RandomErasing) and
+    /// [`ImageTransform::fill`](crate::ImageTransform::fill).
+    pub fn mean_color(&self) -> [u8; 3] {
+        self.mean.map(|mean| (mean * 255.0).round() as u8)
+    }
+
     /// What a byte is multiplied with, and what is added then.
     fn scale_and_bias(&self) -> ([f32; 3], [f32; 3]) {
         let std = self.std.map(f64::from);

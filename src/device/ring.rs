@@ -20,7 +20,7 @@ pub(crate) struct Ring {
     /// Who page-locks; `None` for a ring of pageable blocks.
     driver: Option<Driver>,
     state: Mutex<State>,
-    /// Held while a block is made ahead.
+    /// Held while a block is made ahead, and while free ones are collected to be given back.
     ahead: Mutex<()>,
     /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
     news: Signal,
@@ -345,9 +345,11 @@ impl Ring {
         self.counters.missed.add(1);
     }
 
-    /// Frees all blocks that are not in use; returns their bytes.
+    /// Frees all blocks that are not in use; returns their bytes. One that is being made for an epoch that has ended
+    /// meanwhile is none that is missed: it is waited for.
     pub(super) fn release(&self) -> usize {
         let idle = {
+            let _making = self.ahead.lock();
             let mut state = self.state.lock();
             let kinds = [Kind::Whole, Kind::Part];
             let idle: Vec<_> = std::iter::from_fn(|| state.evict(&kinds)).collect();

@@ -1,7 +1,6 @@
-//! Operations on colours: what they do to a pixel does not depend on where it lies, so they are carried out on the result.
+//! Operations on colours, bit for bit as Pillow has them.
 
-use super::operation::{ColorJitter, Op};
-use super::plan::ImageTransform;
+use super::operation::ColorJitter;
 use crate::rng::SampleRng;
 
 /// One operation, with its random numbers drawn.
@@ -13,25 +12,20 @@ pub(super) enum Colour {
     Saturation(f32),
     /// How far the hue turns, of a whole circle.
     Hue(f64),
-}
-
-/// Draws the plan's operations on colours from `rng`, in their order.
-pub(super) fn draw(plan: &ImageTransform, rng: &mut SampleRng) -> Vec<Colour> {
-    let mut colours = Vec::new();
-    for op in plan.ops() {
-        match op {
-            Op::RandomGrayscale { probability } => {
-                colours.extend(rng.bool(*probability).then_some(Colour::Grey));
-            }
-            Op::ColorJitter(jitter) => colours.extend(jittered(jitter, rng)),
-            _ => {}
-        }
-    }
-    colours
+    Sharpness(f32),
+    /// How many bits of each channel stay.
+    Posterize(u8),
+    /// From which value on channels are inverted.
+    Solarize(f32),
+    AutoContrast,
+    Equalize,
 }
 
 /// torchvision's `ColorJitter.get_params`: the four in a random order, each with a random factor.
-fn jittered(jitter: &ColorJitter, rng: &mut SampleRng) -> impl Iterator<Item = Colour> + use<> {
+pub(super) fn jittered(
+    jitter: &ColorJitter,
+    rng: &mut SampleRng,
+) -> impl Iterator<Item = Colour> + use<> {
     let mut order = [0, 1, 2, 3];
     for left in (1..order.len()).rev() {
         order.swap(left, rng.below(left as u64 + 1) as usize);
@@ -50,8 +44,8 @@ fn jittered(jitter: &ColorJitter, rng: &mut SampleRng) -> impl Iterator<Item = C
 }
 
 impl Colour {
-    /// Carries the operation out on RGB pixels, as Pillow does.
-    pub(super) fn apply(self, pixels: &mut [u8]) {
+    /// Carries the operation out on RGB pixels of so many columns.
+    pub(super) fn apply(self, pixels: &mut [u8], width: usize) {
         let (pixels, _) = pixels.as_chunks_mut::<3>();
         match self {
             Colour::Grey => pixels
@@ -80,7 +74,101 @@ impl Colour {
                     *pixel = to_rgb([hue.wrapping_add(turn), saturation, value]);
                 });
             }
+            Colour::Sharpness(factor) => sharpen(pixels, width, factor),
+            Colour::Posterize(bits) => {
+                let mask = !(0xFF_u16 >> bits.min(8)) as u8;
+                look_up(pixels, &std::array::from_fn(|value| value as u8 & mask));
+            }
+            Colour::Solarize(threshold) => {
+                let inverted = |value: u8| match f32::from(value) < threshold {
+                    true => value,
+                    false => 255 - value,
+                };
+                look_up(pixels, &std::array::from_fn(|value| inverted(value as u8)));
+            }
+            Colour::AutoContrast => look_up_each(pixels, stretched),
+            Colour::Equalize => look_up_each(pixels, equalized),
         }
+    }
+}
+
+/// Pillow's `ImageEnhance.Sharpness`: away from a smoothed picture, or towards it. The border is not smoothed.
+fn sharpen(pixels: &mut [[u8; 3]], width: usize, factor: f32) {
+    let height = pixels.len() / width.max(1);
+    // The rows above and at hand, as they were.
+    let mut above = pixels[..width].to_vec();
+    let mut here = above.clone();
+    for y in 1..height.saturating_sub(1) {
+        here.copy_from_slice(&pixels[y * width..][..width]);
+        for x in 1..width.saturating_sub(1) {
+            let below = &pixels[(y + 1) * width..];
+            let smooth = std::array::from_fn(|channel| {
+                let sum_of = |row: &[[u8; 3]]| -> u32 {
+                    row[x - 1..=x + 1]
+                        .iter()
+                        .map(|pixel| u32::from(pixel[channel]))
+                        .sum()
+                };
+                let sum = sum_of(&above)
+                    + sum_of(&here)
+                    + sum_of(below)
+                    + 4 * u32::from(here[x][channel]);
+                ((2 * sum + 13) / 26) as u8 // by 13, rounded
+            });
+            let smooth: [u8; 3] = smooth;
+            let sharp = here[x];
+            pixels[y * width + x] =
+                std::array::from_fn(|channel| blend(smooth[channel], sharp[channel], factor));
+        }
+        std::mem::swap(&mut above, &mut here);
+    }
+}
+
+/// Pillow's `ImageOps.autocontrast` for a channel: from its least value to its largest becomes from 0 to 255.
+fn stretched(counts: &[u32; 256]) -> [u8; 256] {
+    let used = |value: &usize| counts[*value] > 0;
+    let (least, most) = ((0..256).find(used), (0..256).rfind(used));
+    let (least, most) = (least.unwrap_or(0), most.unwrap_or(0));
+    if most <= least {
+        return identity();
+    }
+    let scale = 255.0 / (most - least) as f64;
+    let offset = -(least as f64) * scale;
+    // (A conversion from floating point stays within the type's range.)
+    std::array::from_fn(|value| (value as f64 * scale + offset) as u8)
+}
+
+/// Pillow's `ImageOps.equalize` for a channel: all values become about as frequent.
+fn equalized(counts: &[u32; 256]) -> [u8; 256] {
+    let used = counts.iter().filter(|count| **count > 0).count();
+    let last = counts.iter().rev().find(|count| **count > 0);
+    let step = (counts.iter().sum::<u32>() - last.copied().unwrap_or(0)) / 255;
+    if used <= 1 || step == 0 {
+        return identity();
+    }
+    let mut sum = step / 2;
+    counts.map(|count| {
+        let value = (sum / step).min(255) as u8;
+        sum += count;
+        value
+    })
+}
+
+fn identity() -> [u8; 256] {
+    std::array::from_fn(|value| value as u8)
+}
+
+/// Looks each channel up in a table that is made of how often it has which value.
+fn look_up_each(pixels: &mut [[u8; 3]], table_of: impl Fn(&[u32; 256]) -> [u8; 256]) {
+    let mut counts = [[0; 256]; 3];
+    for pixel in &*pixels {
+        for (counts, value) in counts.iter_mut().zip(pixel) {
+            counts[usize::from(*value)] += 1;
+        }
+    }
+    let tables = counts.each_ref().map(table_of);
+    for pixel in pixels {
+        *pixel = std::array::from_fn(|channel| tables[channel][usize::from(pixel[channel])]);
     }
 }
 
@@ -148,17 +236,8 @@ fn to_rgb([hue, saturation, value]: [u8; 3]) -> [u8; 3] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::bytes;
     use super::*;
-
-    fn bytes(hex: &serde_json::Value) -> Vec<u8> {
-        let hex = hex.as_str().unwrap().as_bytes();
-        let pairs = hex
-            .chunks_exact(2)
-            .map(|pair| std::str::from_utf8(pair).unwrap());
-        pairs
-            .map(|pair| u8::from_str_radix(pair, 16).unwrap())
-            .collect()
-    }
 
     /// Bit for bit what Pillow makes: tests/fixtures/colours.py.
     #[test]
@@ -179,7 +258,7 @@ mod tests {
                 other => panic!("{other}"),
             };
             let mut ours = pixels.clone();
-            colour.apply(&mut ours);
+            colour.apply(&mut ours, 16);
             let expected = bytes(&case["pixels"]);
             let wrong = (0..ours.len()).find(|&at| ours[at] != expected[at]);
             let wrong = wrong.map(|at| (at, &pixels[at / 3 * 3..][..3], ours[at], expected[at]));
@@ -190,17 +269,10 @@ mod tests {
     /// Factors lie in their ranges, the order varies, and what is not asked for is not done.
     #[test]
     fn jitter_is_drawn_as_asked() {
-        let plan = ImageTransform::new()
-            .color_jitter(ColorJitter::new().brightness(0.4).saturation(2.0).hue(0.1))
-            .random_grayscale(0.25);
-        let (mut first, mut grey) = (std::collections::HashMap::new(), 0);
+        let jitter = ColorJitter::new().brightness(0.4).saturation(2.0).hue(0.1);
+        let mut first = std::collections::HashMap::new();
         for seed in 0..20_000 {
-            let colours = draw(&plan, &mut SampleRng::new(seed, 0, 0));
-            grey += usize::from(colours.last() == Some(&Colour::Grey));
-            let jitter: Vec<_> = colours
-                .iter()
-                .filter(|colour| **colour != Colour::Grey)
-                .collect();
+            let jitter: Vec<_> = jittered(&jitter, &mut SampleRng::new(seed, 0, 0)).collect();
             assert_eq!(jitter.len(), 3);
             for colour in &jitter {
                 match colour {
@@ -210,10 +282,9 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
             }
-            *first.entry(std::mem::discriminant(jitter[0])).or_insert(0) += 1;
+            *first.entry(std::mem::discriminant(&jitter[0])).or_insert(0) += 1;
         }
         // Four standard deviations.
-        assert!((4_755..=5_245).contains(&grey), "{grey}");
         let thirds = first.values().all(|count| (6_400..=6_934).contains(count));
         assert!(thirds, "{first:?}");
     }

@@ -6,7 +6,7 @@ use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
 use super::error::Cause;
-use super::geometry::Rect;
+use super::frame::Rect;
 use super::operation::Size;
 use super::render::Buffer;
 #[cfg(feature = "turbojpeg")]

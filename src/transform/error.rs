@@ -70,6 +70,17 @@ pub(super) enum Cause {
     Color(image::ColorType),
     #[error("an RGB picture has the shape [height, width, 3], and this has {0}")]
     NotRgb(Shape),
+    #[error("a mask of labels has the shape [height, width], and this has {0}")]
+    NotLabels(Shape),
+    #[error(
+        "its pixels are {0}, and those of a mask are labels of 8 bits: grey, or indices into a palette. Make labels of them, and a \
+         LazyMask by `LazyMask::labels`"
+    )]
+    NotAMask(String),
+    #[error("the mask has {mask} pixels and its picture {picture} (width x height)")]
+    OtherSize { mask: String, picture: String },
+    #[error(transparent)]
+    Png(#[from] png::DecodingError),
     #[error(transparent)]
     Decode(#[from] image::ImageError),
     #[cfg(feature = "turbojpeg")]

@@ -1,312 +1,275 @@
-//! What a plan means for a picture of a given size: one rectangle of it, one size, one flip.
+//! What a plan means for one picture: its random numbers are drawn, and its operations are folded into few steps.
 
-use super::operation::{Op, Padding, RandomResizedCrop, Size};
+use super::colour::{Colour, jittered};
+use super::error::Cause;
+use super::frame::{Canvas, Frame, Rect};
+use super::operation::{Op, Size};
 use super::plan::ImageTransform;
+use super::warp::Warp;
 use crate::rng::SampleRng;
 
-/// A rectangle in pixels.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rect<T> {
-    pub(super) left: T,
-    pub(super) top: T,
-    pub(super) width: T,
-    pub(super) height: T,
+/// What a transform shows of one picture, and where: for what belongs to it.
+///
+/// [`LazyImage::geometry`](crate::LazyImage::geometry) makes it. A mask ([`LazyMask`](crate::LazyMask)), boxes and key points go
+/// through the same crop, flip, resizing and rotation as the picture.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, LazyImage, SampleRng, Tensor};
+///
+/// let pixels = Tensor::zeros(&[40, 80, 3]);
+/// let crop = ImageTransform::new().center_crop(40); // columns 20 to 60
+/// let image = LazyImage::rgb(pixels)?.transform(&crop, &mut SampleRng::new(17, 0, 0));
+/// let geometry = image.geometry()?;
+/// let boxes = geometry.boxes(&[[10.0, 5.0, 35.0, 25.0], [62.0, 0.0, 80.0, 40.0]]);
+/// assert_eq!(boxes.boxes[0], [0.0, 5.0, 15.0, 25.0]); // what is left of it
+/// assert_eq!(boxes.remaining, [true, false]); // of the other nothing is
+/// assert_eq!(boxes.keep([7, 9]), [7]); // so it has no label either
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Geometry {
+    source: Size,
+    /// At least one.
+    stages: Vec<Stage>,
 }
 
-/// Where the pixels of the result come from.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Geometry {
-    /// The part of the picture that may be read: whole pixels. A filter does not look beyond it.
-    pub(super) bounds: Rect<u32>,
-    /// The part of the picture that is shown, within `bounds`, in fractions of pixels.
-    pub(super) window: Rect<f64>,
-    /// Where the window is shown; the rest of the result is black.
-    pub(super) place: Rect<u32>,
-    /// The size of the result.
-    pub(super) size: Size,
-    /// What is swapped at the end.
-    pub(super) flip: Flip,
+/// A part of the picture is shown, and what is shown is changed in place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Stage {
+    pub(super) frame: Frame,
+    pub(super) changes: Vec<Change>,
 }
 
-/// Which sides of a picture are swapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Flip {
-    /// Left and right.
-    pub(super) across: bool,
-    /// Top and bottom.
-    pub(super) down: bool,
+/// What is done to pixels in place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Change {
+    Colour(Colour),
+    Warp(Warp),
+    Erase { place: Rect<u32>, value: [u8; 3] },
 }
 
 impl Geometry {
-    /// Carries out the plan on a picture of the given size, drawing from `rng`.
-    pub(super) fn new(
+    /// Carries out the plan on a picture of the given size; its random numbers follow from `seed`. Pictures of the steps have at
+    /// most `max_pixels`.
+    pub(super) fn draw(
         source: Size,
         plan: Option<&ImageTransform>,
-        rng: &mut SampleRng,
-    ) -> Geometry {
+        seed: u64,
+        max_pixels: u64,
+    ) -> Result<Geometry, Cause> {
+        // What moves pixels has one stream of random numbers, what changes them another.
+        let (mut frames, mut colours) = (SampleRng::new(seed, 0, 0), SampleRng::new(seed, 1, 0));
         let mut canvas = Canvas::new(source);
+        let mut changes = Vec::new();
+        let mut stages = Vec::new();
         for op in plan.map_or(&[][..], ImageTransform::ops) {
-            match *op {
-                Op::Resize { short } => canvas.resize(with_short_side(canvas.size, short)),
-                Op::ResizeExact { size } => canvas.resize(size),
-                Op::CenterCrop { size } => canvas.crop(central(canvas.size, size)),
-                Op::RandomResizedCrop(ref crop) => {
-                    canvas.crop(random_crop(canvas.size, crop, rng));
-                    canvas.resize(crop.size);
+            match op {
+                Op::RandomRotation(rotation) => {
+                    changes.push(Change::Warp(rotation.draw(canvas.size, &mut frames)));
                 }
-                Op::RandomHorizontalFlip { probability } => {
-                    canvas.flip.across ^= rng.bool(probability);
+                Op::ColorJitter(jitter) => {
+                    changes.extend(jittered(jitter, &mut colours).map(Change::Colour));
                 }
-                Op::RandomVerticalFlip { probability } => canvas.flip.down ^= rng.bool(probability),
-                Op::Pad(padding) => canvas.crop(padded(canvas.size, padding)),
-                Op::RandomCrop { size } => canvas.crop(somewhere(canvas.size, size, rng)),
-                Op::ColorJitter(_) | Op::RandomGrayscale { .. } => {} // of the result: `colour`
+                Op::RandomGrayscale { probability } => {
+                    let grey = colours.bool(*probability);
+                    changes.extend(grey.then_some(Change::Colour(Colour::Grey)));
+                }
+                Op::RandAugment(augment) => augment.draw(canvas.size, &mut colours, &mut changes),
+                Op::RandomErasing(erasing) => {
+                    changes.extend(erasing.draw(canvas.size, &mut colours));
+                }
+                frame => {
+                    // Colours are changed behind what is shown; what has a place is not.
+                    if changes.iter().any(Change::has_a_place) {
+                        let next = Canvas::new(canvas.size);
+                        let frame = std::mem::replace(&mut canvas, next).finish();
+                        let changes = std::mem::take(&mut changes);
+                        stages.push(Stage { frame, changes });
+                    }
+                    canvas.carry_out(frame, &mut frames);
+                }
             }
         }
-        canvas.finish()
+        let frame = canvas.finish();
+        stages.push(Stage { frame, changes });
+        let mut sizes = stages.iter().map(|stage| stage.frame.size);
+        let too_large = |size: &Size| u64::from(size.width) * u64::from(size.height) > max_pixels;
+        if let Some(Size { width, height }) = sizes.find(too_large) {
+            return Err(Cause::ResizedTooLarge {
+                width,
+                height,
+                max_pixels,
+            });
+        }
+        Ok(Geometry { source, stages })
     }
 
-    /// The same of a part of the picture, which `bounds` lie in.
-    pub(super) fn within(mut self, part: Rect<u32>) -> Geometry {
-        self.bounds.left -= part.left;
-        self.bounds.top -= part.top;
-        self.window.left -= f64::from(part.left);
-        self.window.top -= f64::from(part.top);
-        self
+    /// The size of the picture that it is the geometry of: (height, width).
+    pub fn source_size(&self) -> (usize, usize) {
+        (self.source.height as usize, self.source.width as usize)
     }
 
-    /// Whether the result is the whole picture in its own size, but perhaps mirrored.
-    pub(super) fn is_whole(&self, source: Size) -> bool {
-        let whole = Canvas::new(source).finish();
-        let flip = self.flip;
-        *self == Geometry { flip, ..whole }
+    /// The size of the transformed picture: (height, width).
+    pub fn output_size(&self) -> (usize, usize) {
+        let size = self.size();
+        (size.height as usize, size.width as usize)
     }
-}
 
-/// The picture as the operations so far have left it.
-struct Canvas {
-    /// What it shows, in pixels of the source.
-    window: Rect<f64>,
-    /// What is left of the source, in its pixels. Where the window goes beyond, it is black.
-    visible: Rect<f64>,
-    /// What a filter may read.
-    bounds: Rect<u32>,
-    size: Size,
-    /// How it shows the window swapped. The window itself never is.
-    flip: Flip,
-    /// Whether `size` is no longer the window's own.
-    resized: bool,
-}
+    /// Takes boxes `[left, top, right, bottom]` in pixels of the picture, and gives them in pixels of the transformed picture,
+    /// clipped to what it shows. Rotated boxes become the smallest ones around their corners, as in torchvision.
+    ///
+    /// All boxes are given back, with a mask of those that remain: what has its left behind its right, or is no number, does
+    /// not.
+    pub fn boxes(&self, boxes: &[[f32; 4]]) -> TransformedBoxes {
+        let shown = boxes.iter().map(|corners| self.show_box(*corners));
+        let shown: Vec<_> = shown.collect();
+        let is_one = |[left, top, right, bottom]: &[f32; 4]| left <= right && top <= bottom;
+        let has_a_pixel =
+            |[left, top, right, bottom]: &[f32; 4]| right - left >= 1.0 && bottom - top >= 1.0;
+        let both = boxes.iter().zip(&shown);
+        let remaining = both.map(|(given, shown)| is_one(given) && has_a_pixel(shown));
+        TransformedBoxes {
+            remaining: remaining.collect(),
+            boxes: shown,
+        }
+    }
 
-impl Canvas {
-    fn new(source: Size) -> Canvas {
-        let whole = Rect {
-            left: 0.0,
-            top: 0.0,
-            width: source.width.into(),
-            height: source.height.into(),
+    /// Takes points `[x, y]` in pixels of the picture, and gives them in pixels of the transformed picture, with a mask of those
+    /// that lie in it. They are not clipped.
+    pub fn points(&self, points: &[[f32; 2]]) -> TransformedPoints {
+        let (height, width) = self.output_size();
+        let points: Vec<_> = points.iter().map(|point| self.show_point(*point)).collect();
+        let inside = |[x, y]: &[f32; 2]| {
+            (0.0..=width as f32).contains(x) && (0.0..=height as f32).contains(y)
         };
-        Canvas {
-            window: whole,
-            visible: whole,
-            bounds: whole.whole_pixels(),
-            size: source,
-            flip: Flip::default(),
-            resized: false,
+        let remaining = points.iter().map(inside).collect();
+        TransformedPoints { points, remaining }
+    }
+
+    fn show_point(&self, [x, y]: [f32; 2]) -> [f32; 2] {
+        let mut point = [x.into(), y.into()];
+        for stage in &self.stages {
+            point = stage.frame.show(point);
+            for warp in stage.warps() {
+                point = warp.show(point);
+            }
         }
+        point.map(|at| at as f32)
     }
 
-    fn resize(&mut self, size: Size) {
-        self.resized |= self.size != size;
-        self.size = size;
-    }
-
-    /// Keeps a part, in pixels of the canvas. It may go beyond the canvas.
-    fn crop(&mut self, part: Rect<i64>) {
-        let left = match self.flip.across {
-            true => i64::from(self.size.width) - part.left - part.width,
-            false => part.left,
+    fn show_box(&self, [left, top, right, bottom]: [f32; 4]) -> [f32; 4] {
+        let mut shown = Rect {
+            left: f64::from(left),
+            top: f64::from(top),
+            width: f64::from(right) - f64::from(left),
+            height: f64::from(bottom) - f64::from(top),
         };
-        let top = match self.flip.down {
-            true => i64::from(self.size.height) - part.top - part.height,
-            false => part.top,
-        };
-        let across = self.window.width / f64::from(self.size.width);
-        let down = self.window.height / f64::from(self.size.height);
-        self.window = Rect {
-            left: self.window.left + left as f64 * across,
-            top: self.window.top + top as f64 * down,
-            width: part.width as f64 * across,
-            height: part.height as f64 * down,
-        };
-        // (What is larger than that is refused for its size.)
-        let side = |pixels: i64| u32::try_from(pixels).unwrap_or(u32::MAX);
-        self.size = Size {
-            width: side(part.width),
-            height: side(part.height),
-        };
-        self.visible = self.visible.and(self.window);
-        if !self.resized {
-            // The crop comes before the resampling, which must not see what was cut off. All numbers are whole here.
-            self.bounds = self.visible.whole_pixels();
-        }
-    }
-
-    fn finish(self) -> Geometry {
-        let Canvas {
-            window, visible, ..
-        } = self;
-        let across = f64::from(self.size.width) / window.width;
-        let down = f64::from(self.size.height) / window.height;
-        let place = Rect {
-            left: ((visible.left - window.left) * across).round(),
-            top: ((visible.top - window.top) * down).round(),
-            width: 0.0,
-            height: 0.0,
-        };
-        let right = ((visible.left + visible.width - window.left) * across).round();
-        let bottom = ((visible.top + visible.height - window.top) * down).round();
-        let place = Rect {
-            width: right - place.left,
-            height: bottom - place.top,
-            ..place
-        };
-        Geometry {
-            bounds: self.bounds,
-            window: visible,
-            place: place.whole_pixels(),
-            size: self.size,
-            flip: self.flip,
-        }
-    }
-}
-
-impl Rect<f64> {
-    /// What lies in both; of no size where nothing does.
-    fn and(self, other: Rect<f64>) -> Rect<f64> {
-        let left = self.left.max(other.left);
-        let top = self.top.max(other.top);
-        let right = (self.left + self.width).min(other.left + other.width);
-        let bottom = (self.top + self.height).min(other.top + other.height);
-        Rect {
-            left,
-            top,
-            width: (right - left).max(0.0),
-            height: (bottom - top).max(0.0),
-        }
-    }
-
-    fn whole_pixels(self) -> Rect<u32> {
-        Rect {
-            left: self.left as u32,
-            top: self.top as u32,
-            width: self.width as u32,
-            height: self.height as u32,
-        }
-    }
-}
-
-/// The size whose short side is `short`: torchvision's `_compute_resized_output_size`.
-fn with_short_side(size: Size, short: u32) -> Size {
-    let long = |long: u32, by: u32| {
-        let long = u64::from(short) * u64::from(long) / u64::from(by);
-        u32::try_from(long).unwrap_or(u32::MAX)
-    };
-    if size.width <= size.height {
-        Size {
-            width: short,
-            height: long(size.height, size.width),
-        }
-    } else {
-        Size {
-            width: long(size.width, size.height),
-            height: short,
-        }
-    }
-}
-
-/// The central part of the given size: torchvision's `center_crop`, which pads what is too small, and rounds halves
-/// to even.
-fn central(size: Size, part: Size) -> Rect<i64> {
-    let start = |whole: u32, part: u32| {
-        if part > whole {
-            -i64::from((part - whole) / 2)
-        } else {
-            (f64::from(whole - part) / 2.0).round_ties_even() as i64
-        }
-    };
-    Rect {
-        left: start(size.width, part.width),
-        top: start(size.height, part.height),
-        width: part.width.into(),
-        height: part.height.into(),
-    }
-}
-
-/// More than the picture, by the padding.
-fn padded(size: Size, padding: Padding) -> Rect<i64> {
-    let [left, top, right, bottom] =
-        [padding.left, padding.top, padding.right, padding.bottom].map(i64::from);
-    Rect {
-        left: -left,
-        top: -top,
-        width: i64::from(size.width) + left + right,
-        height: i64::from(size.height) + top + bottom,
-    }
-}
-
-/// A part of the given size at a random place: torchvision's `RandomCrop.get_params`. A picture that is too small is anywhere
-/// within it.
-fn somewhere(size: Size, part: Size, rng: &mut SampleRng) -> Rect<i64> {
-    let mut start = |whole: u32, part: u32| {
-        let at = rng.below(u64::from(whole.abs_diff(part)) + 1) as i64;
-        if part > whole { -at } else { at }
-    };
-    Rect {
-        top: start(size.height, part.height),
-        left: start(size.width, part.width),
-        width: part.width.into(),
-        height: part.height.into(),
-    }
-}
-
-/// A crop of random size, proportions and place: torchvision's `RandomResizedCrop.get_params`.
-fn random_crop(size: Size, crop: &RandomResizedCrop, rng: &mut SampleRng) -> Rect<i64> {
-    const TRIES: usize = 10;
-    let (width, height) = (f64::from(size.width), f64::from(size.height));
-    for _ in 0..TRIES {
-        let area = width * height * rng.range(crop.scale.0..crop.scale.1);
-        let ratio = rng.range(crop.ratio.0.ln()..crop.ratio.1.ln()).exp();
-        let w = (area * ratio).sqrt().round_ties_even();
-        let h = (area / ratio).sqrt().round_ties_even();
-        if (1.0..=width).contains(&w) && (1.0..=height).contains(&h) {
-            let (w, h) = (w as u32, h as u32);
-            let top = rng.below(u64::from(size.height - h) + 1) as i64;
-            let left = rng.below(u64::from(size.width - w) + 1) as i64;
-            return Rect {
-                left,
-                top,
-                width: w.into(),
-                height: h.into(),
+        for stage in &self.stages {
+            let frame = &stage.frame;
+            let [x, y] = frame.show([shown.left, shown.top]);
+            let [other_x, other_y] =
+                frame.show([shown.left + shown.width, shown.top + shown.height]);
+            shown = Rect {
+                left: x.min(other_x),
+                top: y.min(other_y),
+                width: (x - other_x).abs(),
+                height: (y - other_y).abs(),
             };
+            shown = clipped(shown, frame.shown());
+            for warp in stage.warps() {
+                shown = clipped(warp.show_box(shown), Rect::of(frame.size));
+            }
         }
+        let corners = [
+            shown.left,
+            shown.top,
+            shown.left + shown.width,
+            shown.top + shown.height,
+        ];
+        corners.map(|at| at as f32)
     }
-    let proportions = width / height;
-    let (w, h) = if proportions < crop.ratio.0 {
-        (width, (width / crop.ratio.0).round_ties_even())
-    } else if proportions > crop.ratio.1 {
-        ((height * crop.ratio.1).round_ties_even(), height)
-    } else {
-        (width, height)
-    };
-    // Extreme ratios can round to nothing, or beyond the picture.
-    let (w, h) = (w.clamp(1.0, width) as i64, h.clamp(1.0, height) as i64);
+
+    pub(super) fn source(&self) -> Size {
+        self.source
+    }
+
+    pub(super) fn size(&self) -> Size {
+        self.stages
+            .last()
+            .map_or(self.source, |stage| stage.frame.size)
+    }
+
+    pub(super) fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+}
+
+impl Stage {
+    fn warps(&self) -> impl Iterator<Item = &Warp> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Warp(warp) => Some(warp),
+            _ => None,
+        })
+    }
+}
+
+impl Change {
+    /// Whether it matters where in the picture a pixel is.
+    fn has_a_place(&self) -> bool {
+        !matches!(self, Change::Colour(_))
+    }
+}
+
+/// Boxes of a transformed picture: [`Geometry::boxes`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TransformedBoxes {
+    /// All boxes, `[left, top, right, bottom]`, clipped.
+    pub boxes: Vec<[f32; 4]>,
+    /// Which of them are at least one pixel wide and high.
+    pub remaining: Vec<bool>,
+}
+
+impl TransformedBoxes {
+    /// Keeps of the boxes' values (their labels, say) those whose boxes remain.
+    pub fn keep<T>(&self, values: impl IntoIterator<Item = T>) -> Vec<T> {
+        kept(values, &self.remaining)
+    }
+
+    /// The boxes that remain.
+    pub fn kept(&self) -> Vec<[f32; 4]> {
+        kept(self.boxes.iter().copied(), &self.remaining)
+    }
+}
+
+/// Points of a transformed picture: [`Geometry::points`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TransformedPoints {
+    /// All points, `[x, y]`.
+    pub points: Vec<[f32; 2]>,
+    /// Which of them lie in the picture.
+    pub remaining: Vec<bool>,
+}
+
+/// What of a rectangle lies in another; where nothing does, it is at the border.
+fn clipped(rect: Rect<f64>, within: Rect<f64>) -> Rect<f64> {
+    let (right, bottom) = (within.left + within.width, within.top + within.height);
+    let left = rect.left.clamp(within.left, right);
+    let top = rect.top.clamp(within.top, bottom);
     Rect {
-        left: (i64::from(size.width) - w) / 2,
-        top: (i64::from(size.height) - h) / 2,
-        width: w,
-        height: h,
+        left,
+        top,
+        width: (rect.left + rect.width).clamp(within.left, right) - left,
+        height: (rect.top + rect.height).clamp(within.top, bottom) - top,
     }
+}
+
+fn kept<T>(values: impl IntoIterator<Item = T>, remaining: &[bool]) -> Vec<T> {
+    let values = values.into_iter().zip(remaining);
+    values
+        .filter_map(|(value, remains)| remains.then_some(value))
+        .collect()
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::ImageError;
-use super::colour;
 use super::decode::{self, Decoding};
 use super::error::Cause;
 use super::geometry::Geometry;
 use super::opened::Opened;
-use super::operation::{Interpolation, Size};
+use super::operation::Size;
 use super::plan::ImageTransform;
+use super::render::Look;
 use crate::error::CollateError;
 use crate::rng::SampleRng;
 use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
@@ -98,8 +98,8 @@ impl LazyImage {
 
     /// Sets the transform; random numbers are drawn from `rng`, the generator that the data set's `get` was given.
     ///
-    /// It draws the same numbers for as many pictures as are given clones of one generator: a mask that must be cropped
-    /// as its picture is.
+    /// It draws the same numbers for as many pictures as are given clones of one generator. What belongs to one picture (a mask,
+    /// boxes) goes by its [`geometry`](LazyImage::geometry).
     pub fn transform(mut self, transform: &ImageTransform, rng: &mut SampleRng) -> LazyImage {
         if transform.is_random() {
             self.seed = rng.next_u64();
@@ -144,9 +144,18 @@ impl LazyImage {
         if let Some((height, width)) = self.transform.as_ref().and_then(|t| t.output_size()) {
             return Ok([height, width, 3].as_slice().into());
         }
-        let size = self.open().and_then(|opened| self.geometry(&opened));
-        size.map(|geometry| shape_of(geometry.size))
-            .map_err(|cause| self.error(cause))
+        let (height, width) = self.geometry()?.output_size();
+        Ok([height, width, 3].as_slice().into())
+    }
+
+    /// What the transform shows of the picture, for what belongs to it: masks, boxes, key points. The file's header is read.
+    ///
+    /// # Errors
+    ///
+    /// As [`shape`](LazyImage::shape).
+    pub fn geometry(&self) -> Result<Geometry, ImageError> {
+        let geometry = self.open().and_then(|opened| self.geometry_of(&opened));
+        geometry.map_err(|cause| self.error(cause))
     }
 
     /// Decodes and transforms the picture now, into a tensor of shape `[height, width, 3]`.
@@ -160,11 +169,10 @@ impl LazyImage {
 
     fn decode_to_vec(&self) -> Result<Tensor<u8>, Cause> {
         let opened = self.open()?;
-        let geometry = self.geometry(&opened)?;
-        let shape = shape_of(geometry.size);
+        let geometry = self.geometry_of(&opened)?;
+        let shape = shape_of(geometry.size());
         let mut pixels = vec![0; shape.iter().product()];
-        opened.draw(&geometry, self.interpolation(), &mut pixels)?;
-        self.colour(&mut pixels);
+        opened.draw(&geometry, self.look(), &mut pixels)?;
         Tensor::from_vec(pixels, &shape).map_err(|_| Cause::NotRgb(shape))
     }
 
@@ -177,33 +185,22 @@ impl LazyImage {
         }
     }
 
-    fn geometry(&self, opened: &Opened<'_>) -> Result<Geometry, Cause> {
-        let mut rng = SampleRng::new(self.seed, 0, 0);
-        let geometry = Geometry::new(opened.size(), self.transform.as_ref(), &mut rng);
-        let Size { width, height } = geometry.size;
-        if u64::from(width) * u64::from(height) > self.decoding.max_pixels {
-            return Err(Cause::ResizedTooLarge {
-                width,
-                height,
-                max_pixels: self.decoding.max_pixels,
-            });
-        }
-        Ok(geometry)
+    fn geometry_of(&self, opened: &Opened<'_>) -> Result<Geometry, Cause> {
+        let max_pixels = self.decoding.max_pixels;
+        Geometry::draw(
+            opened.size(),
+            self.transform.as_ref(),
+            self.seed,
+            max_pixels,
+        )
     }
 
-    /// Carries out the operations on colours. Their random numbers are of a stream of their own.
-    fn colour(&self, pixels: &mut [u8]) {
-        let Some(plan) = &self.transform else { return };
-        let mut rng = SampleRng::new(self.seed, 1, 0);
-        for colour in colour::draw(plan, &mut rng) {
-            colour.apply(pixels);
+    fn look(&self) -> Look<3> {
+        let plan = self.transform.as_ref();
+        Look {
+            interpolation: plan.map(ImageTransform::filter).unwrap_or_default(),
+            fill: plan.map(ImageTransform::outside).unwrap_or_default(),
         }
-    }
-
-    fn interpolation(&self) -> Interpolation {
-        self.transform
-            .as_ref()
-            .map_or_else(Interpolation::default, ImageTransform::filter)
     }
 
     fn error(&self, cause: Cause) -> ImageError {
@@ -239,17 +236,13 @@ impl Sample for LazyImage {
         }
         let failed = |cause| load(self.error(cause));
         let opened = self.open().map_err(failed)?;
-        let geometry = self.geometry(&opened).map_err(failed)?;
-        let shape = shape_of(geometry.size);
+        let geometry = self.geometry_of(&opened).map_err(failed)?;
+        let shape = shape_of(geometry.size());
         if shape != *field.row_shape() {
             return Err(row.mismatch(field, shape));
         }
         let out = row.slice_mut(field)?;
-        opened
-            .draw(&geometry, self.interpolation(), out)
-            .map_err(failed)?;
-        self.colour(out);
-        Ok(())
+        opened.draw(&geometry, self.look(), out).map_err(failed)
     }
 
     fn finish(field: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {

@@ -2,9 +2,10 @@
 
 use super::decode::Picture;
 use super::error::Cause;
+use super::frame::Frame;
 use super::geometry::Geometry;
-use super::operation::{Interpolation, Size};
-use super::render::{Scratch, render, swap};
+use super::operation::Size;
+use super::render::{Look, Rgb, Scratch, carry_out, render, swap};
 use crate::tensor::Tensor;
 
 /// A picture whose size is known.
@@ -29,49 +30,48 @@ impl Opened<'_> {
     pub(super) fn draw(
         self,
         geometry: &Geometry,
-        interpolation: Interpolation,
+        look: Look<3>,
+        out: &mut [u8],
+    ) -> Result<(), Cause> {
+        Scratch::with(|scratch| {
+            carry_out::<Rgb, 3>(geometry, look, scratch, out, |frame, scratch, out| {
+                self.show(frame, look, scratch, out)
+            })
+        })
+    }
+
+    /// Decodes what `frame` shows, and resamples it.
+    fn show(
+        self,
+        frame: &Frame,
+        look: Look<3>,
+        scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<(), Cause> {
         let size = self.size();
-        Scratch::with(|scratch| {
-            let picture = match self {
-                Opened::Rgb(pixels) => {
-                    let pixels = pixels.as_slice();
-                    return render(
-                        &mut scratch.resizer,
-                        pixels,
-                        size,
-                        geometry,
-                        interpolation,
-                        out,
-                    );
-                }
-                Opened::Encoded(picture) => picture,
-            };
-            if geometry.is_whole(size) {
-                out.fill(0); // as for scratch memory: a decoder may leave gaps
-                let whole = picture.part(geometry.bounds);
-                picture.decode_into(whole, out, &mut scratch.raw)?;
-                swap(out, size.width as usize, geometry.flip);
-                return Ok(());
+        let resampler = &mut scratch.resampler;
+        let picture = match self {
+            Opened::Rgb(pixels) => {
+                return render::<Rgb, 3>(resampler, pixels.as_slice(), size, frame, look, out);
             }
-            let part = picture.part(geometry.bounds);
-            let size = Size {
-                width: part.width,
-                height: part.height,
-            };
-            let pixels = scratch
-                .rgb
-                .zeroed(size.width as usize * size.height as usize * 3);
-            picture.decode_into(part, pixels, &mut scratch.raw)?;
-            render(
-                &mut scratch.resizer,
-                pixels,
-                size,
-                &geometry.within(part),
-                interpolation,
-                out,
-            )
-        })
+            Opened::Encoded(picture) => picture,
+        };
+        if frame.is_whole(size) {
+            out.fill(0); // as for scratch memory: a decoder may leave gaps
+            let whole = picture.part(frame.bounds);
+            picture.decode_into(whole, out, &mut scratch.raw)?;
+            swap::<3>(out, size.width as usize, frame.flip);
+            return Ok(());
+        }
+        let part = picture.part(frame.bounds);
+        let size = Size {
+            width: part.width,
+            height: part.height,
+        };
+        let pixels = scratch
+            .rgb
+            .zeroed(size.width as usize * size.height as usize * 3);
+        picture.decode_into(part, pixels, &mut scratch.raw)?;
+        render::<Rgb, 3>(resampler, pixels, size, &frame.within(part), look, out)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use super::augment::{RandAugment, RandomErasing, RandomRotation};
+
 /// One operation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Op {
@@ -30,6 +32,19 @@ pub(super) enum Op {
     RandomGrayscale {
         probability: f64,
     },
+    RandomRotation(RandomRotation),
+    RandAugment(RandAugment),
+    RandomErasing(RandomErasing),
+}
+
+impl Op {
+    /// Whether the result depends on random numbers.
+    pub(super) fn is_random(&self) -> bool {
+        !matches!(
+            self,
+            Op::Resize { .. } | Op::ResizeExact { .. } | Op::CenterCrop { .. } | Op::Pad(_)
+        )
+    }
 }
 
 /// By how much colours vary, for [`color_jitter`](crate::ImageTransform::color_jitter): at first, by nothing.
@@ -106,7 +121,7 @@ fn not_negative(what: &str, by: f64, most: f64) -> f64 {
     by
 }
 
-/// How many black pixels go around a picture. One number is as many on each side, two are (left and right, top and bottom),
+/// How many pixels go around a picture. One number is as many on each side, two are (left and right, top and bottom),
 /// four are (left, top, right, bottom), as in torchvision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Padding {
@@ -177,7 +192,7 @@ impl RandomResizedCrop {
     /// If the range is empty, or a bound is not a positive number.
     pub fn scale(self, scale: RangeInclusive<f64>) -> RandomResizedCrop {
         RandomResizedCrop {
-            scale: positive("scale", scale),
+            scale: positive("RandomResizedCrop::scale", scale),
             ..self
         }
     }
@@ -189,7 +204,7 @@ impl RandomResizedCrop {
     /// If the range is empty, or a bound is not a positive number.
     pub fn ratio(self, ratio: RangeInclusive<f64>) -> RandomResizedCrop {
         RandomResizedCrop {
-            ratio: positive("ratio", ratio),
+            ratio: positive("RandomResizedCrop::ratio", ratio),
             ..self
         }
     }
@@ -201,11 +216,11 @@ impl<S: Into<ImageSize>> From<S> for RandomResizedCrop {
     }
 }
 
-fn positive(what: &str, range: RangeInclusive<f64>) -> (f64, f64) {
+pub(super) fn positive(what: &str, range: RangeInclusive<f64>) -> (f64, f64) {
     let (start, end) = range.into_inner();
     assert!(
         0.0 < start && start <= end && end.is_finite(),
-        "RandomResizedCrop::{what}: {start}..={end} is not a range of positive numbers"
+        "{what}: {start}..={end} is not a range of positive numbers"
     );
     (start, end)
 }

@@ -1,5 +1,6 @@
 //! The plan of a transform: which operations, in which order.
 
+use super::augment::{RandAugment, RandomErasing, RandomRotation};
 use super::operation::{
     ColorJitter, ImageSize, Interpolation, Op, Padding, RandomResizedCrop, Size,
 };
@@ -8,8 +9,11 @@ use crate::sync::Arc;
 /// What to do with each picture: a plan of operations under torchvision's names, with torchvision's semantics.
 ///
 /// The plan is carried out as one step: its operations are folded into one rectangle of the decoded picture, which is
-/// resampled once and flipped, straight into the sample's row of the batch. The result is `u8` RGB of shape
-/// `[height, width, 3]`; without operations, the picture as it is.
+/// resampled once and flipped, straight into the sample's row of the batch. (What follows a rotation or another operation that
+/// cannot be folded is a second step.) The result is `u8` RGB of shape `[height, width, 3]`; without operations, the picture
+/// as it is. [`Normalize`](crate::Normalize) makes floating point numbers of it on the device.
+///
+/// Masks, boxes and key points go through the same plan by [`LazyImage::geometry`](crate::LazyImage::geometry).
 ///
 /// A plan that ends in pictures of one size ([`resize_exact`](ImageTransform::resize_exact),
 /// [`center_crop`](ImageTransform::center_crop), [`random_resized_crop`](ImageTransform::random_resized_crop)) can be
@@ -17,8 +21,7 @@ use crate::sync::Arc;
 ///
 /// # Differences from torchvision
 ///
-/// - Operations on colours are carried out on the result, in their order, also where a crop or resizing follows them. Those
-///   of two plans do not disturb each other's geometry: a mask whose plan has none follows a picture whose plan has some.
+/// - Operations on colours are carried out in their order, but behind crops, flips and resizings that follow them directly.
 /// - Two resamplings in a row are one here, of the decoded picture, so less is blurred.
 /// - Random numbers come from the sample's own [`SampleRng`](crate::SampleRng), so what they are differs.
 ///
@@ -39,6 +42,7 @@ use crate::sync::Arc;
 pub struct ImageTransform {
     ops: Arc<Vec<Op>>,
     interpolation: Interpolation,
+    fill: [u8; 3],
 }
 
 impl ImageTransform {
@@ -97,7 +101,7 @@ impl ImageTransform {
     }
 
     /// Keeps the central pixels: `size` is the side of a square, or (height, width). A picture that is smaller gets a
-    /// black border.
+    /// border ([`fill`](ImageTransform::fill)).
     ///
     /// This is torchvision's `CenterCrop`.
     ///
@@ -145,7 +149,7 @@ impl ImageTransform {
         self.push(Op::RandomVerticalFlip { probability })
     }
 
-    /// Puts black pixels around the picture: as many on each side, (left and right, top and bottom), or (left, top, right,
+    /// Puts pixels around the picture ([`fill`](ImageTransform::fill)): as many on each side, (left and right, top and bottom), or (left, top, right,
     /// bottom).
     ///
     /// This is torchvision's `Pad`. What is resized later keeps a sharp edge.
@@ -154,7 +158,7 @@ impl ImageTransform {
     }
 
     /// Crops a rectangle at a random place: `size` is the side of a square, or (height, width). A picture that is smaller
-    /// lies at a random place in a black one.
+    /// lies at a random place in it.
     ///
     /// This is torchvision's `RandomCrop` with `pad_if_needed`; for its `padding`, [`pad`](ImageTransform::pad) before.
     ///
@@ -185,6 +189,38 @@ impl ImageTransform {
         self.push(Op::RandomGrayscale { probability })
     }
 
+    /// Rotates the picture around its middle by a random angle: takes the most degrees either way, a range of them, or a
+    /// [`RandomRotation`] that interpolates. It keeps its size; what comes from outside is filled
+    /// ([`fill`](ImageTransform::fill)).
+    ///
+    /// This is torchvision's `RandomRotation`, with Pillow's pixels.
+    pub fn random_rotation(self, rotation: impl Into<RandomRotation>) -> ImageTransform {
+        self.push(Op::RandomRotation(rotation.into()))
+    }
+
+    /// Carries out some operations that are drawn from fourteen.
+    ///
+    /// This is torchvision's `RandAugment`, with Pillow's pixels.
+    pub fn rand_augment(self, augment: RandAugment) -> ImageTransform {
+        self.push(Op::RandAugment(augment))
+    }
+
+    /// Paints over a random rectangle.
+    ///
+    /// This is torchvision's `RandomErasing`.
+    pub fn random_erasing(self, erasing: RandomErasing) -> ImageTransform {
+        self.push(Op::RandomErasing(erasing))
+    }
+
+    /// Sets the colour of what lies outside of a picture, where a crop, padding or rotation shows it: red, green and blue.
+    /// Default: black. (Masks have [their own](crate::LazyMask::fill).)
+    pub fn fill(self, color: [u8; 3]) -> ImageTransform {
+        ImageTransform {
+            fill: color,
+            ..self
+        }
+    }
+
     /// Chooses the filter that pictures are resampled with. Default: [`Interpolation::Bilinear`].
     pub fn interpolation(self, interpolation: Interpolation) -> ImageTransform {
         ImageTransform {
@@ -209,7 +245,10 @@ impl ImageTransform {
                 Op::RandomHorizontalFlip { .. }
                 | Op::RandomVerticalFlip { .. }
                 | Op::ColorJitter(_)
-                | Op::RandomGrayscale { .. } => None,
+                | Op::RandomGrayscale { .. }
+                | Op::RandomRotation(_)
+                | Op::RandAugment(_)
+                | Op::RandomErasing(_) => None,
             })?
             .map(|size| (size.height as usize, size.width as usize))
     }
@@ -222,19 +261,13 @@ impl ImageTransform {
         &self.ops
     }
 
+    pub(super) fn outside(&self) -> [u8; 3] {
+        self.fill
+    }
+
     /// Whether the result depends on random numbers.
     pub(super) fn is_random(&self) -> bool {
-        self.ops.iter().any(|op| {
-            matches!(
-                op,
-                Op::RandomResizedCrop(_)
-                    | Op::RandomCrop { .. }
-                    | Op::RandomHorizontalFlip { .. }
-                    | Op::RandomVerticalFlip { .. }
-                    | Op::ColorJitter(_)
-                    | Op::RandomGrayscale { .. }
-            )
-        })
+        self.ops.iter().any(Op::is_random)
     }
 
     fn push(mut self, op: Op) -> ImageTransform {
@@ -243,7 +276,7 @@ impl ImageTransform {
     }
 }
 
-fn check_probability(operation: &str, probability: f64) {
+pub(super) fn check_probability(operation: &str, probability: f64) {
     assert!(
         (0.0..=1.0).contains(&probability),
         "{operation}: {probability} is not a probability"

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use fast_image_resize::images::{
     TypedCroppedImage, TypedCroppedImageMut, TypedImage, TypedImageRef,
 };
-use fast_image_resize::pixels::U8x3;
-use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
 use super::error::Cause;
-use super::geometry::{Flip, Geometry};
+use super::frame::{Flip, Frame, Rect};
+use super::geometry::{Change, Geometry, Stage};
 use super::operation::{Interpolation, Size};
 
 /// What a thread keeps for the next picture, of each kind of memory: enough for 22 million pixels.
@@ -26,7 +27,11 @@ pub(super) struct Scratch {
     pub(super) raw: Buffer,
     /// The whole picture.
     pub(super) rgb: Buffer,
-    pub(super) resizer: Resizer,
+    pub(super) resampler: Resampler,
+    /// What a step made that is followed by another, and what that one makes.
+    made: [Buffer; 2],
+    /// A picture that is being moved.
+    moved: Buffer,
 }
 
 impl Scratch {
@@ -34,13 +39,36 @@ impl Scratch {
     pub(super) fn with<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
         SCRATCH.with_borrow_mut(|scratch| {
             let result = f(scratch);
-            scratch.raw.shrink();
-            scratch.rgb.shrink();
-            if scratch.resizer.size_of_internal_buffers() > KEEP_BYTES {
-                scratch.resizer.reset_internal_buffers();
+            let Scratch {
+                raw,
+                rgb,
+                made: [made, next],
+                moved,
+                ..
+            } = scratch;
+            for buffer in [raw, rgb, made, next, moved] {
+                buffer.shrink();
             }
+            scratch.resampler.shrink();
             result
         })
+    }
+}
+
+/// What resampling needs.
+#[derive(Default)]
+pub(super) struct Resampler {
+    resizer: Resizer,
+    /// A picture between two passes.
+    between: Buffer,
+}
+
+impl Resampler {
+    fn shrink(&mut self) {
+        self.between.shrink();
+        if self.resizer.size_of_internal_buffers() > KEEP_BYTES {
+            self.resizer.reset_internal_buffers();
+        }
     }
 }
 
@@ -60,6 +88,11 @@ impl Buffer {
         &mut self.0[..len]
     }
 
+    /// What was written into the first `len` bytes, which were lent before.
+    fn filled(&self, len: usize) -> &[u8] {
+        &self.0[..len]
+    }
+
     fn shrink(&mut self) {
         if self.0.len() > KEEP_BYTES {
             self.0 = Vec::new();
@@ -67,57 +100,196 @@ impl Buffer {
     }
 }
 
-/// Resamples what `geometry` shows of the picture into `out`, which has three bytes for each pixel of the result.
-pub(super) fn render(
-    resizer: &mut Resizer,
+/// A kind of pictures, of `N` bytes a pixel.
+pub(super) trait Kind<const N: usize> {
+    type Pixel: PixelTrait;
+    /// Whether the values are colours: labels are neither mixed nor changed.
+    const COLOURS: bool;
+}
+
+/// `u8` RGB.
+pub(super) struct Rgb;
+
+/// Labels of 8 bits.
+pub(super) struct Labels;
+
+impl Kind<3> for Rgb {
+    type Pixel = U8x3;
+    const COLOURS: bool = true;
+}
+
+impl Kind<1> for Labels {
+    type Pixel = U8;
+    const COLOURS: bool = false;
+}
+
+/// How pixels are found that are not there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look<const N: usize> {
+    pub(super) interpolation: Interpolation,
+    /// Outside of the picture.
+    pub(super) fill: [u8; N],
+}
+
+/// Carries out all steps; `out` has `N` bytes for each pixel of the result. `first` makes what the first frame shows.
+pub(super) fn carry_out<K: Kind<N>, const N: usize>(
+    geometry: &Geometry,
+    look: Look<N>,
+    scratch: &mut Scratch,
+    out: &mut [u8],
+    first: impl FnOnce(&Frame, &mut Scratch, &mut [u8]) -> Result<(), Cause>,
+) -> Result<(), Cause> {
+    let mut first = Some(first);
+    let [mut made, mut next] = std::mem::take(&mut scratch.made);
+    let mut before = geometry.source();
+    let mut stages = geometry.stages().iter().peekable();
+    while let Some(Stage { frame, changes }) = stages.next() {
+        let target = match stages.peek() {
+            Some(_) => next.zeroed(bytes::<N>(frame.size)),
+            None => &mut *out,
+        };
+        match first.take() {
+            Some(first) => first(frame, scratch, target)?,
+            None => {
+                let from = made.filled(bytes::<N>(before));
+                render::<K, N>(&mut scratch.resampler, from, before, frame, look, target)?;
+            }
+        }
+        for change in changes {
+            apply::<K, N>(change, frame.size, look, &mut scratch.moved, target);
+        }
+        before = frame.size;
+        std::mem::swap(&mut made, &mut next);
+    }
+    scratch.made = [made, next];
+    Ok(())
+}
+
+fn bytes<const N: usize>(size: Size) -> usize {
+    size.width as usize * size.height as usize * N
+}
+
+/// Changes pixels in place.
+fn apply<K: Kind<N>, const N: usize>(
+    change: &Change,
+    size: Size,
+    look: Look<N>,
+    moved: &mut Buffer,
+    pixels: &mut [u8],
+) {
+    let width = size.width as usize;
+    match change {
+        Change::Warp(warp) => {
+            let before = moved.zeroed(pixels.len());
+            before.copy_from_slice(pixels);
+            match K::COLOURS {
+                true => *warp,
+                false => warp.sharp(),
+            }
+            .apply(before, pixels, size, look.fill);
+        }
+        Change::Colour(_) | Change::Erase { .. } if !K::COLOURS => {}
+        Change::Colour(colour) => colour.apply(pixels, width),
+        Change::Erase { place, value } => {
+            let (pixels, _) = pixels.as_chunks_mut::<3>();
+            let rows = pixels.chunks_exact_mut(width).skip(place.top as usize);
+            for row in rows.take(place.height as usize) {
+                row[place.left as usize..][..place.width as usize].fill(*value);
+            }
+        }
+    }
+}
+
+/// Resamples what `frame` shows of the picture into `out`, which has `N` bytes for each pixel of the result.
+pub(super) fn render<K: Kind<N>, const N: usize>(
+    resampler: &mut Resampler,
     pixels: &[u8],
     source: Size,
-    geometry: &Geometry,
-    interpolation: Interpolation,
+    frame: &Frame,
+    look: Look<N>,
     out: &mut [u8],
 ) -> Result<(), Cause> {
-    let Geometry {
+    let Frame {
         bounds,
         window,
         place,
         size,
         flip,
-    } = *geometry;
+        ..
+    } = *frame;
     if (place.width, place.height) != (size.width, size.height) {
-        out.fill(0);
+        out.as_chunks_mut::<N>().0.fill(look.fill);
     }
     if place.width > 0 && place.height > 0 {
-        let image = TypedImageRef::<U8x3>::from_buffer(source.width, source.height, pixels);
-        let image = image.map_err(resample)?;
-        let image =
-            TypedCroppedImage::new(image, bounds.left, bounds.top, bounds.width, bounds.height);
-        let canvas = TypedImage::<U8x3>::from_buffer(size.width, size.height, out);
+        let canvas = TypedImage::<K::Pixel>::from_buffer(size.width, size.height, out);
         let canvas = canvas.map_err(resample)?;
         let canvas =
             TypedCroppedImageMut::new(canvas, place.left, place.top, place.width, place.height);
+        let mut canvas = canvas.map_err(resample)?;
         // What rounding may have added at the far edges is cut off: the resampler takes no hair's breadth beyond.
         let left = (window.left - f64::from(bounds.left)).max(0.0);
         let top = (window.top - f64::from(bounds.top)).max(0.0);
         let width = window.width.min(f64::from(bounds.width) - left);
         let height = window.height.min(f64::from(bounds.height) - top);
-        let options = ResizeOptions::new()
-            .resize_alg(algorithm(interpolation))
-            .crop(left, top, width, height);
-        resizer
-            .resize_typed(
-                &image.map_err(resample)?,
-                &mut canvas.map_err(resample)?,
-                &options,
-            )
-            .map_err(resample)?;
+        let options = ResizeOptions::new().resize_alg(algorithm(look.interpolation));
+        let image = image::<K::Pixel>(pixels, source, bounds)?;
+        let Resampler { resizer, between } = resampler;
+        if overshoots(look.interpolation) {
+            // Where a filter overshoots, what the first pass cuts off depends on its direction, and Pillow's is across. (The
+            // resampler's own is the other one, which is faster.)
+            let size = Size {
+                width: place.width,
+                height: bounds.height,
+            };
+            let pixels = between.zeroed(bytes::<N>(size));
+            let target = TypedImage::<K::Pixel>::from_buffer(size.width, size.height, pixels);
+            let across = options.crop(left, 0.0, width, bounds.height.into());
+            resizer
+                .resize_typed(&image, &mut target.map_err(resample)?, &across)
+                .map_err(resample)?;
+            let whole = Rect {
+                left: 0,
+                top: 0,
+                width: size.width,
+                height: size.height,
+            };
+            let image = self::image::<K::Pixel>(pixels, size, whole)?;
+            let down = options.crop(0.0, top, size.width.into(), height);
+            resizer
+                .resize_typed(&image, &mut canvas, &down)
+                .map_err(resample)?;
+        } else {
+            let both = options.crop(left, top, width, height);
+            resizer
+                .resize_typed(&image, &mut canvas, &both)
+                .map_err(resample)?;
+        }
     }
-    swap(out, size.width as usize, flip);
+    swap::<N>(out, size.width as usize, flip);
     Ok(())
 }
 
+/// A part of a picture, for the resampler.
+fn image<P: PixelTrait>(
+    pixels: &[u8],
+    size: Size,
+    part: Rect<u32>,
+) -> Result<TypedCroppedImage<'_, TypedImageRef<'_, P>>, Cause> {
+    let image = TypedImageRef::from_buffer(size.width, size.height, pixels).map_err(resample)?;
+    TypedCroppedImage::new(image, part.left, part.top, part.width, part.height).map_err(resample)
+}
+
+/// Whether a filter makes values that are less or more than all that it sees.
+fn overshoots(interpolation: Interpolation) -> bool {
+    match interpolation {
+        Interpolation::Nearest | Interpolation::Bilinear => false,
+        Interpolation::Bicubic | Interpolation::Lanczos => true,
+    }
+}
+
 /// Swaps sides of a picture of rows of `width` pixels.
-pub(super) fn swap(pixels: &mut [u8], width: usize, flip: Flip) {
-    let (pixels, _) = pixels.as_chunks_mut::<3>();
+pub(super) fn swap<const N: usize>(pixels: &mut [u8], width: usize, flip: Flip) {
+    let (pixels, _) = pixels.as_chunks_mut::<N>();
     // Both at once is the order of all pixels.
     match (flip.across, flip.down) {
         (false, false) => {}

@@ -373,3 +373,42 @@ fn colours_leave_the_geometry_alone() {
         }
     }
 }
+
+/// A border that a crop, padding and a rotation show has the colour that was asked for.
+#[test]
+fn what_is_outside_is_filled() {
+    let color = [124, 116, 104];
+    let plan = ImageTransform::new().fill(color);
+    let picture = solid(10, 10, [9; 3]);
+    for plan in [
+        plan.clone().pad(2),
+        plan.clone().center_crop(14),
+        plan.clone().random_crop(14),
+        plan.random_rotation(45.0..=45.0),
+    ] {
+        let shown = apply(&plan, &picture, 0);
+        let outside = |pixel: &&[u8]| **pixel == color;
+        let count = shown.as_slice().chunks_exact(3).filter(outside).count();
+        let rest = shown.len() / 3 - count;
+        assert!(count >= 12 && rest >= 80, "{plan:?}: {count}");
+    }
+}
+
+/// The whole recipe of an ImageNet training: the same for the same sample, whatever else is done with it.
+#[test]
+fn a_recipe_of_everything_is_repeatable() {
+    let plan = ImageTransform::train(24)
+        .rand_augment(RandAugment::new())
+        .color_jitter(ColorJitter::new().brightness(0.4).hue(0.1))
+        .random_rotation(15.0)
+        .random_erasing(RandomErasing::new());
+    assert_eq!(plan.output_size(), Some((24, 24)));
+    let picture = coordinates(60, 80);
+    let mut different = std::collections::HashSet::new();
+    for position in 0..100 {
+        let first = apply(&plan, &picture, position);
+        assert_eq!(first, apply(&plan, &picture, position));
+        different.insert(first.to_vec());
+    }
+    assert_eq!(different.len(), 100);
+}

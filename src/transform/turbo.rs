@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 use turbojpeg_sys as tj;
 
 use super::error::Cause;
-use super::geometry::Rect;
+use super::frame::Rect;
 use super::operation::Size;
 
 /// A progressive file may have thousands of scans, each of which takes the time of a whole picture: those that encoders

@@ -1,277 +1,241 @@
+use super::super::fixture::{Case, Fixture};
+use super::super::operation::Interpolation;
 use super::*;
 
-const fn size(height: u32, width: u32) -> Size {
+const EVERYTHING: u64 = u64::MAX;
+
+fn size(height: u32, width: u32) -> Size {
     Size { width, height }
 }
 
-fn geometry(source: Size, plan: &ImageTransform, seed: u64) -> Geometry {
-    Geometry::new(source, Some(plan), &mut SampleRng::new(seed, 0, 0))
+/// One step: what is shown, and what is changed.
+fn step(source: Size, show: impl FnOnce(&mut Canvas), changes: Vec<Change>) -> Geometry {
+    let mut canvas = Canvas::new(source);
+    show(&mut canvas);
+    let frame = canvas.finish();
+    let stages = vec![Stage { frame, changes }];
+    Geometry { source, stages }
 }
 
-fn plan() -> ImageTransform {
-    ImageTransform::new()
+fn drawn(source: Size, plan: &ImageTransform) -> Geometry {
+    Geometry::draw(source, Some(plan), 17, EVERYTHING).unwrap()
 }
 
-/// The place of a random crop in the picture, which is what the picture is cut to before it is resampled.
-fn random_crops(
-    source: Size,
-    crop: RandomResizedCrop,
-    count: u64,
-) -> impl Iterator<Item = Rect<u32>> {
-    let plan = plan().random_resized_crop(crop);
-    (0..count).map(move |seed| geometry(source, &plan, seed).bounds)
-}
-
-#[test]
-fn resizing_and_a_central_crop_are_one_window() {
-    // torchvision: 375 x 500 becomes 256 x 341, and the crop begins at round(16.0), round(58.5).
-    let result = geometry(size(375, 500), &ImageTransform::eval(224), 0);
-    assert_eq!(result.size, size(224, 224));
-    let Rect {
-        left,
-        top,
-        width,
-        height,
-    } = result.window;
-    let expected = [
-        (left, 58.0 * 500.0 / 341.0),
-        (top, 16.0 * 375.0 / 256.0),
-        (width, 224.0 * 500.0 / 341.0),
-        (height, 224.0 * 375.0 / 256.0),
-    ];
-    for (found, expected) in expected {
-        assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+fn filter(name: &str) -> Interpolation {
+    match name {
+        "nearest" => Interpolation::Nearest,
+        "bilinear" => Interpolation::Bilinear,
+        "bicubic" => Interpolation::Bicubic,
+        "lanczos" => Interpolation::Lanczos,
+        other => panic!("{other}"),
     }
-    // The crop comes after resizing: the filter sees what lies around it.
-    assert_eq!((result.bounds.width, result.bounds.height), (500, 375));
-    assert_eq!(result.flip, Flip::default());
 }
 
-#[test]
-fn the_long_side_is_rounded_down_and_the_short_one_is_exact() {
-    let resized = |height, width, short| {
-        let result = geometry(size(height, width), &plan().resize(short), 0);
-        (result.size.height, result.size.width)
+/// What torchvision's operation of that name makes, of the fixture's picture; `None` if it is one of `RandAugment`'s.
+fn geometry_of(case: &Case<'_>, source: Size) -> Option<Geometry> {
+    let number = |at: usize| case.number(at) as usize;
+    let side = |at: usize| case.number(at) as u32;
+    let plan = ImageTransform::new();
+    let part = |at: usize| Rect {
+        top: case.number(at) as i64,
+        left: case.number(at + 1) as i64,
+        height: case.number(at + 2) as i64,
+        width: case.number(at + 3) as i64,
     };
-    assert_eq!(resized(375, 500, 256), (256, 341));
-    assert_eq!(resized(500, 375, 256), (341, 256));
-    assert_eq!(resized(7, 7, 224), (224, 224));
-    assert_eq!(resized(1, 60_000, 2), (2, 120_000));
-}
-
-#[test]
-fn a_central_crop_rounds_halves_to_even_as_python_does() {
-    let start = |whole, part| central(size(whole, whole), size(part, part)).top;
-    assert_eq!((start(341, 224), start(343, 224)), (58, 60));
-    assert_eq!((start(5, 8), start(5, 5), start(6, 5)), (-1, 0, 0));
-}
-
-#[test]
-fn what_is_too_small_is_padded() {
-    let result = geometry(size(10, 20), &plan().center_crop((15, 12)), 0);
-    assert_eq!(
-        result.place,
-        Rect {
-            left: 0,
-            top: 2,
-            width: 12,
-            height: 10
+    Some(match case.operation {
+        "resize" => drawn(source, &plan.resize(number(1))),
+        "resize_exact" => drawn(source, &plan.resize_exact(number(1), number(2))),
+        "center_crop" => drawn(source, &plan.center_crop((number(0), number(1)))),
+        "pad" => {
+            let [left, top, right, bottom] = [0, 1, 2, 3].map(|at| number(at) as u16);
+            drawn(source, &plan.pad((left, top, right, bottom)))
         }
-    );
-    assert_eq!((result.window.left, result.window.top), (4.0, 0.0));
-    assert_eq!((result.window.width, result.window.height), (12.0, 10.0));
-}
-
-#[test]
-fn a_crop_of_a_mirrored_picture_is_mirrored() {
-    let crop = |plan: ImageTransform| {
-        geometry(size(4, 9), &plan.center_crop((4, 4)), 0)
-            .window
-            .left
-    };
-    // round(2.5) is 2: from the left of a picture as it is, from the right of a mirrored one.
-    assert_eq!(crop(plan()), 2.0);
-    assert_eq!(crop(plan().random_horizontal_flip(1.0)), 3.0);
-    assert_eq!(
-        crop(
-            plan()
-                .random_horizontal_flip(1.0)
-                .random_horizontal_flip(1.0)
-        ),
-        2.0
-    );
-}
-
-#[test]
-fn a_crop_before_resampling_hides_what_it_cut_off() {
-    let result = geometry(
-        size(100, 200),
-        &plan().center_crop(50).resize_exact(10, 10),
-        0,
-    );
-    let bounds = Rect {
-        left: 75,
-        top: 25,
-        width: 50,
-        height: 50,
-    };
-    assert_eq!(result.bounds, bounds);
-    assert_eq!((result.window.left, result.window.width), (75.0, 50.0));
-}
-
-/// torchvision draws the area uniformly: with squares that always fit, their share of a large picture tells it.
-#[test]
-fn areas_of_random_crops_are_uniform() {
-    let crop = RandomResizedCrop::new(224).ratio(1.0..=1.0);
-    let shares: Vec<f64> = random_crops(size(4000, 4000), crop, 20_000)
-        .map(|crop| {
-            assert_eq!(crop.width, crop.height);
-            f64::from(crop.width).powi(2) / 4000f64.powi(2)
-        })
-        .collect();
-    let count = shares.len() as f64;
-    let mean = shares.iter().sum::<f64>() / count;
-    let variance = shares
-        .iter()
-        .map(|share| (share - mean).powi(2))
-        .sum::<f64>()
-        / count;
-    assert!((mean - 0.54).abs() < 0.01, "{mean}");
-    assert!(
-        (variance - 0.92f64.powi(2) / 12.0).abs() < 0.003,
-        "{variance}"
-    );
-    let (min, max) = (
-        shares.iter().fold(1.0, |a: f64, &b| a.min(b)),
-        shares.iter().fold(0.0, |a: f64, &b| a.max(b)),
-    );
-    assert!(
-        (0.0795..0.082).contains(&min) && (0.998..=1.0).contains(&max),
-        "{min} {max}"
-    );
-}
-
-/// ... and the logarithm of the proportions uniformly, and then the place.
-#[test]
-fn proportions_of_random_crops_are_log_uniform_and_places_uniform() {
-    let crop = RandomResizedCrop::new(224).scale(0.1..=0.1);
-    let crops: Vec<Rect<u32>> = random_crops(size(3000, 5000), crop, 20_000).collect();
-    let count = crops.len() as f64;
-    let mean = |of: &dyn Fn(&Rect<u32>) -> f64| crops.iter().map(of).sum::<f64>() / count;
-    let log = |crop: &Rect<u32>| (f64::from(crop.width) / f64::from(crop.height)).ln();
-    let bound = (4.0f64 / 3.0).ln();
-    assert!(crops.iter().all(|crop| log(crop).abs() <= bound + 1e-3));
-    assert!(mean(&log).abs() < 0.01);
-    let variance = mean(&|crop| log(crop).powi(2));
-    assert!(
-        (variance - (2.0 * bound).powi(2) / 12.0).abs() < 0.001,
-        "{variance}"
-    );
-    let across = mean(&|crop| f64::from(crop.left) / f64::from(5000 - crop.width));
-    let down = mean(&|crop| f64::from(crop.top) / f64::from(3000 - crop.height));
-    assert!(
-        (across - 0.5).abs() < 0.01 && (down - 0.5).abs() < 0.01,
-        "{across} {down}"
-    );
-}
-
-#[test]
-fn where_no_crop_fits_the_largest_central_one_is_taken() {
-    let crop = |height, width| {
-        let crop = RandomResizedCrop::new(8).scale(1.0..=1.0);
-        let bounds = random_crops(size(height, width), crop, 1).next().unwrap();
-        [bounds.left, bounds.top, bounds.width, bounds.height]
-    };
-    // height 90, ratio at most 4/3: width 120, from (1000 - 120) / 2.
-    assert_eq!(crop(90, 1000), [440, 0, 120, 90]);
-    // width 90, ratio at least 3/4: height 120.
-    assert_eq!(crop(1000, 90), [0, 440, 90, 120]);
-    assert_eq!(crop(1, 60_000), [29_999, 0, 1, 1]);
-    assert_eq!(crop(1, 1), [0, 0, 1, 1]);
-}
-
-#[test]
-fn whatever_the_plan_and_the_picture_nothing_is_read_or_written_outside() {
-    let mut rng = SampleRng::new(11, 0, 0);
-    for round in 0..20_000 {
-        let mut side = |bound| 1 + rng.below(bound) as usize;
-        let source = size(side(300) as u32, side(300) as u32);
-        let mut plan = plan();
-        for _ in 0..side(4) {
-            plan = match side(5) {
-                1 => plan.resize(side(300)),
-                2 => plan.resize_exact(side(300), side(300)),
-                3 => plan.center_crop((side(300), side(300))),
-                4 => plan.random_resized_crop((side(300), side(300))),
-                _ => plan.random_horizontal_flip(0.5),
+        "crop" => step(source, |canvas| canvas.crop(part(0)), vec![]),
+        "resized_crop" => {
+            let show = |canvas: &mut Canvas| {
+                canvas.crop(part(1));
+                canvas.resize(size(side(5), side(5)));
             };
+            step(source, show, vec![])
         }
-        let Geometry {
-            bounds,
-            window,
-            place,
-            size,
-            ..
-        } = geometry(source, &plan, round);
-        let said = format!("{source:?} {plan:?} {bounds:?} {window:?} {place:?} {size:?}");
-        if place.width > 0 && place.height > 0 {
-            let hair = 1e-6;
-            assert!(bounds.left + bounds.width <= source.width, "{said}");
-            assert!(bounds.top + bounds.height <= source.height, "{said}");
-            assert!(place.left + place.width <= size.width, "{said}");
-            assert!(place.top + place.height <= size.height, "{said}");
-            assert!(window.width > 0.0 && window.height > 0.0, "{said}");
-            assert!(window.left >= f64::from(bounds.left) - hair, "{said}");
-            assert!(window.top >= f64::from(bounds.top) - hair, "{said}");
-            let right = f64::from(bounds.left + bounds.width);
-            let bottom = f64::from(bounds.top + bounds.height);
-            assert!(window.left + window.width <= right + hair, "{said}");
-            assert!(window.top + window.height <= bottom + hair, "{said}");
+        "hflip" => drawn(source, &plan.random_horizontal_flip(1.0)),
+        "vflip" => drawn(source, &plan.random_vertical_flip(1.0)),
+        "rotate" => {
+            let smooth = case.arguments[0] == "bilinear";
+            let rotation = Warp::rotation(case.number(1), source, smooth);
+            step(source, |_| {}, vec![Change::Warp(rotation)])
         }
-        if let Some((height, width)) = plan.output_size() {
-            assert_eq!((size.height as usize, size.width as usize), (height, width));
+        _ => return None,
+    })
+}
+
+/// Nothing differs where pixels are only moved; where they are resampled, one or two of 255.
+#[test]
+fn pictures_and_masks_are_torchvisions() {
+    let fixture = Fixture::read();
+    let mut compared = 0;
+    for case in fixture.cases() {
+        let Some(geometry) = geometry_of(&case, fixture.size) else {
+            continue;
+        };
+        compared += 1;
+        if case.is_mask {
+            case.check((geometry.size(), fixture.draw_mask(&geometry)), 0);
+            continue;
+        }
+        let resampled = case.operation.contains("resize");
+        let filter = match resampled {
+            true => filter(case.arguments[0].as_str().unwrap()),
+            false => Interpolation::default(),
+        };
+        let made = fixture.draw(&geometry, filter);
+        let tolerance = match filter {
+            _ if !resampled => 0,
+            Interpolation::Nearest => 0,
+            Interpolation::Bilinear | Interpolation::Bicubic => 1,
+            Interpolation::Lanczos => 2,
+        };
+        case.check((geometry.size(), made), tolerance);
+    }
+    assert_eq!(compared, 64);
+}
+
+/// Where a pixel of a distinct colour goes, a box around it and a point in its middle go.
+#[test]
+fn boxes_and_points_go_where_their_pixels_go() {
+    let source = size(40, 60);
+    let plans = [
+        ImageTransform::new(),
+        ImageTransform::new().random_horizontal_flip(1.0),
+        ImageTransform::new()
+            .random_vertical_flip(1.0)
+            .pad((3, 5, 7, 2)),
+        ImageTransform::new()
+            .pad(4)
+            .random_horizontal_flip(1.0)
+            .center_crop((40, 50)),
+        ImageTransform::new()
+            .center_crop((90, 90))
+            .random_vertical_flip(1.0),
+        ImageTransform::new().random_crop((30, 40)),
+        ImageTransform::new()
+            .random_rotation(90.0..=90.0)
+            .pad((0, 5)),
+        ImageTransform::new().random_rotation(30.0).random_crop(38),
+        ImageTransform::new()
+            .random_horizontal_flip(0.5)
+            .random_rotation(180.0)
+            .random_vertical_flip(0.5)
+            .random_rotation(45.0),
+    ];
+    let mut found = 0;
+    for (number, plan) in plans.iter().enumerate() {
+        for seed in 0..40_u64 {
+            let at = (3 + seed * 7 % 50, 3 + seed * 11 % 33); // column, row
+            let labels = (0..40 * 60).map(|index: u64| {
+                let near = (index % 60).abs_diff(at.0) <= 1 && (index / 60).abs_diff(at.1) <= 1;
+                u8::from(near)
+            });
+            let labels = crate::tensor::Tensor::from_vec(labels.collect(), &[40, 60]).unwrap();
+            let geometry = Geometry::draw(source, Some(plan), seed, EVERYTHING).unwrap();
+            let mask = crate::transform::LazyMask::labels(labels).unwrap();
+            let mask = mask.geometry(geometry.clone()).decode().unwrap();
+            let (height, width) = geometry.output_size();
+            assert_eq!(mask.shape()[..], [height, width]);
+            let lit = |(index, label): (usize, &u8)| {
+                (*label == 1)
+                    .then_some(((index % width) as f32 + 0.5, (index / width) as f32 + 0.5))
+            };
+            let lit: Vec<_> = mask.as_slice().iter().enumerate().filter_map(lit).collect();
+            let (x, y) = (at.0 as f32, at.1 as f32);
+            let points = geometry.points(&[[x + 0.5, y + 0.5]]);
+            let boxes = geometry.boxes(&[[x - 1.0, y - 1.0, x + 2.0, y + 2.0]]);
+            let said = format!("plan {number}, seed {seed}: {points:?} {boxes:?} {lit:?}");
+            let [left, top, right, bottom] = boxes.boxes[0];
+            assert!(0.0 <= left && right <= width as f32, "{said}");
+            assert!(0.0 <= top && bottom <= height as f32, "{said}");
+            for (x, y) in &lit {
+                let hair = if number < 6 { 0.0 } else { 0.75 }; // a rotated pixel's middle
+                assert!(left - hair <= *x && *x <= right + hair, "{said}");
+                assert!(top - hair <= *y && *y <= bottom + hair, "{said}");
+            }
+            if lit.len() == 9 {
+                found += 1;
+                let middle = lit
+                    .iter()
+                    .fold((0.0, 0.0), |sum, at| (sum.0 + at.0, sum.1 + at.1));
+                let [x, y] = points.points[0];
+                assert!(points.remaining[0] && boxes.remaining[0], "{said}");
+                let off = (middle.0 / 9.0 - x).abs().max((middle.1 / 9.0 - y).abs());
+                assert!(off < if number < 6 { 1e-3 } else { 0.9 }, "{said}");
+            }
+            if lit.is_empty() && number < 6 {
+                assert!(!boxes.remaining[0] && !points.remaining[0], "{said}");
+            }
         }
     }
+    assert!(found > 150, "{found}");
 }
 
 #[test]
-fn a_padded_picture_has_a_border() {
-    let result = geometry(size(10, 20), &plan().pad((1, 2, 3, 4)), 0);
-    assert_eq!(result.size, size(16, 24));
-    let expected = Rect {
-        left: 1,
-        top: 2,
-        width: 20,
-        height: 10,
-    };
-    assert_eq!(result.place, expected);
-    assert!(!result.is_whole(size(10, 20)));
-    assert!(geometry(size(10, 20), &plan().pad(0), 0).is_whole(size(10, 20)));
+fn boxes_are_scaled_and_clipped() {
+    let plan = ImageTransform::new().center_crop(40).resize_exact(20, 80);
+    let geometry = drawn(size(40, 60), &plan);
+    assert_eq!(
+        (geometry.source_size(), geometry.output_size()),
+        ((40, 60), (20, 80))
+    );
+    let boxes = geometry.boxes(&[
+        [20.0, 10.0, 30.0, 20.0],
+        [0.0, 0.0, 15.0, 40.0],
+        [0.0, 0.0, 9.0, 40.0],
+        [55.0, 0.0, 60.0, 5.0],
+        [30.0, 20.0, 20.0, 10.0],
+        [f32::NAN, 0.0, 30.0, 30.0],
+    ]);
+    assert_eq!(boxes.boxes[0], [20.0, 5.0, 40.0, 10.0]);
+    assert_eq!(boxes.boxes[1], [0.0, 0.0, 10.0, 20.0]);
+    assert_eq!(boxes.boxes[2], [0.0, 0.0, 0.0, 20.0]);
+    assert_eq!(boxes.boxes[3][0], 80.0);
+    assert_eq!(boxes.remaining, [true, true, false, false, false, false]);
+    assert_eq!(boxes.keep(["a", "b", "c", "d", "e", "f"]), ["a", "b"]);
+    assert_eq!(boxes.kept(), boxes.boxes[..2]);
+    let points = geometry.points(&[[20.0, 10.0], [5.0, 10.0]]);
+    assert_eq!(points.points, [[20.0, 5.0], [-10.0, 5.0]]);
+    assert_eq!(points.remaining, [true, false]);
 }
 
-/// Each place of a random crop comes up, and none beyond: as CIFAR's recipe has it, `RandomCrop(32, padding=4)`.
+/// What has a place is not moved behind a crop that follows it; colours are.
 #[test]
-fn a_random_crop_is_anywhere() {
-    let mut seen = std::collections::BTreeSet::new();
-    for seed in 0..3_000 {
-        let result = geometry(size(32, 32), &plan().pad(4).random_crop(32), seed);
-        assert_eq!(result.size, size(32, 32));
-        let Rect { left, top, .. } = result.place;
-        let shown = (result.place.width, result.place.height);
-        assert!(shown.0 >= 28 && shown.1 >= 28);
-        seen.insert((left, top, result.bounds.left, result.bounds.top));
-    }
-    assert_eq!(seen.len(), 9 * 9);
+fn operations_with_a_place_keep_their_order() {
+    let erased = crate::transform::RandomErasing::new().probability(1.0);
+    let stages = |plan: ImageTransform| drawn(size(40, 60), &plan).stages.len();
+    let new = ImageTransform::new;
+    assert_eq!(stages(new()), 1);
+    assert_eq!(stages(new().random_grayscale(1.0).center_crop(9)), 1);
+    assert_eq!(stages(new().center_crop(9).random_rotation(20.0)), 1);
+    assert_eq!(stages(new().random_rotation(20.0).center_crop(9)), 2);
+    assert_eq!(
+        stages(
+            new()
+                .random_erasing(erased)
+                .random_grayscale(1.0)
+                .pad(1)
+                .resize(9)
+        ),
+        2
+    );
 }
 
 #[test]
-fn what_is_too_small_for_a_random_crop_is_anywhere_in_it() {
-    let mut lefts = std::collections::BTreeSet::new();
-    for seed in 0..500 {
-        let result = geometry(size(10, 7), &plan().random_crop(10), seed);
-        assert_eq!((result.place.width, result.place.height), (7, 10));
-        assert_eq!(result.place.top, 0);
-        lefts.insert(result.place.left);
-    }
-    assert_eq!(lefts.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+fn no_step_may_be_too_large() {
+    let plan = ImageTransform::new()
+        .resize(1000)
+        .random_rotation(20.0)
+        .center_crop(9);
+    let error = Geometry::draw(size(40, 40), Some(&plan), 17, 10_000).unwrap_err();
+    assert!(error.to_string().contains("1000 x 1000"), "{error}");
+    // What is only thought of is not made.
+    let plan = ImageTransform::new().resize(1000).center_crop(9);
+    assert!(Geometry::draw(size(40, 40), Some(&plan), 17, 10_000).is_ok());
 }

@@ -1,0 +1,357 @@
+//! What a run of operations shows of a picture: one rectangle of it, in one size, perhaps mirrored.
+
+use super::operation::{Op, Padding, RandomResizedCrop, Size};
+use crate::rng::SampleRng;
+
+/// A rectangle in pixels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rect<T> {
+    pub(super) left: T,
+    pub(super) top: T,
+    pub(super) width: T,
+    pub(super) height: T,
+}
+
+/// Where the pixels of the result come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Frame {
+    /// The part of the picture that may be read: whole pixels. A filter does not look beyond it.
+    pub(super) bounds: Rect<u32>,
+    /// The part of the picture that is shown, within `bounds`, in fractions of pixels.
+    pub(super) window: Rect<f64>,
+    /// What the whole result stands for: more than the window, where it goes beyond the picture.
+    canvas: Rect<f64>,
+    /// Where the window is shown; the rest of the result is filled.
+    pub(super) place: Rect<u32>,
+    /// The size of the result.
+    pub(super) size: Size,
+    /// What is swapped at the end.
+    pub(super) flip: Flip,
+}
+
+/// Which sides of a picture are swapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Flip {
+    /// Left and right.
+    pub(super) across: bool,
+    /// Top and bottom.
+    pub(super) down: bool,
+}
+
+impl Frame {
+    /// The same of a part of the picture, which `bounds` lie in.
+    pub(super) fn within(mut self, part: Rect<u32>) -> Frame {
+        self.bounds.left -= part.left;
+        self.bounds.top -= part.top;
+        for rect in [&mut self.window, &mut self.canvas] {
+            rect.left -= f64::from(part.left);
+            rect.top -= f64::from(part.top);
+        }
+        self
+    }
+
+    /// Whether the result is the whole picture in its own size, but perhaps mirrored.
+    pub(super) fn is_whole(&self, source: Size) -> bool {
+        let whole = Canvas::new(source).finish();
+        let flip = self.flip;
+        *self == Frame { flip, ..whole }
+    }
+
+    /// Where a point of the picture is shown, in pixels of the result; it may lie outside.
+    pub(super) fn show(&self, [x, y]: [f64; 2]) -> [f64; 2] {
+        let Frame { canvas, size, .. } = self;
+        let x = (x - canvas.left) * f64::from(size.width) / canvas.width;
+        let y = (y - canvas.top) * f64::from(size.height) / canvas.height;
+        [
+            if self.flip.across {
+                f64::from(size.width) - x
+            } else {
+                x
+            },
+            if self.flip.down {
+                f64::from(size.height) - y
+            } else {
+                y
+            },
+        ]
+    }
+
+    /// The part of the result that shows the picture, and not what is around it.
+    pub(super) fn shown(&self) -> Rect<f64> {
+        let Frame {
+            place, size, flip, ..
+        } = *self;
+        Rect {
+            left: match flip.across {
+                true => size.width - place.left - place.width,
+                false => place.left,
+            }
+            .into(),
+            top: match flip.down {
+                true => size.height - place.top - place.height,
+                false => place.top,
+            }
+            .into(),
+            width: place.width.into(),
+            height: place.height.into(),
+        }
+    }
+}
+
+/// The picture as the operations so far have left it.
+pub(super) struct Canvas {
+    /// What it shows, in pixels of the source.
+    window: Rect<f64>,
+    /// What is left of the source, in its pixels. Where the window goes beyond, it is black.
+    visible: Rect<f64>,
+    /// What a filter may read.
+    bounds: Rect<u32>,
+    pub(super) size: Size,
+    /// How it shows the window swapped. The window itself never is.
+    flip: Flip,
+    /// Whether `size` is no longer the window's own.
+    resized: bool,
+}
+
+impl Canvas {
+    pub(super) fn new(source: Size) -> Canvas {
+        let whole = Rect::of(source);
+        Canvas {
+            window: whole,
+            visible: whole,
+            bounds: whole.whole_pixels(),
+            size: source,
+            flip: Flip::default(),
+            resized: false,
+        }
+    }
+
+    /// Carries out an operation, if it is one that only shows another part of the picture: says whether it is.
+    pub(super) fn carry_out(&mut self, op: &Op, rng: &mut SampleRng) -> bool {
+        match *op {
+            Op::Resize { short } => self.resize(with_short_side(self.size, short)),
+            Op::ResizeExact { size } => self.resize(size),
+            Op::CenterCrop { size } => self.crop(central(self.size, size)),
+            Op::RandomResizedCrop(ref crop) => {
+                self.crop(random_crop(self.size, crop, rng));
+                self.resize(crop.size);
+            }
+            Op::RandomHorizontalFlip { probability } => self.flip.across ^= rng.bool(probability),
+            Op::RandomVerticalFlip { probability } => self.flip.down ^= rng.bool(probability),
+            Op::Pad(padding) => self.crop(padded(self.size, padding)),
+            Op::RandomCrop { size } => self.crop(somewhere(self.size, size, rng)),
+            Op::RandomRotation(_)
+            | Op::ColorJitter(_)
+            | Op::RandomGrayscale { .. }
+            | Op::RandAugment(_)
+            | Op::RandomErasing(_) => return false,
+        }
+        true
+    }
+
+    pub(super) fn resize(&mut self, size: Size) {
+        self.resized |= self.size != size;
+        self.size = size;
+    }
+
+    /// Keeps a part, in pixels of the canvas. It may go beyond the canvas.
+    pub(super) fn crop(&mut self, part: Rect<i64>) {
+        let left = match self.flip.across {
+            true => i64::from(self.size.width) - part.left - part.width,
+            false => part.left,
+        };
+        let top = match self.flip.down {
+            true => i64::from(self.size.height) - part.top - part.height,
+            false => part.top,
+        };
+        let across = self.window.width / f64::from(self.size.width);
+        let down = self.window.height / f64::from(self.size.height);
+        self.window = Rect {
+            left: self.window.left + left as f64 * across,
+            top: self.window.top + top as f64 * down,
+            width: part.width as f64 * across,
+            height: part.height as f64 * down,
+        };
+        // (What is larger than that is refused for its size.)
+        let side = |pixels: i64| u32::try_from(pixels).unwrap_or(u32::MAX);
+        self.size = Size {
+            width: side(part.width),
+            height: side(part.height),
+        };
+        self.visible = self.visible.and(self.window);
+        if !self.resized {
+            // The crop comes before the resampling, which must not see what was cut off. All numbers are whole here.
+            self.bounds = self.visible.whole_pixels();
+        }
+    }
+
+    pub(super) fn finish(self) -> Frame {
+        let Canvas {
+            window, visible, ..
+        } = self;
+        let across = f64::from(self.size.width) / window.width;
+        let down = f64::from(self.size.height) / window.height;
+        let place = Rect {
+            left: ((visible.left - window.left) * across).round(),
+            top: ((visible.top - window.top) * down).round(),
+            width: 0.0,
+            height: 0.0,
+        };
+        let right = ((visible.left + visible.width - window.left) * across).round();
+        let bottom = ((visible.top + visible.height - window.top) * down).round();
+        let place = Rect {
+            width: right - place.left,
+            height: bottom - place.top,
+            ..place
+        };
+        Frame {
+            bounds: self.bounds,
+            window: visible,
+            canvas: window,
+            place: place.whole_pixels(),
+            size: self.size,
+            flip: self.flip,
+        }
+    }
+}
+
+impl Rect<f64> {
+    /// A whole picture.
+    pub(super) fn of(size: Size) -> Rect<f64> {
+        Rect {
+            left: 0.0,
+            top: 0.0,
+            width: size.width.into(),
+            height: size.height.into(),
+        }
+    }
+
+    /// What lies in both; of no size where nothing does.
+    fn and(self, other: Rect<f64>) -> Rect<f64> {
+        let left = self.left.max(other.left);
+        let top = self.top.max(other.top);
+        let right = (self.left + self.width).min(other.left + other.width);
+        let bottom = (self.top + self.height).min(other.top + other.height);
+        Rect {
+            left,
+            top,
+            width: (right - left).max(0.0),
+            height: (bottom - top).max(0.0),
+        }
+    }
+
+    fn whole_pixels(self) -> Rect<u32> {
+        Rect {
+            left: self.left as u32,
+            top: self.top as u32,
+            width: self.width as u32,
+            height: self.height as u32,
+        }
+    }
+}
+
+/// The size whose short side is `short`: torchvision's `_compute_resized_output_size`.
+pub(super) fn with_short_side(size: Size, short: u32) -> Size {
+    let long = |long: u32, by: u32| {
+        let long = u64::from(short) * u64::from(long) / u64::from(by);
+        u32::try_from(long).unwrap_or(u32::MAX)
+    };
+    if size.width <= size.height {
+        Size {
+            width: short,
+            height: long(size.height, size.width),
+        }
+    } else {
+        Size {
+            width: long(size.width, size.height),
+            height: short,
+        }
+    }
+}
+
+/// The central part of the given size: torchvision's `center_crop`, which pads what is too small, and rounds halves
+/// to even.
+pub(super) fn central(size: Size, part: Size) -> Rect<i64> {
+    let start = |whole: u32, part: u32| {
+        if part > whole {
+            -i64::from((part - whole) / 2)
+        } else {
+            (f64::from(whole - part) / 2.0).round_ties_even() as i64
+        }
+    };
+    Rect {
+        left: start(size.width, part.width),
+        top: start(size.height, part.height),
+        width: part.width.into(),
+        height: part.height.into(),
+    }
+}
+
+/// More than the picture, by the padding.
+pub(super) fn padded(size: Size, padding: Padding) -> Rect<i64> {
+    let [left, top, right, bottom] =
+        [padding.left, padding.top, padding.right, padding.bottom].map(i64::from);
+    Rect {
+        left: -left,
+        top: -top,
+        width: i64::from(size.width) + left + right,
+        height: i64::from(size.height) + top + bottom,
+    }
+}
+
+/// A part of the given size at a random place: torchvision's `RandomCrop.get_params`. A picture that is too small is anywhere
+/// within it.
+fn somewhere(size: Size, part: Size, rng: &mut SampleRng) -> Rect<i64> {
+    let mut start = |whole: u32, part: u32| {
+        let at = rng.below(u64::from(whole.abs_diff(part)) + 1) as i64;
+        if part > whole { -at } else { at }
+    };
+    Rect {
+        top: start(size.height, part.height),
+        left: start(size.width, part.width),
+        width: part.width.into(),
+        height: part.height.into(),
+    }
+}
+
+/// A crop of random size, proportions and place: torchvision's `RandomResizedCrop.get_params`.
+fn random_crop(size: Size, crop: &RandomResizedCrop, rng: &mut SampleRng) -> Rect<i64> {
+    const TRIES: usize = 10;
+    let (width, height) = (f64::from(size.width), f64::from(size.height));
+    for _ in 0..TRIES {
+        let area = width * height * rng.range(crop.scale.0..crop.scale.1);
+        let ratio = rng.range(crop.ratio.0.ln()..crop.ratio.1.ln()).exp();
+        let w = (area * ratio).sqrt().round_ties_even();
+        let h = (area / ratio).sqrt().round_ties_even();
+        if (1.0..=width).contains(&w) && (1.0..=height).contains(&h) {
+            let (w, h) = (w as u32, h as u32);
+            let top = rng.below(u64::from(size.height - h) + 1) as i64;
+            let left = rng.below(u64::from(size.width - w) + 1) as i64;
+            return Rect {
+                left,
+                top,
+                width: w.into(),
+                height: h.into(),
+            };
+        }
+    }
+    let proportions = width / height;
+    let (w, h) = if proportions < crop.ratio.0 {
+        (width, (width / crop.ratio.0).round_ties_even())
+    } else if proportions > crop.ratio.1 {
+        ((height * crop.ratio.1).round_ties_even(), height)
+    } else {
+        (width, height)
+    };
+    // Extreme ratios can round to nothing, or beyond the picture.
+    let (w, h) = (w.clamp(1.0, width) as i64, h.clamp(1.0, height) as i64);
+    Rect {
+        left: (i64::from(size.width) - w) / 2,
+        top: (i64::from(size.height) - h) / 2,
+        width: w,
+        height: h,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! The lazy mask: a picture whose values are labels.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Cursor;
+use std::path::PathBuf;
+
+use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
+
+use super::ImageError;
+use super::decode::Decoding;
+use super::error::Cause;
+use super::geometry::Geometry;
+use super::operation::{Interpolation, Size};
+use super::render::{Labels, Look, Scratch, carry_out, render};
+use crate::error::CollateError;
+use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
+
+/// A mask that goes through the same crop, flip, resizing and rotation as its picture: a label of 8 bits for each pixel.
+///
+/// As a sample it becomes `u8`: a batch of them is a `Tensor<u8>` of shape `[n, height, width]`. Labels are taken from the
+/// nearest pixel, never mixed, and operations on colours leave them alone.
+///
+/// Files are PNG, in grey or with a palette, whose indices are the labels (as in PASCAL VOC), and TIFF and PGM in grey.
+///
+/// # Errors
+///
+/// [`ImageError`], as its sample's, if the mask has not the size of its picture, or pixels that are no labels: three channels,
+/// 16 bits, or a JPEG file, whose compression changes them.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, LazyImage, LazyMask, SampleRng, Tensor};
+///
+/// let (pixels, labels) = (Tensor::zeros(&[40, 80, 3]), Tensor::from_vec(vec![7; 40 * 80], &[40, 80])?);
+/// let image = LazyImage::rgb(pixels)?.transform(&ImageTransform::train(32), &mut SampleRng::new(17, 0, 0));
+/// let mask = LazyMask::labels(labels)?.geometry(image.geometry()?);
+/// assert_eq!(mask.decode()?.shape()[..], [32, 32]); // (image, mask) is a sample
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
+pub struct LazyMask {
+    source: Source,
+    path: Option<PathBuf>,
+    geometry: Option<Geometry>,
+    fill: u8,
+    max_pixels: u64,
+}
+
+enum Source {
+    Encoded(Box<dyn AsRef<[u8]> + Send>),
+    Labels(Tensor<u8>),
+}
+
+impl LazyMask {
+    /// Makes one of a file's content.
+    pub fn encoded(bytes: impl AsRef<[u8]> + Send + 'static) -> LazyMask {
+        LazyMask::new(Source::Encoded(Box::new(bytes)))
+    }
+
+    /// Makes one of labels, of shape `[height, width]`.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError`] if the shape is another one, or there are no pixels.
+    pub fn labels(labels: Tensor<u8>) -> Result<LazyMask, ImageError> {
+        match size_of(&labels) {
+            Some(_) => Ok(LazyMask::new(Source::Labels(labels))),
+            None => Err(ImageError::new(
+                None,
+                Cause::NotLabels(labels.shape().clone()),
+            )),
+        }
+    }
+
+    fn new(source: Source) -> LazyMask {
+        LazyMask {
+            source,
+            path: None,
+            geometry: None,
+            fill: 0,
+            max_pixels: Decoding::default().max_pixels,
+        }
+    }
+
+    /// Shows of the mask what is shown of its picture: [`LazyImage::geometry`](crate::LazyImage::geometry).
+    pub fn geometry(mut self, geometry: Geometry) -> LazyMask {
+        self.geometry = Some(geometry);
+        self
+    }
+
+    /// Names the file in errors.
+    pub fn path(mut self, path: impl Into<PathBuf>) -> LazyMask {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// The label of what lies outside of the picture. Default: 0. Often 255, which losses are told to ignore.
+    pub fn fill(mut self, label: u8) -> LazyMask {
+        self.fill = label;
+        self
+    }
+
+    /// The most pixels that a mask's file may have. Default: 178,956,970, as of pictures.
+    pub fn max_pixels(mut self, pixels: u64) -> LazyMask {
+        self.max_pixels = pixels;
+        self
+    }
+
+    /// Decodes the mask now, and shows it as its picture is: into a tensor of shape `[height, width]`.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError`] as for the type.
+    pub fn decode(self) -> Result<Tensor<u8>, ImageError> {
+        self.decode_to_vec().map_err(|cause| self.error(cause))
+    }
+
+    fn decode_to_vec(&self) -> Result<Tensor<u8>, Cause> {
+        let (size, labels) = self.read()?;
+        let shape = shape_of(self.shown(size)?);
+        let mut out = vec![0; shape.iter().product()];
+        self.draw(size, &labels, &mut out)?;
+        Tensor::from_vec(out, &shape).map_err(|_| Cause::NotLabels(shape))
+    }
+
+    /// The labels as they are in the file.
+    fn read(&self) -> Result<(Size, Cow<'_, [u8]>), Cause> {
+        match &self.source {
+            Source::Encoded(bytes) => {
+                let (size, labels) = decode((**bytes).as_ref(), self.max_pixels)?;
+                Ok((size, Cow::Owned(labels)))
+            }
+            Source::Labels(labels) => match size_of(labels) {
+                Some(size) => Ok((size, Cow::Borrowed(labels.as_slice()))),
+                None => Err(Cause::NotLabels(labels.shape().clone())),
+            },
+        }
+    }
+
+    /// The size in which a mask of the given one is shown.
+    fn shown(&self, size: Size) -> Result<Size, Cause> {
+        let Some(geometry) = &self.geometry else {
+            return Ok(size);
+        };
+        let picture = geometry.source();
+        if picture != size {
+            let said = |size: Size| format!("{} x {}", size.width, size.height);
+            return Err(Cause::OtherSize {
+                mask: said(size),
+                picture: said(picture),
+            });
+        }
+        Ok(geometry.size())
+    }
+
+    fn draw(&self, size: Size, labels: &[u8], out: &mut [u8]) -> Result<(), Cause> {
+        let Some(geometry) = &self.geometry else {
+            out.copy_from_slice(labels);
+            return Ok(());
+        };
+        let look = Look {
+            interpolation: Interpolation::Nearest,
+            fill: [self.fill],
+        };
+        Scratch::with(|scratch| {
+            carry_out::<Labels, 1>(geometry, look, scratch, out, |frame, scratch, out| {
+                render::<Labels, 1>(&mut scratch.resampler, labels, size, frame, look, out)
+            })
+        })
+    }
+
+    fn error(&self, cause: Cause) -> ImageError {
+        ImageError::new(self.path.clone(), cause)
+    }
+}
+
+impl Sample for LazyMask {
+    type Batch = Tensor<u8>;
+    type Plan = Field<u8>;
+    type Rest = ();
+    const DENSE: bool = true;
+
+    fn plan<'a>(
+        mut samples: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<u8>, CollateError> {
+        let Some(first) = samples.next() else {
+            return layout.field(&[0, 0]);
+        };
+        let size = match &first.geometry {
+            Some(geometry) => geometry.size(),
+            None => first.read().map_err(|cause| load(first.error(cause)))?.0,
+        };
+        layout.field(&shape_of(size))
+    }
+
+    fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        let failed = |cause| load(self.error(cause));
+        let (size, labels) = self.read().map_err(failed)?;
+        let shape = shape_of(self.shown(size).map_err(failed)?);
+        if shape != *field.row_shape() {
+            return Err(row.mismatch(field, shape));
+        }
+        self.draw(size, &labels, row.slice_mut(field)?)
+            .map_err(failed)
+    }
+
+    fn finish(field: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {
+        filled.take(field)
+    }
+}
+
+fn load(error: ImageError) -> CollateError {
+    CollateError::Load(Box::new(error))
+}
+
+fn shape_of(size: Size) -> Shape {
+    Shape::from([size.height as usize, size.width as usize].as_slice())
+}
+
+fn size_of(labels: &Tensor<u8>) -> Option<Size> {
+    let [height, width] = labels.shape()[..] else {
+        return None;
+    };
+    let side = |pixels: usize| u32::try_from(pixels).ok().filter(|pixels| *pixels > 0);
+    Some(Size {
+        width: side(width)?,
+        height: side(height)?,
+    })
+}
+
+/// Reads a file of labels.
+fn decode(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
+    if bytes.is_empty() {
+        return Err(Cause::Empty);
+    }
+    let format = image::guess_format(bytes).map_err(|_| Cause::UnknownFormat)?;
+    match format {
+        ImageFormat::Png => decode_png(bytes, max_pixels),
+        ImageFormat::Jpeg => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
+        format if !format.reading_enabled() => Err(Cause::DisabledFormat(format.to_mime_type())),
+        format => {
+            let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+            reader.limits(limits(max_pixels));
+            let decoder = reader.into_decoder()?;
+            let (width, height) = decoder.dimensions();
+            let size = checked(width, height, max_pixels)?;
+            if decoder.color_type() != ColorType::L8 {
+                return Err(Cause::NotAMask(format!("{:?}", decoder.color_type())));
+            }
+            let mut labels = vec![0; width as usize * height as usize];
+            decoder.read_image(&mut labels)?;
+            Ok((size, labels))
+        }
+    }
+}
+
+fn limits(max_pixels: u64) -> Limits {
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(max_pixels.saturating_mul(4));
+    limits
+}
+
+fn checked(width: u32, height: u32, max_pixels: u64) -> Result<Size, Cause> {
+    let size_bytes = u64::from(width) * u64::from(height);
+    if size_bytes > max_pixels {
+        return Err(Cause::TooLarge {
+            width,
+            height,
+            size_bytes,
+            max_pixels,
+        });
+    }
+    if size_bytes == 0 {
+        return Err(Cause::NoPixels { width, height });
+    }
+    Ok(Size { width, height })
+}
+
+/// Reads a PNG file without looking its palette up: `image`'s decoder would make colours of the labels.
+fn decode_png(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
+    let limit = usize::try_from(max_pixels.saturating_mul(4)).unwrap_or(usize::MAX);
+    let limits = png::Limits { bytes: limit };
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
+    decoder.set_transformations(png::Transformations::IDENTITY);
+    let mut reader = decoder.read_info()?;
+    let info = reader.info();
+    let size = checked(info.width, info.height, max_pixels)?;
+    let (color, depth) = reader.output_color_type();
+    let labels = matches!(color, png::ColorType::Indexed | png::ColorType::Grayscale);
+    if !labels || depth == png::BitDepth::Sixteen {
+        return Err(Cause::NotAMask(format!(
+            "{color:?} of {} bits",
+            depth as u8
+        )));
+    }
+    let width = size.width as usize;
+    let line = reader.output_line_size(size.width).unwrap_or(width);
+    let mut packed = vec![0; line * size.height as usize];
+    reader.next_frame(&mut packed)?;
+    if depth == png::BitDepth::Eight {
+        return Ok((size, packed));
+    }
+    let depth = depth as usize;
+    let per_byte = 8 / depth;
+    let unpacked = packed.chunks_exact(line).flat_map(|line| {
+        (0..width).map(move |column| {
+            let shift = 8 - depth * (1 + column % per_byte);
+            line[column / per_byte] >> shift & (0xFF >> (8 - depth))
+        })
+    });
+    Ok((size, unpacked.collect()))
+}
+
+impl fmt::Debug for LazyMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = match &self.source {
+            Source::Encoded(bytes) => format!("{} bytes", (**bytes).as_ref().len()),
+            Source::Labels(labels) => format!("{:?}", labels.shape()),
+        };
+        f.debug_struct("LazyMask")
+            .field("source", &source)
+            .field("path", &self.path)
+            .field("geometry", &self.geometry)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
