@@ -153,34 +153,58 @@ impl Picture<'_> {
         }
     }
 
-    /// The part of the picture that is decoded where `needed` is: the whole, unless the decoder can do with less.
+    /// By how much it is shrunk if it may be shrunk by so much: 1, unless the decoder can.
     #[cfg_attr(
         not(feature = "turbojpeg"),
         expect(unused_variables, reason = "only libjpeg-turbo can")
     )]
-    pub(super) fn part(&self, needed: Rect<u32>) -> Rect<u32> {
+    pub(super) fn shrinks(&self, by: u32) -> u32 {
         #[cfg(feature = "turbojpeg")]
-        if let Decoder::Turbo(_, header) = &self.decoder
-            && self.orientation == Orientation::NoTransforms
-        {
-            return turbo::region(*header, needed);
+        if self.turbo().is_some() {
+            return by;
+        }
+        1
+    }
+
+    /// The part of the picture, shrunk as it is, that is decoded where `needed` is: the whole, unless the decoder can do with
+    /// less.
+    #[cfg_attr(
+        not(feature = "turbojpeg"),
+        expect(unused_variables, reason = "only libjpeg-turbo can")
+    )]
+    pub(super) fn part(&self, needed: Rect<u32>, shrunk: u32) -> Rect<u32> {
+        #[cfg(feature = "turbojpeg")]
+        if let Some(header) = self.turbo() {
+            return turbo::region(header, needed, shrunk);
         }
         whole(self.size())
+    }
+
+    /// The header, where libjpeg-turbo gives the pixels as they are shown.
+    #[cfg(feature = "turbojpeg")]
+    fn turbo(&self) -> Option<turbo::Header> {
+        match self.decoder {
+            Decoder::Turbo(_, header) if self.orientation == Orientation::NoTransforms => {
+                Some(header)
+            }
+            _ => None,
+        }
     }
 
     /// Decodes such a part into `rgb`, which has three bytes for each pixel. `raw` takes what is not RGB at first.
     pub(super) fn decode_into(
         self,
         part: Rect<u32>,
+        shrunk: u32,
         rgb: &mut [u8],
         raw: &mut Buffer,
     ) -> Result<(), Cause> {
         let (stored, orientation) = (self.stored, self.orientation);
         if orientation == Orientation::NoTransforms {
-            return self.decode_stored(part, rgb, raw);
+            return self.decode_stored(part, shrunk, rgb, raw);
         }
         let mut upright = vec![0; rgb.len()];
-        self.decode_stored(whole(stored), &mut upright, raw)?;
+        self.decode_stored(whole(stored), 1, &mut upright, raw)?;
         if let Some(image) = RgbImage::from_raw(stored.width, stored.height, upright) {
             let mut image = DynamicImage::ImageRgb8(image);
             image.apply_orientation(orientation);
@@ -189,14 +213,20 @@ impl Picture<'_> {
         Ok(())
     }
 
-    fn decode_stored(self, part: Rect<u32>, rgb: &mut [u8], raw: &mut Buffer) -> Result<(), Cause> {
+    fn decode_stored(
+        self,
+        part: Rect<u32>,
+        shrunk: u32,
+        rgb: &mut [u8],
+        raw: &mut Buffer,
+    ) -> Result<(), Cause> {
         match self.decoder {
             Decoder::Any(decoder) => {
-                debug_assert_eq!(part, whole(self.stored));
+                debug_assert_eq!((part, shrunk), (whole(self.stored), 1));
                 decode_any(decoder, rgb, raw)
             }
             #[cfg(feature = "turbojpeg")]
-            Decoder::Turbo(bytes, _) => turbo::decode(bytes, part, rgb),
+            Decoder::Turbo(bytes, _) => turbo::decode(bytes, part, shrunk, rgb),
         }
     }
 }

@@ -50,6 +50,42 @@ impl Frame {
         self
     }
 
+    /// By how much the picture may be shrunk before what it shows is resampled, so that it still is no smaller than the result.
+    pub(super) fn slack(&self) -> u32 {
+        let across = self.window.width / f64::from(self.place.width.max(1));
+        let down = self.window.height / f64::from(self.place.height.max(1));
+        let enough = |by: &u32| across.min(down) >= f64::from(*by);
+        [8, 4, 2].into_iter().find(enough).unwrap_or(1)
+    }
+
+    /// The same of a picture that was shrunk.
+    pub(super) fn of_shrunk(mut self, by: u32) -> Frame {
+        for rect in [&mut self.window, &mut self.canvas] {
+            let sides = [
+                &mut rect.left,
+                &mut rect.top,
+                &mut rect.width,
+                &mut rect.height,
+            ];
+            sides.into_iter().for_each(|side| *side /= f64::from(by));
+        }
+        let Rect {
+            left,
+            top,
+            width,
+            height,
+        } = self.bounds;
+        let (right, bottom) = ((left + width).div_ceil(by), (top + height).div_ceil(by));
+        let (left, top) = (left / by, top / by);
+        self.bounds = Rect {
+            left,
+            top,
+            width: right - left,
+            height: bottom - top,
+        };
+        self
+    }
+
     /// Whether the result is the whole picture in its own size, but perhaps mirrored.
     pub(super) fn is_whole(&self, source: Size) -> bool {
         let whole = Canvas::new(source).finish();

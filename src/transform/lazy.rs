@@ -172,7 +172,7 @@ impl LazyImage {
         let geometry = self.geometry_of(&opened)?;
         let shape = shape_of(geometry.size());
         let mut pixels = vec![0; shape.iter().product()];
-        opened.draw(&geometry, self.look(), &mut pixels)?;
+        opened.draw(&geometry, self.look(), self.may_scale(), &mut pixels)?;
         Tensor::from_vec(pixels, &shape).map_err(|_| Cause::NotRgb(shape))
     }
 
@@ -201,6 +201,11 @@ impl LazyImage {
             interpolation: plan.map(ImageTransform::filter).unwrap_or_default(),
             fill: plan.map(ImageTransform::outside).unwrap_or_default(),
         }
+    }
+
+    fn may_scale(&self) -> bool {
+        let plan = self.transform.as_ref();
+        plan.is_some_and(ImageTransform::may_scale)
     }
 
     fn error(&self, cause: Cause) -> ImageError {
@@ -242,7 +247,9 @@ impl Sample for LazyImage {
             return Err(row.mismatch(field, shape));
         }
         let out = row.slice_mut(field)?;
-        opened.draw(&geometry, self.look(), out).map_err(failed)
+        opened
+            .draw(&geometry, self.look(), self.may_scale(), out)
+            .map_err(failed)
     }
 
     fn finish(field: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {

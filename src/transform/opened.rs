@@ -26,16 +26,18 @@ impl Opened<'_> {
         }
     }
 
-    /// Writes the picture into `out`, as `geometry` shows it.
+    /// Writes the picture into `out`, as `geometry` shows it. `may_scale`: the decoder may give it smaller than it is, where it is
+    /// resampled anyway.
     pub(super) fn draw(
         self,
         geometry: &Geometry,
         look: Look<3>,
+        may_scale: bool,
         out: &mut [u8],
     ) -> Result<(), Cause> {
         Scratch::with(|scratch| {
             carry_out::<Rgb, 3>(geometry, look, scratch, out, |frame, scratch, out| {
-                self.show(frame, look, scratch, out)
+                self.show(frame, look, may_scale, scratch, out)
             })
         })
     }
@@ -45,6 +47,7 @@ impl Opened<'_> {
         self,
         frame: &Frame,
         look: Look<3>,
+        may_scale: bool,
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<(), Cause> {
@@ -58,12 +61,17 @@ impl Opened<'_> {
         };
         if frame.is_whole(size) {
             out.fill(0); // as for scratch memory: a decoder may leave gaps
-            let whole = picture.part(frame.bounds);
-            picture.decode_into(whole, out, &mut scratch.raw)?;
+            let whole = picture.part(frame.bounds, 1);
+            picture.decode_into(whole, 1, out, &mut scratch.raw)?;
             swap::<3>(out, size.width as usize, frame.flip);
             return Ok(());
         }
-        let part = picture.part(frame.bounds);
+        let shrunk = match may_scale {
+            true => picture.shrinks(frame.slack()),
+            false => 1,
+        };
+        let frame = frame.of_shrunk(shrunk);
+        let part = picture.part(frame.bounds, shrunk);
         let size = Size {
             width: part.width,
             height: part.height,
@@ -71,7 +79,7 @@ impl Opened<'_> {
         let pixels = scratch
             .rgb
             .zeroed(size.width as usize * size.height as usize * 3);
-        picture.decode_into(part, pixels, &mut scratch.raw)?;
+        picture.decode_into(part, shrunk, pixels, &mut scratch.raw)?;
         render::<Rgb, 3>(resampler, pixels, size, &frame.within(part), look, out)
     }
 }

@@ -28,12 +28,13 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 }
 
 /// The box that is decoded so that `needed` is what it would be if the whole picture were: whole blocks of columns, and one
-/// more on each side, for chroma is interpolated from its neighbours.
-pub(super) fn region(header: Header, needed: Rect<u32>) -> Rect<u32> {
-    let Header { size, columns } = header;
+/// more on each side, for chroma is interpolated from its neighbours. Both are of the picture as it is shrunk.
+pub(super) fn region(header: Header, needed: Rect<u32>, shrunk: u32) -> Rect<u32> {
+    let columns = header.columns / shrunk;
     let left = (needed.left / columns).saturating_sub(1) * columns;
     let right = (needed.left + needed.width).div_ceil(columns);
-    let right = (right.saturating_add(1).saturating_mul(columns)).min(size.width);
+    let right = right.saturating_add(1).saturating_mul(columns);
+    let right = right.min(header.size.width.div_ceil(shrunk));
     Rect {
         left,
         width: right - left,
@@ -42,8 +43,13 @@ pub(super) fn region(header: Header, needed: Rect<u32>) -> Rect<u32> {
 }
 
 /// Decodes such a box into `rgb`, which has three bytes for each of its pixels.
-pub(super) fn decode(bytes: &[u8], region: Rect<u32>, rgb: &mut [u8]) -> Result<(), Cause> {
-    with(|decompressor| decompressor.decode(bytes, region, rgb))?
+pub(super) fn decode(
+    bytes: &[u8],
+    region: Rect<u32>,
+    shrunk: u32,
+    rgb: &mut [u8],
+) -> Result<(), Cause> {
+    with(|decompressor| decompressor.decode(bytes, region, shrunk, rgb))?
 }
 
 thread_local! {
@@ -106,13 +112,27 @@ impl Decompressor {
         plain.then_some(Header { size, columns })
     }
 
-    fn decode(&mut self, bytes: &[u8], region: Rect<u32>, rgb: &mut [u8]) -> Result<(), Cause> {
+    fn decode(
+        &mut self,
+        bytes: &[u8],
+        region: Rect<u32>,
+        shrunk: u32,
+        rgb: &mut [u8],
+    ) -> Result<(), Cause> {
         assert_eq!(
             rgb.len(),
             region.width as usize * region.height as usize * 3
         );
         // The region is checked against the header that was read last.
         if self.header(bytes).is_none() {
+            return Err(self.error());
+        }
+        let scale = tj::tjscalingfactor {
+            num: 1,
+            denom: shrunk as c_int,
+        };
+        // SAFETY: the handle is alive; the call checks the numbers.
+        if unsafe { tj::tj3SetScalingFactor(self.0, scale) } != 0 {
             return Err(self.error());
         }
         let side = |pixels: u32| c_int::try_from(pixels).unwrap_or(c_int::MAX);

@@ -7,7 +7,7 @@ fn decode(bytes: &[u8], decoding: Decoding) -> Result<(Size, Vec<u8>), Cause> {
     let picture = open(bytes, decoding)?;
     let size = picture.size();
     let mut rgb = vec![0; size.width as usize * size.height as usize * 3];
-    picture.decode_into(whole(size), &mut rgb, &mut Buffer::default())?;
+    picture.decode_into(whole(size), 1, &mut rgb, &mut Buffer::default())?;
     Ok((size, rgb))
 }
 

@@ -23,7 +23,22 @@ fn pixels(width: usize, height: usize) -> Vec<u8> {
 
 /// A JPEG file of such a picture.
 fn file(width: usize, height: usize, subsampling: tj::TJSAMP, progressive: bool) -> Vec<u8> {
-    let pixels = pixels(width, height);
+    compressed(
+        &pixels(width, height),
+        width,
+        height,
+        subsampling,
+        progressive,
+    )
+}
+
+fn compressed(
+    pixels: &[u8],
+    width: usize,
+    height: usize,
+    subsampling: tj::TJSAMP,
+    progressive: bool,
+) -> Vec<u8> {
     // SAFETY: the handle is checked and destroyed once; the pixels are as many as the call is told; the file that the library
     // allocates is copied and freed.
     unsafe {
@@ -54,9 +69,9 @@ fn file(width: usize, height: usize, subsampling: tj::TJSAMP, progressive: bool)
     }
 }
 
-fn decoded(file: &[u8], part: Rect<u32>) -> Vec<u8> {
+fn decoded(file: &[u8], part: Rect<u32>, shrunk: u32) -> Vec<u8> {
     let mut rgb = vec![0; part.width as usize * part.height as usize * 3];
-    decode(file, part, &mut rgb).unwrap();
+    decode(file, part, shrunk, &mut rgb).unwrap();
     rgb
 }
 
@@ -96,10 +111,12 @@ proptest! {
     fn a_box_has_the_pixels_of_the_whole(
         (width, height) in (1..200u32, 1..150u32),
         kind in prop::sample::select(KINDS.to_vec()), progressive: bool, at: [u16; 4],
+        shrunk in prop::sample::select(vec![1, 1, 2, 4, 8]),
     ) {
         let file = file(width as usize, height as usize, kind, progressive);
         let header = header(&file).unwrap();
         prop_assert_eq!(header.size, Size { width, height });
+        let (width, height) = (width.div_ceil(shrunk), height.div_ceil(shrunk));
         let [left, top, right, bottom] = at.map(u32::from);
         let (left, top) = (left % width, top % height);
         let needed = Rect {
@@ -108,10 +125,11 @@ proptest! {
             width: 1 + right % (width - left),
             height: 1 + bottom % (height - top),
         };
-        let part = region(header, needed);
+        let part = region(header, needed, shrunk);
         prop_assert!(part.left + part.width <= width);
-        let of_part = cut(&decoded(&file, part), part, needed);
-        let of_whole = cut(&decoded(&file, whole(width, height)), whole(width, height), needed);
+        let all = whole(width, height);
+        let of_part = cut(&decoded(&file, part, shrunk), part, needed);
+        let of_whole = cut(&decoded(&file, all, shrunk), all, needed);
         prop_assert!(of_part == of_whole, "{:?} of {}x{}, decoded {:?}", needed, width, height, part);
     }
 }
@@ -124,7 +142,7 @@ fn both_decoders_agree() {
         for progressive in [false, true] {
             let (width, height) = (203, 149);
             let file = file(width, height, kind, progressive);
-            let ours = decoded(&file, whole(width as u32, height as u32));
+            let ours = decoded(&file, whole(width as u32, height as u32), 1);
             let image = image::load_from_memory(&file).unwrap().into_rgb8();
             let far = ours.iter().zip(image.as_raw()).map(|(a, b)| a.abs_diff(*b));
             let most = far.clone().max().unwrap();
@@ -140,7 +158,7 @@ fn both_decoders_agree() {
 #[test]
 fn a_crop_is_what_it_would_be_of_the_whole() {
     let file = file(300, 200, tj::TJSAMP_TJSAMP_420, false);
-    let rgb = decoded(&file, whole(300, 200));
+    let rgb = decoded(&file, whole(300, 200), 1);
     let rgb = crate::Tensor::from_vec(rgb, &[200, 300, 3]).unwrap();
     let transform = ImageTransform::train(64);
     for seed in 0..40 {
@@ -154,6 +172,53 @@ fn a_crop_is_what_it_would_be_of_the_whole() {
     }
 }
 
+/// Where a large photo becomes small, decoding it smaller shows the same, only softer; where it does not, exactly the same.
+#[test]
+fn scaled_decoding_softens_and_moves_nothing() {
+    let (width, height) = (803, 597);
+    let pixels: Vec<u8> = (0..width * height)
+        .flat_map(|at| {
+            let wave = |at: usize, length: f32| 128.0 + 100.0 * (at as f32 / length).sin();
+            [
+                wave(at % width, 31.0) as u8,
+                wave(at / width, 47.0) as u8,
+                90,
+            ]
+        })
+        .collect();
+    let file = compressed(&pixels, width, height, tj::TJSAMP_TJSAMP_420, false);
+    let exact = ImageTransform::new();
+    for (plan, softer) in [
+        (exact.clone().resize(60), true),
+        (
+            exact
+                .clone()
+                .random_resized_crop(64)
+                .random_horizontal_flip(0.5),
+            true,
+        ),
+        (exact.clone().center_crop(600).resize_exact(301, 300), false),
+        (exact.clone().center_crop(600).resize_exact(300, 300), true),
+        (exact.random_vertical_flip(1.0), false),
+    ] {
+        let shown = |plan: &ImageTransform| {
+            let image = LazyImage::encoded(file.clone());
+            let image = image.transform(plan, &mut crate::SampleRng::new(3, 0, 0));
+            image.decode().unwrap()
+        };
+        let (exact, scaled) = (shown(&plan), shown(&plan.clone().scaled_decoding(true)));
+        assert_eq!(exact == scaled, !softer, "{plan:?}");
+        let far = exact
+            .as_slice()
+            .iter()
+            .zip(scaled.as_slice())
+            .map(|(a, b)| a.abs_diff(*b));
+        let mean = far.clone().map(f64::from).sum::<f64>() / exact.len() as f64;
+        let most = far.max().unwrap();
+        assert!(mean < 1.5 && most <= 12, "{plan:?}: {mean}, {most} at most");
+    }
+}
+
 #[test]
 fn what_it_does_not_decode_is_left_to_the_other() {
     assert!(header(b"no picture").is_none());
@@ -163,9 +228,9 @@ fn what_it_does_not_decode_is_left_to_the_other() {
     // It is checked before it is decoded, by whoever opens it; the decoder itself survives what comes.
     for cut in [200, file.len() / 2, file.len() - 10] {
         let mut rgb = vec![0; 40 * 30 * 3];
-        let _ = decode(&file[..cut], whole(40, 30), &mut rgb);
+        let _ = decode(&file[..cut], whole(40, 30), 1, &mut rgb);
     }
-    assert_eq!(decoded(&file, whole(40, 30)).len(), 40 * 30 * 3);
+    assert_eq!(decoded(&file, whole(40, 30), 1).len(), 40 * 30 * 3);
 }
 
 proptest! {
