@@ -33,6 +33,7 @@
 //! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`; by a function with
 //!   [`Builder::collate_fn`].
 //! - The options: [`Builder`]. The order of samples: [`Sampler`].
+//! - Pictures on the device: [`Normalize`]; MixUp and CutMix: [`Mixing`].
 //! - Devices, streams and memory: [`Device`], [`Stream`], [`DeviceTensor`], [`Download`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
 //!
@@ -94,8 +95,8 @@ pub use batch::{Arena, Batch, Collate, CollateFn, Relocation, Stack};
 pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
 pub use device::{
-    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Normalize, Stream,
-    Tensors, Upload,
+    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Mix, Mixing, Normalize,
+    Stream, Tensors, Upload,
 };
 #[cfg(feature = "testing")]
 pub use device::{Hostile, Way};
