@@ -32,6 +32,7 @@
 //! - A source of samples: [`from_fn`], [`ImageFolder`], [`TensorDataset`], or an own [`Dataset`].
 //! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`; by a function with
 //!   [`Builder::collate_fn`].
+//! - Samples that differ in length, as boxes of pictures and tokens of texts do: [`Ragged`].
 //! - The options: [`Builder`]. The order of samples: [`Sampler`].
 //! - Pictures on the device: [`Normalize`]; MixUp and CutMix: [`Mixing`].
 //! - Devices, streams and memory: [`Device`], [`Stream`], [`DeviceTensor`], [`Download`].
@@ -90,7 +91,7 @@ mod trace;
 #[cfg(feature = "image")]
 mod transform;
 
-pub use batch::{Arena, Batch, Collate, CollateFn, Relocation, Stack};
+pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
 #[cfg(feature = "image")]
 pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
@@ -104,7 +105,10 @@ pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, Samp
 pub use loader::{Builder, DataLoader, DeviceEpoch, Epoch, Limit, Stats};
 pub use rng::SampleRng;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
-pub use tensor::{DType, Element, Field, Filled, Float, Host, Layout, Row, Sample, Shape, Tensor};
+pub use tensor::{
+    DType, Element, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample, Shape,
+    Tensor,
+};
 #[cfg(feature = "image")]
 pub use transform::{
     ColorJitter, ImageError, ImageSize, ImageTransform, Interpolation, LazyImage, Padding,
