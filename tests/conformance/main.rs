@@ -15,8 +15,10 @@ mod cuda;
 mod devices;
 mod gathered;
 mod loaders;
+mod mixing;
 mod normalize;
 mod parts;
+mod ragged;
 mod staging;
 mod stress;
 mod transfers;
@@ -56,6 +58,8 @@ fn main() -> ExitCode {
         gathered::TESTS,
         parts::TESTS,
         normalize::TESTS,
+        mixing::TESTS,
+        ragged::TESTS,
         devices::TESTS,
         staging::TESTS,
         stress::TESTS,
