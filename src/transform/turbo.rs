@@ -5,24 +5,21 @@ use std::ffi::{CStr, c_int, c_void};
 
 use turbojpeg_sys as tj;
 
+use super::decode::MOST_SCANS;
 use super::error::Cause;
 use super::geometry::Rect;
 use super::operation::Size;
-
-/// A progressive file may have thousands of scans, each of which takes the time of a whole picture: those that encoders
-/// make have about ten. (libjpeg-turbo's own fuzzers use this limit.)
-const MOST_SCANS: c_int = 500;
 
 /// What a header says.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) size: Size,
-    /// The width of a block of columns that is decoded as one.
-    columns: u32,
+    /// The width of a block of columns that is decoded as one; `None` if the picture can only be decoded as a whole.
+    columns: Option<u32>,
 }
 
-/// Reads the header of a JPEG file; `None` if it is one for the other decoder: of another colour space than grey and
-/// YCbCr, of 12 bits, lossless, or broken.
+/// Reads the header of a JPEG file; `None` if it is one for the other decoder: of another colour space than grey, YCbCr and
+/// RGB, of 12 bits, lossless, or broken.
 pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     with(|decompressor| decompressor.header(bytes)).ok()?
 }
@@ -31,6 +28,14 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 /// more on each side, for chroma is interpolated from its neighbours.
 pub(super) fn region(header: Header, needed: Rect<u32>) -> Rect<u32> {
     let Header { size, columns } = header;
+    let Some(columns) = columns else {
+        return Rect {
+            left: 0,
+            top: 0,
+            width: size.width,
+            height: size.height,
+        };
+    };
     let left = (needed.left / columns).saturating_sub(1) * columns;
     let right = (needed.left + needed.width).div_ceil(columns);
     let right = (right.saturating_add(1).saturating_mul(columns)).min(size.width);
@@ -69,7 +74,7 @@ impl Decompressor {
             return Err(Cause::Turbo("no memory for a decompressor".to_owned()));
         }
         let decompressor = Decompressor(handle);
-        decompressor.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MOST_SCANS);
+        decompressor.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MOST_SCANS as c_int);
         Ok(decompressor)
     }
 
@@ -92,7 +97,7 @@ impl Decompressor {
             return None;
         }
         let colors = self.get(tj::TJPARAM_TJPARAM_COLORSPACE);
-        let plain = [tj::TJCS_TJCS_YCbCr, tj::TJCS_TJCS_GRAY]
+        let plain = [tj::TJCS_TJCS_YCbCr, tj::TJCS_TJCS_GRAY, tj::TJCS_TJCS_RGB]
             .into_iter()
             .any(|plain| colors == plain as c_int)
             && self.get(tj::TJPARAM_TJPARAM_PRECISION) == 8
@@ -102,7 +107,7 @@ impl Decompressor {
             width: side(tj::TJPARAM_TJPARAM_JPEGWIDTH)?,
             height: side(tj::TJPARAM_TJPARAM_JPEGHEIGHT)?,
         };
-        let columns = columns(self.get(tj::TJPARAM_TJPARAM_SUBSAMP))?;
+        let columns = columns(self.get(tj::TJPARAM_TJPARAM_SUBSAMP));
         plain.then_some(Header { size, columns })
     }
 
