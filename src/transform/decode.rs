@@ -87,6 +87,10 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
             frame.check_for_default(bytes)?;
         }
     }
+    if format == ImageFormat::Png {
+        // The decoder may find that one row is too much, and would not say so as clearly.
+        check_size(png_size(bytes)?, 0, decoding)?;
+    }
     if format == ImageFormat::Tiff {
         container::check_tiff(bytes, decoding.max_pixels)?;
     }
@@ -123,7 +127,7 @@ fn decoder(
     decoding: Decoding,
 ) -> Result<impl ImageDecoder, Cause> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-    reader.limits(limits(bytes, format, decoding.max_pixels));
+    reader.limits(limits(bytes, format, decoding.max_pixels)?);
     Ok(reader.into_decoder()?)
 }
 
@@ -153,18 +157,28 @@ fn max_bytes(max_pixels: u64) -> u64 {
 }
 
 /// What a decoder may allocate: of the formats that are enabled by default, those of PNG and TIFF ask.
-fn limits(bytes: &[u8], format: ImageFormat, max_pixels: u64) -> Limits {
+fn limits(bytes: &[u8], format: ImageFormat, max_pixels: u64) -> Result<Limits, Cause> {
     const DECODERS_OWN_BYTES: u64 = 64 << 20;
-    let pixels = match (format, bytes.get(16..20)) {
+    let pixels = match format {
         // It decodes row by row. What it keeps beside them is profiles, which may be bombs: a few KB that become GB.
-        (ImageFormat::Png, Some(&[a, b, c, d])) => {
-            max_bytes(max_pixels.min(u32::from_be_bytes([a, b, c, d]).into()))
-        }
-        _ => max_bytes(max_pixels),
+        ImageFormat::Png => png_size(bytes)?.width.into(),
+        _ => max_pixels,
     };
+    let bytes = max_bytes(pixels).saturating_mul(2);
     let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(pixels.saturating_mul(2).saturating_add(DECODERS_OWN_BYTES));
-    limits
+    limits.max_alloc = Some(bytes.saturating_add(DECODERS_OWN_BYTES));
+    Ok(limits)
+}
+
+/// The size that a PNG file's header says.
+fn png_size(bytes: &[u8]) -> Result<Size, Cause> {
+    match bytes.get(16..24) {
+        Some(&[a, b, c, d, e, f, g, h]) => Ok(Size {
+            width: u32::from_be_bytes([a, b, c, d]),
+            height: u32::from_be_bytes([e, f, g, h]),
+        }),
+        _ => Err(Cause::Truncated("PNG")),
+    }
 }
 
 impl Picture<'_> {
@@ -245,7 +259,8 @@ fn decode_any(
     to_rgb(color, raw, rgb)
 }
 
-fn whole(size: Size) -> Rect<u32> {
+/// All of a picture.
+pub(super) fn whole(size: Size) -> Rect<u32> {
     Rect {
         left: 0,
         top: 0,

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int, c_void};
 
 use turbojpeg_sys as tj;
 
-use super::decode::MOST_SCANS;
+use super::decode::{MOST_SCANS, whole};
 use super::error::Cause;
 use super::geometry::Rect;
 use super::operation::Size;
@@ -29,12 +29,7 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 pub(super) fn region(header: Header, needed: Rect<u32>) -> Rect<u32> {
     let Header { size, columns } = header;
     let Some(columns) = columns else {
-        return Rect {
-            left: 0,
-            top: 0,
-            width: size.width,
-            height: size.height,
-        };
+        return whole(size);
     };
     let left = (needed.left / columns).saturating_sub(1) * columns;
     let right = (needed.left + needed.width).div_ceil(columns);
@@ -117,15 +112,27 @@ impl Decompressor {
             region.width as usize * region.height as usize * 3
         );
         // The region is checked against the header that was read last.
-        if self.header(bytes).is_none() {
+        let Some(header) = self.header(bytes) else {
             return Err(self.error());
-        }
+        };
         let side = |pixels: u32| c_int::try_from(pixels).unwrap_or(c_int::MAX);
-        let cropped = tj::tjregion {
-            x: side(region.left),
-            y: side(region.top),
-            w: side(region.width),
-            h: side(region.height),
+        let cropped = match header.columns {
+            Some(_) => tj::tjregion {
+                x: side(region.left),
+                y: side(region.top),
+                w: side(region.width),
+                h: side(region.height),
+            },
+            // What cannot be cropped is decoded as a whole, which zeros stand for.
+            None => {
+                assert_eq!(region, whole(header.size));
+                tj::tjregion {
+                    x: 0,
+                    y: 0,
+                    w: 0,
+                    h: 0,
+                }
+            }
         };
         // SAFETY: the handle is alive; the call checks the region.
         if unsafe { tj::tj3SetCroppingRegion(self.0, cropped) } != 0 {
