@@ -16,11 +16,12 @@ if ! cargo +nightly --version >/dev/null 2>&1; then
 fi
 command -v c++ >/dev/null || skip_all "libFuzzer is built by a C++ compiler, and there is none"
 host=$(rustc +nightly -vV | sed -n 's/^host: //p')
-# A target that is named keeps build scripts and macros free of all this.
-export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}/fuzz"
-export RUSTFLAGS="--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
--Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
--Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
+target="${CARGO_TARGET_DIR:-$PWD/target}/fuzz"
+# The versions that the tests run with.
+cp Cargo.lock fuzz/Cargo.lock
+coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
+coverage+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
+coverage+=" -Cllvm-args=-sanitizer-coverage-trace-compares"
 
 decoders=(default)
 if jpeg_tools; then
@@ -28,12 +29,15 @@ if jpeg_tools; then
 else
     skip "libjpeg-turbo, for cmake or nasm are missing"
 fi
+mkdir -p fuzz/artifacts
 for decoder in "${decoders[@]}"; do
-    run cargo +nightly build --manifest-path fuzz/Cargo.toml --locked --release --target "$host" --features "$decoder"
-    mkdir -p "fuzz/corpus/$decoder" fuzz/artifacts
+    # A target that is named keeps build scripts and macros free of the flags.
+    CARGO_TARGET_DIR=$target RUSTFLAGS="--cfg fuzzing -Zsanitizer=address $coverage" \
+        run cargo +nightly build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder"
     # The first folder takes what is found.
-    run "$CARGO_TARGET_DIR/$host/release/decode" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
-        -malloc_limit_mb=256 -max_len=16384 -verbosity=1 -print_final_stats=1 -artifact_prefix=fuzz/artifacts/ \
+    mkdir -p "fuzz/corpus/$decoder"
+    run "$target/$host/release/decode" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
+        -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 -artifact_prefix=fuzz/artifacts/ \
         "fuzz/corpus/$decoder" tests/fixtures/pictures tests/data
-    cp "$CARGO_TARGET_DIR/$host/release/decode" "$CARGO_TARGET_DIR/decode-$decoder"
 done
+note "$seconds s with each of: ${decoders[*]}"

@@ -230,7 +230,7 @@ fn bombs_are_errors_before_they_go_off() {
     }
 }
 
-/// Of a profile of 1 GB the decoder keeps 64 MB at most, which it grows to by doubling; and the picture is a picture.
+/// Of a profile of 256 MB the decoder keeps 64 MB at most, which it grows to by doubling; and the picture is a picture.
 #[test]
 fn large_profiles_and_texts_are_left_alone() {
     let _alone = alone();
@@ -238,11 +238,11 @@ fn large_profiles_and_texts_are_left_alone() {
     let (decoded, peak) = decode(with_chunk(b"iCCP", &profile(16 << 20)));
     assert_eq!(decoded, Ok(()));
     assert!(peak > 16 << 20, "{peak} bytes: this is no bomb");
-    let (decoded, peak) = decode(with_chunk(b"iCCP", &profile(1 << 30)));
+    let (decoded, peak) = decode(with_chunk(b"iCCP", &profile(1 << 28)));
     assert_eq!(decoded, Ok(()));
     assert!(peak < 200 << 20, "{peak} bytes");
     // Nobody asks for texts, and so they are not decompressed.
-    let (decoded, peak) = decode(with_chunk(b"zTXt", &profile(1 << 28)));
+    let (decoded, peak) = decode(with_chunk(b"zTXt", &profile(1 << 26)));
     assert_eq!(decoded, Ok(()));
     assert!(peak < 16 << 20, "{peak} bytes");
 }
@@ -280,7 +280,7 @@ fn damage_is_an_error_or_shows() {
     let transform = ImageTransform::train(9);
     for name in decoded() {
         let file = fixture(&name);
-        for round in 0..25 {
+        for round in 0..100 {
             let mut damaged = file.clone();
             for _ in 0..=rng.below(5) {
                 // Headers make up little of a file, and most of what can go wrong.
