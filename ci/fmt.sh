@@ -4,3 +4,4 @@
 
 component rustfmt rustfmt
 run cargo fmt --all --check
+run cargo fmt --manifest-path fuzz/Cargo.toml --check

@@ -4,4 +4,4 @@
 
 jpeg_tools || skip_all "cmake or nasm are missing"
 run cargo test --features turbojpeg --lib -- transform dataset
-run cargo test --features turbojpeg --test image_folder
+run cargo test --features turbojpeg --test image_folder --test image_formats --test image_bombs

@@ -246,6 +246,53 @@ fn a_file_that_cannot_be_used_is_named() {
     }
 }
 
+/// Each bad file is an error in its batch's place, with its path; whatever it is, the files beside it are loaded by the same
+/// threads.
+#[test]
+fn a_loader_gets_past_files_of_all_sorts() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures");
+    let root = tempfile::tempdir().unwrap();
+    let kinds = [
+        "12-bits.jpg",
+        "lossless.jpg",
+        "palette.tif",
+        "picture.gif",
+        "picture.jp2",
+    ];
+    for name in kinds {
+        let content = fs::read(fixtures.join(name)).unwrap();
+        put(root.path(), &format!("a/bad-{name}.png"), &content);
+    }
+    let whole = fs::read(fixtures.join("lossy.webp")).unwrap();
+    put(root.path(), "a/bad-half.webp", &whole[..whole.len() / 2]);
+    put(root.path(), "a/bad-page.jpg", b"<html>404</html>");
+    put(root.path(), "a/bad-empty.jpg", b"");
+    for good in 0..8 {
+        put(
+            root.path(),
+            &format!("a/good-{good}.png"),
+            &png(9, 9, [good; 3]),
+        );
+    }
+    let data = ImageFolder::open(root.path()).unwrap();
+    let loader = DataLoader::builder(data.transform(ImageTransform::eval(4)))
+        .shuffle(true)
+        .num_workers(2)
+        .build()
+        .unwrap();
+    let (mut good, mut said) = (0, Vec::new());
+    for batch in loader.epoch(0) {
+        match batch {
+            Ok(_) => good += 1,
+            Err(error) => said.push(error.to_string()),
+        }
+    }
+    assert_eq!((good, said.len()), (8, kinds.len() + 3));
+    for said in said {
+        assert!(said.contains("bad-"), "{said}");
+    }
+}
+
 #[test]
 fn a_broken_header_fails_in_get_where_the_size_depends_on_it() {
     let root = tempfile::tempdir().unwrap();

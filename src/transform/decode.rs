@@ -1,10 +1,18 @@
 //! From the bytes of a file to RGB pixels.
+//!
+//! What a file claims is checked here first, where the decoders would take its word: see [`jpeg`] and [`container`].
+
+mod container;
+mod foreign;
+mod jpeg;
 
 use std::io::Cursor;
 
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
+pub(super) use self::foreign::Advice;
+pub(super) use self::jpeg::MOST_SCANS;
 use super::error::Cause;
 use super::frame::Rect;
 use super::operation::Size;
@@ -52,43 +60,65 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
     if bytes.is_empty() {
         return Err(Cause::Empty);
     }
-    let format = image::guess_format(bytes).map_err(|_| Cause::UnknownFormat)?;
-    if !format.reading_enabled() {
-        return Err(Cause::DisabledFormat(format.to_mime_type()));
+    let format = format(bytes)?;
+    let exif_orientation = decoding.exif_orientation;
+    let mut orientation = Orientation::NoTransforms;
+    if format == ImageFormat::Jpeg {
+        if !jpeg::is_complete(bytes) {
+            return Err(Cause::Truncated("JPEG"));
+        }
+        let frame = jpeg::Frame::read(bytes);
+        frame.as_ref().map_or(Ok(()), jpeg::Frame::check)?;
+        if exif_orientation {
+            orientation = jpeg::orientation(bytes);
+        }
+        #[cfg(feature = "turbojpeg")]
+        if let Some(header) = turbo::header(bytes) {
+            let stored = header.size;
+            let size_bytes = u64::from(stored.width) * u64::from(stored.height) * 3;
+            check_size(stored, size_bytes, decoding)?;
+            return Ok(Picture {
+                decoder: Decoder::Turbo(bytes, header),
+                stored,
+                orientation,
+            });
+        }
+        if let Some(frame) = frame {
+            frame.check_for_default(bytes)?;
+        }
     }
-    if format == ImageFormat::Jpeg && !jpeg_is_complete(bytes) {
-        return Err(Cause::Truncated);
+    if format == ImageFormat::Png {
+        // The decoder may find that one row is too much, and would not say so as clearly.
+        check_size(png_size(bytes)?, 0, decoding)?;
     }
-    #[cfg(feature = "turbojpeg")]
-    if format == ImageFormat::Jpeg
-        && let Some(header) = turbo::header(bytes)
-    {
-        let stored = header.size;
-        let size_bytes = u64::from(stored.width) * u64::from(stored.height) * 3;
-        check_size(stored, size_bytes, decoding)?;
-        return Ok(Picture {
-            decoder: Decoder::Turbo(bytes, header),
-            stored,
-            orientation: match decoding.exif_orientation {
-                true => decoder(bytes, format, decoding)?.orientation()?,
-                false => Orientation::NoTransforms,
-            },
-        });
+    if format == ImageFormat::Tiff {
+        container::check_tiff(bytes, decoding.max_pixels)?;
     }
     let mut decoder = decoder(bytes, format, decoding)?;
     let (width, height) = decoder.dimensions();
     let stored = Size { width, height };
     check_size(stored, decoder.total_bytes(), decoding)?;
-    let orientation = if decoding.exif_orientation {
-        decoder.orientation()?
-    } else {
-        Orientation::NoTransforms
-    };
+    if format == ImageFormat::WebP {
+        container::check_webp(bytes, stored)?;
+    }
+    if exif_orientation && format != ImageFormat::Jpeg {
+        orientation = decoder.orientation()?;
+    }
     Ok(Picture {
         decoder: Decoder::Any(Box::new(decoder)),
         stored,
         orientation,
     })
+}
+
+/// The format of a file that can be decoded.
+pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, Cause> {
+    match image::guess_format(bytes) {
+        Ok(format) if format.reading_enabled() => Ok(format),
+        Ok(format) => Err(foreign::disabled(bytes, format)),
+        Err(_) if container::is_big_tiff(bytes) => Ok(ImageFormat::Tiff),
+        Err(_) => Err(foreign::cause(bytes)),
+    }
 }
 
 fn decoder(
@@ -97,12 +127,12 @@ fn decoder(
     decoding: Decoding,
 ) -> Result<impl ImageDecoder, Cause> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-    reader.limits(limits(decoding.max_pixels));
+    reader.limits(limits(bytes, format, decoding.max_pixels)?);
     Ok(reader.into_decoder()?)
 }
 
 /// Refuses a picture without pixels, or with too many.
-fn check_size(size: Size, size_bytes: u64, decoding: Decoding) -> Result<(), Cause> {
+pub(super) fn check_size(size: Size, size_bytes: u64, decoding: Decoding) -> Result<(), Cause> {
     let Size { width, height } = size;
     if width == 0 || height == 0 {
         return Err(Cause::NoPixels { width, height });
@@ -126,15 +156,29 @@ fn max_bytes(max_pixels: u64) -> u64 {
     max_pixels.saturating_mul(4)
 }
 
-fn limits(max_pixels: u64) -> Limits {
+/// What a decoder may allocate: of the formats that are enabled by default, those of PNG and TIFF ask.
+fn limits(bytes: &[u8], format: ImageFormat, max_pixels: u64) -> Result<Limits, Cause> {
     const DECODERS_OWN_BYTES: u64 = 64 << 20;
+    let pixels = match format {
+        // It decodes row by row. What it keeps beside them is profiles, which may be bombs: a few KB that become GB.
+        ImageFormat::Png => png_size(bytes)?.width.into(),
+        _ => max_pixels,
+    };
+    let bytes = max_bytes(pixels).saturating_mul(2);
     let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(
-        max_bytes(max_pixels)
-            .saturating_mul(2)
-            .saturating_add(DECODERS_OWN_BYTES),
-    );
-    limits
+    limits.max_alloc = Some(bytes.saturating_add(DECODERS_OWN_BYTES));
+    Ok(limits)
+}
+
+/// The size that a PNG file's header says.
+pub(super) fn png_size(bytes: &[u8]) -> Result<Size, Cause> {
+    match bytes.get(16..24) {
+        Some(&[a, b, c, d, e, f, g, h]) => Ok(Size {
+            width: u32::from_be_bytes([a, b, c, d]),
+            height: u32::from_be_bytes([e, f, g, h]),
+        }),
+        _ => Err(Cause::Truncated("PNG")),
+    }
 }
 
 impl Picture<'_> {
@@ -160,7 +204,7 @@ impl Picture<'_> {
     )]
     pub(super) fn shrinks(&self, by: u32) -> u32 {
         #[cfg(feature = "turbojpeg")]
-        if self.turbo().is_some() {
+        if self.turbo().is_some_and(|header| header.shrinks()) {
             return by;
         }
         1
@@ -213,6 +257,18 @@ impl Picture<'_> {
         Ok(())
     }
 
+    /// Decodes grey as it is, as labels: one byte for each pixel.
+    pub(super) fn decode_labels(self, labels: &mut [u8]) -> Result<(), Cause> {
+        match self.decoder {
+            Decoder::Any(decoder) => match decoder.color_type() {
+                ColorType::L8 => Ok(decoder.read_image(labels)?),
+                color => Err(Cause::NotAMask(format!("{color:?}"))),
+            },
+            #[cfg(feature = "turbojpeg")]
+            Decoder::Turbo(..) => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
+        }
+    }
+
     fn decode_stored(
         self,
         part: Rect<u32>,
@@ -245,7 +301,8 @@ fn decode_any(
     to_rgb(color, raw, rgb)
 }
 
-fn whole(size: Size) -> Rect<u32> {
+/// All of a picture.
+pub(super) fn whole(size: Size) -> Rect<u32> {
     Rect {
         left: 0,
         top: 0,
@@ -296,32 +353,6 @@ fn float_to_rgb<const N: usize>(pixel: [u8; N]) -> [u8; 3] {
         (value.clamp(0.0, 1.0) * 255.0).round() as u8
     };
     [channel(0), channel(4), channel(8)]
-}
-
-/// Whether a JPEG's end marker is there. Without it the file is cut off, and the decoder would make up the rest.
-fn jpeg_is_complete(bytes: &[u8]) -> bool {
-    if bytes.ends_with(&[0xFF, 0xD9]) {
-        return true;
-    }
-    // Something follows the end marker, or there is none. It is looked for marker by marker, because a thumbnail
-    // within a segment has an end marker of its own.
-    let mut rest = bytes;
-    loop {
-        let Some(marker) = rest.iter().position(|&byte| byte == 0xFF) else {
-            return false;
-        };
-        rest = &rest[marker + 1..];
-        match rest {
-            [0xD9, ..] => return true,
-            // Stuffed, restart, start and other markers that stand alone; and 0xFF that only fills.
-            [0x00 | 0x01 | 0xD0..=0xD8 | 0xFF, ..] => {}
-            [_, high, low, ..] => {
-                let length = usize::from(u16::from_be_bytes([*high, *low]));
-                rest = rest.get(1 + length..).unwrap_or_default();
-            }
-            _ => return false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Why a picture could not be decoded.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::decode::Advice;
 use crate::tensor::Shape;
 
 /// Why a picture could not be decoded or transformed; it names the file, where there is one.
@@ -45,10 +47,18 @@ pub(super) enum Cause {
     Empty,
     #[error("its content is no picture of a known format")]
     UnknownFormat,
-    #[error("its content is {0}, which this build of the `image` crate does not decode")]
-    DisabledFormat(&'static str),
-    #[error("the file is truncated: its JPEG data ends without the end marker")]
-    Truncated,
+    #[error("its content is {0}, and no picture")]
+    NoPicture(&'static str),
+    #[error("its content is {0}, which is not decoded: {1}")]
+    NotDecoded(Cow<'static, str>, Advice),
+    #[error("{0}: {advice}", advice = Advice::Convert)]
+    Unsupported(image::ImageError),
+    #[error("the file is truncated: its {0} data ends too soon")]
+    Truncated(&'static str),
+    #[error("its header contradicts itself: {0}")]
+    Contradiction(&'static str),
+    #[error("it has {0} scans, and {most} at most are decoded", most = super::decode::MOST_SCANS)]
+    TooManyScans(usize),
     #[error(
         "its header says {width} x {height} pixels ({size_bytes} bytes when decoded), and max_pixels is {max_pixels}"
     )]
@@ -58,6 +68,14 @@ pub(super) enum Cause {
         size_bytes: u64,
         max_pixels: u64,
     },
+    #[error("a part of it has {width} x {height} pixels, and max_pixels is {max_pixels}")]
+    PartTooLarge {
+        width: u64,
+        height: u64,
+        max_pixels: u64,
+    },
+    #[error("what goes with its pixels takes more memory than a picture of its size may")]
+    Memory,
     #[error("the transform makes {width} x {height} pixels of it, and max_pixels is {max_pixels}")]
     ResizedTooLarge {
         width: u32,
@@ -82,12 +100,22 @@ pub(super) enum Cause {
     #[error(transparent)]
     Png(#[from] png::DecodingError),
     #[error(transparent)]
-    Decode(#[from] image::ImageError),
+    Decode(image::ImageError),
     #[cfg(feature = "turbojpeg")]
     #[error("libjpeg-turbo: {0}")]
     Turbo(String),
     #[error("it could not be resampled: {0}")]
     Resample(String),
+}
+
+impl From<image::ImageError> for Cause {
+    fn from(error: image::ImageError) -> Cause {
+        match error {
+            image::ImageError::Unsupported(_) => Cause::Unsupported(error),
+            image::ImageError::Limits(_) => Cause::Memory,
+            error => Cause::Decode(error),
+        }
+    }
 }
 
 impl Cause {

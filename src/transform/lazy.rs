@@ -35,6 +35,10 @@ use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
 /// A file that is empty, truncated or broken fails as its sample does, with an [`ImageError`] that names the file. As
 /// in libjpeg, damage within a complete JPEG shows as damaged pixels.
 ///
+/// What is not decoded is an error that names it and says what to do: other formats; JPEG of 12 bits, without loss, or of more
+/// than 100 scans; TIFF with a palette, or grey with alpha or in floating point. So are JPEG files with arithmetic coding and
+/// of a few rare layouts, unless the feature `turbojpeg` is on.
+///
 /// # Examples
 ///
 /// ```
@@ -114,7 +118,8 @@ impl LazyImage {
         self
     }
 
-    /// Whether to turn the picture as its EXIF orientation says. Default: no, as in torchvision's `ImageFolder`.
+    /// Whether to turn the picture as its EXIF orientation says, or its tag where it is TIFF. Default: no, as in torchvision's
+    /// `ImageFolder`, but for TIFF, which Pillow turns by itself.
     pub fn exif_orientation(mut self, apply: bool) -> LazyImage {
         self.decoding.exif_orientation = apply;
         self
@@ -122,7 +127,7 @@ impl LazyImage {
 
     /// The most pixels that a picture may have, in its file and as transformed. Default: 178,956,970, Pillow's limit.
     ///
-    /// A larger one is an error, before any memory is taken for it. Pictures of 16 bits a channel count as twice
+    /// A larger one is an error, before any memory is taken for it; so is a file whose header hides a larger one. Pictures of 16 bits a channel count as twice
     /// their size, or thereabouts: the limit also is one of 4 bytes for each pixel, as decoded.
     pub fn max_pixels(mut self, pixels: u64) -> LazyImage {
         self.decoding.max_pixels = pixels;

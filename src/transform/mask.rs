@@ -5,10 +5,10 @@ use std::fmt;
 use std::io::Cursor;
 use std::path::PathBuf;
 
-use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::ImageFormat;
 
 use super::ImageError;
-use super::decode::Decoding;
+use super::decode::{self, Decoding};
 use super::error::Cause;
 use super::geometry::Geometry;
 use super::operation::{Interpolation, Size};
@@ -235,58 +235,38 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
     if bytes.is_empty() {
         return Err(Cause::Empty);
     }
-    let format = image::guess_format(bytes).map_err(|_| Cause::UnknownFormat)?;
-    match format {
+    match decode::format(bytes)? {
         ImageFormat::Png => decode_png(bytes, max_pixels),
         ImageFormat::Jpeg => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
-        format if !format.reading_enabled() => Err(Cause::DisabledFormat(format.to_mime_type())),
-        format => {
-            let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-            reader.limits(limits(max_pixels));
-            let decoder = reader.into_decoder()?;
-            let (width, height) = decoder.dimensions();
-            let size = checked(width, height, max_pixels)?;
-            if decoder.color_type() != ColorType::L8 {
-                return Err(Cause::NotAMask(format!("{:?}", decoder.color_type())));
-            }
-            let mut labels = vec![0; width as usize * height as usize];
-            decoder.read_image(&mut labels)?;
+        _ => {
+            let decoding = Decoding {
+                max_pixels,
+                ..Decoding::default()
+            };
+            let picture = decode::open(bytes, decoding)?;
+            let size = picture.size();
+            let mut labels = vec![0; size.width as usize * size.height as usize];
+            picture.decode_labels(&mut labels)?;
             Ok((size, labels))
         }
     }
 }
 
-fn limits(max_pixels: u64) -> Limits {
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(max_pixels.saturating_mul(4));
-    limits
-}
-
-fn checked(width: u32, height: u32, max_pixels: u64) -> Result<Size, Cause> {
-    let size_bytes = u64::from(width) * u64::from(height);
-    if size_bytes > max_pixels {
-        return Err(Cause::TooLarge {
-            width,
-            height,
-            size_bytes,
-            max_pixels,
-        });
-    }
-    if size_bytes == 0 {
-        return Err(Cause::NoPixels { width, height });
-    }
-    Ok(Size { width, height })
-}
-
 /// Reads a PNG file without looking its palette up: `image`'s decoder would make colours of the labels.
 fn decode_png(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
-    let limit = usize::try_from(max_pixels.saturating_mul(4)).unwrap_or(usize::MAX);
-    let limits = png::Limits { bytes: limit };
+    let size = decode::png_size(bytes)?;
+    let decoding = Decoding {
+        max_pixels,
+        ..Decoding::default()
+    };
+    decode::check_size(size, 0, decoding)?;
+    // What goes with the pixels is not needed, and may be a bomb.
+    let limits = png::Limits { bytes: 64 << 20 };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(png::Transformations::IDENTITY);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
     let mut reader = decoder.read_info()?;
-    let info = reader.info();
-    let size = checked(info.width, info.height, max_pixels)?;
     let (color, depth) = reader.output_color_type();
     let labels = matches!(color, png::ColorType::Indexed | png::ColorType::Grayscale);
     if !labels || depth == png::BitDepth::Sixteen {

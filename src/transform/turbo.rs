@@ -5,24 +5,28 @@ use std::ffi::{CStr, c_int, c_void};
 
 use turbojpeg_sys as tj;
 
+use super::decode::{MOST_SCANS, whole};
 use super::error::Cause;
 use super::frame::Rect;
 use super::operation::Size;
-
-/// A progressive file may have thousands of scans, each of which takes the time of a whole picture: those that encoders
-/// make have about ten. (libjpeg-turbo's own fuzzers use this limit.)
-const MOST_SCANS: c_int = 500;
 
 /// What a header says.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) size: Size,
-    /// The width of a block of columns that is decoded as one.
-    columns: u32,
+    /// The width of a block of columns that is decoded as one; `None` if the picture can only be decoded as a whole.
+    columns: Option<u32>,
 }
 
-/// Reads the header of a JPEG file; `None` if it is one for the other decoder: of another colour space than grey and
-/// YCbCr, of 12 bits, lossless, or broken.
+impl Header {
+    /// Whether the picture may be decoded at a part of its size.
+    pub(super) fn shrinks(&self) -> bool {
+        self.columns.is_some()
+    }
+}
+
+/// Reads the header of a JPEG file; `None` if it is one for the other decoder: of another colour space than grey, YCbCr and
+/// RGB, of 12 bits, lossless, or broken.
 pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     with(|decompressor| decompressor.header(bytes)).ok()?
 }
@@ -30,7 +34,10 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 /// The box that is decoded so that `needed` is what it would be if the whole picture were: whole blocks of columns, and one
 /// more on each side, for chroma is interpolated from its neighbours. Both are of the picture as it is shrunk.
 pub(super) fn region(header: Header, needed: Rect<u32>, shrunk: u32) -> Rect<u32> {
-    let columns = header.columns / shrunk;
+    let Some(columns) = header.columns else {
+        return whole(header.size);
+    };
+    let columns = columns / shrunk;
     let left = (needed.left / columns).saturating_sub(1) * columns;
     let right = (needed.left + needed.width).div_ceil(columns);
     let right = right.saturating_add(1).saturating_mul(columns);
@@ -75,7 +82,7 @@ impl Decompressor {
             return Err(Cause::Turbo("no memory for a decompressor".to_owned()));
         }
         let decompressor = Decompressor(handle);
-        decompressor.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MOST_SCANS);
+        decompressor.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MOST_SCANS as c_int);
         Ok(decompressor)
     }
 
@@ -98,7 +105,7 @@ impl Decompressor {
             return None;
         }
         let colors = self.get(tj::TJPARAM_TJPARAM_COLORSPACE);
-        let plain = [tj::TJCS_TJCS_YCbCr, tj::TJCS_TJCS_GRAY]
+        let plain = [tj::TJCS_TJCS_YCbCr, tj::TJCS_TJCS_GRAY, tj::TJCS_TJCS_RGB]
             .into_iter()
             .any(|plain| colors == plain as c_int)
             && self.get(tj::TJPARAM_TJPARAM_PRECISION) == 8
@@ -108,7 +115,7 @@ impl Decompressor {
             width: side(tj::TJPARAM_TJPARAM_JPEGWIDTH)?,
             height: side(tj::TJPARAM_TJPARAM_JPEGHEIGHT)?,
         };
-        let columns = columns(self.get(tj::TJPARAM_TJPARAM_SUBSAMP))?;
+        let columns = columns(self.get(tj::TJPARAM_TJPARAM_SUBSAMP));
         plain.then_some(Header { size, columns })
     }
 
@@ -124,9 +131,9 @@ impl Decompressor {
             region.width as usize * region.height as usize * 3
         );
         // The region is checked against the header that was read last.
-        if self.header(bytes).is_none() {
+        let Some(header) = self.header(bytes) else {
             return Err(self.error());
-        }
+        };
         let scale = tj::tjscalingfactor {
             num: 1,
             denom: shrunk as c_int,
@@ -136,11 +143,23 @@ impl Decompressor {
             return Err(self.error());
         }
         let side = |pixels: u32| c_int::try_from(pixels).unwrap_or(c_int::MAX);
-        let cropped = tj::tjregion {
-            x: side(region.left),
-            y: side(region.top),
-            w: side(region.width),
-            h: side(region.height),
+        let cropped = match header.columns {
+            Some(_) => tj::tjregion {
+                x: side(region.left),
+                y: side(region.top),
+                w: side(region.width),
+                h: side(region.height),
+            },
+            // What cannot be cropped is decoded as a whole, which zeros stand for.
+            None => {
+                assert_eq!(region, whole(header.size));
+                tj::tjregion {
+                    x: 0,
+                    y: 0,
+                    w: 0,
+                    h: 0,
+                }
+            }
         };
         // SAFETY: the handle is alive; the call checks the region.
         if unsafe { tj::tj3SetCroppingRegion(self.0, cropped) } != 0 {

@@ -2,6 +2,7 @@ use image::{ExtendedColorType, ImageEncoder};
 
 use super::*;
 use crate::rng::SampleRng;
+use crate::transform::render::Scratch;
 
 fn decode(bytes: &[u8], decoding: Decoding) -> Result<(Size, Vec<u8>), Cause> {
     let picture = open(bytes, decoding)?;
@@ -201,7 +202,7 @@ fn truncated_files_are_errors() {
     let thumbnail = with_segment(&whole, 0xE1, &whole);
     assert_eq!(rgb(&thumbnail), rgb(&whole));
     let cut = decode(&thumbnail[..thumbnail.len() - 2], Decoding::default());
-    assert!(matches!(cut, Err(Cause::Truncated)));
+    assert!(matches!(cut, Err(Cause::Truncated("JPEG"))));
     // Bytes behind the end are none of the picture.
     assert_eq!(rgb(&[&whole[..], b"trailer"].concat()), rgb(&whole));
 
@@ -219,10 +220,79 @@ fn truncated_files_are_errors() {
 
 #[test]
 fn what_is_no_picture_is_an_error_that_says_so() {
-    let said = |bytes: &[u8]| decode(bytes, Decoding::default()).unwrap_err().to_string();
-    assert!(said(b"").contains("empty"));
-    assert!(said(b"<html>not found</html>").contains("no picture of a known format"));
-    assert!(said(b"GIF89a...").contains("image/gif"));
+    let cases: [(&[u8], &str); 16] = [
+        (b"", "the file is empty"),
+        (b"404 not found", "no picture of a known format"),
+        (b"\n <!DOCTYPE html><html>", "an HTML page, and no picture"),
+        (b"\xEF\xBB\xBF<html>not found</html>", "an HTML page"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "`git lfs pull`",
+        ),
+        (b"\x1F\x8B\x08\0", "gzip"),
+        (
+            b"GIF89a...",
+            "GIF, which is not decoded: enable its feature",
+        ),
+        (b"\0\0\0\x1CftypavifXXXX", "AVIF"),
+        (
+            b"\0\0\0\x18ftypheicXXXX",
+            "HEIC, which is not decoded: convert it",
+        ),
+        (b"\0\0\0\x20ftypisomXXXX", "a video"),
+        (b"\0\0\0\x0CJXL \r\n\x87\n", "JPEG XL"),
+        (b"\xFF\x4F\xFF\x51\0", "JPEG 2000"),
+        (b"8BPS\0\x01", "PSD"),
+        (b"<svg xmlns=", "SVG"),
+        (
+            b"DDS |\0\0\0",
+            "DDS, which is not decoded: enable its feature",
+        ),
+        (
+            b"\xFF\xD8\xFF\xF7\0\x0B\x08\0\x01\0\x01\x01\x01\x11\0\xFF\xD9",
+            "JPEG-LS",
+        ),
+    ];
+    for (bytes, expected) in cases {
+        let said = decode(bytes, Decoding::default()).unwrap_err().to_string();
+        assert!(said.contains(expected), "`{said}` lacks `{expected}`");
+    }
+}
+
+/// What a panic leaves of the memory that a thread keeps is used by the next picture.
+#[test]
+fn a_panic_while_decoding_leaves_the_thread_usable() {
+    let panics = || {
+        Scratch::with(|scratch| {
+            scratch.raw.zeroed(100).fill(9);
+            panic!("as a decoder might")
+        })
+    };
+    let panicked = std::panic::catch_unwind(panics);
+    assert!(panicked.is_err());
+    for file in [quarters(), png(&[7; 400], 10, 10, ExtendedColorType::Rgba8)] {
+        let transform = crate::transform::ImageTransform::eval(4);
+        let image = crate::transform::LazyImage::encoded(file);
+        let image = image.transform(&transform, &mut SampleRng::new(0, 0, 0));
+        assert_eq!(image.decode().unwrap().shape()[..], [4, 4, 3]);
+    }
+}
+
+#[test]
+fn what_looks_like_a_frame_is_one_only_where_a_segment_begins() {
+    let file = with_segment(&quarters(), 0xFE, b"\xFF\xC3\0\x0B no frame");
+    let filled = [&file[..2], &[0xFF; 3], &file[2..]].concat();
+    assert_eq!(rgb(&filled), rgb(&quarters()));
+    let frame = filled
+        .windows(2)
+        .position(|pair| pair == [0xFF, 0xC0])
+        .unwrap();
+    let mut lossless = filled;
+    lossless[frame + 1] = 0xC3;
+    let said = decode(&lossless, Decoding::default())
+        .unwrap_err()
+        .to_string();
+    assert!(said.contains("lossless JPEG"), "{said}");
 }
 
 #[test]

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# libFuzzer feeds both JPEG decoders, and all others, with damaged pictures for a minute: a panic of ours, a memory error, a
+# picture that takes 10 s or 256 MB at once is a failure. The pictures that it starts from are the tests' own.
+#
+#     ci/fuzz.sh              30 s with each JPEG decoder
+#     FUZZ_SECONDS=600 ci/fuzz.sh
+#
+# It is built as `cargo fuzz` would build it, which needs not be installed for it: by nightly, with the address sanitizer and
+# libFuzzer's counters. A failure names the file that shows it, in fuzz/artifacts.
+. "$(dirname "$0")/lib.sh"
+
+seconds="${FUZZ_SECONDS:-30}"
+if ! cargo +nightly --version >/dev/null 2>&1; then
+    run rustup toolchain install nightly --profile minimal --no-self-update ||
+        skip_all "no nightly toolchain could be installed"
+fi
+command -v c++ >/dev/null || skip_all "libFuzzer is built by a C++ compiler, and there is none"
+host=$(rustc +nightly -vV | sed -n 's/^host: //p')
+target="${CARGO_TARGET_DIR:-$PWD/target}/fuzz"
+# The versions that the tests run with.
+cp Cargo.lock fuzz/Cargo.lock
+coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
+coverage+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
+coverage+=" -Cllvm-args=-sanitizer-coverage-trace-compares"
+
+decoders=(default)
+if jpeg_tools; then
+    decoders+=(turbojpeg)
+else
+    skip "libjpeg-turbo, for cmake or nasm are missing"
+fi
+mkdir -p fuzz/artifacts
+for decoder in "${decoders[@]}"; do
+    # A target that is named keeps build scripts and macros free of the flags.
+    CARGO_TARGET_DIR=$target RUSTFLAGS="--cfg fuzzing -Zsanitizer=address $coverage" \
+        run cargo +nightly build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder"
+    # The first folder takes what is found.
+    mkdir -p "fuzz/corpus/$decoder"
+    run "$target/$host/release/decode" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
+        -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 -artifact_prefix=fuzz/artifacts/ \
+        "fuzz/corpus/$decoder" tests/fixtures/pictures tests/data
+done
+note "$seconds s with each of: ${decoders[*]}"

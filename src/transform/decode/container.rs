@@ -1,0 +1,203 @@
+//! What the tags of a TIFF file and the chunks of a WebP file claim, before a decoder believes it: theirs take memory for
+//! values and pictures within, which may be of another size than the picture.
+
+use super::{Cause, jpeg};
+use crate::transform::operation::Size;
+
+/// Whether it is TIFF with 64-bit offsets, which the `image` crate reads but does not recognize.
+pub(super) fn is_big_tiff(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"II\x2B\0\x08\0\0\0") || bytes.starts_with(b"MM\0\x2B\0\x08\0\0")
+}
+
+/// Refuses a TIFF file whose tags have more values than the file has bytes, or whose first picture is made of tiles or JPEG
+/// pictures with more than `max_pixels`.
+pub(super) fn check_tiff(bytes: &[u8], max_pixels: u64) -> Result<(), Cause> {
+    let Some(tags) = Tags::read(bytes) else {
+        return Ok(()); // as the decoder will say
+    };
+    let len = bytes.len() as u64;
+    if tags.tags().any(|tag| tag.size() > len) {
+        return Err(Cause::Contradiction(
+            "a tag of its first page has more values than the file has bytes",
+        ));
+    }
+    let side = |tag| tags.values(tag).next().unwrap_or(0);
+    let check = |width: u64, height: u64| match width.saturating_mul(height) > max_pixels {
+        true => Err(Cause::PartTooLarge {
+            width,
+            height,
+            max_pixels,
+        }),
+        false => Ok(()),
+    };
+    check(side(TILE_WIDTH), side(TILE_HEIGHT))?;
+    if side(COMPRESSION) != JPEG {
+        return Ok(());
+    }
+    for offset in tags.values(STRIPS).chain(tags.values(TILES)) {
+        let part = usize::try_from(offset).ok().and_then(|at| bytes.get(at..));
+        if let Some(frame) = part.and_then(jpeg::Frame::read) {
+            check(frame.size.width.into(), frame.size.height.into())?;
+        }
+    }
+    Ok(())
+}
+
+const COMPRESSION: u16 = 259;
+const JPEG: u64 = 7;
+const STRIPS: u16 = 273;
+const TILE_WIDTH: u16 = 322;
+const TILE_HEIGHT: u16 = 323;
+const TILES: u16 = 324;
+
+/// The tags of a TIFF file's first page.
+struct Tags<'a> {
+    bytes: &'a [u8],
+    little: bool,
+    big: bool,
+    /// The entries, one behind the other.
+    entries: &'a [u8],
+}
+
+struct Tag<'a> {
+    number: u16,
+    kind: u64,
+    count: u64,
+    /// The values, or where they are.
+    place: &'a [u8],
+}
+
+impl Tag<'_> {
+    /// How many bytes its values have.
+    fn size(&self) -> u64 {
+        self.count.saturating_mul(value_size(self.kind))
+    }
+}
+
+fn value_size(kind: u64) -> u64 {
+    match kind {
+        3 | 8 => 2,
+        4 | 9 | 11 | 13 => 4,
+        5 | 10 | 12 | 16..=18 => 8,
+        _ => 1,
+    }
+}
+
+impl<'a> Tags<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Tags<'a>> {
+        let mut tags = Tags {
+            bytes,
+            little: bytes.starts_with(b"II"),
+            big: is_big_tiff(bytes),
+            entries: &[],
+        };
+        let (place, width, entry) = if tags.big { (8, 8, 20) } else { (4, 2, 12) };
+        let start = tags.number(bytes.get(place..)?.get(..if tags.big { 8 } else { 4 })?);
+        let page = bytes.get(usize::try_from(start).ok()?..)?;
+        let count = usize::try_from(tags.number(page.get(..width)?)).ok()?;
+        let entries = &page[width..];
+        tags.entries = &entries[..entries.len().min(count.saturating_mul(entry))];
+        Some(tags)
+    }
+
+    fn tags(&self) -> impl Iterator<Item = Tag<'a>> + '_ {
+        let wide = if self.big { 8 } else { 4 };
+        let entries = self.entries.chunks_exact(4 + 2 * wide);
+        entries.map(move |entry| Tag {
+            number: self.number(&entry[..2]) as u16,
+            kind: self.number(&entry[2..4]),
+            count: self.number(&entry[4..4 + wide]),
+            place: &entry[4 + wide..],
+        })
+    }
+
+    /// The whole numbers of a tag, as far as the file has them.
+    fn values(&self, number: u16) -> impl Iterator<Item = u64> + '_ {
+        let tag = self.tags().find(|tag| tag.number == number);
+        let values = tag.and_then(|tag| {
+            let size = usize::try_from(tag.size()).ok()?;
+            let values = match tag.place.get(..size) {
+                Some(values) => values,
+                None => {
+                    let at = usize::try_from(self.number(tag.place)).ok()?;
+                    self.bytes.get(at..)?.get(..size)?
+                }
+            };
+            Some(values.chunks_exact(value_size(tag.kind) as usize))
+        });
+        values.into_iter().flatten().map(|value| self.number(value))
+    }
+
+    fn number(&self, bytes: &[u8]) -> u64 {
+        match self.little {
+            true => little(bytes),
+            false => bytes
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
+        }
+    }
+}
+
+/// Refuses a WebP file that is cut off, or that has a picture within which is larger than its canvas.
+pub(super) fn check_webp(bytes: &[u8], canvas: Size) -> Result<(), Cause> {
+    let mut extended = false;
+    for (kind, content) in chunks(bytes.get(12..).unwrap_or_default()) {
+        // The decoder passes over others, as over what follows the picture.
+        if !CHUNKS.contains(&&kind) {
+            continue;
+        }
+        let content = content?;
+        check_frame(&kind, content, canvas)?;
+        if kind == *b"ANMF" {
+            // Behind the frame's place and time. Frames that follow the first are not decoded.
+            for (kind, content) in chunks(content.get(16..).unwrap_or_default()) {
+                check_frame(&kind, content?, canvas)?;
+            }
+            break;
+        }
+        extended |= kind == *b"VP8X";
+        if !extended {
+            break;
+        }
+    }
+    Ok(())
+}
+
+const CHUNKS: [&[u8; 4]; 9] = [
+    b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF", b"ICCP", b"EXIF", b"XMP ",
+];
+
+/// The chunks of a WebP file.
+fn chunks(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], Result<&[u8], Cause>)> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (kind, behind) = rest.split_first_chunk::<4>()?;
+        let (size, behind) = behind.split_first_chunk::<4>()?;
+        let size = u32::from_le_bytes(*size) as usize;
+        let content = behind.get(..size).ok_or(Cause::Truncated("WebP"));
+        // Chunks are padded to an even size.
+        rest = behind.get(size + size % 2..).unwrap_or_default();
+        Some((*kind, content))
+    })
+}
+
+/// Refuses a lossy picture that is larger than the canvas.
+fn check_frame(kind: &[u8; 4], content: &[u8], canvas: Size) -> Result<(), Cause> {
+    if kind != b"VP8 " {
+        return Ok(());
+    }
+    let side = |at: usize| content.get(at..at + 2).map_or(0, little) as u32 & 0x3FFF;
+    match side(6) > canvas.width || side(8) > canvas.height {
+        true => Err(Cause::Contradiction(
+            "a picture within is larger than the whole",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn little(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}

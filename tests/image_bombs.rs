@@ -1,0 +1,304 @@
+//! Small files that ask for much memory or time, and files that are damaged: each is an error soon and cheaply, or a picture.
+
+#![cfg(feature = "image")]
+#![cfg(not(miri))] // it reads files
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+#![allow(unsafe_code)] // an allocator is
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use pinfeed::{ImageTransform, LazyImage, SampleRng};
+
+/// Counts the bytes that are alive, and their peak.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: it hands every call on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(live, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One test at a time counts.
+fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// More than any small picture takes: a decoder's tables, and what this test allocates itself.
+const LITTLE: usize = 4 << 20;
+
+/// Decodes a file of at most 2^20 pixels: what came of it, and how much memory that took at once, the file aside.
+fn decode(bytes: Vec<u8>) -> (Result<(), String>, usize) {
+    let image = LazyImage::encoded(bytes)
+        .max_pixels(1 << 20)
+        .exif_orientation(true);
+    let before = LIVE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let decoded = image.decode().map(drop).map_err(|error| error.to_string());
+    (decoded, PEAK.load(Ordering::Relaxed) - before)
+}
+
+fn fixture(name: &str) -> Vec<u8> {
+    fs::read(folder().join(name)).unwrap()
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures")
+}
+
+/// Where a marker of JPEG is.
+fn find(bytes: &[u8], marker: [u8; 2]) -> usize {
+    bytes.windows(2).position(|pair| pair == marker).unwrap()
+}
+
+/// Puts bytes where some stand.
+fn put(mut file: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    file[at..at + bytes.len()].copy_from_slice(bytes);
+    file
+}
+
+/// A chunk of PNG.
+fn chunk(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
+    let length = (content.len() as u32).to_be_bytes();
+    let named = [&kind[..], content].concat();
+    let crc = !named.iter().fold(!0, |crc: u32, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0xEDB8_8320 * (crc & 1))
+        })
+    });
+    [&length[..], &named, &crc.to_be_bytes()].concat()
+}
+
+/// `len` zeros, compressed: one, and then copies of 258 at a time.
+fn deflated_zeros(len: usize) -> Vec<u8> {
+    let (mut bytes, mut bits, mut count) = (vec![0x78, 0x9C], 0u64, 0);
+    // Fixed codes, whose first bit is the lowest: the last block, a zero, copies, and the end.
+    let copies = std::iter::repeat_n((0b00000_10100011, 13), len / 258);
+    let codes = [(0b011, 3), (0b00001100, 8)].into_iter().chain(copies);
+    for (code, length) in codes.chain([(0, 7)]) {
+        bits |= code << count;
+        count += length;
+        while count >= 8 {
+            bytes.push(bits as u8);
+            bits >>= 8;
+            count -= 8;
+        }
+    }
+    bytes.push(bits as u8);
+    bytes
+}
+
+/// A PNG file with a chunk more, behind its header.
+fn with_chunk(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
+    let file = fixture("rgb.png");
+    [&file[..33], &chunk(kind, content), &file[33..]].concat()
+}
+
+/// A TIFF file of one page with these tags: number, kind, count and value. Behind them comes `rest`, at `8 + 2 + 12 * tags + 4`.
+fn tiff(tags: &[(u16, u16, u32, u32)], rest: &[u8]) -> Vec<u8> {
+    let mut file = b"II*\0\x08\0\0\0".to_vec();
+    file.extend((tags.len() as u16).to_le_bytes());
+    for (number, kind, count, value) in tags {
+        file.extend(number.to_le_bytes());
+        file.extend(kind.to_le_bytes());
+        file.extend(count.to_le_bytes());
+        file.extend(value.to_le_bytes());
+    }
+    file.extend([0; 4]);
+    file.extend(rest);
+    file
+}
+
+/// A grey picture of 8 x 8 pixels, but for some tags.
+fn grey_tiff(others: &[(u16, u16, u32, u32)]) -> Vec<u8> {
+    let mut tags = vec![
+        (256, 4, 1, 8),
+        (257, 4, 1, 8),
+        (258, 3, 1, 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1),
+        (277, 3, 1, 1),
+    ];
+    tags.extend(others);
+    tags.sort_unstable();
+    tiff(&tags, &[7; 2000])
+}
+
+/// A JPEG file whose first scan is there so many times.
+fn with_scans(name: &str, count: usize) -> Vec<u8> {
+    let file = fixture(name);
+    let start = find(&file, [0xFF, 0xDA]);
+    let more = file[start + 2..].windows(2);
+    let mut ends = more.map(|pair| pair[0] == 0xFF && pair[1] > 0);
+    let end = start + 2 + ends.position(|ends| ends).unwrap();
+    let (head, scan, tail) = (&file[..start], &file[start..end], &file[end..]);
+    [head, &scan.repeat(count), tail].concat()
+}
+
+#[test]
+fn bombs_are_errors_before_they_go_off() {
+    let _alone = alone();
+    let side = 60_000u16.to_be_bytes();
+    let frame = |name: &str| find(&fixture(name), [0xFF, 0xC0]) + 5;
+    let lossy = fixture("lossy-alpha.webp");
+    let inner = lossy.windows(4).position(|kind| kind == b"VP8 ").unwrap() + 8 + 6;
+    let exif = [&b"EXIF"[..], &0xFFFF_FFF0u32.to_le_bytes(), b"MM\0*"].concat();
+    let webp = [&lossy[..], &exif].concat();
+    let webp = put(
+        put(webp.clone(), 4, &(webp.len() as u32 - 8).to_le_bytes()),
+        20,
+        &[lossy[20] | 8],
+    );
+    let header = |width: u32, height: u32| {
+        let sides = [width.to_be_bytes(), height.to_be_bytes()].concat();
+        [
+            &fixture("rgb.png")[..8],
+            &chunk(b"IHDR", &[&sides[..], &[8, 2, 0, 0, 0]].concat()),
+            &fixture("rgb.png")[33..],
+        ]
+        .concat()
+    };
+    let jpeg = |height: [u8; 2]| {
+        put(
+            put(fixture("444-37x11.jpg"), frame("444-37x11.jpg"), &height),
+            frame("444-37x11.jpg") + 2,
+            &side,
+        )
+    };
+    let bmp = put(
+        fixture("rgb.bmp"),
+        18,
+        &[0x60, 0xEA, 0, 0, 0x60, 0xEA, 0, 0],
+    );
+    let strip = put(
+        fixture("jpeg.tif"),
+        frame("jpeg.tif"),
+        &[0x3E, 0x80, 0x3E, 0x80],
+    );
+    let sides = 4_294_967_295u32;
+    let pam = format!("P7\nWIDTH {sides}\nHEIGHT {sides}\nDEPTH 1\nMAXVAL 1\nENDHDR\n");
+    let strips = [(273, 4, 1 << 28, 8), (279, 4, 1 << 28, 8), (278, 4, 1, 1)];
+    let colours = [(273, 4, 1, 200), (279, 4, 1, 64), (320, 3, 1 << 27, 8)];
+    let tiles = [
+        (322, 4, 1, 1 << 30),
+        (323, 4, 1, 16),
+        (324, 4, 1, 200),
+        (325, 4, 1, 64),
+    ];
+    let within = put(lossy, inner, &[0xFF, 0x3F, 0xFF, 0x3F]);
+    let bombs = [
+        ("PNG", header(60_000, 60_000), "max_pixels"),
+        ("PNG of one row", header(u32::MAX / 4, 1), "max_pixels"),
+        ("JPEG", jpeg(side), "max_pixels"),
+        ("BMP", bmp, "max_pixels"),
+        ("PNM", b"P6 60000 60000 255\n...".to_vec(), "max_pixels"),
+        ("PAM", pam.into_bytes(), "max_pixels"),
+        ("strips", grey_tiff(&strips), "contradicts itself"),
+        ("colours", grey_tiff(&colours), "contradicts itself"),
+        ("tiles", grey_tiff(&tiles), "max_pixels"),
+        ("JPEG in TIFF", strip, "16000 x 16000"),
+        ("WebP within WebP", within, "contradicts itself"),
+        ("chunk of WebP", webp, "truncated"),
+        ("progression", with_scans("progressive.jpg", 5_000), "scan"),
+        ("scans", with_scans("three-scans.jpg", 5_000), "scan"),
+    ];
+    for (name, bomb, says) in bombs {
+        let (decoded, peak) = decode(bomb);
+        let said = decoded.expect_err(name).to_lowercase();
+        assert!(said.contains(says), "{name}: `{said}` lacks `{says}`");
+        assert!(peak < LITTLE, "{name}: {peak} bytes");
+    }
+}
+
+/// Of a profile of 256 MB the decoder keeps 64 MB at most, which it grows to by doubling; and the picture is a picture.
+#[test]
+fn large_profiles_and_texts_are_left_alone() {
+    let _alone = alone();
+    let profile = |len| [&b"p\0\0"[..], &deflated_zeros(len)].concat();
+    let (decoded, peak) = decode(with_chunk(b"iCCP", &profile(16 << 20)));
+    assert_eq!(decoded, Ok(()));
+    assert!(peak > 16 << 20, "{peak} bytes: this is no bomb");
+    let (decoded, peak) = decode(with_chunk(b"iCCP", &profile(1 << 28)));
+    assert_eq!(decoded, Ok(()));
+    assert!(peak < 200 << 20, "{peak} bytes");
+    // Nobody asks for texts, and so they are not decompressed.
+    let (decoded, peak) = decode(with_chunk(b"zTXt", &profile(1 << 26)));
+    assert_eq!(decoded, Ok(()));
+    assert!(peak < 16 << 20, "{peak} bytes");
+}
+
+/// The names of the files that are decoded when nothing is wrong with them.
+fn decoded() -> Vec<String> {
+    let files = fs::read_dir(folder()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names
+        .filter(|name| decode(fixture(name)).0.is_ok())
+        .collect();
+    names.sort_unstable(); // what is damaged below is the same everywhere
+    names
+}
+
+#[test]
+fn half_a_file_is_an_error() {
+    let _alone = alone();
+    let names = decoded();
+    assert!(names.len() > 80, "{names:?}");
+    // A second page may be missing.
+    for name in names.iter().filter(|name| *name != "two-pages.tif") {
+        let file = fixture(name);
+        let half = file[..file.len() / 2].to_vec();
+        assert!(decode(half).0.is_err(), "{name}");
+        assert!(decode(file[..10].to_vec()).0.is_err(), "{name}");
+    }
+}
+
+/// Damaged files of all kinds are pictures with damage or errors, and take little memory.
+#[test]
+fn damage_is_an_error_or_shows() {
+    let _alone = alone();
+    let mut rng = SampleRng::new(5, 0, 0);
+    let transform = ImageTransform::train(9);
+    for name in decoded() {
+        let file = fixture(&name);
+        for round in 0..100 {
+            let mut damaged = file.clone();
+            for _ in 0..=rng.below(5) {
+                // Headers make up little of a file, and most of what can go wrong.
+                let reach = if rng.bool(0.5) {
+                    file.len().min(120)
+                } else {
+                    file.len()
+                };
+                let at = rng.below(reach as u64) as usize;
+                damaged[at] = [0, 0xFF, rng.below(256) as u8][rng.below(3) as usize];
+            }
+            let (_, peak) = decode(damaged.clone());
+            // 2^20 pixels take 3 MB, or twice that upright, or 4 bytes each and a few more as the decoder has them.
+            assert!(peak < 64 << 20, "{name}, round {round}: {peak} bytes");
+            let _ = LazyImage::encoded(damaged)
+                .max_pixels(1 << 20)
+                .transform(&transform, &mut rng)
+                .decode();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Pictures of every kind that a decoder meets become the pixels that they should, or an error that says what to do.
+
+#![cfg(feature = "image")]
+#![cfg(not(miri))] // it reads files
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::fs;
+use std::path::PathBuf;
+
+use pinfeed::{ImageError, LazyImage, Tensor};
+use serde_json::Value;
+
+/// The decoder of JPEG files.
+const DECODER: &str = if cfg!(feature = "turbojpeg") {
+    "turbojpeg"
+} else {
+    "default"
+};
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+/// The files of tests/fixtures/pictures.py, and what is known of each.
+fn pictures() -> Vec<(String, Vec<u8>, Value)> {
+    let text = fs::read_to_string(fixtures().join("pictures.json")).unwrap();
+    let Value::Object(pictures) = serde_json::from_str(&text).unwrap() else {
+        panic!("pictures.json is no object")
+    };
+    let read = |(name, known): (String, Value)| {
+        let bytes = fs::read(fixtures().join("pictures").join(&name)).unwrap();
+        (name, bytes, known)
+    };
+    pictures.into_iter().map(read).collect()
+}
+
+fn decode(bytes: &[u8], exif_orientation: bool) -> Result<Tensor<u8>, ImageError> {
+    LazyImage::encoded(bytes.to_vec())
+        .exif_orientation(exif_orientation)
+        .decode()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| (byte as char).to_digit(16).unwrap() as u8;
+    let bytes = text.as_bytes().chunks_exact(2);
+    bytes
+        .map(|pair| 16 * digit(pair[0]) + digit(pair[1]))
+        .collect()
+}
+
+/// What is wrong with a picture, if anything is.
+fn compare(decoded: Result<Tensor<u8>, ImageError>, known: &Value, pixels: &str) -> Option<String> {
+    let decoded = match decoded {
+        Ok(decoded) => decoded,
+        Err(error) => return Some(error.to_string()),
+    };
+    let expected = unhex(known[pixels].as_str().unwrap());
+    if decoded.len() != expected.len() {
+        return Some(format!("its shape is {}", decoded.shape()));
+    }
+    let far = decoded.as_slice().iter().zip(&expected);
+    let far = far.map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+    let tolerance = known["tolerance"].as_u64().unwrap();
+    (u64::from(far) > tolerance).then(|| format!("it is {far} off, and may be {tolerance}"))
+}
+
+#[test]
+fn every_kind_of_picture_becomes_the_pixels_that_it_should() {
+    let mut complaints = Vec::new();
+    let mut complain = |name: &str, complaint: Option<String>| {
+        complaints.extend(complaint.map(|complaint| format!("{name}: {complaint}")));
+    };
+    for (name, bytes, known) in pictures() {
+        let decoded = decode(&bytes, false);
+        let refused = known.get("says").or_else(|| known.get(DECODER));
+        if let Some(refused) = refused {
+            let refused = refused.as_str().unwrap();
+            complain(
+                &name,
+                match decoded {
+                    Ok(_) => Some("it was decoded".to_owned()),
+                    Err(error) => {
+                        let said = error.to_string();
+                        (!said.contains(refused)).then(|| format!("`{said}` lacks `{refused}`"))
+                    }
+                },
+            );
+            continue;
+        }
+        if let Ok(decoded) = &decoded {
+            let side = |side: &str| known[side].as_u64().unwrap() as usize;
+            assert_eq!(
+                decoded.shape()[..],
+                [side("height"), side("width"), 3],
+                "{name}"
+            );
+        }
+        complain(&name, compare(decoded, &known, "pixels"));
+        let turned = if known.get("exif").is_some() {
+            "exif"
+        } else {
+            "pixels"
+        };
+        complain(
+            &format!("{name}, upright"),
+            compare(decode(&bytes, true), &known, turned),
+        );
+    }
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
