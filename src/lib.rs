@@ -44,7 +44,7 @@
 //! | --- | --- | --- |
 //! | `cuda` | yes | CUDA devices; the driver is found at run time, so the crate builds and runs without CUDA |
 //! | `image` | yes | [`ImageFolder`], [`ImageTransform`] |
-//! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, of cropped pictures only what the crop needs; building it takes a C compiler, cmake and nasm |
+//! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, of cropped pictures only what the crop needs; building it takes a C compiler, cmake and nasm (`No CMAKE_ASM_NASM_COMPILER could be found` says that nasm is missing) |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]` |
 //! | `candle` | no | tensors become candle's; `candle-cuda`: on the GPU |
 //! | `serde` | no | statistics and element types can be serialized |

@@ -155,6 +155,19 @@ fn with_scans(name: &str, count: usize) -> Vec<u8> {
     [head, &scan.repeat(count), tail].concat()
 }
 
+/// A TIFF file may end within what is nobody's business.
+#[test]
+fn private_tags_may_be_cut_off() {
+    let _alone = alone();
+    let mut tags = vec![(273, 4, 1, 200), (279, 4, 1, 64), (50_000, 4, 1 << 28, 8)];
+    let (decoded, peak) = decode(grey_tiff(&tags));
+    assert_eq!(decoded, Ok(()));
+    assert!(peak < LITTLE, "{peak} bytes");
+    // The same of a tag that the decoder reads.
+    tags[2].0 = 274;
+    assert!(decode(grey_tiff(&tags)).0.is_err());
+}
+
 #[test]
 fn bombs_are_errors_before_they_go_off() {
     let _alone = alone();

@@ -127,8 +127,9 @@ impl LazyImage {
 
     /// The most pixels that a picture may have, in its file and as transformed. Default: 178,956,970, Pillow's limit.
     ///
-    /// A larger one is an error, before any memory is taken for it; so is a file whose header hides a larger one. Pictures of 16 bits a channel count as twice
-    /// their size, or thereabouts: the limit also is one of 4 bytes for each pixel, as decoded.
+    /// A larger one is an error, before any memory is taken for it; so is a file with a larger one within. Pictures of 16 bits
+    /// a channel count as twice their size, or thereabouts: the limit also is one of 4 bytes for each pixel, as decoded.
+    /// Decoders take memory beside: that of a progressive JPEG 6 bytes for each pixel, that of PNG up to 64 MB for a profile.
     pub fn max_pixels(mut self, pixels: u64) -> LazyImage {
         self.decoding.max_pixels = pixels;
         self

@@ -106,7 +106,7 @@ impl Frame {
             _ => return Ok(()),
         };
         let advice = match cfg!(feature = "turbojpeg") {
-            true => Advice::Convert, // it declined, for the picture is CMYK
+            true => Advice::Convert, // it declined: the picture is CMYK
             false => Advice::Turbo,
         };
         Err(Cause::NotDecoded(what.into(), advice))
