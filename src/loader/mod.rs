@@ -201,6 +201,11 @@ const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}
     assert_send_sync::<DataLoader<crate::tensor::Tensor<f32>>>();
     assert_send_sync::<Epochs<'static, crate::tensor::Tensor<f32>, std::ops::Range<u64>>>();
+    // An epoch that holds its loader goes where one that borrows it does.
+    const fn shorten<'a, B: Batch>(epoch: DeviceEpoch<'static, B>) -> DeviceEpoch<'a, B> {
+        epoch
+    }
+    _ = shorten::<crate::tensor::Tensor<f32>>;
     assert_send_sync::<crate::device::DeviceTensor<f32>>();
     assert_send_sync::<crate::device::Device>();
     assert_send_sync::<crate::device::Stream>();

@@ -12,7 +12,7 @@ use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
 
 /// How many batches may be on their way to the device beside those that are open, where nobody says.
-pub(super) const DEFAULT_DEPTH: usize = 1;
+const DEFAULT_DEPTH: usize = 1;
 
 /// What the consumer finds when it asks for the next batch.
 #[allow(clippy::large_enum_variant)] // it lives for a few instructions, and is never stored

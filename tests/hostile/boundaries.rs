@@ -1,11 +1,10 @@
 //! Boundaries between epochs that follow each other: late copies, little memory, failures, and ends at any point.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use pinfeed::{Batch, DataLoader, Device, Error, from_fn};
+use pinfeed::{Batch, DataLoader, Device, Error, SampleRng, from_fn};
 
 use crate::support::{
     Pair, PairOnDevice, back, check, check_on_device, expected, late, rng, sample, samples, watched,
@@ -311,22 +310,24 @@ fn an_epoch_and_its_iterator_may_part() {
     });
 }
 
-/// Another epoch of the loader does not wait for what is loaded ahead.
+/// Another epoch of the loader, which has a consumer, does not wait for what is loaded ahead.
 #[test]
 fn what_is_ahead_comes_last() {
     watched("what_is_ahead_comes_last", |_| {
-        // Samples of the epoch that is loaded ahead are slow, and those of the other one are counted.
-        let (slow, asked) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let (of_get, order) = (Arc::clone(&slow), Arc::new(Mutex::new(Vec::new())));
-        let (count, seen) = (Arc::clone(&asked), Arc::clone(&order));
-        let dataset = from_fn(8, move |index, rng: &mut pinfeed::SampleRng| {
-            let ticket = count.fetch_add(1, Ordering::SeqCst);
-            seen.lock().unwrap().push((ticket, rng.next_u32()));
-            if of_get.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(2));
+        // What each sample drew tells which epoch it is of. The first of epoch 1 waits.
+        let draws =
+            |epoch: u64| (0..8).map(move |position| SampleRng::new(0, epoch, position).next_u32());
+        let first_ahead = draws(1).next().unwrap();
+        let (entered, is_entered) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        let may_go = Mutex::new(may_go);
+        let (loaded, is_loaded) = mpsc::channel();
+        let dataset = from_fn(8, move |index, rng: &mut SampleRng| {
+            let draw = rng.next_u32();
+            loaded.send(draw)?;
+            if draw == first_ahead {
+                entered.send(())?;
+                may_go.lock().unwrap().recv()?;
             }
             Ok(index as i64)
         });
@@ -337,22 +338,15 @@ fn what_is_ahead_comes_last() {
             .build()
             .unwrap();
         let mut epochs = loader.epochs(0..2);
-        let mut epoch = epochs.next().unwrap();
-        slow.store(true, Ordering::SeqCst);
-        epoch.by_ref().for_each(|batch| drop(batch.unwrap()));
-        // Up to three batches of epoch 1 are being loaded by the one worker. The other epoch's four come between.
-        let other: Vec<i64> = loader
-            .epoch(7)
-            .flat_map(|batch| batch.unwrap().to_vec())
-            .collect();
-        assert_eq!(other, (0..8).collect::<Vec<_>>());
-        let draws = |epoch: u64| {
-            (0..8).map(move |position| pinfeed::SampleRng::new(0, epoch, position).next_u32())
-        };
-        let order = order.lock().unwrap();
-        let place = |draw: u32| order.iter().position(|(_, seen)| *seen == draw);
-        let last_of_other = draws(7).map(|draw| place(draw).unwrap()).max().unwrap();
-        let behind = draws(1).filter(|draw| place(*draw).is_none_or(|at| at > last_of_other));
-        assert!(behind.count() >= 5, "what was ahead did not give way");
+        let epoch = epochs.next().unwrap();
+        assert_eq!(epoch.map(Result::unwrap).count(), 4);
+        is_entered.recv().unwrap();
+        let other = loader.epoch(7);
+        go.send(()).unwrap();
+        let order: Vec<u32> = is_loaded.iter().take(8 + 1 + 6).collect();
+        let expected = draws(0).chain([first_ahead]).chain(draws(7).take(6));
+        assert_eq!(order, expected.collect::<Vec<_>>());
+        assert_eq!(other.map(Result::unwrap).count(), 4);
+        assert_eq!(epochs.next().unwrap().map(Result::unwrap).count(), 4);
     });
 }
