@@ -16,8 +16,8 @@
 //!     .pin_memory(&device)
 //!     .build()?;
 //!
-//! for epoch in 0..3 {
-//!     for batch in loader.epoch(epoch) {
+//! for epoch in loader.epochs(0..3) {
+//!     for batch in epoch {
 //!         let (x, y) = batch?.to_device(&device, true)?; // returns at once
 //!         let (x, y) = (x.on(&stream)?, y.on(&stream)?); // the stream waits for the copy, the CPU does not
 //!         assert_eq!((x.len(), y.len()), (6_400, 100)); // launch kernels on `stream` here
@@ -102,7 +102,7 @@ pub use device::{
 #[cfg(feature = "testing")]
 pub use device::{Hostile, Way};
 pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, SampleId, ShapeError};
-pub use loader::{Builder, DataLoader, DeviceEpoch, Epoch, Limit, Stats};
+pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Limit, Stats};
 pub use rng::SampleRng;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use tensor::{

@@ -19,13 +19,15 @@ pub enum Workload {
     Roundtrip,
     Overlap,
     Jpeg,
+    Train,
+    Tails,
     Startup,
     Breakdown,
 }
 
-use Workload::{Breakdown, Jpeg, Limits, Overlap, Roundtrip, Startup, Tensor, Tiny};
+use Workload::{Breakdown, Jpeg, Limits, Overlap, Roundtrip, Startup, Tails, Tensor, Tiny, Train};
 
-const WORKLOADS: [(Workload, &str, &str); 8] = [
+const WORKLOADS: [(Workload, &str, &str); 10] = [
     (
         Limits,
         "limits",
@@ -57,6 +59,16 @@ const WORKLOADS: [(Workload, &str, &str); 8] = [
         "a class folder of JPEGs: decode, random resized crop, flip, to the device",
     ),
     (
+        Train,
+        "train",
+        "a fixed device step fed by `jpeg`: how long the device has no work",
+    ),
+    (
+        Tails,
+        "tails",
+        "samples that take much longer than others: waits, and idle workers",
+    ),
+    (
         Startup,
         "startup",
         "opening a device and a data set; from an epoch's begin to its first batch",
@@ -81,13 +93,17 @@ const OPTIONS: &[Opt] = &[
     (
         "--workers",
         "LIST",
-        &[Limits, Tensor, Tiny, Overlap, Jpeg, Startup, Breakdown],
-        "threads that load (default: one per core; tiny: 0,4; overlap: half the cores)",
+        &[
+            Limits, Tensor, Tiny, Overlap, Jpeg, Train, Tails, Startup, Breakdown,
+        ],
+        "threads that load (default: one per core; tiny: 0,4; overlap: half the cores; train: 16,8,4)",
     ),
     (
         "--batch-size",
         "LIST",
-        &[Tensor, Tiny, Overlap, Jpeg, Startup, Breakdown],
+        &[
+            Tensor, Tiny, Overlap, Jpeg, Train, Tails, Startup, Breakdown,
+        ],
         "samples per batch (default: 256; tiny: 32)",
     ),
     (
@@ -100,27 +116,27 @@ const OPTIONS: &[Opt] = &[
         "--seconds",
         "S",
         &[],
-        "how long each result is measured (default: 5; overlap, per half of a pair: 2; limits: 0.2)",
+        "how long each result is measured (default: 5; train, tails: 10; overlap, per half of a pair: 2; limits: 0.2)",
     ),
     (
         "--data",
         "DIR",
-        &[Jpeg, Startup, Breakdown],
+        &[Jpeg, Train, Startup, Breakdown],
         "a class folder of images (default for jpeg: one is drawn, once)",
     ),
     ("--json", "", &[], "print nothing but JSON lines"),
     (
         "--samples",
         "N",
-        &[Tensor, Tiny, Jpeg, Startup, Breakdown],
+        &[Tensor, Tiny, Jpeg, Train, Startup, Breakdown],
         "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000)",
     ),
     (
         "--variant",
         "LIST",
-        &[Tensor, Roundtrip, Startup],
+        &[Tensor, Roundtrip, Tails, Startup],
         "tensor: loop, ahead, registered (default: loop, ahead); roundtrip: pageable, pin_each, reused, view; \
-         startup: tensor, jpeg",
+         tails: uniform, percent, stuck; startup: tensor, jpeg",
     ),
     (
         "--registered",
@@ -149,7 +165,7 @@ const OPTIONS: &[Opt] = &[
     (
         "--prefetch",
         "N",
-        &[Tensor, Tiny, Overlap, Jpeg],
+        &[Tensor, Tiny, Overlap, Jpeg, Train, Tails],
         "batches loaded ahead (default: the library's)",
     ),
     ("--pin", "", &[Tiny], "page-lock the batches"),
@@ -180,8 +196,8 @@ const OPTIONS: &[Opt] = &[
     (
         "--step-ms",
         "MS",
-        &[Overlap, Breakdown],
-        "how long the device works on a batch (default: 20; breakdown: 2)",
+        &[Overlap, Train, Breakdown],
+        "how long the device works on a batch (default: 20; train: 54.6; breakdown: 2)",
     ),
     (
         "--max-mb",
@@ -333,6 +349,7 @@ impl Args {
             "--variant" => {
                 let known: &[&str] = match self.workload {
                     Tensor => &["loop", "ahead", "registered"],
+                    Tails => &["uniform", "percent", "stuck"],
                     Roundtrip => &["pageable", "pin_each", "reused", "view"],
                     _ => &["tensor", "jpeg"],
                 };

@@ -4,9 +4,10 @@
 //! Without `--data` it draws photo-like images of about 476x404 and 109 KB into the system's temporary folder, once.
 //! A check of its own compares what arrived with batches that are loaded without workers and page-locked memory. The limit
 //! is a bare loop: as many threads decode and transform files that are in memory, one after the other, and drop the pixels.
+//! It runs after the loader, twice, and its files are read then, so that they are not in the loader's memory.
 
 #[cfg(feature = "image")]
-pub use images::{breakdown, run, startup};
+pub use images::{DECODER, SIDE, breakdown, folder, loader, run, startup};
 #[cfg(not(feature = "image"))]
 pub use none::{breakdown, run, startup};
 
@@ -58,8 +59,9 @@ mod images {
     use crate::report::{Record, Report};
     use crate::startup::Startup;
     use crate::target::{LIMIT, Target};
+    use crate::window::rss_mb;
 
-    const SIDE: usize = 224;
+    pub const SIDE: usize = 224;
 
     /// How many batches the check looks at: it loads them on one thread.
     const CHECKED_BATCHES: usize = 2;
@@ -67,7 +69,7 @@ mod images {
     /// The bare loop goes round so many files, which it holds in memory.
     const BARE_FILES: usize = 4_000;
 
-    const DECODER: &str = match cfg!(feature = "turbojpeg") {
+    pub const DECODER: &str = match cfg!(feature = "turbojpeg") {
         true => "turbojpeg",
         false => "image",
     };
@@ -76,27 +78,35 @@ mod images {
 
     pub fn run(args: &Args, report: &mut Report) -> Outcome {
         let folder = folder(args)?;
-        let files = some_files(&folder)?;
+        let mut files = None;
         for &name in &args.devices {
             let target = Target::open(name)?;
             for &workers in &args.workers(&[cores()]) {
                 for &batch_size in &args.batch_sizes(256) {
                     let device = target.device()?;
+                    let bare_mb = rss_mb();
                     let pinned = args.pin.unwrap_or(true).then_some(&device);
                     let loader = loader(args, &folder, workers, batch_size, pinned)?;
-                    let before = bare(&files, workers)?;
                     let way = Way::Ahead(args.depth);
                     let seconds = args.seconds(5.0);
                     let mut fed = drive::measure(&loader, way, &device, seconds, &mut normalize)?;
-                    let bare_s = mean(before, bare(&files, workers)?);
+                    // Read now, so that they are not in the memory that the loader takes.
+                    let files = match &mut files {
+                        Some(files) => files,
+                        none => none.insert(some_files(&folder)?),
+                    };
+                    let bare_s = mean(bare(files, workers)?, bare(files, workers)?);
                     let checked = check(args, &folder, &loader, &device)?;
                     let mut record = Record::new("jpeg", target.name).fed(&mut fed);
                     record.workers = Some(workers);
                     record.batch_size = Some(batch_size);
                     record.dtype = Some("u8");
                     let share = record.samples_s.map_or(f64::NAN, |rate| rate / bare_s);
+                    let beyond = record.peak_rss_mb.zip(bare_mb);
+                    let beyond = beyond.map_or(f64::NAN, |(peak, bare)| peak - bare);
                     let record = record
                         .with("decoder", DECODER)
+                        .with_number("rss_beyond_mb", beyond)
                         .with_number("bare_loop_samples_s", bare_s)
                         .with_number("share_of_bare_loop", share)
                         .with("pinned", pinned.is_some())
@@ -180,7 +190,7 @@ mod images {
     }
 
     /// The folder given, or one that is drawn.
-    fn folder(args: &Args) -> Outcome<PathBuf> {
+    pub fn folder(args: &Args) -> Outcome<PathBuf> {
         match &args.data {
             Some(folder) => Ok(folder.clone()),
             None => draw::folder(args.samples.unwrap_or(2_000)),
@@ -191,7 +201,7 @@ mod images {
         Ok(ImageFolder::open(folder)?.transform(ImageTransform::train(SIDE)))
     }
 
-    fn loader(
+    pub fn loader(
         args: &Args,
         folder: &Path,
         workers: usize,

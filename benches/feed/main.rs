@@ -29,9 +29,11 @@ mod report;
 mod roundtrip;
 mod startup;
 mod step;
+mod tails;
 mod target;
 mod tensor;
 mod tiny;
+mod train;
 #[cfg_attr(
     unix,
     expect(unsafe_code, reason = "it asks the system for its counters")
@@ -77,6 +79,8 @@ fn run(args: &Args) -> Outcome {
         Workload::Roundtrip => roundtrip::run(args, &mut report),
         Workload::Overlap => overlap::run(args, &mut report),
         Workload::Jpeg => jpeg::run(args, &mut report),
+        Workload::Train => train::run(args, &mut report),
+        Workload::Tails => tails::run(args, &mut report),
         Workload::Startup => startup::run(args, &mut report),
         Workload::Breakdown => breakdown::run(args, &mut report),
     }

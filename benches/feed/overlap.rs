@@ -17,9 +17,9 @@ use pinfeed::{Batch, DataLoader, Device, Stream, Tensor, from_fn};
 use crate::args::{Args, cores};
 use crate::drive::{Arrived, ms};
 use crate::report::{Record, Report};
-use crate::step::Stepper;
+use crate::step::{self, Run, Stepper};
 use crate::target::Target;
-use crate::window::{Measured, Waits, Window, median};
+use crate::window::{Measured, Waits, median};
 use crate::{Outcome, data, launch};
 
 const SHAPE: [usize; 3] = [3, 224, 224];
@@ -29,9 +29,6 @@ const ROWS: usize = 2_000;
 
 /// How much of the step loading a batch takes.
 const LOAD_SHARE: f64 = 0.8;
-
-/// Steps before the clock runs.
-const WARM_UP: u64 = 10;
 
 /// Batches in the one epoch of a half: more than it takes, so that no epoch's end lies in it.
 const BATCHES: u64 = 1 << 30;
@@ -75,13 +72,6 @@ struct Overlap<'a> {
     workers: usize,
     batch_size: usize,
     step: Duration,
-}
-
-/// One half of a pair.
-struct Half {
-    seconds_per_step: f64,
-    waits: Waits,
-    measured: Measured,
 }
 
 impl Overlap<'_> {
@@ -214,7 +204,7 @@ impl Overlap<'_> {
     }
 
     /// The loop over batches that are loaded beside it.
-    fn loaded(&self, steps: u64) -> Outcome<Half> {
+    fn loaded(&self, steps: u64) -> Outcome<Run> {
         let loader = self.loader()?;
         let mut epoch = loader.epoch(0);
         self.half(steps, |stepper, waits| {
@@ -228,7 +218,7 @@ impl Overlap<'_> {
     }
 
     /// The loop over one batch that is there, with no loader alive.
-    fn baseline(&self, steps: u64) -> Outcome<Half> {
+    fn baseline(&self, steps: u64) -> Outcome<Run> {
         let [channels, height, width] = SHAPE;
         let batch = Tensor::<u8>::zeros(&[self.batch_size, channels, height, width]);
         let there = batch.to_device(self.device, false)?;
@@ -241,30 +231,14 @@ impl Overlap<'_> {
     fn half(
         &self,
         steps: u64,
-        mut step: impl FnMut(&mut Stepper<'_>, &mut Waits) -> Outcome,
-    ) -> Outcome<Half> {
-        let mut stepper = Stepper::new(self.target, &self.stream, self.step)?;
-        for _ in 0..WARM_UP {
-            step(&mut stepper, &mut Waits::default())?;
-        }
-        // The clock runs between two equal moments of the loop: a step was launched, and the one two before it is over.
-        // A stream that is drained, or loading that begins, would be in the figure otherwise.
-        let (window, mut waits) = (Window::begin(), Waits::default());
-        for _ in 0..steps {
-            step(&mut stepper, &mut waits)?;
-        }
-        let measured = window.end();
-        stepper.drain()?;
-        Ok(Half {
-            seconds_per_step: measured.window_s / steps as f64,
-            waits,
-            measured,
-        })
+        step: impl FnMut(&mut Stepper<'_>, &mut Waits) -> Outcome,
+    ) -> Outcome<Run> {
+        step::run(self.target, &self.stream, self.step, steps, step)
     }
 }
 
 /// How fast one core burns.
-fn rounds_per_second() -> f64 {
+pub fn rounds_per_second() -> f64 {
     const ROUNDS: u64 = 10_000_000;
     let begun = Instant::now();
     burn(ROUNDS);
@@ -272,7 +246,7 @@ fn rounds_per_second() -> f64 {
 }
 
 /// Rounds of arithmetic that wait for each other. (Not a wait by the clock: that would take no longer on a busy core.)
-fn burn(rounds: u64) {
+pub fn burn(rounds: u64) {
     let mut word = black_box(1u64);
     for _ in 0..rounds {
         word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).rotate_left(23) ^ rounds;

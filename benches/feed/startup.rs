@@ -1,17 +1,30 @@
 //! `startup`: how long until the first batch. A device is opened, a data set opened, a loader built; then the time from
 //! `epoch()` to the first batch in hand, and to its arrival on the device, in the first epoch and in the second.
 //!
+//! Then the boundaries between short epochs, for a program that takes a quarter longer with a batch than loading does: from
+//! asking for the first batch of an epoch, behind the last of another, to having it, with `epochs(..)` (`boundary_ms`) and
+//! with `epoch(n)` each time (`boundary_alone_ms`).
+//!
 //! The device's time is the process's first use of it: `cuInit` and the context are in it.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use pinfeed::{Batch, DataLoader, Dataset, Device, TensorDataset};
+use pinfeed::{Batch, DataLoader, Dataset, Device, RandomSampler, Sampler, TensorDataset};
 
 use crate::args::{Args, cores};
 use crate::drive::{Arrived, ms};
 use crate::report::{Record, Report};
-use crate::window::Window;
+use crate::window::{Waits, Window};
 use crate::{Outcome, data, jpeg, target};
+
+/// How many batches the short epochs have, and how many boundaries are measured.
+const SHORT: u64 = 6;
+const BOUNDARIES: u64 = 8;
+
+/// How many batches are sent ahead.
+const DEPTH: usize = 2;
 
 pub fn run(args: &Args, report: &mut Report) -> Outcome {
     let by_default = if args.data.is_some() { 1 } else { 0 };
@@ -78,11 +91,11 @@ impl Startup<'_> {
         let stream = self.device.stream()?;
         let window = Window::begin();
         let begun = Instant::now();
-        let dataset = open()?;
+        let dataset = Arc::new(open()?);
         let data_ms = ms(begun.elapsed());
         let samples = dataset.len();
         let begun = Instant::now();
-        let loader = DataLoader::builder(dataset)
+        let loader = DataLoader::builder(Arc::clone(&dataset))
             .batch_size(self.batch_size)
             .shuffle(true)
             .seed(self.args.seed)
@@ -108,18 +121,106 @@ impl Startup<'_> {
                 stream.synchronize()?;
             }
         }
-        let mut record = Record::new("startup", "").measured(&window.end());
+        let measured = window.end();
+        let pinned_bytes = self.device.memory().pinned_bytes;
+        drop(loader);
+        let [mut across, mut alone] = self.boundaries(&dataset)?;
+        let of = |waits: &mut Waits, share| waits.percentile_ms(share).unwrap_or(f64::NAN);
+        let mut record = Record::new("startup", "").measured(&measured);
         record.workers = Some(self.workers);
         record.batch_size = Some(self.batch_size);
         record.dtype = Some("u8");
         record.first_batch_ms = Some(firsts[0].0);
-        record.pinned_mb = Some(self.device.memory().pinned_bytes as f64 / 1e6);
+        record.pinned_mb = Some(pinned_bytes as f64 / 1e6);
         Ok(record
             .with("samples", samples)
             .with_number("data_open_ms", data_ms)
             .with_number("build_ms", build_ms)
             .with_number("first_on_device_ms", firsts[0].1)
             .with_number("second_epoch_first_batch_ms", firsts[1].0)
-            .with_number("second_epoch_first_on_device_ms", firsts[1].1))
+            .with_number("second_epoch_first_on_device_ms", firsts[1].1)
+            .with_number("boundary_ms", of(&mut across, 0.5))
+            .with_number("boundary_max_ms", of(&mut across, 1.0))
+            .with_number("boundary_alone_ms", of(&mut alone, 0.5))
+            .with_number("boundary_alone_max_ms", of(&mut alone, 1.0)))
+    }
+
+    /// How long boundaries between short epochs take: of `epochs(..)`, and of `epoch(n)`.
+    fn boundaries<D, B>(&self, dataset: &Arc<D>) -> Outcome<[Waits; 2]>
+    where
+        D: Dataset,
+        pinfeed::Stack: pinfeed::Collate<D::Sample, Batch = B>,
+        B: Batch,
+        B::OnDevice: Arrived,
+    {
+        let samples = SHORT.saturating_mul(self.batch_size as u64);
+        let order = Short {
+            len: samples.min(dataset.len()),
+            order: RandomSampler::new(dataset.len(), self.args.seed),
+        };
+        let loader = DataLoader::builder(Arc::clone(dataset))
+            .batch_size(self.batch_size)
+            .sampler(order)
+            .num_workers(self.workers)
+            .pin_memory(self.device)
+            .build()?;
+        let stream = self.device.stream()?;
+        // Warm, and then how long loading takes.
+        let mut pause = Duration::ZERO;
+        for number in 0..3 {
+            let begun = Instant::now();
+            for batch in loader.epoch(number).to_device(self.device, DEPTH) {
+                batch?.touch(&stream)?;
+            }
+            stream.synchronize()?;
+            pause = begun.elapsed().mul_f64(1.25 / loader.len().max(1) as f64);
+        }
+        let numbers = 3..4 + BOUNDARIES;
+        let [mut across, mut alone] = [Waits::default(), Waits::default()];
+        let mut asked = Instant::now();
+        for epoch in loader.epochs(numbers.clone()).to_device(self.device, DEPTH) {
+            for (number, batch) in epoch.enumerate() {
+                if number == 0 {
+                    across.push(asked.elapsed());
+                }
+                batch?.touch(&stream)?;
+                thread::sleep(pause);
+                asked = Instant::now();
+            }
+        }
+        for number in numbers {
+            for (number, batch) in loader
+                .epoch(number)
+                .to_device(self.device, DEPTH)
+                .enumerate()
+            {
+                if number == 0 {
+                    alone.push(asked.elapsed());
+                }
+                batch?.touch(&stream)?;
+                thread::sleep(pause);
+                asked = Instant::now();
+            }
+        }
+        // The first had nothing before it.
+        across.skip(1);
+        alone.skip(1);
+        Ok([across, alone])
+    }
+}
+
+/// The first samples of each epoch's random order.
+struct Short {
+    len: u64,
+    order: RandomSampler,
+}
+
+impl Sampler for Short {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn index(&self, epoch: u64, position: u64) -> u64 {
+        self.order.index(epoch, position)
     }
 }

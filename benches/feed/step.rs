@@ -9,6 +9,10 @@ use pinfeed::Stream;
 
 use crate::Outcome;
 use crate::target::Target;
+use crate::window::{Measured, Waits, Window};
+
+/// Steps before the clock runs.
+const WARM_UP: u64 = 10;
 
 /// How many steps the host runs ahead of the device.
 const AHEAD: u64 = 2;
@@ -104,6 +108,40 @@ impl Drop for Stepper<'_> {
             eprintln!("note: {error}");
         }
     }
+}
+
+/// What so many steps took.
+pub struct Run {
+    pub seconds_per_step: f64,
+    pub waits: Waits,
+    pub measured: Measured,
+}
+
+/// Has `step` launch one step after the other.
+pub fn run(
+    target: &Target,
+    stream: &Stream,
+    length: Duration,
+    steps: u64,
+    mut step: impl FnMut(&mut Stepper<'_>, &mut Waits) -> Outcome,
+) -> Outcome<Run> {
+    let mut stepper = Stepper::new(target, stream, length)?;
+    for _ in 0..WARM_UP {
+        step(&mut stepper, &mut Waits::default())?;
+    }
+    // The clock runs between two equal moments of the loop: a step was launched, and the one two before it is over.
+    // A stream that is drained, or loading that begins, would be in the figure otherwise.
+    let (window, mut waits) = (Window::begin(), Waits::default());
+    for _ in 0..steps {
+        step(&mut stepper, &mut waits)?;
+    }
+    let measured = window.end();
+    stepper.drain()?;
+    Ok(Run {
+        seconds_per_step: measured.window_s / steps as f64,
+        waits,
+        measured,
+    })
 }
 
 #[cfg(feature = "cuda")]

@@ -154,6 +154,11 @@ impl Waits {
         self.0.push(wait);
     }
 
+    /// Leaves out the first ones.
+    pub fn skip(&mut self, count: usize) {
+        self.0.drain(..count.min(self.0.len()));
+    }
+
     pub fn extend(&mut self, other: &Waits) {
         self.0.extend(&other.0);
     }

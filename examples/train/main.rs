@@ -145,13 +145,14 @@ fn fit(
     let mut trainer = Trainer::new(network, epochs * loader.len())?;
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} images, {per_sec}, {msg}")?;
     let mut seen = 0;
-    for epoch in 0..epochs {
+    // The next batch is on its way to the device while this one is trained on, across epochs too.
+    let passes = loader.epochs(0..epochs as u64).to_device(device, 1);
+    for (number, epoch) in (1..).zip(passes) {
         let (begin, before) = (Instant::now(), seen);
         let bar =
             ProgressBar::new((loader.len() * loader.batch_size()) as u64).with_style(style.clone());
         let mut losses = CandleTensor::new(0f32, candle)?;
-        // The next batch is on its way to the device while this one is trained on.
-        for batch in loader.epoch(epoch as u64).to_device(device, 1) {
+        for batch in epoch {
             let (images, labels) = batch?;
             let (images, labels) = (images.to_candle(candle)?, labels.to_candle(candle)?);
             let loss = trainer.step(network, &images, &labels)?;
@@ -165,8 +166,7 @@ fn fit(
         }
         bar.finish_and_clear();
         println!(
-            "epoch {:>2}/{epochs}: loss {:.3}, {:.0} images/s",
-            epoch + 1,
+            "epoch {number:>2}/{epochs}: loss {:.3}, {:.0} images/s",
             losses.to_scalar::<f32>()? / loader.len() as f32,
             (seen - before) as f64 / begin.elapsed().as_secs_f64(),
         );

@@ -85,6 +85,10 @@ impl<D: Dataset, C> Builder<D, C> {
     /// Sets how many batches are loaded ahead of the consumer; only with workers. 2 by default; where batches are not
     /// page-locked and take microseconds to make, up to 64.
     ///
+    /// While one sample takes its time, workers load all others of these batches, and then wait for it. If some samples take
+    /// as long as `n` batches do otherwise, `n + 1` batches ahead keep the loop going. With
+    /// [`pin_memory`](Builder::pin_memory), each batch ahead is a slab of page-locked memory.
+    ///
     /// (PyTorch's `prefetch_factor` counts per worker; here workers share batches.)
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = Some(prefetch);

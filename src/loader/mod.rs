@@ -1,13 +1,18 @@
 //! The loader: what users build and iterate.
 
 mod builder;
+mod device_epoch;
 mod epoch;
+mod epochs;
+mod line;
 mod stats;
 
 use std::fmt;
 
 pub use builder::Builder;
-pub use epoch::{DeviceEpoch, Epoch};
+pub use device_epoch::DeviceEpoch;
+pub use epoch::Epoch;
+pub use epochs::{DeviceEpochs, Epochs};
 pub use stats::{Limit, Stats};
 
 use crate::batch::{Batch, Stack};
@@ -54,7 +59,7 @@ pub struct DataLoader<B: Batch> {
     threads: Threads<B>,
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
-    /// The epoch that was begun last, for `stats`.
+    /// The epoch that was given out last, for `stats`.
     last: Mutex<Option<Live>>,
 }
 
@@ -100,15 +105,66 @@ impl<B: Batch> DataLoader<B> {
     /// batches are so large that they would travel to the device in parts, with the first `next` or `to_device`: how they are
     /// loaded depends on it). Dropping the epoch does not wait for them.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
-        Epoch::begin(epoch::Loader::Borrowed(self), epoch)
+        Epoch::begin(epoch::Loader::Borrowed(self), epoch, false)
     }
 
     /// Begins an epoch that holds its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
-        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), epoch)
+        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), epoch, false)
     }
 
-    /// Where the time of the epoch went that was begun last; all zeros before the first.
+    /// Gives the epochs of these numbers one after the other, and loads across the boundary: when workers have begun on the
+    /// last batches of one epoch, they go on with the first of the next, as they would within an epoch. What a batch holds
+    /// is the same as with [`epoch`](DataLoader::epoch), which knows nothing of a next one.
+    ///
+    /// Both epochs together are no more ahead than one is, and have no more page-locked memory. Without workers nothing is
+    /// loaded ahead. `numbers` are asked for one epoch ahead.
+    ///
+    /// The boundary is waited for where the next epoch is loaded in another way: behind a first epoch that had to find out
+    /// how large samples are, if later ones travel to the device in parts. And if the program takes an epoch out while it
+    /// holds one that has batches to come, that is begun only then, as by [`epoch`](DataLoader::epoch).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Device, from_fn};
+    ///
+    /// let device = Device::cpu();
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64)))
+    ///     .batch_size(10)
+    ///     .num_workers(2)
+    ///     .pin_memory(&device)
+    ///     .build()?;
+    ///
+    /// for epoch in loader.epochs(0..3).to_device(&device, 2) {
+    ///     for batch in epoch {
+    ///         let numbers = batch?; // on the device
+    ///         # assert_eq!(numbers.len(), 10);
+    ///     }
+    ///     println!("{}", loader.stats()); // of the epoch that was given out last
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    ///
+    /// # Synchronization
+    ///
+    /// Each epoch is like one of [`epoch`](DataLoader::epoch); dropping it, or the iterator, does not wait for workers.
+    pub fn epochs<I>(&self, numbers: I) -> Epochs<'_, B, I::IntoIter>
+    where
+        I: IntoIterator<Item = u64>,
+    {
+        Epochs::new(epoch::Loader::Borrowed(self), numbers.into_iter())
+    }
+
+    /// The same, of epochs that hold their loader.
+    pub fn owned_epochs<I>(self: &Arc<Self>, numbers: I) -> Epochs<'static, B, I::IntoIter>
+    where
+        I: IntoIterator<Item = u64>,
+    {
+        Epochs::new(epoch::Loader::Owned(Arc::clone(self)), numbers.into_iter())
+    }
+
+    /// Where the time of the epoch went that was given out last; all zeros before the first.
     ///
     /// Copies and kernels that have not ended are not counted yet.
     pub fn stats(&self) -> Stats {
@@ -144,6 +200,12 @@ impl<B: Batch> fmt::Debug for DataLoader<B> {
 const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}
     assert_send_sync::<DataLoader<crate::tensor::Tensor<f32>>>();
+    assert_send_sync::<Epochs<'static, crate::tensor::Tensor<f32>, std::ops::Range<u64>>>();
+    // An epoch that holds its loader goes where one that borrows it does.
+    const fn shorten<'a, B: Batch>(epoch: DeviceEpoch<'static, B>) -> DeviceEpoch<'a, B> {
+        epoch
+    }
+    _ = shorten::<crate::tensor::Tensor<f32>>;
     assert_send_sync::<crate::device::DeviceTensor<f32>>();
     assert_send_sync::<crate::device::Device>();
     assert_send_sync::<crate::device::Stream>();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::arrivals::Sends;
-use super::schedule::{Claim, Schedule, Want};
+use super::schedule::{Behind, Claim, Schedule, Want};
 use super::source::{BatchId, Failed};
 use super::work::{Recipe, Work};
 use super::{Options, Parts};
@@ -37,8 +37,20 @@ pub(crate) struct LiveEpoch {
     pub(crate) account: Option<Arc<Account>>,
     /// Its consumer sleeps here.
     pub(super) ready: Condvar,
+    /// It is one of several that follow each other: its slabs are those of the next as well.
+    pub(super) goes_on: bool,
     /// How many parts its batches are cut into. (Written before the first is opened, under the board's lock.)
     parts: AtomicU64,
+}
+
+/// An epoch to be entered.
+pub(super) struct Entering {
+    pub(super) epoch: u64,
+    pub(super) account: Option<Arc<Account>>,
+    pub(super) destination: Option<Destination>,
+    /// The epoch that it is loaded behind.
+    pub(super) after: Option<Live>,
+    pub(super) goes_on: bool,
 }
 
 /// What an epoch's batches are for.
@@ -68,6 +80,8 @@ pub(super) struct State<B> {
     pub(super) destination: Option<Destination>,
     /// The turn at which a job of its was claimed last.
     served: u64,
+    /// The epoch that it is loaded behind, until its consumer comes to it.
+    after: Option<Live>,
     /// Who sends the parts of its batches, where they are cut.
     pub(super) sends: Option<Arc<dyn Sends<B>>>,
     /// How many slabs it may have from now on, which its account is yet to be told.
@@ -139,28 +153,24 @@ impl<B> Board<B> {
         }
     }
 
-    pub(super) fn enter(
-        &mut self,
-        epoch: u64,
-        account: Option<Arc<Account>>,
-        destination: Option<Destination>,
-        options: &Options,
-    ) -> Live {
+    pub(super) fn enter(&mut self, entering: Entering, options: &Options) -> Live {
         self.entered += 1;
         let live = Live(Arc::new(LiveEpoch {
             key: self.entered,
-            epoch,
+            epoch: entering.epoch,
             meter: Arc::default(),
-            account,
+            account: entering.account,
             ready: Condvar::new(),
+            goes_on: entering.goes_on,
             parts: AtomicU64::new(1),
         }));
         self.epochs.push(State {
             live: live.clone(),
             schedule: Schedule::new(options.cut(), options.prefetch, options.whole()),
             slots: VecDeque::new(),
-            destination,
+            destination: entering.destination,
             served: 0,
+            after: entering.after,
             sends: None,
             widened: None,
             parts: None,
@@ -171,10 +181,7 @@ impl<B> Board<B> {
 
     /// Takes an epoch out. The caller drops it without the lock: it may hold what the user made.
     pub(super) fn leave(&mut self, live: &Live) -> Option<State<B>> {
-        let index = self
-            .epochs
-            .iter()
-            .position(|state| state.live.key == live.key)?;
+        let index = self.position(live)?;
         Some(self.epochs.swap_remove(index))
     }
 
@@ -188,9 +195,38 @@ impl<B> Board<B> {
 
     /// The epoch, unless its consumer dropped it.
     pub(super) fn epoch(&mut self, live: &Live) -> Option<&mut State<B>> {
-        self.epochs
-            .iter_mut()
-            .find(|state| state.live.key == live.key)
+        let index = self.position(live)?;
+        self.look_behind(index);
+        Some(&mut self.epochs[index])
+    }
+
+    fn position(&self, live: &Live) -> Option<usize> {
+        let mut epochs = self.epochs.iter();
+        epochs.position(|state| state.live.key == live.key)
+    }
+
+    /// Tells an epoch what is left of the one that it is loaded behind.
+    fn look_behind(&mut self, index: usize) {
+        if let Some(before) = &self.epochs[index].after {
+            let before = self.position(before);
+            let left = before.map(|before| self.epochs[before].schedule.left());
+            let behind = left.unwrap_or_default();
+            self.epochs[index].schedule.stand_behind(behind);
+        }
+    }
+
+    /// The consumer comes to an epoch, which is loaded for itself from now on. `false`: the one that it was loaded behind
+    /// has batches to come, so that the slabs of one are not enough for both.
+    pub(super) fn come_to(&mut self, live: &Live) -> bool {
+        let Some(index) = self.position(live) else {
+            return false;
+        };
+        let Some(before) = self.epochs[index].after.take() else {
+            return true;
+        };
+        self.epochs[index].schedule.stand_behind(Behind::default());
+        let before = self.position(&before);
+        before.is_none_or(|before| self.epochs[before].schedule.remaining() == 0)
     }
 
     /// Something to do: for an epoch whose consumer is blocked, if there is one, else for any.
@@ -204,7 +240,8 @@ impl<B> Board<B> {
         })
     }
 
-    pub(super) fn has_claim(&self, spare: bool) -> bool {
+    pub(super) fn has_claim(&mut self, spare: bool) -> bool {
+        (0..self.epochs.len()).for_each(|index| self.look_behind(index));
         self.epochs
             .iter()
             .any(|state| state.destination.is_some() && state.schedule.has_claim(spare))
@@ -226,10 +263,14 @@ impl<B> Board<B> {
     }
 
     /// Epochs whose consumer is blocked come first, and of several the one that had to wait for longest: an epoch that
-    /// always has work would else keep the workers, and the slabs that come home, from another for good.
+    /// always has work would else keep the workers, and the slabs that come home, from another for good. Those that no
+    /// consumer has come to are last.
     fn urgent_first(&mut self) -> impl Iterator<Item = &mut State<B>> {
-        self.epochs
-            .sort_unstable_by_key(|state| (!state.schedule.is_blocked(), state.served));
+        self.epochs.sort_unstable_by_key(|state| {
+            let is_early = state.after.is_some();
+            (is_early, !state.schedule.is_blocked(), state.served)
+        });
+        (0..self.epochs.len()).for_each(|index| self.look_behind(index));
         self.epochs.iter_mut()
     }
 }
@@ -237,7 +278,11 @@ impl<B> Board<B> {
 impl LiveEpoch {
     /// Whether its batches are cut into parts.
     pub(super) fn is_cut(&self) -> bool {
-        self.parts.load(Ordering::Relaxed) > 1
+        self.parts() > 1
+    }
+
+    pub(super) fn parts(&self) -> u64 {
+        self.parts.load(Ordering::Relaxed)
     }
 
     /// `part`: the batch, or the part of one, as the schedule counts them.

@@ -1,11 +1,11 @@
 //! The consumer's side: an epoch begins, gives its batches in order, and ends.
 
-use super::Pipeline;
 use super::arrivals::Arrivals;
-use super::board::{Board, Destination, Live, Made, Slot, Taken};
+use super::board::{Board, Destination, Entering, Live, Made, Slot, Taken};
 use super::pin::Served;
 use super::schedule::Cut;
 use super::source::BatchId;
+use super::{Parts, Pipeline};
 use crate::batch::Batch;
 use crate::device::{Account, Device};
 use crate::error::{CollateError, Error, Result};
@@ -24,35 +24,55 @@ enum Next<B> {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Enters an epoch, and lets workers begin.
-    pub(crate) fn begin(&self, epoch: u64) -> Live {
-        // Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
-        // whether that is wanted. Until then nobody knows what slabs the epoch needs, and it has a share of none.
-        let matters = self.recipe.is_gatherable() || self.parts(DEFAULT_DEPTH).is_some();
+    /// Enters an epoch, and lets workers begin. `goes_on`: another will follow it.
+    pub(crate) fn begin(&self, epoch: u64, goes_on: bool) -> Live {
+        // Until it is known what slabs the epoch needs, it has a share of none.
+        let matters = self.destination_matters();
         let destination = (!matters).then_some(Destination::Host);
         let limit = match matters {
             true => 0,
-            false => self.options.share(DEFAULT_DEPTH),
+            false => self.share(goes_on, DEFAULT_DEPTH),
         };
         let pinning = self.options.pinning.as_ref();
         let account = pinning.map(|pinning| Account::open(&pinning.device.inner.ring, limit));
+        let entering = Entering {
+            epoch,
+            account,
+            destination,
+            after: None,
+            goes_on,
+        };
         let mut board = self.board.lock();
-        let live = board.enter(epoch, account, destination, &self.options);
-        self.wake(&board);
+        let live = board.enter(entering, &self.options);
+        self.wake(&mut board);
         live
+    }
+
+    /// Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
+    /// whether that is wanted.
+    pub(super) fn destination_matters(&self) -> bool {
+        self.recipe.is_gatherable() || self.parts(DEFAULT_DEPTH).is_some()
+    }
+
+    /// How many slabs of the device's ring an epoch may have. Few batches need few, unless those of other epochs follow.
+    fn share(&self, goes_on: bool, depth: usize) -> usize {
+        match goes_on {
+            true => self.options.slabs(depth),
+            false => self.options.share(depth),
+        }
     }
 
     /// The program gets the batches on the host, as it turns out.
     fn keep_on_host(&self, live: &Live) {
         // First, so that whoever asks for a slab finds that there may be some.
         if let Some(account) = &live.account {
-            account.set_limit(self.options.share(DEFAULT_DEPTH));
+            account.set_limit(self.share(live.goes_on, DEFAULT_DEPTH));
         }
         let mut board = self.board.lock();
         if let Some(state) = board.epoch(live) {
             state.destination.get_or_insert(Destination::Host);
         }
-        self.wake(&board);
+        self.wake(&mut board);
     }
 
     /// The batches that are opened from now on go to a device without the program seeing them, `depth` ahead. Returns how
@@ -63,21 +83,42 @@ impl<B: Batch> Pipeline<B> {
         device: &Device,
         depth: usize,
     ) -> (Cut, Option<Arc<Arrivals<B>>>) {
+        self.send_in(live, device, depth, self.parts_to(device, depth))
+    }
+
+    /// How batches that go to the device are cut, if they are.
+    pub(super) fn parts_to(&self, device: &Device, depth: usize) -> Option<Parts> {
+        let pinning = self.options.pinning.as_ref();
+        // Parts come home by the list of copies of the device that pins.
+        let is_pinning =
+            pinning.is_some_and(|pinning| Arc::ptr_eq(&pinning.device.inner, &device.inner));
+        let parts = self.parts(depth);
+        parts.filter(|_| is_pinning && self.gathers(device))
+    }
+
+    /// Whether the device gathers the rows that it can reach.
+    fn gathers(&self, device: &Device) -> bool {
         let pinning = self.options.pinning.as_ref();
         // Slabs that come home are what keeps copies from piling up, so there must be slabs, and of this device.
-        let gathers = pinning.is_some_and(|pinning| {
+        pinning.is_some_and(|pinning| {
             !pinning.by_copy
                 && pinning
                     .device
                     .inner
                     .driver
                     .same_device(&device.inner.driver)
-        });
-        // Parts come home by the list of copies of the device that pins.
-        let is_pinning =
-            pinning.is_some_and(|pinning| Arc::ptr_eq(&pinning.device.inner, &device.inner));
-        let parts = self.parts(depth).filter(|_| gathers && is_pinning);
-        let mut limit = self.options.share(depth);
+        })
+    }
+
+    /// The same as [`send_to`](Pipeline::send_to), cut as the caller says.
+    pub(super) fn send_in(
+        &self,
+        live: &Live,
+        device: &Device,
+        depth: usize,
+        parts: Option<Parts>,
+    ) -> (Cut, Option<Arc<Arrivals<B>>>) {
+        let mut limit = self.share(live.goes_on, depth);
         let mut cut = self.options.cut();
         let mut arrivals = None;
         let mut board = self.board.lock();
@@ -107,12 +148,12 @@ impl<B: Batch> Pipeline<B> {
         // Now that there are as many slabs as it needs, it may begin.
         let mut board = self.board.lock();
         if let Some(state) = board.epoch(live) {
-            state.destination = Some(match gathers {
+            state.destination = Some(match self.gathers(device) {
                 true => Destination::Device(device.inner.driver.backend()),
                 false => Destination::Host,
             });
         }
-        self.wake(&board);
+        self.wake(&mut board);
         (cut, arrivals)
     }
 
@@ -130,7 +171,13 @@ impl<B: Batch> Pipeline<B> {
 
     /// Forgets an epoch. Nobody waits: a worker that is at it finds out when it reports.
     pub(crate) fn end(&self, live: &Live) {
-        let state = self.board.lock().leave(live);
+        let state = {
+            let mut board = self.board.lock();
+            let state = board.leave(live);
+            // One behind it may have been waiting.
+            self.wake(&mut board);
+            state
+        };
         if let Some(account) = &live.account {
             account.close();
         }

@@ -9,10 +9,14 @@
 //! - the **pin thread** ([`pin`]) grants the slabs that were not there at once, in the order of the batches, waits for
 //!   copies to bring some home, and copies batches that were built elsewhere;
 //! - the **consumer** ([`consumer`]) takes batches in order. Without workers it does all of the above.
+//!
+//! Epochs that follow each other ([`line`]) are loaded as if they were one: the next is behind the one that the consumer is
+//! at.
 
 mod arrivals;
 mod board;
 mod consumer;
+mod line;
 mod pin;
 mod schedule;
 mod source;
@@ -22,6 +26,7 @@ mod worker;
 
 pub(crate) use arrivals::{Arrivals, Fate};
 pub(crate) use board::{Live, Made, Taken};
+pub(crate) use line::Goes;
 pub(crate) use schedule::Cut;
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Recipe};
@@ -170,7 +175,7 @@ impl<B> Pipeline<B> {
     }
 
     /// Lets one sleeping worker look for work, if there is any; it wakes the next.
-    fn wake(&self, board: &Board<B>) {
+    fn wake(&self, board: &mut Board<B>) {
         for spare in [false, true] {
             if board.idle[usize::from(spare)] > 0 && board.has_claim(spare) {
                 self.work[usize::from(spare)].notify_one();

@@ -56,7 +56,7 @@ impl<B: Batch> Pipeline<B> {
             if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
                 state.schedule.want(batch, bytes);
                 state.schedule.granted(batch);
-                self.wake(&board);
+                self.wake(&mut board);
             }
             return;
         };
@@ -327,7 +327,7 @@ impl<B: Batch> Pipeline<B> {
         if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
             state.schedule.granted(batch);
             count_wait(live, state.slot(batch).wanted.take());
-            self.wake(&board);
+            self.wake(&mut board);
         }
     }
 

@@ -6,14 +6,18 @@
 //! Where batches are cut into parts, what is called a batch here is a part: each is loaded, granted a slab and delivered by
 //! itself ([`Cut`]).
 
+mod behind;
 mod cut;
 mod entry;
+mod missing;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
+pub(crate) use self::behind::Behind;
 pub(crate) use self::cut::Cut;
 use self::entry::{Entry, SlabState, Stage};
+pub(crate) use self::missing::{Missing, missing};
 
 /// An epoch's batches, from the first that was not delivered to the last that was opened.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ pub(crate) struct Schedule {
     /// How many bytes a sample has, where the epoch's slabs outgrow the processor's cache, or are cut so that they do not; 0
     /// where neither is so.
     streamed_bytes: u64,
+    /// What is left of the epoch before it, if it is loaded behind one.
+    behind: Behind,
 }
 
 /// How batches are made from end to end by one worker: where no slab must be waited for.
@@ -116,6 +122,7 @@ impl Schedule {
             whole,
             sample_ns: 0,
             streamed_bytes: 0,
+            behind: Behind::default(),
         }
     }
 
@@ -222,13 +229,23 @@ impl Schedule {
     }
 
     fn can_open(&self) -> bool {
-        self.room() > 0 && self.first + (self.open.len() as u64) < self.batches
+        self.room() > 0 && self.unopened() > 0 && !self.behind.unopened
     }
 
     /// How many batches may be opened, as far as the consumer is concerned.
     fn room(&self) -> usize {
-        let ahead = self.open.len() - self.sent + self.taken;
+        let ahead = self.ahead().saturating_add(self.behind.ahead);
         self.window().saturating_sub(ahead)
+    }
+
+    /// How many batches are ahead of the consumer.
+    fn ahead(&self) -> usize {
+        self.open.len() - self.sent + self.taken
+    }
+
+    /// How many batches nobody has opened.
+    fn unopened(&self) -> u64 {
+        self.batches - self.first - self.open.len() as u64
     }
 
     /// How many batches may be ahead of the consumer.
@@ -266,7 +283,7 @@ impl Schedule {
 
     /// How many batches a worker claims from end to end; 0: it claims rows.
     fn whole_run(&self) -> u64 {
-        let left = self.batches - self.first - self.open.len() as u64;
+        let left = self.unopened();
         match (self.whole, self.batch_ns()) {
             // The caller's thread is the only one.
             (Some(Whole { workers: 0, .. }), _) => 1,
@@ -342,7 +359,7 @@ impl Schedule {
 
     /// The first slab that somebody waits for, in the order of the batches.
     pub(crate) fn next_want(&self) -> Option<Want> {
-        let mut reserve = 0;
+        let mut reserve = self.behind.needing;
         for (index, entry) in self.open.iter().enumerate() {
             if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.failed) {
                 return Some(Want {
@@ -446,9 +463,16 @@ impl Schedule {
     /// How many batches the consumer may take at once: those that are ready, and no more than half of what may be ahead,
     /// so that the workers go on meanwhile.
     pub(crate) fn ready(&self) -> usize {
-        let most = (self.window() / 2).max(1);
         let done = |entry: &&Entry| entry.stage == Stage::Done;
-        self.open.iter().take(most).take_while(done).count()
+        self.open
+            .iter()
+            .take(self.at_once())
+            .take_while(done)
+            .count()
+    }
+
+    fn at_once(&self) -> usize {
+        (self.window() / 2).max(1)
     }
 
     /// The consumer takes so many batches, which are ready: it has come to the first of them.
@@ -465,26 +489,6 @@ impl Schedule {
     /// The consumer has come to all batches that it took.
     pub(crate) fn used_up(&mut self) {
         self.taken = 0;
-    }
-}
-
-/// What happens to a batch for which the ring has no slab now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
-    /// A copy is in flight: its slab comes back without the user.
-    WaitForCopy,
-    /// The consumer has work to do, or batches to drop: something will change.
-    Sleep,
-    /// Nothing comes back unless the consumer, who is blocked on this batch, lets go: it goes without.
-    Unpinned,
-}
-
-/// The rule when a slab is missing.
-pub(crate) fn missing(copy_in_flight: bool, blocked: bool) -> Missing {
-    match (copy_in_flight, blocked) {
-        (true, _) => Missing::WaitForCopy,
-        (false, true) => Missing::Unpinned,
-        (false, false) => Missing::Sleep,
     }
 }
 

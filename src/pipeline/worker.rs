@@ -35,7 +35,7 @@ impl<B: Batch> Pipeline<B> {
             }
             if let Some(job) = board.claim(&*self.recipe, spare) {
                 // Each woken worker wakes the next, as long as there is work: nobody wakes for nothing.
-                self.wake(&board);
+                self.wake(&mut board);
                 return Some(job);
             }
             board.idle[usize::from(spare)] += 1;
@@ -268,7 +268,7 @@ impl<B: Batch> Pipeline<B> {
         match board.epoch(live).filter(|state| state.holds(batch)) {
             Some(state) => {
                 let left_over = state.publish(batch, outcome);
-                self.wake(&board);
+                self.wake(&mut board);
                 drop(board);
                 drop(left_over);
             }

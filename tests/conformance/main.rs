@@ -13,6 +13,7 @@ mod backend;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
+mod epochs;
 mod gathered;
 mod loaders;
 mod mixing;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
     let tests: Vec<Test> = [
         transfers::TESTS,
         loaders::TESTS,
+        epochs::TESTS,
         gathered::TESTS,
         parts::TESTS,
         normalize::TESTS,

@@ -10,6 +10,7 @@
 #![allow(clippy::mem_forget)] // forgotten handles are what is tested
 #![allow(unreachable_pub)] // a binary has no public items
 
+mod boundaries;
 mod ends;
 mod failures;
 mod forgotten;

@@ -1,7 +1,7 @@
 //! Order and content: whatever the workers, the prefetch and the memory, an epoch is the same.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use pinfeed::{DataLoader, Dataset, Device, SampleRng, Sampler, from_fn};
@@ -238,6 +238,63 @@ fn a_sampler_is_asked_once_for_each_position() {
                 60,
                 "{workers} workers, pin {pin}"
             );
+        }
+    });
+}
+
+/// While one sample takes its time, workers load all others that `prefetch` allows: whichever it is. The order is kept.
+#[test]
+fn a_stuck_sample_keeps_no_worker_idle() {
+    const BATCH: u64 = 5;
+    const LEN: u64 = 60;
+
+    watched("a_stuck_sample_keeps_no_worker_idle", |seed| {
+        for (workers, prefetch) in [(2, 1), (2, 2), (4, 3), (3, 6)] {
+            for pin in [None, Some(false), Some(true)] {
+                for stuck in [0, 4, 13, 25, LEN - 1] {
+                    let context = format!("{workers} workers, {prefetch} ahead, {pin:?}, {stuck}");
+                    // The consumer waits for the stuck batch, so those behind it are ahead.
+                    let first = stuck / BATCH;
+                    let window = ((first + prefetch) * BATCH).min(LEN);
+                    let loaded = (Mutex::new(0), Condvar::new());
+                    let of_get = context.clone();
+                    let dataset = from_fn(LEN, move |index, _| {
+                        let (loaded, change) = &loaded;
+                        if index != stuck {
+                            // As long as it takes that workers claim samples one by one.
+                            std::thread::sleep(Duration::from_micros(200));
+                            *loaded.lock().unwrap() += 1;
+                            change.notify_all();
+                            return Ok(index as i64);
+                        }
+                        let wait = change.wait_timeout_while(
+                            loaded.lock().unwrap(),
+                            Duration::from_secs(20),
+                            |loaded| *loaded < window - 1,
+                        );
+                        let (loaded, _) = wait.unwrap();
+                        assert_eq!(*loaded, window - 1, "{of_get}: workers are idle");
+                        Ok(index as i64)
+                    });
+                    let builder = DataLoader::builder(dataset)
+                        .batch_size(BATCH as usize)
+                        .num_workers(workers)
+                        .prefetch(prefetch as usize);
+                    let loader = match pin {
+                        None => builder.build().unwrap(),
+                        Some(by_copy) => builder
+                            .pin_memory(&late_device(seed))
+                            .pin_by_copy(by_copy)
+                            .build()
+                            .unwrap(),
+                    };
+                    let indices: Vec<i64> = loader
+                        .epoch(0)
+                        .flat_map(|batch| batch.unwrap().to_vec())
+                        .collect();
+                    assert!(indices.into_iter().eq(0..LEN as i64), "{context}");
+                }
+            }
         }
     });
 }

@@ -3,9 +3,11 @@
 use super::{Kind, Ring};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
-/// An epoch's share of a ring: how many slabs it may have out at once.
+/// An epoch's share of a ring: how many slabs it may have out at once. An epoch that is loaded behind another has the same.
 pub(crate) struct Account {
     ring: Arc<Ring>,
+    /// How many epochs have it.
+    epochs: AtomicUsize,
     limit: AtomicUsize,
     /// Its slabs are for parts of batches. Written under the ring's lock, as the limit is.
     parts: AtomicBool,
@@ -22,6 +24,7 @@ impl Account {
     pub(crate) fn open(ring: &Arc<Ring>, limit: usize) -> Arc<Account> {
         let account = Arc::new(Account {
             ring: Arc::clone(ring),
+            epochs: AtomicUsize::new(1),
             limit: AtomicUsize::new(0),
             parts: AtomicBool::new(false),
             out: AtomicUsize::new(0),
@@ -29,6 +32,12 @@ impl Account {
         });
         account.set_limit(limit);
         account
+    }
+
+    /// The same account, for one more epoch. One that has it is not over.
+    pub(crate) fn share(self: &Arc<Account>) -> Arc<Account> {
+        self.epochs.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(self)
     }
 
     /// (Who does so may come later than the end of its epoch: a closed account stays closed.)
@@ -64,8 +73,14 @@ impl Account {
         bytes.saturating_mul(slabs) > crate::system::cache_bytes()
     }
 
-    /// Closes the account: its epoch asks for no more. Slabs that are out still come home.
+    /// One of its epochs is over; the last closes the account, for nobody asks for more. Slabs that are out still come home.
     pub(crate) fn close(&self) {
+        if self.epochs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shut();
+        }
+    }
+
+    fn shut(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.set_limit(0);
     }
@@ -101,7 +116,7 @@ impl Account {
 impl Drop for Account {
     /// An epoch that was forgotten closes its account when its last slab is home.
     fn drop(&mut self) {
-        self.close();
+        self.shut();
     }
 }
 
@@ -117,5 +132,19 @@ mod tests {
         account.close();
         account.set_limit(100);
         assert_eq!(ring.state.lock().shelves[0].shares, 0);
+    }
+
+    /// Two epochs that follow each other have one share together, until both are over.
+    #[test]
+    fn a_shared_account_is_closed_by_the_last() {
+        let ring = Ring::pageable(0);
+        let shares = || ring.state.lock().shelves[0].shares;
+        let first = Account::open(&ring, 5);
+        let second = first.share();
+        assert_eq!(shares(), 5);
+        first.close();
+        assert_eq!(shares(), 5);
+        second.close();
+        assert_eq!(shares(), 0);
     }
 }

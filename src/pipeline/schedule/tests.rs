@@ -116,6 +116,59 @@ fn a_batch_is_opened_only_within_the_prefetch() {
     assert!(!schedule.has_claim(false));
 }
 
+/// Two epochs that follow each other have together no more ahead, and no more slabs, than one.
+#[test]
+fn an_epoch_behind_another_takes_what_that_leaves() {
+    let mut first = Schedule::new(Cut::whole(4, 2, false), 3, None);
+    let mut second = Schedule::new(Cut::whole(4, 2, false), 3, None);
+    assert!(first.is_ending(), "both batches may be opened");
+    let claim = |schedule: &mut Schedule, behind| {
+        schedule.stand_behind(behind);
+        let claim = schedule.claim(false);
+        assert!(claim.is_some() || !schedule.has_claim(false));
+        claim
+    };
+    let rows = |batch, rows| Some(Claim::Rows { batch, rows });
+    // A batch of the first is not open yet: the second's wait.
+    assert_eq!(first.claim(false), rows(0, 0..1));
+    assert_eq!(claim(&mut second, first.left()), None);
+    for _ in 0..3 {
+        assert!(first.claim(false).is_some());
+    }
+    assert_eq!(first.claim(false), None);
+    // Two of three are open, and need slabs.
+    assert_eq!(claim(&mut second, first.left()), rows(0, 0..1));
+    assert_eq!(claim(&mut second, first.left()), rows(0, 1..2));
+    assert_eq!(claim(&mut second, first.left()), None);
+    second.want(0, 1);
+    assert_eq!(second.next_want().map(|want| want.reserve), Some(2));
+    first.want(0, 1);
+    first.granted(0);
+    second.stand_behind(first.left());
+    assert_eq!(second.next_want().map(|want| want.reserve), Some(1));
+    // One is delivered: there is room for another.
+    first.done(0);
+    first.deliver(1);
+    assert_eq!(claim(&mut second, first.left()), rows(1, 0..1));
+    assert_eq!(claim(&mut second, Behind::default()), rows(1, 1..2));
+}
+
+#[test]
+fn an_epoch_is_ending_when_the_rest_may_be_opened() {
+    let mut schedule = Schedule::new(Cut::whole(5, 1, false), 2, None);
+    let mut ending = Vec::new();
+    for batch in 0..5 {
+        while schedule.claim(false).is_some() {}
+        ending.push(schedule.is_ending());
+        schedule.want(batch, 1);
+        schedule.granted(batch);
+        schedule.done(batch);
+        schedule.deliver(1);
+    }
+    // With two open, one may be opened when the next is delivered: the last of five.
+    assert_eq!(ending, [false, false, true, true, true]);
+}
+
 /// Where loading is copying, spare workers stay out of it; where samples are computed they join in, however large.
 #[test]
 fn spare_workers_do_not_copy() {
