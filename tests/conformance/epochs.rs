@@ -347,6 +347,8 @@ fn batches_of_the_next_epoch_are_sent_ahead(backend: &Backend) {
             // Each time, what may be ahead is there.
             let ahead = if in_parts { 2 } else { 3 };
             count.wait_for(before + 10 * (given - 1 + ahead).min(7));
+            // And finished: then it can be sent.
+            std::thread::sleep(Duration::from_millis(100));
             batch = epoch.next().unwrap().unwrap();
         }
         assert_eq!(back(&batch).1.len(), 10);
