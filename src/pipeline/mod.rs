@@ -10,7 +10,7 @@
 //!   copies to bring some home, and copies batches that were built elsewhere;
 //! - the **consumer** ([`consumer`]) takes batches in order. Without workers it does all of the above.
 //!
-//! Epochs that follow each other ([`line`]) are loaded as if they were one: the next is behind the one that the consumer is
+//! Epochs that follow each other ([`mod@line`]) are loaded as if they were one: the next is behind the one that the consumer is
 //! at.
 
 mod arrivals;

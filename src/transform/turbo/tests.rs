@@ -219,6 +219,26 @@ fn scaled_decoding_softens_and_moves_nothing() {
     }
 }
 
+/// What the library cannot crop is decoded as a whole, also after a picture that was cropped.
+#[test]
+fn a_rare_subsampling_is_decoded_as_a_whole() {
+    let rare = include_bytes!("../../../tests/fixtures/pictures/410-37x11.jpg");
+    let rare_header = header(rare).unwrap();
+    let needed = Rect {
+        left: 20,
+        top: 3,
+        width: 5,
+        height: 5,
+    };
+    assert_eq!(region(rare_header, needed, 1), whole(37, 11));
+    let before = decoded(rare, whole(37, 11), 1);
+    let cropped = file(100, 50, tj::TJSAMP_TJSAMP_420, false);
+    let part = region(header(&cropped).unwrap(), needed, 1);
+    assert!(part.width < 100);
+    decoded(&cropped, part, 1);
+    assert!(decoded(rare, whole(37, 11), 1) == before);
+}
+
 #[test]
 fn what_it_does_not_decode_is_left_to_the_other() {
     assert!(header(b"no picture").is_none());
