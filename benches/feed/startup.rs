@@ -124,7 +124,7 @@ impl Startup<'_> {
         let measured = window.end();
         let pinned_bytes = self.device.memory().pinned_bytes;
         drop(loader);
-        let [mut across, mut alone] = self.boundaries(&dataset)?;
+        let [mut across, mut alone, mut within] = self.boundaries(&dataset)?;
         let of = |waits: &mut Waits, share| waits.percentile_ms(share).unwrap_or(f64::NAN);
         let mut record = Record::new("startup", "").measured(&measured);
         record.workers = Some(self.workers);
@@ -142,11 +142,14 @@ impl Startup<'_> {
             .with_number("boundary_ms", of(&mut across, 0.5))
             .with_number("boundary_max_ms", of(&mut across, 1.0))
             .with_number("boundary_alone_ms", of(&mut alone, 0.5))
-            .with_number("boundary_alone_max_ms", of(&mut alone, 1.0)))
+            .with_number("boundary_alone_max_ms", of(&mut alone, 1.0))
+            .with_number("within_ms", of(&mut within, 0.5))
+            .with_number("within_max_ms", of(&mut within, 1.0)))
     }
 
-    /// How long boundaries between short epochs take: of `epochs(..)`, and of `epoch(n)`.
-    fn boundaries<D, B>(&self, dataset: &Arc<D>) -> Outcome<[Waits; 2]>
+    /// How long boundaries between short epochs take: of `epochs(..)`, and of `epoch(n)`; and how long the other batches of the
+    /// first of them.
+    fn boundaries<D, B>(&self, dataset: &Arc<D>) -> Outcome<[Waits; 3]>
     where
         D: Dataset,
         pinfeed::Stack: pinfeed::Collate<D::Sample, Batch = B>,
@@ -176,12 +179,13 @@ impl Startup<'_> {
             pause = begun.elapsed().mul_f64(1.25 / loader.len().max(1) as f64);
         }
         let numbers = 3..4 + BOUNDARIES;
-        let [mut across, mut alone] = [Waits::default(), Waits::default()];
+        let [mut across, mut alone, mut within] = <[Waits; 3]>::default();
         let mut asked = Instant::now();
         for epoch in loader.epochs(numbers.clone()).to_device(self.device, DEPTH) {
             for (number, batch) in epoch.enumerate() {
-                if number == 0 {
-                    across.push(asked.elapsed());
+                match number {
+                    0 => across.push(asked.elapsed()),
+                    _ => within.push(asked.elapsed()),
                 }
                 batch?.touch(&stream)?;
                 thread::sleep(pause);
@@ -205,7 +209,7 @@ impl Startup<'_> {
         // The first had nothing before it.
         across.skip(1);
         alone.skip(1);
-        Ok([across, alone])
+        Ok([across, alone, within])
     }
 }
 
