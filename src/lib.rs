@@ -90,9 +90,9 @@ mod trace;
 mod transform;
 
 pub use batch::{Arena, Batch, Collate, CollateFn, Relocation, Stack};
-#[cfg(feature = "image")]
-pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
+#[cfg(feature = "image")]
+pub use dataset::{ImageFolder, ListingProgress};
 pub use device::{
     Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Normalize, Stream,
     Tensors, Upload,

@@ -10,7 +10,7 @@ mod tensors;
 
 pub use adapters::{FromFn, Map, from_fn};
 #[cfg(feature = "image")]
-pub use image_folder::ImageFolder;
+pub use image_folder::{ImageFolder, ListingProgress};
 pub use tensors::{TensorDataset, TensorRows};
 
 use crate::error::BoxError;
