@@ -247,6 +247,17 @@ fn a_file_that_cannot_be_used_is_named() {
 }
 
 #[test]
+fn reading_ahead_is_a_wish() {
+    let root = folder(&["cat/a.png", "cat/b.png"]);
+    let data = ImageFolder::open(root.path()).unwrap();
+    assert_eq!(data.lookahead() > 0, cfg!(target_os = "linux"));
+    fs::remove_file(root.path().join("cat/a.png")).unwrap();
+    data.will_need(&[0, 1, 2]); // gone, there, and beyond
+    assert!(load(&data, 1).is_ok());
+    assert_eq!(data.read_ahead(0).lookahead(), 0);
+}
+
+#[test]
 fn a_broken_header_fails_in_get_where_the_size_depends_on_it() {
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "a/1.png", b"\x89PNG\r\n\x1a\n");

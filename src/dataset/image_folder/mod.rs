@@ -20,6 +20,7 @@ use super::Dataset;
 use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
+use crate::system;
 use crate::transform::{Decoding, ImageTransform, LazyImage};
 
 /// Pictures in class folders: `root/class/picture.jpg`. A sample is a picture and its class's index.
@@ -56,7 +57,12 @@ pub struct ImageFolder {
     files: Arc<FileList>,
     transform: ImageTransform,
     decoding: Decoding,
+    read_ahead: usize,
 }
+
+/// So many files are asked for ahead of their turn. (Measured with workers that take 1.7 ms for a picture, on a disk that
+/// gives a file of 110 KB in half a millisecond: 256 were no faster than 64.)
+const READ_AHEAD: usize = 64;
 
 impl ImageFolder {
     /// Lists the class folders within `root`, and the pictures in them. What takes longer than two seconds says how far
@@ -195,6 +201,7 @@ impl ImageFolder {
             files: Arc::new(files),
             transform: ImageTransform::new(),
             decoding: Decoding::default(),
+            read_ahead: READ_AHEAD,
         }
     }
 
@@ -216,6 +223,18 @@ impl ImageFolder {
     pub fn max_pixels(mut self, pixels: u64) -> ImageFolder {
         self.decoding.max_pixels = pixels;
         self
+    }
+
+    /// How many files the system is asked to read ahead of the samples that are being loaded, so that workers that
+    /// decode do not wait for the disk as well. Default: 64; 0 turns it off.
+    ///
+    /// Each file is then opened twice: a few microseconds where it is in memory already, and a question more where a file
+    /// server answers. Linux only; elsewhere nothing is read ahead.
+    pub fn read_ahead(self, files: usize) -> ImageFolder {
+        ImageFolder {
+            read_ahead: files,
+            ..self
+        }
     }
 
     /// Sets the classes, and so what the labels are: a sample's label becomes the index of its class's name among
@@ -294,6 +313,19 @@ impl Dataset for ImageFolder {
 
     fn describe(&self, index: u64) -> Option<String> {
         Some(self.path(index)?.display().to_string())
+    }
+
+    fn lookahead(&self) -> usize {
+        match system::READS_AHEAD {
+            true => self.read_ahead,
+            false => 0,
+        }
+    }
+
+    fn will_need(&self, indices: &[u64]) {
+        for path in indices.iter().filter_map(|&index| self.path(index)) {
+            system::will_need(&path);
+        }
     }
 
     /// A picture of three bytes a pixel, and its label.
