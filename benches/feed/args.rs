@@ -19,13 +19,15 @@ pub enum Workload {
     Roundtrip,
     Overlap,
     Jpeg,
+    Cold,
+    Folder,
     Startup,
     Breakdown,
 }
 
-use Workload::{Breakdown, Jpeg, Limits, Overlap, Roundtrip, Startup, Tensor, Tiny};
+use Workload::{Breakdown, Cold, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Tensor, Tiny};
 
-const WORKLOADS: [(Workload, &str, &str); 8] = [
+const WORKLOADS: [(Workload, &str, &str); 10] = [
     (
         Limits,
         "limits",
@@ -57,6 +59,16 @@ const WORKLOADS: [(Workload, &str, &str); 8] = [
         "a class folder of JPEGs: decode, random resized crop, flip, to the device",
     ),
     (
+        Cold,
+        "cold",
+        "a class folder whose files are not in memory, with and without reading ahead",
+    ),
+    (
+        Folder,
+        "folder",
+        "opening a class folder, saving its index, opening that",
+    ),
+    (
         Startup,
         "startup",
         "opening a device and a data set; from an epoch's begin to its first batch",
@@ -81,13 +93,15 @@ const OPTIONS: &[Opt] = &[
     (
         "--workers",
         "LIST",
-        &[Limits, Tensor, Tiny, Overlap, Jpeg, Startup, Breakdown],
+        &[
+            Limits, Tensor, Tiny, Overlap, Jpeg, Cold, Startup, Breakdown,
+        ],
         "threads that load (default: one per core; tiny: 0,4; overlap: half the cores)",
     ),
     (
         "--batch-size",
         "LIST",
-        &[Tensor, Tiny, Overlap, Jpeg, Startup, Breakdown],
+        &[Tensor, Tiny, Overlap, Jpeg, Cold, Startup, Breakdown],
         "samples per batch (default: 256; tiny: 32)",
     ),
     (
@@ -105,22 +119,22 @@ const OPTIONS: &[Opt] = &[
     (
         "--data",
         "DIR",
-        &[Jpeg, Startup, Breakdown],
-        "a class folder of images (default for jpeg: one is drawn, once)",
+        &[Jpeg, Cold, Folder, Startup, Breakdown],
+        "a class folder of images (default for jpeg, cold: one is drawn, once; folder: empty files)",
     ),
     ("--json", "", &[], "print nothing but JSON lines"),
     (
         "--samples",
         "N",
-        &[Tensor, Tiny, Jpeg, Startup, Breakdown],
-        "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000)",
+        &[Tensor, Tiny, Jpeg, Cold, Folder, Startup, Breakdown],
+        "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000; folder: 100000)",
     ),
     (
         "--variant",
         "LIST",
-        &[Tensor, Roundtrip, Startup],
+        &[Tensor, Roundtrip, Cold, Startup],
         "tensor: loop, ahead, registered (default: loop, ahead); roundtrip: pageable, pin_each, reused, view; \
-         startup: tensor, jpeg",
+         cold: read, paced, decode; startup: tensor, jpeg",
     ),
     (
         "--registered",
@@ -149,7 +163,7 @@ const OPTIONS: &[Opt] = &[
     (
         "--prefetch",
         "N",
-        &[Tensor, Tiny, Overlap, Jpeg],
+        &[Tensor, Tiny, Overlap, Jpeg, Cold],
         "batches loaded ahead (default: the library's)",
     ),
     ("--pin", "", &[Tiny], "page-lock the batches"),
@@ -334,6 +348,7 @@ impl Args {
                 let known: &[&str] = match self.workload {
                     Tensor => &["loop", "ahead", "registered"],
                     Roundtrip => &["pageable", "pin_each", "reused", "view"],
+                    Cold => &["read", "paced", "decode"],
                     _ => &["tensor", "jpeg"],
                 };
                 self.variants = Some(one_of(list(value)?, known)?);
