@@ -72,6 +72,16 @@ pub enum Error {
         source: std::io::Error,
     },
 
+    /// A file could not be written.
+    #[error("{} cannot be written", path.display())]
+    Write {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
+
     /// A folder or file list does not hold what a data set needs.
     #[error("{}: {reason}", path.display())]
     DataSet {

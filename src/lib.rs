@@ -92,9 +92,9 @@ mod trace;
 mod transform;
 
 pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
-#[cfg(feature = "image")]
-pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
+#[cfg(feature = "image")]
+pub use dataset::{ImageFolder, ListingProgress};
 pub use device::{
     Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Mix, Mixing, Normalize,
     Stream, Tensors, Upload,

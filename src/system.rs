@@ -1,4 +1,4 @@
-//! What is asked of the operating system: page-locking and memory sizes, each with a portable twin.
+//! What is asked of the operating system: page-locking, memory sizes and reading ahead, each with a portable twin.
 
 use std::sync::OnceLock;
 
@@ -83,6 +83,23 @@ fn private_and_read_only(line: &str) -> Option<(usize, usize)> {
     let number = |text| usize::from_str_radix(text, 16).ok();
     let matches = flags.ends_with('p') && !flags.contains('w');
     matches.then_some((number(from)?, number(to)?))
+}
+
+/// Whether [`will_need`] does anything.
+#[cfg_attr(not(feature = "image"), allow(dead_code))]
+pub(crate) const READS_AHEAD: bool = cfg!(all(target_os = "linux", not(miri)));
+
+/// Asks the system to read the file at `path` into its cache. It is a wish, and does not wait for the file's content.
+#[cfg_attr(not(feature = "image"), allow(dead_code))]
+pub(crate) fn will_need(path: &std::path::Path) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    if let Ok(file) = std::fs::File::open(path) {
+        use std::os::fd::AsRawFd;
+        // SAFETY: it touches no memory; of a file that it cannot read ahead it returns an error.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_WILLNEED) };
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = path;
 }
 
 /// The size of the processor's last cache.

@@ -294,6 +294,17 @@ fn a_loader_gets_past_files_of_all_sorts() {
 }
 
 #[test]
+fn reading_ahead_is_a_wish() {
+    let root = folder(&["cat/a.png", "cat/b.png"]);
+    let data = ImageFolder::open(root.path()).unwrap();
+    assert_eq!(data.lookahead() > 0, cfg!(target_os = "linux"));
+    fs::remove_file(root.path().join("cat/a.png")).unwrap();
+    data.will_need(&[0, 1, 2]); // gone, there, and beyond
+    assert!(load(&data, 1).is_ok());
+    assert_eq!(data.read_ahead(0).lookahead(), 0);
+}
+
+#[test]
 fn a_broken_header_fails_in_get_where_the_size_depends_on_it() {
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "a/1.png", b"\x89PNG\r\n\x1a\n");
@@ -399,6 +410,88 @@ fn classes_of_another_folder_give_the_same_labels() {
     );
     let error = train.with_classes(["ant", "cat"]).unwrap_err();
     assert!(error.to_string().contains("`bee`"), "{error}");
+}
+
+#[test]
+fn a_folder_that_opens_at_once_tells_no_progress() {
+    let root = folder(&["cat/a.png"]);
+    let data = ImageFolder::open_with_progress(root.path(), |at| panic!("{at:?}")).unwrap();
+    assert_eq!(names(&data, root.path()), ["cat/a.png"]);
+}
+
+#[test]
+fn an_index_gives_the_same_data_set_without_listing() {
+    let root = folder(&["cat/a b.png", "cat/deep/c.png", "dog/é.png"]);
+    let place = tempfile::tempdir().unwrap();
+    let index = place.path().join("train.index");
+    let data = ImageFolder::open(root.path()).unwrap();
+    data.save_index(&index).unwrap();
+    let again = ImageFolder::open_index(root.path(), &index).unwrap();
+    assert!(again.paths().eq(data.paths()));
+    assert_eq!(again.labels(), data.labels());
+    assert_eq!(again.classes(), data.classes());
+    assert!((0..3).all(|index| load(&again, index).is_ok()));
+
+    // Nothing is looked at: a class that came is not seen, and a folder that moved is where the caller says.
+    put(root.path(), "bird/d.png", b"");
+    let moved = place.path().join("moved");
+    fs::rename(root.path().join("cat"), {
+        fs::create_dir(&moved).unwrap();
+        moved.join("cat")
+    })
+    .unwrap();
+    let there = ImageFolder::open_index(&moved, &index).unwrap();
+    assert_eq!(there.classes(), ["cat", "dog"]);
+    assert!(load(&there, 1).is_ok());
+    let gone = load(&there, 2).unwrap_err().to_string();
+    assert!(gone.contains("dog"), "{gone}");
+
+    // A later one takes its place, and nothing else stays behind.
+    let numbers = [(moved.join("cat/a b.png"), 7), ("b.png".into(), 1)];
+    let list = ImageFolder::from_list(numbers).unwrap();
+    list.save_index(&index).unwrap();
+    let again = ImageFolder::open_index("", &index).unwrap();
+    assert_eq!((again.labels(), again.classes().len()), (&[7, 1][..], 0));
+    assert!(again.paths().eq(list.paths()) && load(&again, 0).is_ok());
+    let left = fs::read_dir(place.path()).unwrap();
+    assert_eq!(left.count(), 2, "the index and `moved`");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_index_keeps_names_that_are_not_unicode() {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::ffi::OsStr::from_bytes(b"cat/\xFF\xFE.png");
+    let place = tempfile::tempdir().unwrap();
+    let index = place.path().join("index");
+    let data = ImageFolder::from_list([(name, "cat")]).unwrap();
+    data.save_index(&index).unwrap();
+    let again = ImageFolder::open_index("root", &index).unwrap();
+    assert_eq!(again.path(0), Some(Path::new("root").join(name)));
+}
+
+#[test]
+fn an_index_that_cannot_be_used_or_made_is_an_error_that_names_it() {
+    let root = folder(&["cat/a.png"]);
+    let data = ImageFolder::open(root.path()).unwrap();
+    let index = root.path().join("cat/a.png");
+    match ImageFolder::open_index(root.path(), &index).unwrap_err() {
+        Error::DataSet { path, reason } => {
+            assert_eq!(path, index);
+            assert!(reason.starts_with("it is no index"), "{reason}");
+        }
+        other => panic!("{other}"),
+    }
+    let missing = root.path().join("missing/index");
+    let error = ImageFolder::open_index(root.path(), &missing).unwrap_err();
+    assert!(matches!(&error, Error::Io { path, .. } if *path == missing));
+    // A folder that is not there, and one that is in the way.
+    for place in [missing, root.path().join("cat")] {
+        let error = data.save_index(&place).unwrap_err();
+        assert!(matches!(&error, Error::Write { path, .. } if *path == place));
+    }
+    let left = fs::read_dir(root.path()).unwrap();
+    assert_eq!(left.count(), 1, "no draft stays behind");
 }
 
 #[test]

@@ -21,13 +21,17 @@ pub enum Workload {
     Jpeg,
     Train,
     Tails,
+    Cold,
+    Folder,
     Startup,
     Breakdown,
 }
 
-use Workload::{Breakdown, Jpeg, Limits, Overlap, Roundtrip, Startup, Tails, Tensor, Tiny, Train};
+use Workload::{
+    Breakdown, Cold, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Tails, Tensor, Tiny, Train,
+};
 
-const WORKLOADS: [(Workload, &str, &str); 10] = [
+const WORKLOADS: [(Workload, &str, &str); 12] = [
     (
         Limits,
         "limits",
@@ -69,6 +73,16 @@ const WORKLOADS: [(Workload, &str, &str); 10] = [
         "samples that take much longer than others: waits, and idle workers",
     ),
     (
+        Cold,
+        "cold",
+        "a class folder whose files are not in memory, with and without reading ahead",
+    ),
+    (
+        Folder,
+        "folder",
+        "opening a class folder, saving its index, opening that",
+    ),
+    (
         Startup,
         "startup",
         "opening a device and a data set; from an epoch's begin to its first batch",
@@ -94,7 +108,7 @@ const OPTIONS: &[Opt] = &[
         "--workers",
         "LIST",
         &[
-            Limits, Tensor, Tiny, Overlap, Jpeg, Train, Tails, Startup, Breakdown,
+            Limits, Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
         ],
         "threads that load (default: one per core; tiny: 0,4; overlap: half the cores; train: 16,8,4)",
     ),
@@ -102,7 +116,7 @@ const OPTIONS: &[Opt] = &[
         "--batch-size",
         "LIST",
         &[
-            Tensor, Tiny, Overlap, Jpeg, Train, Tails, Startup, Breakdown,
+            Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
         ],
         "samples per batch (default: 256; tiny: 32)",
     ),
@@ -121,22 +135,22 @@ const OPTIONS: &[Opt] = &[
     (
         "--data",
         "DIR",
-        &[Jpeg, Train, Startup, Breakdown],
-        "a class folder of images (default for jpeg: one is drawn, once)",
+        &[Jpeg, Train, Cold, Folder, Startup, Breakdown],
+        "a class folder of images (default for jpeg, cold: one is drawn, once; folder: empty files)",
     ),
     ("--json", "", &[], "print nothing but JSON lines"),
     (
         "--samples",
         "N",
-        &[Tensor, Tiny, Jpeg, Train, Startup, Breakdown],
-        "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000)",
+        &[Tensor, Tiny, Jpeg, Train, Cold, Folder, Startup, Breakdown],
+        "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000; folder: 100000)",
     ),
     (
         "--variant",
         "LIST",
-        &[Tensor, Roundtrip, Tails, Startup],
+        &[Tensor, Roundtrip, Tails, Cold, Startup],
         "tensor: loop, ahead, registered (default: loop, ahead); roundtrip: pageable, pin_each, reused, view; \
-         tails: uniform, percent, stuck; startup: tensor, jpeg",
+         tails: uniform, percent, stuck; cold: read, paced, decode; startup: tensor, jpeg",
     ),
     (
         "--registered",
@@ -165,7 +179,7 @@ const OPTIONS: &[Opt] = &[
     (
         "--prefetch",
         "N",
-        &[Tensor, Tiny, Overlap, Jpeg, Train, Tails],
+        &[Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold],
         "batches loaded ahead (default: the library's)",
     ),
     ("--pin", "", &[Tiny], "page-lock the batches"),
@@ -351,6 +365,7 @@ impl Args {
                     Tensor => &["loop", "ahead", "registered"],
                     Tails => &["uniform", "percent", "stuck"],
                     Roundtrip => &["pageable", "pin_each", "reused", "view"],
+                    Cold => &["read", "paced", "decode"],
                     _ => &["tensor", "jpeg"],
                 };
                 self.variants = Some(one_of(list(value)?, known)?);

@@ -15,10 +15,16 @@ mod args;
 #[expect(unsafe_code, reason = "it calls the driver")]
 mod bare;
 mod breakdown;
+#[cfg_attr(
+    all(feature = "image", target_os = "linux"),
+    expect(unsafe_code, reason = "it asks the system to forget files")
+)]
+mod cold;
 mod data;
 #[cfg(feature = "image")]
 mod draw;
 mod drive;
+mod folder;
 #[expect(unsafe_code, reason = "threads write disjoint rows of one slab")]
 mod gather;
 mod jpeg;
@@ -81,6 +87,8 @@ fn run(args: &Args) -> Outcome {
         Workload::Jpeg => jpeg::run(args, &mut report),
         Workload::Train => train::run(args, &mut report),
         Workload::Tails => tails::run(args, &mut report),
+        Workload::Cold => cold::run(args, &mut report),
+        Workload::Folder => folder::run(args, &mut report),
         Workload::Startup => startup::run(args, &mut report),
         Workload::Breakdown => breakdown::run(args, &mut report),
     }

@@ -96,6 +96,14 @@ where
         self.dataset.describe(index)
     }
 
+    fn lookahead(&self) -> usize {
+        self.dataset.lookahead()
+    }
+
+    fn will_need(&self, indices: &[u64]) {
+        self.dataset.will_need(indices);
+    }
+
     fn is_registered(&self) -> bool {
         self.dataset.is_registered()
     }

@@ -10,7 +10,7 @@ mod tensors;
 
 pub use adapters::{FromFn, Map, from_fn};
 #[cfg(feature = "image")]
-pub use image_folder::ImageFolder;
+pub use image_folder::{ImageFolder, ListingProgress};
 pub use tensors::{TensorDataset, TensorRows};
 
 use crate::error::BoxError;
@@ -71,6 +71,22 @@ pub trait Dataset: Send + Sync + 'static {
         None
     }
 
+    /// How many samples ahead [`will_need`](Dataset::will_need) wants to be told what comes. Default: 0, not at all.
+    fn lookahead(&self) -> usize {
+        0
+    }
+
+    /// Hears that the samples at `indices` will be got soon, so that a data set on a slow disk can have them read meanwhile.
+    ///
+    /// A worker calls it before it gets a sample, with the one that stands [`lookahead`](Dataset::lookahead) places behind
+    /// in the epoch's order, or before several, with as many. It is a hint: `get` may be called for a sample that was not
+    /// announced (the first ones of an epoch are not), and may not be called for one that was. So it cannot fail, and what
+    /// it starts must go on without the worker, which loads nothing until it returns. A panic is reported as that of the
+    /// sample that the worker gets next.
+    fn will_need(&self, indices: &[u64]) {
+        let _ = indices;
+    }
+
     /// Whether samples lie in registered memory, as far as the data set knows: where an epoch's destination decides who
     /// copies them, loading waits until it is known.
     #[doc(hidden)]
@@ -108,6 +124,14 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
 
     fn describe(&self, index: u64) -> Option<String> {
         (**self).describe(index)
+    }
+
+    fn lookahead(&self) -> usize {
+        (**self).lookahead()
+    }
+
+    fn will_need(&self, indices: &[u64]) {
+        (**self).will_need(indices);
     }
 
     fn is_registered(&self) -> bool {

@@ -1,5 +1,6 @@
 //! The samples of one batch: what its rows are, and what is said of those that fail.
 
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
@@ -63,6 +64,36 @@ impl<D: Dataset> Source<'_, D> {
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
             Err(error) => Err(self.not_loaded(row, index, error)),
+        }
+    }
+
+    /// Tells the data set of the samples that stand a little behind these rows in the epoch's order, if it wants to know.
+    #[inline]
+    pub(super) fn announce(&self, rows: Range<usize>) {
+        let distance = self.dataset.lookahead();
+        if distance > 0 {
+            self.announce_behind(rows, distance as u64);
+        }
+    }
+
+    fn announce_behind(&self, rows: Range<usize>, distance: u64) {
+        let start = self.batch.start + rows.start as u64;
+        let start = start.saturating_add(distance);
+        let left = self.sampler.len().saturating_sub(start);
+        let count = rows.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let behind = BatchId {
+            start,
+            ..self.batch
+        };
+        let mut indices = Indices::new(self.sampler, behind, count);
+        let mut row = 0;
+        // What is wrong with the order is an error when the turn of these samples comes.
+        while row < count && indices.look_up(row) {
+            let chunk = &indices.chunk[..indices.count];
+            if chunk.iter().all(|index| *index < self.dataset.len()) {
+                self.dataset.will_need(chunk);
+            }
+            row += chunk.len();
         }
     }
 

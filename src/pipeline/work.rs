@@ -101,6 +101,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let mut indices = Indices::new(&*self.sampler, batch, batch.rows);
         let next = |row: usize| {
             at = row;
+            source.announce(row..row + 1);
             let index = indices.of(row);
             let Some(split) = split.as_mut().filter(|split| split.rows < TIMED_RUN) else {
                 return source.get(row, index);
@@ -184,6 +185,7 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
         // In a long run the first sample's split stands for all.
         let (mut get_ns, mut load_ns) = (0, 0);
         let source = self.source();
+        source.announce(start..end);
         let mut indices = Indices::new(source.sampler, self.batch, end);
         for row in rows {
             let timed = count <= TIMED_RUN || row == start;

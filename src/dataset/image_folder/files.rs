@@ -39,8 +39,30 @@ impl FileList {
         }
     }
 
+    /// Puts together what was taken apart. `None` if it does not fit: names without labels, or labels of no class.
+    pub(super) fn of_parts(
+        root: &Path,
+        names: Names,
+        labels: Vec<i64>,
+        classes: Vec<String>,
+    ) -> Option<FileList> {
+        let known = 0..classes.len() as i64;
+        let of_classes = classes.is_empty() || labels.iter().all(|label| known.contains(label));
+        let fits = names.len() == labels.len() && !labels.is_empty() && of_classes;
+        fits.then(|| FileList {
+            root: root.to_owned(),
+            names: Arc::new(names),
+            labels,
+            classes,
+        })
+    }
+
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    pub(super) fn names(&self) -> &Names {
+        &self.names
     }
 
     pub(super) fn len(&self) -> usize {
@@ -165,8 +187,38 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// Takes names that lie one behind the other. `None` if they are not what the lengths say, or, on systems other than
+    /// Unix, not Unicode.
+    pub(super) fn of_lens(
+        bytes: Vec<u8>,
+        lens: impl ExactSizeIterator<Item = usize>,
+    ) -> Option<Names> {
+        let mut ends = Vec::with_capacity(lens.len());
+        let mut end = 0_usize;
+        for len in lens {
+            let start = end;
+            end = start.checked_add(len)?;
+            if !is_name(bytes.get(start..end)?) {
+                return None;
+            }
+            ends.push(end);
+        }
+        (end == bytes.len()).then_some(Names { bytes, ends })
+    }
+
     pub(super) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+        let mut start = 0;
+        self.ends
+            .iter()
+            .map(move |&end| end - std::mem::replace(&mut start, end))
     }
 
     pub(super) fn push(&mut self, name: &OsStr) -> Result<()> {
@@ -199,7 +251,7 @@ impl Names {
         self.ends.extend(other.ends.iter().map(|end| start + end));
     }
 
-    fn get(&self, index: usize) -> Option<&[u8]> {
+    pub(super) fn get(&self, index: usize) -> Option<&[u8]> {
         let end = *self.ends.get(index)?;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.bytes.get(start..end)
@@ -217,6 +269,11 @@ fn to_os_str(bytes: &[u8]) -> &OsStr {
     std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }
 
+/// Whether bytes are such as [`to_bytes`] gives.
+fn is_name(bytes: &[u8]) -> bool {
+    cfg!(unix) || std::str::from_utf8(bytes).is_ok()
+}
+
 #[cfg(not(unix))]
 fn to_bytes(name: &OsStr) -> Option<&[u8]> {
     name.to_str().map(str::as_bytes)
@@ -224,7 +281,7 @@ fn to_bytes(name: &OsStr) -> Option<&[u8]> {
 
 #[cfg(not(unix))]
 fn to_os_str(bytes: &[u8]) -> &OsStr {
-    // `to_bytes` took nothing else.
+    // `to_bytes` took nothing else, nor did `is_name`.
     OsStr::new(std::str::from_utf8(bytes).unwrap_or_default())
 }
 

@@ -4,10 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::Scope;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::files::{FileList, Names};
+use super::progress::{ListingProgress, Pace};
 use crate::error::{Error, Result};
-use crate::sync::{AtomicUsize, OnceLock, Ordering};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// The endings of pictures: torchvision's `IMG_EXTENSIONS`.
 const EXTENSIONS: [&str; 9] = [
@@ -16,6 +20,9 @@ const EXTENSIONS: [&str; 9] = [
 
 /// A network file system answers many questions at once, and a local disk is not slowed down by them.
 const MAX_THREADS: usize = 16;
+
+/// So many pictures are counted at once, so that threads do not take the counter from each other.
+const COUNTED: usize = 256;
 
 /// Whether a name has the ending of a picture.
 pub(super) fn is_picture(name: &OsStr) -> bool {
@@ -26,39 +33,106 @@ pub(super) fn is_picture(name: &OsStr) -> bool {
     })
 }
 
-/// Lists the class folders of `root`, and the pictures in each.
-pub(super) fn list(root: &Path) -> Result<FileList> {
+/// Lists the class folders of `root`, and the pictures in each. What takes long is told to the log and to `progress`, by
+/// this thread.
+pub(super) fn list(
+    root: &Path,
+    pace: Pace,
+    progress: &mut dyn FnMut(ListingProgress),
+) -> Result<FileList> {
+    let mut clock = pace.begin();
     let classes = class_folders(root)?;
-    let listed: Vec<OnceLock<Result<Class>>> = classes.iter().map(|_| OnceLock::new()).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(class) = classes.get(index) else {
-                break;
-            };
-            let _ = listed[index].set(Class::list(root, class)); // nobody else sets this one
-        }
+    let listing = Listing {
+        root,
+        classes: &classes,
+        next: AtomicUsize::new(0),
+        files: AtomicUsize::new(0),
     };
+    let mut listed: Vec<Option<Result<Class>>> = classes.iter().map(|_| None).collect();
+    let mut folders_done = 0;
     std::thread::scope(|scope| {
-        for index in 1..classes.len().min(MAX_THREADS) {
-            // This thread lists, too: where the system gives no more threads, it takes longer and nothing else.
+        let received = listing.start(scope);
+        loop {
+            if clock.is_due() {
+                let so_far = ListingProgress {
+                    folders_done,
+                    folders: classes.len(),
+                    files: listing.files.load(Ordering::Relaxed),
+                };
+                let root = root.display();
+                let (folders, files) = (so_far.folders, so_far.files);
+                log::info!(
+                    "{root}: {folders_done} of {folders} class folders are listed, {files} pictures so far"
+                );
+                progress(so_far);
+            }
+            let item = match received.recv_timeout(clock.remaining()) {
+                Ok(item) => Some(item),
+                Err(RecvTimeoutError::Timeout) => continue,
+                // The threads are done; where the system gave none, this one lists.
+                Err(RecvTimeoutError::Disconnected) => listing.next(),
+            };
+            let Some((index, class)) = item else { break };
+            listed[index] = Some(class);
+            folders_done += 1;
+        }
+    });
+    let found = listed.into_iter().flatten();
+    let found = found.collect::<Result<Vec<Class>>>()?;
+    if clock.has_told() {
+        let files = listing.files.load(Ordering::Relaxed);
+        let (root, seconds) = (root.display(), clock.elapsed().as_secs_f64());
+        log::info!(
+            "{root}: {files} pictures listed in {seconds:.1} s; ImageFolder::save_index keeps the list"
+        );
+    }
+    report(root, &found);
+    refuse_empty(root, &classes, &found)?;
+    let names = found.into_iter().map(|class| class.names);
+    let parts = classes.iter().cloned().zip(names).collect();
+    Ok(FileList::of_classes(root, parts))
+}
+
+/// Class folders that are listed by several threads.
+struct Listing<'a> {
+    root: &'a Path,
+    classes: &'a [String],
+    next: AtomicUsize,
+    /// How many pictures were found. Relaxed: it is told and nothing else.
+    files: AtomicUsize,
+}
+
+/// The index of a class, and what its folder holds.
+type Listed = (usize, Result<Class>);
+
+impl Listing<'_> {
+    /// Starts the threads. They end when all is listed, or nobody receives any more.
+    fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Receiver<Listed> {
+        let (send, received) = crossbeam_channel::unbounded();
+        for index in 0..self.classes.len().min(MAX_THREADS) {
+            let send = send.clone();
+            let work = move || {
+                while let Some(listed) = self.next() {
+                    if send.send(listed).is_err() {
+                        break;
+                    }
+                }
+            };
+            // Where the system gives no more threads, it takes longer and nothing else.
             let thread = std::thread::Builder::new().name(format!("pinfeed-list-{index}"));
             if thread.spawn_scoped(scope, work).is_err() {
                 break;
             }
         }
-        work();
-    });
-    let listed = listed.into_iter().filter_map(OnceLock::into_inner);
-    let found = listed.collect::<Result<Vec<Class>>>()?;
-    report(root, &found);
-    refuse_empty(root, &classes, &found)?;
-    let names = found.into_iter().map(|class| class.names);
-    Ok(FileList::of_classes(
-        root,
-        classes.into_iter().zip(names).collect(),
-    ))
+        received
+    }
+
+    /// Lists the next class folder.
+    fn next(&self) -> Option<Listed> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let class = self.classes.get(index)?;
+        Some((index, Class::list(self.root, class, &self.files)))
+    }
 }
 
 /// The names of the folders in `root`, sorted.
@@ -166,10 +240,11 @@ impl PassedOver {
 }
 
 impl Class {
-    fn list(root: &Path, class: &str) -> Result<Class> {
+    /// Lists a class folder, and counts its pictures in `count`.
+    fn list(root: &Path, class: &str, count: &AtomicUsize) -> Result<Class> {
         let mut found = Class::default();
         let mut folders = Vec::new();
-        found.walk(root, class.into(), &mut Vec::new(), &mut folders)?;
+        found.walk(root, class.into(), &mut Vec::new(), &mut folders, count)?;
         // torchvision's order: folders by their whole path, and then files by name.
         folders.sort_unstable();
         for (folder, mut files) in folders {
@@ -189,6 +264,7 @@ impl Class {
         folder: OsString,
         trail: &mut Vec<PathBuf>,
         folders: &mut Vec<(OsString, Vec<OsString>)>,
+        count: &AtomicUsize,
     ) -> Result<()> {
         let path = root.join(&folder);
         let mut files = Vec::new();
@@ -197,7 +273,12 @@ impl Class {
             let name = entry.file_name();
             let kind = Kind::of(&entry, &name)?;
             match kind {
-                Kind::Picture => files.push(name),
+                Kind::Picture => {
+                    files.push(name);
+                    if files.len().is_multiple_of(COUNTED) {
+                        count.fetch_add(COUNTED, Ordering::Relaxed);
+                    }
+                }
                 Kind::Hidden => {}
                 Kind::DeadLink => self.dead_links.note(&entry),
                 Kind::Other => self.others.note(&entry),
@@ -214,13 +295,14 @@ impl Class {
                     let mut inner = folder.clone();
                     inner.push("/");
                     inner.push(name);
-                    self.walk(root, inner, trail, folders)?;
+                    self.walk(root, inner, trail, folders, count)?;
                     if kind == Kind::LinkedFolder {
                         trail.pop();
                     }
                 }
             }
         }
+        count.fetch_add(files.len() % COUNTED, Ordering::Relaxed);
         folders.push((folder, files));
         Ok(())
     }
@@ -280,5 +362,44 @@ fn io_error(path: &Path, source: io::Error) -> Error {
     Error::Io {
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What is told of listing three folders of two pictures each.
+    fn told(first: Duration, every: Duration) -> Vec<ListingProgress> {
+        let root = tempfile::tempdir().unwrap();
+        for class in ["ant", "bee", "cat"] {
+            fs::create_dir(root.path().join(class)).unwrap();
+            for picture in ["1.png", "2.png"] {
+                fs::write(root.path().join(class).join(picture), b"").unwrap();
+            }
+        }
+        let (mut told, here) = (Vec::new(), std::thread::current().id());
+        let files = list(root.path(), Pace { first, every }, &mut |progress| {
+            assert_eq!(std::thread::current().id(), here);
+            told.push(progress);
+        });
+        assert_eq!(files.unwrap().len(), 6);
+        told
+    }
+
+    #[test]
+    fn a_long_listing_is_told_and_a_short_one_is_not() {
+        const LONG: Duration = Duration::from_secs(3600);
+        let told_once = told(Duration::ZERO, LONG);
+        assert_eq!(told_once.len(), 1);
+        assert_eq!((told_once[0].folders_done, told_once[0].folders), (0, 3));
+        assert!(told(LONG, Duration::ZERO).is_empty());
+        // At every turn: nothing is taken back.
+        let all = told(Duration::ZERO, Duration::ZERO);
+        let counts = all.iter().map(|told| (told.folders_done, told.files));
+        assert!(counts.is_sorted() && all.len() > 3, "{all:?}");
+        assert!(all.iter().all(|told| told.folders == 3 && told.files <= 6));
     }
 }
