@@ -29,7 +29,7 @@ mod cuda {
     use cudarc::nvrtc::Ptx;
     use half::f16;
     use pinfeed::interop::raw::stream_handle;
-    use pinfeed::{Batch, Device, DeviceTensor, Float, Normalize, Stream, Tensor};
+    use pinfeed::{Batch, Device, DeviceTensor, Float, Mix, Normalize, Stream, Tensor};
 
     type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -57,10 +57,19 @@ mod cuda {
         Ok(())
     }
 
-    /// How long it takes to normalise a batch of pictures that is there.
+    /// How long it takes to normalise a batch of pictures that is there, and to mix them on the way.
     fn normalizes<F: Float>(device: &Device, dtype: &str) -> Outcome {
         const SHAPE: [usize; 4] = [256, 224, 224, 3];
-        for channels_last in [false, true] {
+        let mixes = [
+            ("none", Mix::none()),
+            ("mixup", Mix::mixup(0.3)),
+            ("cutmix", Mix::cutmix([224, 224], 50..173, 61..184)),
+        ];
+        let orders = [false, true];
+        for ((how, mix), channels_last) in mixes
+            .iter()
+            .flat_map(|mix| orders.map(|channels_last| (mix, channels_last)))
+        {
             let normalize = Normalize::IMAGENET.channels_last(channels_last);
             let mut best = f64::INFINITY;
             // The first round takes device memory.
@@ -71,7 +80,7 @@ mod cuda {
                 let begun = Instant::now();
                 let normalized: Vec<DeviceTensor<F>> = there
                     .into_iter()
-                    .map(|pictures| pictures.normalize(&normalize))
+                    .map(|pictures| pictures.normalize_mixed(&normalize, mix))
                     .collect::<Result<_, _>>()?;
                 let stream = device.stream()?;
                 for pictures in &normalized {
@@ -82,7 +91,7 @@ mod cuda {
                 best = best.min(us);
             }
             println!(
-                "{{\"check\":\"normalize\",\"shape\":{SHAPE:?},\"dtype\":\"{dtype}\",\"channels_last\":{channels_last},\"us\":{best:.1}}}"
+                "{{\"check\":\"normalize\",\"shape\":{SHAPE:?},\"dtype\":\"{dtype}\",\"channels_last\":{channels_last},\"mix\":\"{how}\",\"us\":{best:.1}}}"
             );
         }
         Ok(())

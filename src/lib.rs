@@ -32,7 +32,9 @@
 //! - A source of samples: [`from_fn`], [`ImageFolder`], [`TensorDataset`], or an own [`Dataset`].
 //! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`; by a function with
 //!   [`Builder::collate_fn`].
+//! - Samples that differ in length, as boxes of pictures and tokens of texts do: [`Ragged`].
 //! - The options: [`Builder`]. The order of samples: [`Sampler`].
+//! - Pictures on the device: [`Normalize`]; MixUp and CutMix: [`Mixing`].
 //! - Devices, streams and memory: [`Device`], [`Stream`], [`DeviceTensor`], [`Download`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
 //!
@@ -89,13 +91,13 @@ mod trace;
 #[cfg(feature = "image")]
 mod transform;
 
-pub use batch::{Arena, Batch, Collate, CollateFn, Relocation, Stack};
+pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
 #[cfg(feature = "image")]
 pub use dataset::ImageFolder;
 pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
 pub use device::{
-    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Normalize, Stream,
-    Tensors, Upload,
+    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Mix, Mixing, Normalize,
+    Stream, Tensors, Upload,
 };
 #[cfg(feature = "testing")]
 pub use device::{Hostile, Way};
@@ -103,7 +105,10 @@ pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, Samp
 pub use loader::{Builder, DataLoader, DeviceEpoch, Epoch, Limit, Stats};
 pub use rng::SampleRng;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
-pub use tensor::{DType, Element, Field, Filled, Float, Host, Layout, Row, Sample, Shape, Tensor};
+pub use tensor::{
+    DType, Element, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample, Shape,
+    Tensor,
+};
 #[cfg(feature = "image")]
 pub use transform::{
     ColorJitter, Geometry, ImageError, ImageSize, ImageTransform, Interpolation, LazyImage,

@@ -43,6 +43,16 @@ impl SampleRng {
         }
     }
 
+    /// Makes a generator for a whole batch, the `batch`-th of its epoch: for what is drawn once for all of its samples, on the
+    /// device ([`Mixing::draw`](crate::Mixing::draw)). It shares no numbers with any sample's.
+    pub fn for_batch(seed: u64, epoch: u64, batch: u64) -> SampleRng {
+        SampleRng {
+            // No sample draws so many blocks that it comes here.
+            block: 1 << 63,
+            ..SampleRng::new(seed, epoch, batch)
+        }
+    }
+
     /// Draws 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         if self.used == 4 {
@@ -156,6 +166,20 @@ mod tests {
                 seen.extend((0..64).map(|position| draw(seed, epoch, position)));
             }
         }
+        let drawn = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), drawn);
+    }
+
+    #[test]
+    fn batches_draw_other_numbers_than_samples() {
+        let numbers =
+            |mut rng: SampleRng| -> Vec<u64> { (0..256).map(|_| rng.next_u64()).collect() };
+        let batch = |number| numbers(SampleRng::for_batch(7, 1, number));
+        assert_eq!(batch(3), batch(3));
+        let mut seen: Vec<u64> = (0..4).flat_map(batch).collect();
+        seen.extend((0..4).flat_map(|position| numbers(SampleRng::new(7, 1, position))));
         let drawn = seen.len();
         seen.sort_unstable();
         seen.dedup();

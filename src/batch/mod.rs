@@ -4,6 +4,7 @@
 mod arena;
 mod collate;
 mod collate_fn;
+mod ragged;
 #[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod relocation;
 #[expect(unsafe_code, reason = "it promises that each row has one writer")]
@@ -13,6 +14,7 @@ pub use arena::Arena;
 pub use collate::Collate;
 pub(crate) use collate::{Failure, Learned, Opening, Request, Table, Unmade};
 pub use collate_fn::CollateFn;
+pub use ragged::RaggedDeviceTensor;
 pub use relocation::Relocation;
 pub(crate) use relocation::relocated_bytes;
 pub use stack::Stack;
@@ -23,8 +25,8 @@ use crate::tensor::{Element, Tensor};
 
 /// What a loader gives: tensors, values that stay on the host, and tuples and structs of these.
 ///
-/// [`Tensor`], `Vec` (which stays on the host), tuples of up to eight and the batches that
-/// `#[derive(pinfeed::Sample)]` makes are batches. A type of one's own lists its parts in the same order in each of
+/// [`Tensor`], [`RaggedTensor`](crate::RaggedTensor), `Vec` (which stays on the host), tuples of up to eight and the batches
+/// that `#[derive(pinfeed::Sample)]` makes are batches. A type of one's own lists its parts in the same order in each of
 /// the three methods.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch",

@@ -12,6 +12,9 @@ mod flights;
 mod helpers;
 mod host_memory;
 #[expect(unsafe_code, reason = "it has the device read and write memory")]
+mod labels;
+mod mixing;
+#[expect(unsafe_code, reason = "it has the device read and write memory")]
 mod normalize;
 mod pinning;
 mod pool;
@@ -20,6 +23,7 @@ mod slab;
 mod staging;
 mod stream;
 mod tensor;
+mod transforming;
 mod upload;
 
 use std::collections::VecDeque;
@@ -29,6 +33,7 @@ pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::Flights;
 use self::flights::{Flight, Timing};
+pub use self::mixing::{Mix, Mixing};
 pub use self::normalize::Normalize;
 use self::pool::Pool;
 pub(crate) use self::ring::{Account, Kind, Ring};

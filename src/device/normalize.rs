@@ -1,11 +1,10 @@
-//! Normalising pictures on the device: what travels as bytes becomes floating point numbers there.
+//! Normalising pictures on the device: what travels as bytes becomes floating point numbers there, and can be mixed on the way.
 
-use super::block::DeviceBlock;
+use super::mixing::Mix;
 use super::tensor::DeviceTensor;
 use crate::driver::Normalizing;
 use crate::error::{Error, Result};
-use crate::sync::Arc;
-use crate::tensor::{Float, Shape};
+use crate::tensor::Float;
 
 /// Normalises pictures: each channel of 0 to 255 becomes `(x / 255 - mean) / std`, as torchvision's `ToDtype(scale=True)` and
 /// `Normalize` do. The order is red, green, blue.
@@ -87,67 +86,90 @@ impl DeviceTensor<u8> {
     /// tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's default stream was
     /// forgotten, [`Error::Device`] if the device failed.
     pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
+        self.normalize_by("normalize", normalize, &Mix::none())
+    }
+
+    /// Normalises pictures as [`normalize`](DeviceTensor::normalize) does, and mixes each with the one before (the first, with
+    /// the last), as torchvision's `MixUp` and `CutMix` do with a normalised batch.
+    ///
+    /// Where `mix` is MixUp's, each value is `lambda * x + (1 - lambda) * before`, of values that are normalised, where CutMix's,
+    /// it is the picture before's own inside of the box. Products and sums are each rounded once, as `f32`, and the outcome to the
+    /// type: nothing is rounded to bytes, and all devices give the same numbers. It is one pass over the bytes. The labels are
+    /// mixed by [`soft_labels`](DeviceTensor::soft_labels).
+    ///
+    /// # Synchronization
+    ///
+    /// As [`normalize`](DeviceTensor::normalize).
+    ///
+    /// # Errors
+    ///
+    /// As [`normalize`](DeviceTensor::normalize), and [`Error::Option`] if `mix` is CutMix's, for pictures of another size.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{Batch, Device, Mix, Mixing, Normalize, SampleRng, Tensor};
+    ///
+    /// let device = Device::cpu();
+    /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0);
+    /// let (seed, epoch) = (17, 3);
+    /// for batch in 0..4 {
+    ///     let images = Tensor::<u8>::zeros(&[8, 32, 32, 3]); // a loader's
+    ///     let labels = Tensor::from_vec(vec![0i64, 1, 2, 3, 4, 5, 6, 7], &[8])?;
+    ///     let (images, labels) = (images, labels).to_device(&device, true)?;
+    ///
+    ///     let mix: Mix = mixing.draw(&mut SampleRng::for_batch(seed, epoch, batch), 32, 32);
+    ///     let images = images.normalize_mixed::<f32>(&Normalize::IMAGENET, &mix)?;
+    ///     let targets = labels.soft_labels::<f32>(10, &mix, 0.1)?;
+    ///     assert_eq!((&images.shape()[..], &targets.shape()[..]), (&[8, 3, 32, 32][..], &[8, 10][..]));
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn normalize_mixed<F: Float>(
+        self,
+        normalize: &Normalize,
+        mix: &Mix,
+    ) -> Result<DeviceTensor<F>> {
+        self.normalize_by("normalize_mixed", normalize, mix)
+    }
+
+    fn normalize_by<F: Float>(
+        self,
+        call: &'static str,
+        normalize: &Normalize,
+        mix: &Mix,
+    ) -> Result<DeviceTensor<F>> {
         let [images, height, width, 3] = self.shape()[..] else {
             let reason = format!(
                 "takes pictures of shape [n, height, width, 3], and this tensor has {}",
                 self.shape()
             );
-            return Err(Error::option("normalize", reason));
+            return Err(Error::option(call, reason));
         };
+        let mixture = mix
+            .mixture(height, width)
+            .map_err(|reason| Error::option(call, reason))?;
         let shape = match normalize.channels_last {
             true => [images, height, width, 3],
             false => [images, 3, height, width],
         };
-        let device = Arc::clone(self.inner());
-        let bytes = self.len().saturating_mul(size_of::<F>());
-        let block = Arc::new(DeviceBlock::take(&device, bytes, None, true)?);
-        let shape = Shape::from(shape.as_slice());
-        if self.is_empty() {
-            return Ok(DeviceTensor::new(
-                Arc::clone(&block),
-                block.address(),
-                shape,
-                None,
-            ));
-        }
-        let stream = device.transforming()?;
-        let driver = &device.driver;
-        if let Some(written) = self.uses().last_write()? {
-            driver.stream_wait(stream, &written)?;
-        }
         let (scale, bias) = normalize.scale_and_bias();
-        let work = Normalizing {
-            from: self.address(),
-            to: block.address(),
-            images,
-            pixels: height * width,
-            dtype: F::DTYPE,
-            channels_last: normalize.channels_last,
-            scale,
-            bias,
-        };
-        // SAFETY: the source is as large, and behind its last write; it is this tensor's, which is gone when this returns, and whose
-        // memory is used again only behind `done`. The target is a block of the pool's, whose last users are done, and reached
-        // only behind `done` (*memory outlives its events*).
-        let started = unsafe { driver.normalize(stream, work) };
-        match driver.record(stream, false) {
-            Ok(done) => {
-                self.uses().read_behind(done.clone());
-                block.free_behind([done.clone()]);
-                started?;
-                Ok(DeviceTensor::new(
-                    Arc::clone(&block),
-                    block.address(),
-                    shape,
-                    Some(done),
-                ))
-            }
-            Err(error) => {
-                // The work may be under way, and nothing will tell when it ends.
-                block.leak();
-                self.uses().block().leak();
-                Err(started.err().unwrap_or(error))
-            }
-        }
+        self.transformed(&shape, |driver, stream, from, to| {
+            let work = Normalizing {
+                from,
+                to,
+                images,
+                pixels: height * width,
+                dtype: F::DTYPE,
+                channels_last: normalize.channels_last,
+                scale,
+                bias,
+                mixture,
+            };
+            // SAFETY: the source is as large, and behind its last write; nobody writes it, and its memory is used again, only
+            // behind this work, as it is with the target, a block of the pool's, whose last users are done (*memory outlives its
+            // events*).
+            unsafe { driver.normalize(stream, work) }
+        })
     }
 }

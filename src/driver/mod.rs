@@ -13,9 +13,10 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod normalize;
 
+pub(crate) use self::normalize::{Labelling, Mixture, Normalizing, Weights};
 use crate::error::{DeviceFault, Error, Result};
-use crate::shape::DType;
 use crate::tensor::Backend;
 
 /// A backend, open on one device. Cloning it clones a reference.
@@ -262,29 +263,6 @@ impl Driver {
         }
     }
 
-    /// Enqueues the normalising of pictures on the stream.
-    ///
-    /// # Safety
-    ///
-    /// `from` must be valid for as many bytes, and `to` for as many elements of the type, both aligned to 16 bytes and of this
-    /// device's memory, until the work is done; until then nobody may write the one, or touch the other, but work that is
-    /// ordered by the stream.
-    pub(crate) unsafe fn normalize(&self, stream: &RawStream, work: Normalizing) -> Result<()> {
-        match (self, stream) {
-            // SAFETY: the caller's contract is the backend's.
-            (Driver::Cpu(driver), RawStream::Cpu(stream)) => unsafe {
-                driver.normalize(stream, work)
-            },
-            #[cfg(feature = "cuda")]
-            // SAFETY: likewise.
-            (Driver::Cuda(driver), RawStream::Cuda(stream)) => unsafe {
-                driver.normalize(stream, work)
-            },
-            #[cfg(feature = "cuda")]
-            _ => Err(self.foreign("stream")),
-        }
-    }
-
     /// Has rows gathered in this way; says whether it came in time.
     #[cfg(feature = "testing")]
     pub(crate) fn gather_by(&self, way: Way) -> bool {
@@ -375,22 +353,6 @@ pub(crate) struct Gather<'a> {
     /// Whether the list of the rows is itself page-locked.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) is_table_locked: bool,
-}
-
-/// Pictures of three channels, pixel by pixel, that become floating point numbers: `x * scale + bias`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Normalizing {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) images: usize,
-    /// Of each image.
-    pub(crate) pixels: usize,
-    /// What they become.
-    pub(crate) dtype: DType,
-    /// Whether the result is pixel by pixel too, or channel by channel.
-    pub(crate) channels_last: bool,
-    pub(crate) scale: [f32; 3],
-    pub(crate) bias: [f32; 3],
 }
 
 /// How a CUDA device gathers rows that lie apart; it chooses for itself ([`Device::gather_by`](crate::Device::gather_by)).

@@ -25,16 +25,24 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A floating point type of which pictures are normalised: `f32`, `f16` or `bf16`.
+/// A floating point type that pictures are normalised to, and labels made of: `f32`, `f16` or `bf16`.
 pub trait Float: Element {
     /// Rounds to the nearest number of the type, and to the even one of two.
     #[doc(hidden)]
     fn from_f32(value: f32) -> Self;
+
+    /// The number's bits, in the low ones.
+    #[doc(hidden)]
+    fn bits(self) -> u32;
 }
 
 impl Float for f32 {
     fn from_f32(value: f32) -> f32 {
         value
+    }
+
+    fn bits(self) -> u32 {
+        self.to_bits()
     }
 }
 
@@ -42,11 +50,19 @@ impl Float for f16 {
     fn from_f32(value: f32) -> f16 {
         f16::from_f32(value)
     }
+
+    fn bits(self) -> u32 {
+        u32::from(self.to_bits())
+    }
 }
 
 impl Float for bf16 {
     fn from_f32(value: f32) -> bf16 {
         bf16::from_f32(value)
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.to_bits())
     }
 }
 

@@ -42,13 +42,14 @@ impl Filled {
     ///
     /// If the field comes from another layout, or was taken before: both are mistakes in an own `Sample`.
     pub fn take<T: Element>(&mut self, field: Field<T>) -> Tensor<T> {
-        let (offset, row_bytes, scattered) = match self.layout.spec(&field) {
-            Ok(spec) => (spec.offset, spec.row_bytes, spec.scattered),
+        let spec = match self.layout.spec(&field) {
+            Ok(spec) => spec,
             Err(error) => panic!("Filled::take: {error}"),
         };
+        let (offset, row_bytes, scattered) = (spec.offset, spec.row_bytes, spec.is_scattered());
+        let rows = spec.form.rows(self.layout.rows());
         let taken = self.layout.mark_taken(field.index);
         assert!(!taken, "Filled::take: this field was taken before");
-        let rows = self.layout.rows();
         let shape = Shape::batched(rows, &field.row_shape);
         // SAFETY: the field lies inside of the slab (*layouts are in bounds and aligned*).
         let base = unsafe { self.base.add(offset) };

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use super::{Backend, DType, Element, Shape, Tensor};
 use crate::error::CollateError;
+use crate::sync::Arc;
 
 /// Each field of a slab begins at a multiple of this: what device kernels and wide loads like best.
 pub(crate) const ALIGNMENT: usize = 256;
@@ -28,10 +29,21 @@ pub(super) struct FieldSpec {
     dtype: DType,
     pub(super) offset: usize,
     pub(super) row_bytes: usize,
-    /// The slab holds the rows' addresses instead of the rows.
-    pub(super) scattered: bool,
+    pub(super) form: Form,
     /// It was taken out of the filled slab.
     taken: bool,
+}
+
+/// How a field's rows lie in the slab.
+#[derive(Debug, Clone)]
+pub(super) enum Form {
+    /// One behind the other, one for each sample.
+    Dense,
+    /// The slab holds the rows' addresses instead of the rows.
+    Scattered,
+    /// One behind the other, and sample `i` has those from place `i` to place `i + 1`: places ascend, and there is one more than
+    /// samples. The last one is the number of rows.
+    Ragged(Arc<[usize]>),
 }
 
 /// Shorter rows are copied on the host: a device gathers them one by one, each at a cost of its own.
@@ -83,10 +95,24 @@ impl Layout {
     ///
     /// [`CollateError::TooLarge`] if the batch's size does not fit a machine word.
     pub fn field<T: Element>(&mut self, row_shape: &[usize]) -> Result<Field<T>, CollateError> {
-        let row_bytes = Shape::elements(row_shape)
-            .and_then(|elements| elements.checked_mul(size_of::<T>()))
-            .ok_or(CollateError::TooLarge)?;
-        self.push::<T>(row_shape, row_bytes, false)
+        self.push::<T>(row_shape, row_bytes::<T>(row_shape)?, Form::Dense)
+    }
+
+    /// Adds a field of which each sample has as many rows as lie between its place and the next: in the batch it is a tensor of
+    /// shape `[last place, row_shape..]`. Rows before the first place are no sample's.
+    pub(super) fn ragged_field<T: Element>(
+        &mut self,
+        row_shape: &[usize],
+        places: Arc<[usize]>,
+    ) -> Result<Field<T>, CollateError> {
+        if places.len().checked_sub(1) != Some(self.rows) {
+            return Err(CollateError::Other(
+                "a batch of `Ragged` samples is planned from all of them: `Sample::ALIKE` of what holds them must be false".into(),
+            ));
+        }
+        // Each row of the slab has one writer.
+        assert!(places.is_sorted(), "places ascend");
+        self.push::<T>(row_shape, row_bytes::<T>(row_shape)?, Form::Ragged(places))
     }
 
     pub(crate) fn is_gatherable(&self) -> bool {
@@ -100,8 +126,11 @@ impl Layout {
     ) -> Result<Field<T>, CollateError> {
         let long = sample.size_bytes() >= GATHERED_ROW_BYTES;
         self.is_gatherable |= long && sample.storage().registered().is_some();
-        let scattered = long && self.gathers(sample);
-        self.push::<T>(sample.shape(), sample.size_bytes(), scattered)
+        let form = match long && self.gathers(sample) {
+            true => Form::Scattered,
+            false => Form::Dense,
+        };
+        self.push::<T>(sample.shape(), sample.size_bytes(), form)
     }
 
     /// Whether the device can gather this row itself.
@@ -118,15 +147,14 @@ impl Layout {
         &mut self,
         row_shape: &[usize],
         row_bytes: usize,
-        scattered: bool,
+        form: Form,
     ) -> Result<Field<T>, CollateError> {
         let bytes = row_bytes
-            .checked_mul(self.rows)
+            .checked_mul(form.rows(self.rows))
             .ok_or(CollateError::TooLarge)?;
-        let bytes = if scattered {
-            self.rows * size_of::<*const u8>()
-        } else {
-            bytes
+        let bytes = match form {
+            Form::Scattered => self.rows * size_of::<*const u8>(),
+            Form::Dense | Form::Ragged(_) => bytes,
         };
         let offset = self
             .size_bytes
@@ -141,7 +169,7 @@ impl Layout {
             dtype: T::DTYPE,
             offset,
             row_bytes,
-            scattered,
+            form,
             taken: false,
         });
         Ok(Field {
@@ -166,9 +194,14 @@ impl Layout {
         self.size_bytes
     }
 
-    /// How many bytes one sample's rows have, wherever they lie.
+    /// How many bytes one sample's rows have, wherever they lie; in the mean, where it is not the same for all.
     pub(crate) fn sample_bytes(&self) -> usize {
-        let rows = self.fields.iter().map(|spec| spec.row_bytes);
+        let rows = self.fields.iter().map(|spec| match &spec.form {
+            Form::Dense | Form::Scattered => spec.row_bytes,
+            Form::Ragged(_) => {
+                (spec.row_bytes * spec.form.rows(self.rows)).div_ceil(self.rows.max(1))
+            }
+        });
         rows.fold(0, usize::saturating_add)
     }
 
@@ -179,7 +212,7 @@ impl Layout {
 
     /// Whether rows of some field lie elsewhere.
     pub(crate) fn is_scattered(&self) -> bool {
-        self.fields.iter().any(|spec| spec.scattered)
+        self.fields.iter().any(FieldSpec::is_scattered)
     }
 
     /// Finds a field, which must be of this layout, or of one just like it.
@@ -195,4 +228,28 @@ impl Layout {
     pub(super) fn mark_taken(&mut self, index: usize) -> bool {
         std::mem::replace(&mut self.fields[index].taken, true)
     }
+}
+
+impl FieldSpec {
+    /// Whether the rows lie elsewhere.
+    #[inline]
+    pub(super) fn is_scattered(&self) -> bool {
+        matches!(self.form, Form::Scattered)
+    }
+}
+
+impl Form {
+    /// How many rows there are, of so many samples.
+    pub(super) fn rows(&self, samples: usize) -> usize {
+        match self {
+            Form::Dense | Form::Scattered => samples,
+            Form::Ragged(places) => places.last().copied().unwrap_or(0),
+        }
+    }
+}
+
+fn row_bytes<T: Element>(row_shape: &[usize]) -> Result<usize, CollateError> {
+    let bytes =
+        Shape::elements(row_shape).and_then(|elements| elements.checked_mul(size_of::<T>()));
+    bytes.ok_or(CollateError::TooLarge)
 }

@@ -13,6 +13,7 @@ mod filled;
 )]
 mod host;
 mod layout;
+mod ragged;
 #[expect(unsafe_code, reason = "several threads write rows of one slab")]
 mod row;
 mod sample;
@@ -26,6 +27,7 @@ pub use element::{Element, Float};
 pub use filled::Filled;
 pub use host::Tensor;
 pub use layout::{Field, Layout};
+pub use ragged::{Ragged, RaggedTensor};
 pub use row::Row;
 pub use sample::{Host, Sample};
 

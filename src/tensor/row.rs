@@ -1,8 +1,9 @@
 //! Rows: who may write which bytes of a slab that is being filled.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::layout::FieldSpec;
+use super::layout::{FieldSpec, Form};
 use super::storage::VecStorage;
 use super::{Element, Field, Layout, Shape, Sources, Tensor};
 use crate::error::CollateError;
@@ -112,8 +113,10 @@ impl<'a> Row<'a> {
             return Err(self.mismatch(field, tensor.shape().clone()));
         }
         let spec = self.layout.spec(field)?;
-        let (true, Some(sources)) = (spec.scattered && self.layout.gathers(&tensor), self.sources)
-        else {
+        let (true, Some(sources)) = (
+            spec.is_scattered() && self.layout.gathers(&tensor),
+            self.sources,
+        ) else {
             return self.write(field, tensor.as_slice());
         };
         self.mark(field.index);
@@ -136,20 +139,33 @@ impl<'a> Row<'a> {
     #[inline]
     pub fn slice_mut<T: Element>(&mut self, field: &Field<T>) -> Result<&mut [T], CollateError> {
         let spec = self.layout.spec(field)?;
-        let elements = spec.row_bytes / size_of::<T>();
-        if spec.scattered {
-            let pointer = self.own_row::<T>(field.index, spec, elements);
-            // SAFETY: `own_row` made as many elements, which nobody else reaches until the batch is finished.
-            return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
-        }
-        let offset = spec.offset + self.row * spec.row_bytes;
+        let (first, rows) = match &spec.form {
+            Form::Dense => (self.row, 1),
+            Form::Ragged(places) => (places[self.row], places[self.row + 1] - places[self.row]),
+            Form::Scattered => {
+                let elements = spec.row_bytes / size_of::<T>();
+                let pointer = self.own_row::<T>(field.index, spec, elements);
+                // SAFETY: `own_row` made as many elements, which nobody else reaches until the batch is finished.
+                return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
+            }
+        };
+        let offset = spec.offset + first * spec.row_bytes;
+        let elements = rows * (spec.row_bytes / size_of::<T>());
         self.mark(field.index);
-        // SAFETY: `spec` checked the field, so the row lies within the layout's bytes (*layouts are in bounds and
-        // aligned*).
+        // SAFETY: `spec` checked the field, so the row lies within the layout's bytes, and so do all rows of a sample of a ragged
+        // field, of which each is one sample's (*layouts are in bounds and aligned*).
         let pointer = unsafe { self.base.add(offset) }.cast::<T>();
         // SAFETY: the bytes are initialized and any bit pattern is a `T` (*an Element accepts all bit patterns*);
         // `new`'s contract: only this `Row` reaches them, and it is borrowed (*one owner per slab*).
         Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) })
+    }
+
+    /// Which of the field's rows are this sample's.
+    pub(super) fn place<T: Element>(&self, field: &Field<T>) -> Result<Range<usize>, CollateError> {
+        Ok(match &self.layout.spec(field)?.form {
+            Form::Dense | Form::Scattered => self.row..self.row + 1,
+            Form::Ragged(places) => places[self.row]..places[self.row + 1],
+        })
     }
 
     /// Notes that the field was written; says whether it was before.

@@ -17,6 +17,7 @@ use crate::error::CollateError;
 /// | `bool` | `Tensor<u8>` of shape `[n]`, 0 or 1 |
 /// | `[T; N]`, `Vec<T>` | `Tensor<T>` of shape `[n, N]` |
 /// | `Tensor<T>` | `Tensor<T>` of shape `[n, shape..]` |
+/// | [`Ragged<T>`](crate::Ragged) of `k` rows, which may differ | [`RaggedTensor<T>`](crate::RaggedTensor): all rows, and where each sample's begin |
 /// | `String`, `PathBuf`, `Host<X>` | `Vec<String>`, `Vec<PathBuf>`, `Vec<X>` |
 /// | `(A, B, ..)` | `(A::Batch, B::Batch, ..)` |
 ///

@@ -15,6 +15,7 @@ mod cuda;
 mod devices;
 mod gathered;
 mod loaders;
+mod mixing;
 mod normalize;
 mod parts;
 mod staging;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         gathered::TESTS,
         parts::TESTS,
         normalize::TESTS,
+        mixing::TESTS,
         devices::TESTS,
         staging::TESTS,
         stress::TESTS,

@@ -11,7 +11,7 @@ pub use hostile::Hostile;
 pub(crate) use stream::{Event, Stream};
 
 use self::hostile::Hostility;
-use super::{Copy, DeviceInfo, Gather, Normalizing, fault};
+use super::{Copy, DeviceInfo, Gather, Labelling, Normalizing, fault};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 use crate::tensor::ALIGNMENT;
@@ -221,7 +221,17 @@ impl Cpu {
     pub(super) unsafe fn normalize(&self, stream: &Stream, work: Normalizing) -> Result<()> {
         self.may_fail("launch")?;
         // SAFETY: the caller's contract: all of it is valid, and in no one else's use, until the work is done.
-        stream.run(Box::new(move || unsafe { normalize::run(work) }));
+        stream.run(Box::new(move || unsafe { normalize::normalize(work) }));
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::label`.
+    pub(super) unsafe fn label(&self, stream: &Stream, work: Labelling) -> Result<()> {
+        self.may_fail("launch")?;
+        // SAFETY: the caller's contract: all of it is valid, and in no one else's use, until the work is done.
+        stream.run(Box::new(move || unsafe { normalize::label(work) }));
         Ok(())
     }
 

@@ -45,7 +45,7 @@ struct Shared {
     /// How rows are gathered, and the kernel if that is how.
     way: OnceLock<super::Way>,
     gathering: OnceLock<kernels::Function>,
-    normalizing: OnceLock<kernels::Module>,
+    normalizing: [OnceLock<kernels::Module>; 2], // by whether pictures are mixed
 }
 
 enum Context {
@@ -114,7 +114,7 @@ impl Cuda {
             probe,
             way: OnceLock::new(),
             gathering: OnceLock::new(),
-            normalizing: OnceLock::new(),
+            normalizing: Default::default(),
         }))
     }
 

@@ -1,21 +1,25 @@
-//! Normalising pictures by a kernel.
+//! Normalising pictures, and mixing them and their labels, by kernels.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
 use super::kernels::{Function, ptx};
 use super::{Cuda, Stream};
-use crate::driver::Normalizing;
+use crate::driver::{Labelling, Normalizing};
 use crate::error::Result;
 use crate::shape::DType;
 
-/// The kernels: made from normalize.cu by `nvcc -ptx`, for the oldest driver and device served.
-const PTX: &CStr = ptx(concat!(include_str!("normalize.ptx"), "\0"));
+/// The kernels, without mixing and with it: made from normalize.cu by `nvcc -ptx`, for the oldest driver and device served.
+const PTX: [&CStr; 2] = [
+    ptx(concat!(include_str!("normalize.ptx"), "\0")),
+    ptx(concat!(include_str!("mix.ptx"), "\0")),
+];
 
 /// Enough blocks to keep any device's memory busy; each thread goes on with further pixels.
 const MOST_BLOCKS: usize = 4_096;
 const THREADS: usize = 256;
 const PIXELS_PER_THREAD: usize = 4;
+const LABELS_PER_THREAD: usize = 4;
 
 impl Cuda {
     /// # Safety
@@ -27,15 +31,21 @@ impl Cuda {
         work: Normalizing,
     ) -> Result<()> {
         let _entered = self.enter()?;
-        let name = match (work.dtype, work.channels_last) {
-            (DType::F16, false) => c"pinfeed_normalize_f16_chw",
-            (DType::F16, true) => c"pinfeed_normalize_f16_hwc",
-            (DType::BF16, false) => c"pinfeed_normalize_bf16_chw",
-            (DType::BF16, true) => c"pinfeed_normalize_bf16_hwc",
-            (_, false) => c"pinfeed_normalize_f32_chw",
-            (_, true) => c"pinfeed_normalize_f32_hwc",
+        let name = match (work.mixture.is_some(), work.dtype, work.channels_last) {
+            (false, DType::F16, false) => c"pinfeed_normalize_f16_chw",
+            (false, DType::F16, true) => c"pinfeed_normalize_f16_hwc",
+            (false, DType::BF16, false) => c"pinfeed_normalize_bf16_chw",
+            (false, DType::BF16, true) => c"pinfeed_normalize_bf16_hwc",
+            (false, _, false) => c"pinfeed_normalize_f32_chw",
+            (false, _, true) => c"pinfeed_normalize_f32_hwc",
+            (true, DType::F16, false) => c"pinfeed_mix_f16_chw",
+            (true, DType::F16, true) => c"pinfeed_mix_f16_hwc",
+            (true, DType::BF16, false) => c"pinfeed_mix_bf16_chw",
+            (true, DType::BF16, true) => c"pinfeed_mix_bf16_hwc",
+            (true, _, false) => c"pinfeed_mix_f32_chw",
+            (true, _, true) => c"pinfeed_mix_f32_hwc",
         };
-        let kernel = self.normalizing(name)?;
+        let kernel = self.normalizing(work.mixture.is_some(), name)?;
         let (mut from, mut to) = (work.from, work.to);
         let (mut images, mut pixels) = (work.images as u64, work.pixels as u64);
         let mut numbers = [work.scale, work.bias].concat();
@@ -50,23 +60,62 @@ impl Cuda {
                 .iter_mut()
                 .map(|number| ptr::from_mut(number).cast()),
         );
-        let blocks = (work.images * work.pixels).div_ceil(THREADS * PIXELS_PER_THREAD);
-        let blocks = blocks.clamp(1, MOST_BLOCKS) as u32;
-        // SAFETY: the parameters are the kernel's: two addresses, two counts and six numbers; the caller's contract for what
-        // they point to.
-        unsafe { self.launch(kernel, (blocks, THREADS as u32), stream, &mut parameters) }
+        let mut mixture = work.mixture;
+        if let Some(mixture) = &mut mixture {
+            parameters.push(ptr::from_mut(mixture).cast());
+        }
+        let grid = grid(work.images * work.pixels, PIXELS_PER_THREAD);
+        // SAFETY: the parameters are the kernel's: two addresses, two counts, six numbers, and the mixture of those that mix; the
+        // caller's contract for what they point to.
+        unsafe { self.launch(kernel, grid, stream, &mut parameters) }
     }
 
-    fn normalizing(&self, name: &CStr) -> Result<Function> {
-        let module = match self.0.normalizing.get() {
+    /// # Safety
+    ///
+    /// As `Driver::label`.
+    pub(in crate::driver) unsafe fn label(&self, stream: &Stream, work: Labelling) -> Result<()> {
+        let _entered = self.enter()?;
+        let name = match work.element_bytes {
+            2 => c"pinfeed_labels_16",
+            _ => c"pinfeed_labels_32",
+        };
+        let kernel = self.normalizing(true, name)?;
+        let (mut from, mut to) = (work.from, work.to);
+        let (mut rows, mut classes) = (work.rows as u64, work.classes as u64);
+        let (mut mixed, mut weights) = (u32::from(work.is_mixed), work.weights);
+        let mut parameters: [*mut c_void; 6] = [
+            (&raw mut from).cast(),
+            (&raw mut to).cast(),
+            (&raw mut rows).cast(),
+            (&raw mut classes).cast(),
+            (&raw mut mixed).cast(),
+            (&raw mut weights).cast(),
+        ];
+        let grid = grid(work.rows * work.classes, LABELS_PER_THREAD);
+        // SAFETY: the parameters are the kernel's; the caller's contract for what they point to.
+        unsafe { self.launch(kernel, grid, stream, &mut parameters) }
+    }
+
+    fn normalizing(&self, mixes: bool, name: &CStr) -> Result<Function> {
+        let (loaded, ptx) = (
+            &self.0.normalizing[usize::from(mixes)],
+            PTX[usize::from(mixes)],
+        );
+        let module = match loaded.get() {
             Some(module) => *module,
             None => {
-                let module = self.load_module(PTX)?;
-                *self.0.normalizing.get_or_init(|| module)
+                let module = self.load_module(ptx)?;
+                *loaded.get_or_init(|| module)
             }
         };
         self.function(module, name)
     }
+}
+
+/// Blocks, and threads of each.
+fn grid(items: usize, per_thread: usize) -> (u32, u32) {
+    let blocks = items.div_ceil(THREADS * per_thread).clamp(1, MOST_BLOCKS);
+    (blocks as u32, THREADS as u32)
 }
 
 #[cfg(test)]
@@ -76,9 +125,16 @@ mod tests {
     /// Older drivers do not read newer PTX, and older devices do not run what was made for newer ones.
     #[test]
     fn the_kernels_are_made_for_the_oldest_that_are_served() {
-        let text = PTX.to_str().unwrap();
-        assert!(text.contains("\n.version 7.0\n.target sm_70\n"));
-        let entries: Vec<_> = text.matches(".visible .entry pinfeed_normalize_").collect();
-        assert_eq!(entries.len(), 6);
+        let text = PTX.map(|ptx| ptx.to_str().unwrap());
+        let entries = |text: &str, name: &str| {
+            let entry = format!(".visible .entry pinfeed_{name}_");
+            text.matches(&entry).count()
+        };
+        for text in text {
+            assert!(text.contains("\n.version 7.0\n.target sm_70\n"));
+        }
+        assert_eq!(entries(text[0], "normalize"), 6);
+        assert_eq!(entries(text[1], "mix"), 6);
+        assert_eq!(entries(text[1], "labels"), 2);
     }
 }

@@ -1,0 +1,49 @@
+//! Ragged batches on their way to a device.
+
+use super::{Batch, Relocation};
+use crate::device::{DeviceTensor, Tensors, Upload};
+use crate::tensor::{Element, RaggedTensor};
+
+/// A [`RaggedTensor`] on a device.
+#[derive(Debug)]
+pub struct RaggedDeviceTensor<T: Element> {
+    /// The rows of all samples, one behind the other: `[sum of k, row_shape..]`.
+    pub values: DeviceTensor<T>,
+    /// Where each sample's rows begin, and where the last one's end: `[n + 1]`.
+    pub offsets: DeviceTensor<i64>,
+}
+
+impl<T: Element> RaggedDeviceTensor<T> {
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Element> Batch for RaggedTensor<T> {
+    type OnDevice = RaggedDeviceTensor<T>;
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        self.values.tensors(visit);
+        self.offsets.tensors(visit);
+    }
+
+    fn relocate(self, slab: &mut Relocation) -> Self {
+        RaggedTensor {
+            values: self.values.relocate(slab),
+            offsets: self.offsets.relocate(slab),
+        }
+    }
+
+    fn upload(self, upload: &mut Upload) -> RaggedDeviceTensor<T> {
+        RaggedDeviceTensor {
+            values: self.values.upload(upload),
+            offsets: self.offsets.upload(upload),
+        }
+    }
+}
