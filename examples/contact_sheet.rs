@@ -3,20 +3,25 @@
 //!
 //!     cargo run --release --example contact_sheet -- photo.jpg sheet.png
 //!
-//! Without a photo, a picture is drawn.
+//! Without a photo, a picture is drawn. In the last row, a mask and a box go with the picture: through the same geometry.
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::{env, fs};
 
 use image::{ImageFormat, Rgb, RgbImage};
-use pinfeed::{ColorJitter, ImageTransform, LazyImage, SampleRng, Tensor};
+use pinfeed::{
+    BoxError, ColorJitter, ImageTransform, Interpolation, LazyImage, LazyMask, Normalize,
+    RandAugment, RandomErasing, RandomResizedCrop, RandomRotation, SampleRng, Tensor,
+};
 
 const SIDE: usize = 160;
 const COLUMNS: u64 = 8;
 const GAP: usize = 6;
+const GREY: [u8; 3] = [128; 3];
+/// What the mask and the box of the last row are around: left, top, right and bottom, as shares of the picture.
+const OBJECT: [f32; 4] = [0.14, 0.3, 0.42, 0.84];
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), BoxError> {
     let mut paths = env::args().skip(1).map(PathBuf::from);
     let photo = match paths.next() {
         Some(path) => fs::read(path)?,
@@ -28,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let step = SIDE + GAP;
     let mut sheet = RgbImage::from_pixel(
         (COLUMNS as usize * step + GAP) as u32,
-        (rows.len() * step + GAP) as u32,
+        ((rows.len() + 1) * step + GAP) as u32,
         Rgb([255; 3]),
     );
     for (row, (name, transform)) in rows.iter().enumerate() {
@@ -40,6 +45,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (left, top) = (GAP + column as usize * step, GAP + row * step);
             paste(&mut sheet, &picture, left, top);
         }
+    }
+    println!(
+        "row {:2}: a mask and a box beside the picture",
+        rows.len() + 1
+    );
+    for column in 0..COLUMNS {
+        let picture = annotated(&photo, &mut SampleRng::new(17, 0, column))?;
+        let (left, top) = (GAP + column as usize * step, GAP + rows.len() * step);
+        paste(&mut sheet, &picture, left, top);
     }
     sheet.save_with_format(&target, ImageFormat::Png)?;
     println!("{}", target.display());
@@ -76,6 +90,28 @@ fn rows() -> Vec<(&'static str, ImageTransform)> {
         ),
         ("hue 0.2", whole().color_jitter(jitter().hue(0.2))),
         ("random_grayscale 0.5", whole().random_grayscale(0.5)),
+        ("random_rotation 30", whole().random_rotation(30.0)),
+        (
+            "random_rotation 30, bilinear, with fill",
+            whole()
+                .random_rotation(RandomRotation::from(30.0).interpolation(Interpolation::Bilinear))
+                .fill(GREY),
+        ),
+        (
+            "pad, random_crop, with fill",
+            whole().pad(SIDE as u16 / 8).random_crop(SIDE).fill(GREY),
+        ),
+        ("rand_augment", whole().rand_augment(RandAugment::new())),
+        (
+            "rand_augment 25, with fill",
+            whole()
+                .rand_augment(RandAugment::new().magnitude(25))
+                .fill(GREY),
+        ),
+        (
+            "random_erasing 0.5",
+            whole().random_erasing(RandomErasing::new()),
+        ),
         ("ImageTransform::train", ImageTransform::train(SIDE)),
         (
             "ImageTransform::train, all colours",
@@ -89,7 +125,65 @@ fn rows() -> Vec<(&'static str, ImageTransform)> {
                 )
                 .random_grayscale(0.2),
         ),
+        (
+            "ImageTransform::train, rand_augment, random_erasing",
+            ImageTransform::train(SIDE)
+                .rand_augment(RandAugment::new())
+                .random_erasing(RandomErasing::new().value(Normalize::IMAGENET.mean_color())),
+        ),
     ]
+}
+
+/// A picture with an ellipse as its mask and the box around that, which lie where they did, however the picture is changed.
+/// What the mask covers is red, and what lies outside of the picture blue.
+fn annotated(photo: &[u8], rng: &mut SampleRng) -> Result<Tensor<u8>, BoxError> {
+    const OUTSIDE: u8 = 255;
+    let transform = ImageTransform::new()
+        .random_rotation(20.0)
+        .random_resized_crop(RandomResizedCrop::new(SIDE).scale(0.3..=1.0))
+        .random_horizontal_flip(0.5);
+    let image = LazyImage::encoded(photo.to_vec()).transform(&transform, rng);
+    let geometry = image.geometry()?;
+    let (height, width) = geometry.source_size();
+    let [left, top, right, bottom] = OBJECT;
+
+    let labels = (0..height * width).map(|at| {
+        let x = (at % width) as f32 / width as f32;
+        let y = (at / width) as f32 / height as f32;
+        let across = (2.0 * x - left - right) / (right - left);
+        let down = (2.0 * y - top - bottom) / (bottom - top);
+        u8::from(across.hypot(down) < 1.0)
+    });
+    let labels = Tensor::from_vec(labels.collect(), &[height, width])?;
+    let object = [0, 1, 2, 3].map(|i| OBJECT[i] * [width, height][i % 2] as f32);
+    let boxes = geometry.boxes(&[object]).kept();
+    let mask = LazyMask::labels(labels)?.geometry(geometry).fill(OUTSIDE);
+
+    let (picture, mask) = (image.decode()?, mask.decode()?);
+    let shape = picture.shape().clone();
+    let mut pixels = picture.to_vec();
+    for (at, (pixel, label)) in pixels
+        .as_chunks_mut::<3>()
+        .0
+        .iter_mut()
+        .zip(mask.as_slice())
+        .enumerate()
+    {
+        let (x, y) = ((at % SIDE) as f32, (at / SIDE) as f32);
+        let on_a_box = boxes.iter().any(|[left, top, right, bottom]| {
+            let near = |a: f32, b: f32| (a + 0.5 - b).abs() < 1.5;
+            let within =
+                (left - 1.0..*right + 1.0).contains(&x) && (top - 1.0..*bottom + 1.0).contains(&y);
+            within && (near(x, *left) || near(x, *right) || near(y, *top) || near(y, *bottom))
+        });
+        match label {
+            _ if on_a_box => *pixel = [255, 255, 0],
+            0 => {}
+            &OUTSIDE => *pixel = [60, 60, 160],
+            _ => *pixel = [pixel[0] / 2 + 127, pixel[1] / 2, pixel[2] / 2],
+        }
+    }
+    Ok(Tensor::from_vec(pixels, &shape)?)
 }
 
 /// Puts a picture of at most `SIDE` x `SIDE` pixels into the sheet.
@@ -102,7 +196,7 @@ fn paste(sheet: &mut RgbImage, picture: &Tensor<u8>, left: usize, top: usize) {
 }
 
 /// A picture with an up and a down, a left and a right, and many colours: a landscape with a house.
-fn drawn() -> Result<Vec<u8>, Box<dyn Error>> {
+fn drawn() -> Result<Vec<u8>, BoxError> {
     const WIDTH: u32 = 480;
     const HEIGHT: u32 = 360;
     let picture = RgbImage::from_fn(WIDTH, HEIGHT, |x, y| {

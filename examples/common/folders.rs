@@ -1,0 +1,51 @@
+//! Draws a data set in class folders: one shape in each picture.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::cache::{cached, on_all_cores};
+use super::rng::Rng;
+use super::shapes::{KINDS, paint, save_jpeg};
+use super::{Result, at};
+
+/// How many images of each class a data set has.
+#[derive(Clone, Copy)]
+pub struct Size {
+    pub train: u64,
+    pub val: u64,
+}
+
+/// Returns a folder with `train` and `val` in it, and draws it the first time. A quick one is small.
+pub fn drawn(quick: bool) -> Result<PathBuf> {
+    let (name, size) = match quick {
+        true => ("pinfeed-shapes-v1-quick", Size { train: 40, val: 10 }),
+        false => (
+            "pinfeed-shapes-v1",
+            Size {
+                train: 500,
+                val: 100,
+            },
+        ),
+    };
+    cached(name, |folder| draw(folder, size))
+}
+
+fn draw(folder: &Path, size: Size) -> Result<()> {
+    for split in ["train", "val"] {
+        for kind in KINDS {
+            let folder = folder.join(split).join(kind.name);
+            fs::create_dir_all(&folder).map_err(at(&folder))?;
+        }
+    }
+    let per_class = size.train + size.val;
+    on_all_cores(per_class * KINDS.len() as u64, |index| {
+        let kind = &KINDS[(index / per_class) as usize];
+        let number = index % per_class;
+        let (split, number) = match number.checked_sub(size.train) {
+            None => ("train", number),
+            Some(number) => ("val", number),
+        };
+        let path = folder.join(format!("{split}/{}/{number:04}.jpg", kind.name));
+        save_jpeg(&paint(kind, &mut Rng::new([index, 0, 0])), &path)
+    })
+}

@@ -1,0 +1,129 @@
+//! What the examples share.
+#![allow(dead_code)] // each example uses a part of it
+
+pub mod args;
+pub mod cache;
+pub mod folders;
+pub mod net;
+pub mod rng;
+pub mod shapes;
+
+use std::env;
+use std::error::Error;
+use std::fmt::Display;
+use std::hint::black_box;
+use std::path::Path;
+use std::process::ExitCode;
+
+use candle_core::Device as CandleDevice;
+use pinfeed::{Batch, Collate, DataLoader, Dataset, Device, Stack, Stats};
+
+use args::{Args, DeviceName, Options};
+
+pub type BoxError = Box<dyn Error + Send + Sync>;
+pub type Result<T, E = BoxError> = std::result::Result<T, E>;
+
+/// Reads the command line, and runs the example; or prints `help`, if that is asked for.
+pub fn start(help: &str, run: impl FnOnce(Options) -> Result<()>) -> ExitCode {
+    let mut options = Options::of_the_program();
+    if options.flag("--help") || options.flag("-h") {
+        println!("{help}");
+        return ExitCode::SUCCESS;
+    }
+    prepare_cpu();
+    match run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The device of the loader, and candle's on the same hardware.
+pub fn open(device: DeviceName) -> Result<(Device, CandleDevice)> {
+    match device {
+        DeviceName::Cpu => Ok((Device::cpu(), CandleDevice::Cpu)),
+        DeviceName::Cuda(_) if cfg!(not(feature = "candle-cuda")) => Err(format!(
+            "--device {device} needs the feature candle-cuda: \
+             cargo run --release --features candle-cuda --example {} -- --device {device}",
+            env!("CARGO_BIN_NAME")
+        )
+        .into()),
+        DeviceName::Cuda(ordinal) => Ok((Device::cuda(ordinal)?, CandleDevice::new_cuda(ordinal)?)),
+    }
+}
+
+/// Makes the loader of a data set. For training, it shuffles.
+pub fn loader<D: Dataset, B: Batch>(
+    args: &Args,
+    data: D,
+    training: bool,
+    device: &Device,
+) -> Result<DataLoader<B>>
+where
+    Stack: Collate<D::Sample, Batch = B>,
+{
+    let mut builder = DataLoader::builder(data)
+        .batch_size(args.batch_size)
+        .shuffle(training)
+        .seed(args.seed)
+        .num_workers(args.workers);
+    if args.pin {
+        builder = builder.pin_memory(device);
+    }
+    Ok(builder.build()?)
+}
+
+/// One line of JSON: the results, and the stages of an epoch in milliseconds.
+pub fn json(results: &[(&str, f64)], stats: &Stats) -> String {
+    let results = results
+        .iter()
+        .map(|(name, value)| format!(r#""{name}":{value:.4}"#));
+    let stages = [
+        ("loading", stats.loading_ns),
+        ("collating", stats.collating_ns),
+        ("pinning", stats.pinning_ns),
+        ("slab_wait", stats.slab_wait_ns),
+        ("transfer", stats.transfer_ns),
+        ("processing", stats.processing_ns),
+        ("host", stats.host_ns),
+        ("consumer_wait", stats.consumer_wait_ns),
+    ];
+    let stages = stages.map(|(stage, ns)| format!(r#""{stage}_ms":{:.1}"#, ns as f64 / 1e6));
+    let fields: Vec<_> = results.chain(stages).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// Makes candle on the CPU a good neighbour of the loader, and several times as fast.
+#[expect(
+    unsafe_code,
+    reason = "candle takes the number from the environment only"
+)]
+fn prepare_cpu() {
+    // candle's threads wait for each other in busy loops. Where the loader's threads share their
+    // cores, a step of a small network then takes up to ten times as long as on one thread.
+    if env::var_os("CANDLE_NUM_THREADS").is_none() {
+        // SAFETY: this is the program's only thread so far, so none reads the environment now.
+        unsafe { env::set_var("CANDLE_NUM_THREADS", "1") };
+    }
+    // A step frees what the next one allocates. glibc gives such blocks back to the kernel, and
+    // takes them again page by page, unless it has seen a large one like this be freed before.
+    drop(black_box(vec![0_u8; 31 << 20]));
+}
+
+/// An error with all that caused it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Makes an error say which file or folder it is about.
+pub fn at<E: Display>(path: &Path) -> impl FnOnce(E) -> BoxError {
+    move |error| format!("{}: {error}", path.display()).into()
+}

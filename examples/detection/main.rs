@@ -1,0 +1,178 @@
+//! Trains a small network to find objects: pictures and their boxes go through one crop and flip, and each picture has as many
+//! boxes as it has.
+//!
+//! `cargo run --release --example detection` draws its own pictures, and prints at the end, after about a minute:
+//!
+//! ```text
+//! TODO
+//! ```
+#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
+
+#[path = "../common/mod.rs"]
+mod common;
+mod data;
+mod network;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use candle_core::{Device as CandleDevice, Tensor as CandleTensor};
+use pinfeed::{Batch, DataLoader, Device, ImageTransform, RaggedTensor, RandomResizedCrop, Tensor};
+
+use common::args::{Args, Options};
+use common::net::Trainer;
+use common::{Result, json, loader, open};
+use data::{CocoDetection, drawn};
+use network::{CELL, Found, Network, loss, objects};
+
+const HELP: &str = "\
+Trains a small network to find objects.
+
+cargo run --release --example detection -- [OPTIONS]
+
+  --data DIR          a folder in COCO's layout: DIR/train2017/, DIR/val2017/, DIR/annotations/
+                      (default: shapes, drawn into a cache folder the first time)
+  --size N            side of the pictures, a multiple of 4 (default: 64)
+  --device DEVICE     cpu or cuda:0 (default: cpu)
+  --workers N         threads that load pictures (default: one per core, at most 8)
+  --batch-size N      pictures per training step (default: 16)
+  --epochs N          how often each picture is seen (default: 8)
+  --no-pin            load into pageable instead of page-locked memory
+  --seed N            of the network, the order and the crops (default: 0)
+  --json              end with the results as one line of JSON
+  --quick             few pictures, 2 epochs: shows that all works, in seconds
+  --help              this text";
+
+/// What counts as found has a score of at least `LEAST_SCORE`, and is right if it overlaps by `LEAST_IOU`.
+const LEAST_SCORE: f32 = 0.3;
+const LEAST_IOU: f32 = 0.5;
+
+/// Batches of pictures, `[N, size, size, 3]`, with the boxes and the labels of all of them.
+type Loader = DataLoader<(Tensor<u8>, RaggedTensor<f32>, RaggedTensor<i64>)>;
+
+fn main() -> ExitCode {
+    common::start(HELP, run)
+}
+
+fn run(mut options: Options) -> Result<()> {
+    let args = Args::take(&mut options, 16, 8)?;
+    let size = options.positive("--size")?.unwrap_or(64);
+    options.finish()?;
+    if size % CELL != 0 {
+        return Err(format!("--size wants a multiple of {CELL}, not {size}").into());
+    }
+    let (device, candle) = open(args.device)?;
+    let root = match &args.data {
+        Some(root) => root.clone(),
+        None if args.quick => drawn("pinfeed-boxes-v1-quick", [64, 32])?,
+        None => drawn("pinfeed-boxes-v1", [1600, 200])?,
+    };
+
+    let augmented = ImageTransform::new()
+        .random_resized_crop(RandomResizedCrop::new(size).scale(0.6..=1.0))
+        .random_horizontal_flip(0.5);
+    let plain = ImageTransform::new().resize_exact(size, size);
+    let train = CocoDetection::open(&root, "train2017", augmented)?;
+    let val = CocoDetection::open(&root, "val2017", plain)?;
+    let network = Network::new(train.categories.len(), args.seed, &candle)?;
+    let train: Loader = loader(&args, train, true, &device)?;
+    let val: Loader = loader(&args, val, false, &device)?;
+
+    let steps = args.epochs * train.len();
+    let mut trainer = Trainer::new(&network.variables, args.batch_size, steps)?;
+    let mut images_per_s = 0.0;
+    for epoch in 0..args.epochs {
+        let (begin, mut seen) = (Instant::now(), 0);
+        let mut losses = CandleTensor::new(0f32, &candle)?;
+        for batch in train.epoch(epoch as u64).to_device(&device, 1) {
+            let (images, boxes, labels) = batch?;
+            seen += images.shape()[0];
+            let loss = loss(
+                &network.forward(&images.to_candle(&candle)?)?,
+                &boxes.values.to_candle(&candle)?,
+                &labels.values.to_candle(&candle)?,
+                &boxes.offsets.to_candle(&candle)?,
+            )?;
+            trainer.step(&loss)?;
+            losses = (losses + loss.detach())?;
+        }
+        images_per_s = seen as f64 / begin.elapsed().as_secs_f64();
+        println!(
+            "epoch {:>2}/{}: loss {:.3}, {images_per_s:.0} images/s",
+            epoch + 1,
+            args.epochs,
+            losses.to_scalar::<f32>()? / train.len() as f32,
+        );
+    }
+    let stats = train.stats();
+    let (recall, precision) = validate(&network, &val, &device, &candle)?;
+    println!(
+        "\nat an IoU of {LEAST_IOU}: recall {:.1} %, precision {:.1} %\n",
+        100.0 * recall,
+        100.0 * precision
+    );
+    println!("{stats}");
+    if args.json {
+        let results = [
+            ("recall", recall),
+            ("precision", precision),
+            ("images_per_s", images_per_s),
+        ];
+        println!("{}", json(&results, &stats));
+    }
+    Ok(())
+}
+
+/// Returns the share of the objects that were found, and the share of what was found that is one.
+fn validate(
+    network: &Network,
+    loader: &Loader,
+    device: &Device,
+    candle: &CandleDevice,
+) -> Result<(f64, f64)> {
+    let (mut right, mut found, mut all) = (0, 0, 0);
+    for batch in loader.epoch(0) {
+        // The boxes stay on the host: they are compared there.
+        let (images, boxes, labels) = batch?;
+        let images = images.to_device(device, true)?.to_candle(candle)?;
+        let objects = objects(&network.forward(&images)?, LEAST_SCORE)?;
+        for ((objects, boxes), labels) in objects.iter().zip(boxes.rows()).zip(labels.rows()) {
+            right += count_right(objects, boxes.as_chunks().0, labels);
+            found += objects.len();
+            all += labels.len();
+        }
+    }
+    Ok((
+        right as f64 / all as f64,
+        right as f64 / found.max(1) as f64,
+    ))
+}
+
+/// Counts the objects that overlap a box of their class, each box once.
+fn count_right(found: &[Found], boxes: &[[f32; 4]], labels: &[i64]) -> usize {
+    let mut left: Vec<_> = boxes.iter().zip(labels).collect();
+    let mut right = 0;
+    for object in found {
+        let fits = |(corners, label): &(&[f32; 4], &i64)| {
+            **label == object.label as i64 && iou(corners, &object.corners) >= LEAST_IOU
+        };
+        if let Some(place) = left.iter().position(fits) {
+            left.swap_remove(place);
+            right += 1;
+        }
+    }
+    right
+}
+
+/// Intersection over union.
+fn iou(a: &[f32; 4], b: &[f32; 4]) -> f32 {
+    let area =
+        |[left, top, right, bottom]: [f32; 4]| (right - left).max(0.0) * (bottom - top).max(0.0);
+    let both = area([
+        a[0].max(b[0]),
+        a[1].max(b[1]),
+        a[2].min(b[2]),
+        a[3].min(b[3]),
+    ]);
+    both / (area(*a) + area(*b) - both)
+}

@@ -1,0 +1,171 @@
+//! A small detector without anchors (Zhou and others, "Objects as points", 2019): on a grid of a quarter of the picture's
+//! resolution, how likely the middle of an object of each class lies in a cell, and the object's box from there.
+
+use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
+use candle_nn::ops::sigmoid;
+
+use crate::common::net::{Convolution, Init, Layer, normalise};
+
+/// A cell has `CELL` x `CELL` pixels.
+pub const CELL: usize = 4;
+
+pub struct Network {
+    layers: Vec<Layer>,
+    heat: Convolution,
+    /// What is added to the heat: at first, middles are rare.
+    heat_bias: Tensor,
+    boxes: Convolution,
+    pub variables: Vec<Var>,
+}
+
+/// What the network says of each cell.
+pub struct Cells {
+    /// The score of each class: `[N, H, W, classes]`.
+    pub heat: Tensor,
+    /// From the middle of the cell to the object's left, top, right and bottom, in cells: `[N, H, W, 4]`.
+    pub boxes: Tensor,
+}
+
+impl Network {
+    pub fn new(classes: usize, seed: u64, device: &Device) -> Result<Self> {
+        let init = &mut Init::new(seed, device);
+        Ok(Self {
+            layers: vec![
+                Layer::new(init, [3, 16], 4, 2)?,
+                Layer::new(init, [16, 32], 4, 2)?,
+                Layer::new(init, [32, 64], 3, 1)?,
+                Layer::new(init, [64, 64], 3, 1)?,
+                Layer::new(init, [64, 64], 3, 1)?,
+            ],
+            heat: Convolution::new(init, [64, classes], 1, 1)?,
+            heat_bias: init.constant(classes, -4.0)?,
+            boxes: Convolution::new(init, [64, 4], 1, 1)?,
+            variables: std::mem::take(&mut init.variables),
+        })
+    }
+
+    /// Takes pictures as the loader makes them: `[N, H, W, 3]` bytes.
+    pub fn forward(&self, images: &Tensor) -> Result<Cells> {
+        let mut x = normalise(images)?;
+        for layer in &self.layers {
+            x = layer.forward(&x)?;
+        }
+        Ok(Cells {
+            heat: self.heat.forward(&x)?.broadcast_add(&self.heat_bias)?,
+            boxes: self.boxes.forward(&x)?,
+        })
+    }
+}
+
+/// How far the network is from the boxes of a batch: `boxes` are those of all pictures, `[B, 4]` in pixels, `labels` their
+/// classes, `[B]`, and those from `offsets[n]` to `offsets[n + 1]` are picture `n`'s.
+pub fn loss(cells: &Cells, boxes: &Tensor, labels: &Tensor, offsets: &Tensor) -> Result<Tensor> {
+    let (pictures, rows, columns, classes) = cells.heat.dims4()?;
+    let (count, device) = (boxes.dim(0)?, boxes.device());
+    if count == 0 {
+        return focal(&cells.heat, &cells.heat.zeros_like()?);
+    }
+    let boxes = (boxes / CELL as f64)?;
+    let (left, top) = (boxes.narrow(1, 0, 1)?, boxes.narrow(1, 1, 1)?);
+    let (right, bottom) = (boxes.narrow(1, 2, 1)?, boxes.narrow(1, 3, 1)?);
+    // The cells that the middles lie in, `[B, 1]`.
+    let column = ((&left + &right)? / 2.0)?
+        .clamp(0.0, columns as f64 - 1.0)?
+        .floor()?;
+    let row = ((&top + &bottom)? / 2.0)?
+        .clamp(0.0, rows as f64 - 1.0)?
+        .floor()?;
+    // A box belongs to the picture before which as many pictures end as do before the box.
+    let ends = offsets.narrow(0, 1, pictures)?.unsqueeze(0)?;
+    let number = Tensor::arange(0, count as i64, device)?.unsqueeze(1)?;
+    let picture = ends
+        .broadcast_le(&number)?
+        .to_dtype(DType::I64)?
+        .sum_keepdim(1)?;
+
+    // Around each middle the wanted heat falls off, the slower the larger the object is.
+    let size = ((right - left)? + (bottom - top)?)?;
+    let width = ((size / 16.0)? + 0.3)?;
+    let across = Tensor::arange(0, columns as u32, device)?.to_dtype(DType::F32)?;
+    let down = Tensor::arange(0, rows as u32, device)?.to_dtype(DType::F32)?;
+    let falls = |cells: Tensor, middle: &Tensor| {
+        let distance = cells.unsqueeze(0)?.broadcast_sub(middle)?;
+        distance
+            .broadcast_div(&width)?
+            .sqr()?
+            .affine(-0.5, 0.0)?
+            .exp()
+    };
+    let (across, down) = (falls(across, &column)?, falls(down, &row)?);
+    let around = down.unsqueeze(2)?.broadcast_mul(&across.unsqueeze(1)?)?;
+    let plane = ((&picture * classes as f64)?.squeeze(1)? + labels)?;
+    let wanted = Tensor::zeros((pictures * classes, rows, columns), DType::F32, device)?
+        .index_add(&plane, &around, 0)?
+        .clamp(0.0, 1.0)?
+        .reshape((pictures, classes, rows, columns))?
+        .permute((0, 2, 3, 1))?
+        .contiguous()?;
+
+    // The boxes as they are seen from the middles of their cells.
+    let cell = ((&row * columns as f64)? + &column)?.to_dtype(DType::I64)?;
+    let cell = (cell + (picture * (rows * columns) as f64)?)?.squeeze(1)?;
+    let found = cells.boxes.flatten_to(2)?.index_select(&cell, 0)?;
+    let middle = (Tensor::cat(&[&column, &row, &column, &row], 1)? + 0.5)?;
+    let missed = (found - (boxes - middle)?)?.abs()?.mean_all()?;
+    focal(&cells.heat, &wanted)? + missed
+}
+
+/// The focal loss of the paper: cells that are nearly right hardly count, and neither do those next to a middle.
+fn focal(heat: &Tensor, wanted: &Tensor) -> Result<Tensor> {
+    let heat = sigmoid(heat)?.clamp(1e-4, 1.0 - 1e-4)?;
+    let cold = (1.0 - &heat)?;
+    let is_middle = wanted.ge(0.999)?.to_dtype(DType::F32)?;
+    let at_middles = (cold.sqr()? * heat.log()?)?.mul(&is_middle)?;
+    let elsewhere = ((1.0 - wanted)?.sqr()?.sqr()? * (heat.sqr()? * cold.log()?)?)?;
+    let sum = (at_middles.sum_all()? + elsewhere.sum_all()?)?.neg()?;
+    sum / (is_middle.sum_all()? + 1.0)?
+}
+
+/// An object that was found.
+pub struct Found {
+    /// Left, top, right and bottom, in pixels.
+    pub corners: [f32; 4],
+    pub label: usize,
+    pub score: f32,
+}
+
+/// Returns what was found in each picture with a score of at least `least`, the best first: where a cell is the hottest of those
+/// around it, over all classes.
+pub fn objects(cells: &Cells, least: f32) -> Result<Vec<Vec<Found>>> {
+    let (heat, labels) = (
+        sigmoid(&cells.heat.max(D::Minus1)?)?,
+        cells.heat.argmax(D::Minus1)?,
+    );
+    let pictures = heat.dim(0)?;
+    let mut found = Vec::new();
+    for picture in 0..pictures {
+        let heat: Vec<Vec<f32>> = heat.get(picture)?.to_vec2()?;
+        let labels: Vec<Vec<u32>> = labels.get(picture)?.to_vec2()?;
+        let boxes: Vec<Vec<Vec<f32>>> = cells.boxes.get(picture)?.to_vec3()?;
+        let mut objects = Vec::new();
+        for (row, column) in (0..heat.len()).flat_map(|y| (0..heat[y].len()).map(move |x| (y, x))) {
+            let score = heat[row][column];
+            let near = |at: usize, length| at.saturating_sub(1)..(at + 2).min(length);
+            let around = near(row, heat.len())
+                .flat_map(|y| heat[y][near(column, heat[y].len())].iter())
+                .copied();
+            if score >= least && score >= around.fold(0.0, f32::max) {
+                let middle = [column, row, column, row].map(|at| at as f32 + 0.5);
+                let corner = |i: usize| CELL as f32 * (middle[i] + boxes[row][column][i]);
+                objects.push(Found {
+                    corners: [corner(0), corner(1), corner(2), corner(3)],
+                    label: labels[row][column] as usize,
+                    score,
+                });
+            }
+        }
+        objects.sort_by(|a, b| b.score.total_cmp(&a.score));
+        found.push(objects);
+    }
+    Ok(found)
+}

@@ -1,0 +1,90 @@
+//! The pictures, and what is done with them on the CPU.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use pinfeed::{Dataset, ImageFolder, ImageTransform, Normalize, RandAugment, RandomErasing};
+
+use crate::common::args::Args;
+use crate::common::{Result, folders};
+
+/// Every so manieth picture is held out, where there is no folder with others.
+const HELD_OUT: usize = 10;
+
+pub struct Data {
+    pub classes: usize,
+    pub train: ImageFolder,
+    pub val: ImageFolder,
+}
+
+impl Data {
+    pub fn open(args: &Args, size: usize) -> Result<Data> {
+        let folder = match &args.data {
+            Some(folder) => folder.clone(),
+            None => folders::drawn(args.quick)?,
+        };
+        let mut data = if folder.join("train").is_dir() {
+            Data::of_two_folders(&folder)?
+        } else {
+            Data::of_one_folder(&folder)?
+        };
+        data.train = data.train.transform(for_training(size));
+        data.val = data.val.transform(for_validation(size));
+        Ok(data)
+    }
+
+    fn of_two_folders(folder: &Path) -> Result<Data> {
+        let train = ImageFolder::open(folder.join("train"))?;
+        Ok(Data {
+            classes: train.classes().len(),
+            val: ImageFolder::open(folder.join("val"))?.with_classes(train.classes())?,
+            train,
+        })
+    }
+
+    fn of_one_folder(folder: &Path) -> Result<Data> {
+        let all = ImageFolder::open(folder)?;
+        let labelled = all.paths().zip(all.labels().iter().copied()).enumerate();
+        let (val, train): (Vec<_>, Vec<_>) = labelled.partition(|(index, _)| index % HELD_OUT == 0);
+        let list = |part: Vec<(usize, (PathBuf, i64))>| {
+            ImageFolder::from_list(part.into_iter().map(|(_, labelled)| labelled))
+        };
+        Ok(Data {
+            classes: all.classes().len(),
+            train: list(train)?,
+            val: list(val)?,
+        })
+    }
+}
+
+/// torchvision's reference has the mean colour erased, as what is 0 when it is normalised.
+fn for_training(size: usize) -> ImageTransform {
+    ImageTransform::new()
+        .random_resized_crop(size)
+        .random_horizontal_flip(0.5)
+        .rand_augment(RandAugment::new())
+        .random_erasing(
+            RandomErasing::new()
+                .probability(0.1)
+                .value(Normalize::IMAGENET.mean_color()),
+        )
+}
+
+/// For pictures of 176 in training: the short side becomes 232, and the middle 224 x 224 are kept.
+fn for_validation(size: usize) -> ImageTransform {
+    ImageTransform::new()
+        .resize((size * 232).div_ceil(176))
+        .center_crop((size * 224).div_ceil(176))
+}
+
+impl fmt::Display for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} classes, {} training and {} validation images",
+            self.classes,
+            self.train.len(),
+            self.val.len()
+        )
+    }
+}

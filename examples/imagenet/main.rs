@@ -1,0 +1,194 @@
+//! Trains a ResNet on ImageNet, or on other pictures in class folders, with torchvision's newer recipe: random resized crops,
+//! flips, RandAugment, random erasing, MixUp and CutMix, label smoothing, SGD with warm-up and a cosine. (Of that recipe, the
+//! 600 epochs, the repeated augmentation and the moving average of the weights are left out.)
+//!
+//! `cargo run --release --example imagenet -- --help` lists the options.
+#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
+
+#[path = "../common/mod.rs"]
+mod common;
+mod data;
+mod optimizer;
+mod resnet;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use candle_core::{
+    D, DType, Device as CandleDevice, Result as CandleResult, Tensor as CandleTensor,
+};
+use candle_nn::ops::log_softmax;
+use pinfeed::{DataLoader, Device, Mixing, Normalize, SampleRng, Tensor};
+
+use common::args::{Args, Options};
+use common::{Result, json, loader, open};
+use data::Data;
+use optimizer::{Schedule, Sgd};
+use resnet::{Arch, ResNet};
+
+const HELP: &str = "\
+Trains a ResNet on pictures in class folders, with torchvision's newer recipe for ImageNet.
+
+cargo run --release --example imagenet -- [OPTIONS]
+
+  --data DIR          pictures in DIR/train/<class>/ and DIR/val/<class>/, or in DIR/<class>/,
+                      of which every tenth is held out (default: shapes, drawn into a cache folder)
+  --arch ARCH         resnet18 or resnet50 (default: resnet50)
+  --width N           channels of the first stage (default: 64; fewer for small pictures)
+  --size N            side of the training pictures (default: 176; validated on 224 / 176 of it)
+  --lr RATE           the highest learning rate (default: 0.5 for 1024 images per step, and so in proportion)
+  --batch-size N      images per training step (default: 128)
+  --epochs N          how often each image is seen (default: 90)
+  --device DEVICE     cpu or cuda:0 (default: cpu)
+  --workers N         threads that load images (default: one per core, at most 8)
+  --no-pin            load into pageable instead of page-locked memory
+  --seed N            of the network, the order, the crops and the mixing (default: 0)
+  --json              end with the results as one line of JSON
+  --quick             few images, 2 epochs: shows that all works
+  --help              this text";
+
+const LABEL_SMOOTHING: f64 = 0.1;
+
+/// Batches of pictures, `[N, H, W, 3]`, with their labels.
+type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
+
+fn main() -> ExitCode {
+    common::start(HELP, run)
+}
+
+fn run(mut options: Options) -> Result<()> {
+    let args = Args::take(&mut options, 128, 90)?;
+    let arch = options.value("--arch", "resnet18 or resnet50")?;
+    let width = options.positive("--width")?.unwrap_or(64);
+    let size = options.positive("--size")?.unwrap_or(176);
+    let lr = options.value("--lr", "a number, such as 0.1")?;
+    options.finish()?;
+    let (device, candle) = open(args.device)?;
+
+    let data = Data::open(&args, size)?;
+    println!("{data}; {} with {} workers", device.name(), args.workers);
+    let train = loader(&args, data.train, true, &device)?;
+    let val = loader(&args, data.val, false, &device)?;
+    let network = ResNet::new(
+        arch.unwrap_or(Arch::ResNet50),
+        width,
+        data.classes,
+        args.seed,
+        &candle,
+    )?;
+    let mut training = Training {
+        sgd: Sgd::new(&network.weights, &network.norms),
+        schedule: Schedule::new(
+            lr.unwrap_or(0.5 * args.batch_size as f64 / 1024.0),
+            args.epochs,
+            train.len(),
+        ),
+        mixing: Mixing::new().mixup(0.2).cutmix(1.0),
+        seed: args.seed,
+        classes: data.classes,
+        network,
+        device,
+        candle,
+    };
+
+    let mut images_per_s = 0.0;
+    let mut top = [0.0; 2];
+    for epoch in 0..args.epochs {
+        let begin = Instant::now();
+        let (images, loss) = training.epoch(&train, epoch as u64)?;
+        images_per_s = images as f64 / begin.elapsed().as_secs_f64();
+        top = training.validate(&val)?;
+        println!(
+            "epoch {:>2}/{}: loss {loss:.3}, {images_per_s:.0} images/s; top-1 {:.1} %, top-5 {:.1} %",
+            epoch + 1,
+            args.epochs,
+            100.0 * top[0],
+            100.0 * top[1],
+        );
+    }
+    let stats = train.stats();
+    println!("\n{stats}");
+    if args.json {
+        let results = [
+            ("top1", top[0]),
+            ("top5", top[1]),
+            ("images_per_s", images_per_s),
+        ];
+        println!("{}", json(&results, &stats));
+    }
+    Ok(())
+}
+
+struct Training {
+    network: ResNet,
+    sgd: Sgd,
+    schedule: Schedule,
+    mixing: Mixing,
+    seed: u64,
+    classes: usize,
+    device: Device,
+    candle: CandleDevice,
+}
+
+impl Training {
+    /// Returns how many images were seen, and the mean loss.
+    fn epoch(&mut self, loader: &Loader, epoch: u64) -> Result<(usize, f32)> {
+        let mut seen = 0;
+        let mut losses = CandleTensor::new(0f32, &self.candle)?;
+        let normalize = Normalize::IMAGENET.channels_last(true);
+        for (batch, arrived) in loader.epoch(epoch).to_device(&self.device, 1).enumerate() {
+            let (images, labels) = arrived?;
+            let (height, width) = (images.shape()[1], images.shape()[2]);
+            seen += labels.len();
+            // The pictures came as bytes. On the device they become numbers, and are mixed with each other, as their labels are.
+            let mut rng = SampleRng::for_batch(self.seed, epoch, batch as u64);
+            let mix = self.mixing.draw(&mut rng, height, width);
+            let images = images.normalize_mixed::<f32>(&normalize, &mix)?;
+            let targets = labels.soft_labels::<f32>(self.classes, &mix, LABEL_SMOOTHING)?;
+
+            let images = images.to_candle(&self.candle)?;
+            let targets = targets.to_candle(&self.candle)?;
+            let loss = cross_entropy(&self.network.forward(&images, true)?, &targets)?;
+            self.sgd.step(&loss, self.schedule.next())?;
+            losses = (losses + loss.detach())?;
+        }
+        Ok((seen, losses.to_scalar::<f32>()? / loader.len() as f32))
+    }
+
+    /// Returns the shares of images whose class is the likeliest, and among the five likeliest.
+    fn validate(&self, loader: &Loader) -> Result<[f64; 2]> {
+        let mut seen = 0;
+        let mut right = [0; 2];
+        let normalize = Normalize::IMAGENET.channels_last(true);
+        for batch in loader.epoch(0).to_device(&self.device, 1) {
+            let (images, labels) = batch?;
+            seen += labels.len();
+            let images = images.normalize::<f32>(&normalize)?;
+            let images = images.to_candle(&self.candle)?;
+            let labels = labels.to_candle(&self.candle)?;
+            let ranks = ranks(&self.network.forward(&images, false)?, &labels)?;
+            for (right, top) in right.iter_mut().zip([1, 5]) {
+                *right += ranks.iter().filter(|rank| **rank < top).count();
+            }
+        }
+        Ok(right.map(|right| right as f64 / seen as f64))
+    }
+}
+
+/// The cross-entropy of scores and of targets that are probabilities.
+fn cross_entropy(scores: &CandleTensor, targets: &CandleTensor) -> CandleResult<CandleTensor> {
+    (targets * log_softmax(scores, D::Minus1)?)?
+        .sum(1)?
+        .mean(0)?
+        .neg()
+}
+
+/// For each image, how many classes have a higher score than its own.
+fn ranks(scores: &CandleTensor, labels: &CandleTensor) -> CandleResult<Vec<u32>> {
+    let own = scores.gather(&labels.unsqueeze(1)?, 1)?;
+    scores
+        .broadcast_gt(&own)?
+        .to_dtype(DType::U32)?
+        .sum(1)?
+        .to_vec1()
+}
