@@ -245,6 +245,33 @@ fn one_field_that_varies_has_the_batch_planned_from_all_samples() {
     assert_eq!(batch.label.len(), 3);
 }
 
+#[derive(Sample)]
+struct Detection<T: Element> {
+    image: Tensor<u8>,
+    boxes: pinfeed::Ragged<T>,
+    #[pinfeed(host)]
+    path: String,
+}
+
+#[test]
+fn a_ragged_field_has_as_many_rows_as_it_has() {
+    const { assert!(!Detection::<f32>::ALIKE) };
+    let batch = batch_of(3, |index| Detection {
+        image: Tensor::zeros(&[2, 2]),
+        boxes: vec![[index as f32; 4]; 2 * index as usize].into(),
+        path: index.to_string(),
+    });
+    let batch: DetectionBatch<f32> = batch.unwrap();
+    assert_eq!(batch.boxes.row(1), [1.0; 8]);
+    assert_eq!(batch.boxes.offsets.as_slice(), [0, 0, 2, 6]);
+    let batch = batch.to_device(&Device::cpu(), true).unwrap();
+    assert_eq!(batch.boxes.values.shape()[..], [6, 4]);
+    let offsets = batch.boxes.offsets.to_host(false).unwrap().wait().unwrap();
+    assert_eq!(offsets.as_slice(), [0, 0, 2, 6]);
+    assert_eq!(batch.image.shape()[..], [3, 2, 2]);
+    assert_eq!(batch.path, ["0", "1", "2"]);
+}
+
 mod elsewhere {
     /// As if another crate had re-exported it.
     pub(super) mod facade {

@@ -12,9 +12,9 @@ impl DeviceTensor<i64> {
     /// [`Mix::none`] and no smoothing, that is one 1 in each row.
     ///
     /// Row `i` has `lambda` at label `i` and `1 - lambda` at label `i - 1` (the last one, before the first), and their sum if they
-    /// are the same: as torchvision's `MixUp` and `CutMix` have it. Of each `x` becomes `x * (1 - label_smoothing) +
-    /// label_smoothing / classes` then, as in PyTorch's `CrossEntropyLoss(label_smoothing=..)`, which is to be 0 there. It is `f32`
-    /// arithmetic, rounded to the type at the end, with the same numbers on all devices.
+    /// are the same: as torchvision's `MixUp` and `CutMix` have it. Each of these numbers `x` then becomes `x * (1 - label_smoothing)
+    /// + label_smoothing / classes`: what PyTorch's `CrossEntropyLoss(label_smoothing=..)` does, so leave it at 0 there. It is
+    /// `f32` arithmetic, rounded to the type at the end, with the same numbers on all devices.
     ///
     /// A label that is no class (below 0, or `classes` and more) cannot be an error: the host does not see it. Each number of its
     /// row is NaN, and of the row that it is mixed into, and so is the loss.

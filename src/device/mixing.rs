@@ -138,7 +138,8 @@ fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> Mix
 /// "Polar generation of random variates with the t-distribution" (1994), draws that as sqrt(2 alpha (u^(-1/alpha) - 1)) cos(2 pi v);
 /// the two are put together by Devroye, "Random variate generation in one line of code" (1996).
 fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
-    let (radius, angle) = (rng.f64().powf(-1.0 / alpha) - 1.0, TAU * rng.f64());
+    let radius = (-rng.f64().ln() / alpha).exp_m1();
+    let angle = TAU * rng.f64();
     // Of a small alpha, the radius may be infinite: then x is 1 or -1. (A cosine of a number is never 0.)
     let squared = radius * angle.cos().powi(2);
     let x = (1.0 / (1.0 + 1.0 / squared)).sqrt().copysign(angle.cos());

@@ -49,7 +49,8 @@ pub(super) enum Form {
 /// Shorter rows are copied on the host: a device gathers them one by one, each at a cost of its own.
 const GATHERED_ROW_BYTES: usize = 16 << 10;
 
-/// One field of a batch: a tensor of as many rows as the batch has samples. [`Layout::field`] makes it.
+/// One field of a batch: a tensor of as many rows as the batch has samples, or as its [`Ragged`](crate::Ragged) samples have
+/// together. [`Layout::field`] makes it.
 #[derive(Debug)]
 pub struct Field<T> {
     pub(super) index: usize,

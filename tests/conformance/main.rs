@@ -18,6 +18,7 @@ mod loaders;
 mod mixing;
 mod normalize;
 mod parts;
+mod ragged;
 mod staging;
 mod stress;
 mod transfers;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         parts::TESTS,
         normalize::TESTS,
         mixing::TESTS,
+        ragged::TESTS,
         devices::TESTS,
         staging::TESTS,
         stress::TESTS,
