@@ -40,7 +40,7 @@ cargo run --release --example segmentation -- [OPTIONS]
   --device DEVICE     cpu or cuda:0 (default: cpu)
   --workers N         threads that load pictures (default: one per core, at most 8)
   --batch-size N      pictures per training step (default: 16)
-  --epochs N          how often each picture is seen (default: 6)
+  --epochs N          how often each picture is seen (default: 4)
   --no-pin            load into pageable instead of page-locked memory
   --seed N            of the network, the order and the crops (default: 0)
   --json              end with the results as one line of JSON
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 }
 
 fn run(mut options: Options) -> Result<()> {
-    let args = Args::take(&mut options, 16, 6)?;
+    let args = Args::take(&mut options, 16, 4)?;
     let classes = options.positive("--classes")?;
     let size = options.positive("--size")?.unwrap_or(64);
     options.finish()?;
