@@ -1,10 +1,10 @@
 //! Trains a small network to find objects: pictures and their boxes go through one crop and flip, and each picture has as many
 //! boxes as it has.
 //!
-//! `cargo run --release --example detection` draws its own pictures, and prints at the end, after about a minute:
+//! `cargo run --release --example detection` draws its own pictures, and prints after about 80 seconds of one core:
 //!
 //! ```text
-//! TODO
+//! at an IoU of 0.5: recall 100.0 %, precision 99.6 %
 //! ```
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
