@@ -10,27 +10,33 @@ use super::{Result, at};
 
 /// How many images of each class a data set has.
 #[derive(Clone, Copy)]
-pub struct Size {
-    pub train: u64,
-    pub val: u64,
+struct Size {
+    train: u64,
+    val: u64,
 }
+
+/// Shapes in any colours, which only their form tells apart.
+pub const SHAPES: &str = "pinfeed-shapes-v1";
+/// Shapes in colours of their kinds.
+pub const COLOURED_SHAPES: &str = "pinfeed-coloured-shapes-v1";
 
 /// Returns a folder with `train` and `val` in it, and draws it the first time. A quick one is small.
-pub fn drawn(quick: bool) -> Result<PathBuf> {
-    let (name, size) = match quick {
-        true => ("pinfeed-shapes-v1-quick", Size { train: 40, val: 10 }),
-        false => (
-            "pinfeed-shapes-v1",
-            Size {
-                train: 500,
-                val: 100,
-            },
-        ),
+pub fn drawn(name: &str, quick: bool) -> Result<PathBuf> {
+    let in_colours = name == COLOURED_SHAPES;
+    if quick {
+        let size = Size { train: 40, val: 10 };
+        return cached(&format!("{name}-quick"), |folder| {
+            draw(folder, in_colours, size)
+        });
+    }
+    let size = Size {
+        train: 500,
+        val: 100,
     };
-    cached(name, |folder| draw(folder, size))
+    cached(name, |folder| draw(folder, in_colours, size))
 }
 
-fn draw(folder: &Path, size: Size) -> Result<()> {
+fn draw(folder: &Path, in_colours: bool, size: Size) -> Result<()> {
     for split in ["train", "val"] {
         for kind in KINDS {
             let folder = folder.join(split).join(kind.name);
@@ -46,6 +52,9 @@ fn draw(folder: &Path, size: Size) -> Result<()> {
             Some(number) => ("val", number),
         };
         let path = folder.join(format!("{split}/{}/{number:04}.jpg", kind.name));
-        save_jpeg(&paint(kind, &mut Rng::new([index, 0, 0])), &path)
+        save_jpeg(
+            &paint(kind, in_colours, &mut Rng::new([index, 0, 0])),
+            &path,
+        )
     })
 }

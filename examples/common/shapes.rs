@@ -16,6 +16,8 @@ const JPEG_QUALITY: u8 = 85;
 
 pub struct Kind {
     pub name: &'static str,
+    /// Where shapes have colours of their kinds: its own.
+    colour: [f32; 3],
     /// How far a point lies outside of the shape, which fits into the unit circle (negative: inside).
     distance: fn(f32, f32) -> f32,
 }
@@ -23,35 +25,50 @@ pub struct Kind {
 pub const KINDS: [Kind; 6] = [
     Kind {
         name: "circle",
+        colour: [220.0, 60.0, 50.0],
         distance: |x, y| x.hypot(y) - 1.0,
     },
     Kind {
         name: "cross",
+        colour: [60.0, 180.0, 75.0],
         distance: |x, y| rectangle(x, y, 1.0, 0.3).min(rectangle(x, y, 0.3, 1.0)),
     },
     Kind {
         name: "ring",
+        colour: [60.0, 90.0, 220.0],
         distance: |x, y| (x.hypot(y) - 0.8).abs() - 0.2,
     },
     Kind {
         name: "square",
+        colour: [240.0, 200.0, 40.0],
         distance: |x, y| rectangle(x, y, 0.75, 0.75),
     },
     Kind {
         name: "star",
+        colour: [150.0, 60.0, 180.0],
         distance: star,
     },
     Kind {
         name: "triangle",
+        colour: [70.0, 200.0, 210.0],
         distance: triangle,
     },
 ];
 
-/// Paints one shape, anywhere, of any size, turned by any angle, in any two or three colours that
-/// differ enough to be told apart through the noise.
-pub fn paint(kind: &Kind, rng: &mut Rng) -> RgbImage {
+impl Kind {
+    fn a_colour(&self, rng: &mut Rng) -> [f32; 3] {
+        self.colour.map(|c| c + rng.between(-30.0, 30.0))
+    }
+}
+
+/// Paints one shape, anywhere, of any size, turned by any angle, before any one or two colours: in
+/// about its kind's colour, or in any that differs enough to be told apart through the noise.
+pub fn paint(kind: &Kind, in_its_colour: bool, rng: &mut Rng) -> RgbImage {
     let background = [colour(rng), colour(rng)];
-    let fill = colour_unlike(&background, rng);
+    let fill = match in_its_colour {
+        true => kind.a_colour(rng),
+        false => colour_unlike(&background, rng),
+    };
     let side = SIDE as f32;
     let radius = rng.between(0.25, 0.42) * side;
     let centre = [0; 2].map(|_| rng.between(radius, side - radius));
@@ -78,14 +95,14 @@ pub struct Scene {
     pub boxes: Vec<([u32; 4], usize)>,
 }
 
-/// Paints one to three shapes that do not touch.
+/// Paints one to three shapes that do not touch, in about their kinds' colours, before grey.
 pub fn paint_scene(rng: &mut Rng) -> Scene {
     let side = SIDE as f32;
-    let background = colour(rng);
+    let grey = rng.between(40.0, 215.0) as u8;
     let noise = rng.between(5.0, 20.0);
     let mut placed: Vec<([f32; 2], f32)> = Vec::new();
     let mut scene = Scene {
-        picture: RgbImage::from_pixel(SIDE, SIDE, Rgb(background.map(|c| c as u8))),
+        picture: RgbImage::from_pixel(SIDE, SIDE, Rgb([grey; 3])),
         mask: GrayImage::new(SIDE, SIDE),
         boxes: Vec::new(),
     };
@@ -98,7 +115,7 @@ pub fn paint_scene(rng: &mut Rng) -> Scene {
         };
         if !placed.iter().any(touches) {
             placed.push(([x, y], radius));
-            let fill = colour_unlike(&[background], rng);
+            let fill = KINDS[index].a_colour(rng);
             let turn = rng.between(0.0, TAU).sin_cos();
             scene.add(index, [x, y], radius, turn, fill);
         }

@@ -1,10 +1,10 @@
 //! Trains a small network to find objects: pictures and their boxes go through one crop and flip, and each picture has as many
 //! boxes as it has.
 //!
-//! `cargo run --release --example detection` draws its own pictures, and prints at the end, after about a minute:
+//! `cargo run --release --example detection` draws its own pictures, and prints after about 80 seconds of one core:
 //!
 //! ```text
-//! TODO
+//! at an IoU of 0.5: recall 100.0 %, precision 99.6 %
 //! ```
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
@@ -36,7 +36,7 @@ cargo run --release --example detection -- [OPTIONS]
   --device DEVICE     cpu or cuda:0 (default: cpu)
   --workers N         threads that load pictures (default: one per core, at most 8)
   --batch-size N      pictures per training step (default: 16)
-  --epochs N          how often each picture is seen (default: 8)
+  --epochs N          how often each picture is seen (default: 6)
   --no-pin            load into pageable instead of page-locked memory
   --seed N            of the network, the order and the crops (default: 0)
   --json              end with the results as one line of JSON
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 }
 
 fn run(mut options: Options) -> Result<()> {
-    let args = Args::take(&mut options, 16, 8)?;
+    let args = Args::take(&mut options, 16, 6)?;
     let size = options.positive("--size")?.unwrap_or(64);
     options.finish()?;
     if size % CELL != 0 {

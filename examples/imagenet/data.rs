@@ -8,7 +8,7 @@ use pinfeed::{Dataset, ImageFolder, ImageTransform, Normalize, RandAugment, Rand
 use crate::common::args::Args;
 use crate::common::{Result, folders};
 
-/// Every so manieth picture is held out, where there is no folder with others.
+/// Where there is no folder of others, one picture in so many is held out.
 const HELD_OUT: usize = 10;
 
 pub struct Data {
@@ -21,7 +21,7 @@ impl Data {
     pub fn open(args: &Args, size: usize) -> Result<Data> {
         let folder = match &args.data {
             Some(folder) => folder.clone(),
-            None => folders::drawn(args.quick)?,
+            None => folders::drawn(folders::COLOURED_SHAPES, args.quick)?,
         };
         let mut data = if folder.join("train").is_dir() {
             Data::of_two_folders(&folder)?

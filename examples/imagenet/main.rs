@@ -1,8 +1,20 @@
 //! Trains a ResNet on ImageNet, or on other pictures in class folders, with torchvision's newer recipe: random resized crops,
-//! flips, RandAugment, random erasing, MixUp and CutMix, label smoothing, SGD with warm-up and a cosine. (Of that recipe, the
-//! 600 epochs, the repeated augmentation and the moving average of the weights are left out.)
+//! flips, RandAugment, random erasing, MixUp and CutMix, label smoothing, SGD with warm-up and a cosine. (The reference
+//! has TrivialAugment in RandAugment's place, and more: 600 epochs, repeated augmentation, a moving average of the weights.)
 //!
-//! `cargo run --release --example imagenet -- --help` lists the options.
+//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`. Without data, it draws some. A narrow network on small pictures learns to tell them apart in about 100 seconds of one core:
+//!
+//! ```text
+//! cargo run --release --example imagenet -- \
+//!     --arch resnet18 --width 16 --size 48 --batch-size 32 --epochs 10 --lr 0.1
+//!
+//! 6 classes, 3000 training and 600 validation images; cpu with 2 workers
+//! epoch  2/10: loss 1.629, 140 images/s; top-1 53.8 %, top-5 99.5 %
+//! epoch  6/10: loss 1.398, 218 images/s; top-1 85.8 %, top-5 99.5 %
+//! epoch 10/10: loss 1.274, 162 images/s; top-1 89.7 %, top-5 99.7 %
+//! ```
+//!
+//! (Two cores, which others used as well. The loss is that of mixed and smoothed targets: it cannot come near 0.)
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
 #[path = "../common/mod.rs"]

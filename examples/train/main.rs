@@ -50,7 +50,7 @@ fn run(mut options: Options) -> Result<()> {
     let (device, candle) = open(args.device)?;
     let data = match &args.data {
         Some(folder) => folder.clone(),
-        None => folders::drawn(args.quick)?,
+        None => folders::drawn(folders::SHAPES, args.quick)?,
     };
     let train = ImageFolder::open(data.join("train"))?.transform(
         ImageTransform::new()
