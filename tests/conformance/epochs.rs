@@ -330,37 +330,54 @@ fn an_epoch_alone_loads_no_other(backend: &Backend) {
 fn batches_of_the_next_epoch_are_sent_ahead(backend: &Backend) {
     let device = &backend.device;
     for in_parts in [false, true] {
-        if in_parts {
-            device.cut_batches_at(6_000, 1_500);
+        let ahead = match in_parts {
+            true => {
+                device.cut_batches_at(6_000, 1_500);
+                20
+            }
+            false => {
+                device.cut_batches_at(1 << 40, 1);
+                40
+            }
+        };
+        // What is sent is what is ready when a batch is asked for, and nobody hears when it is: so a program that is in less
+        // and less of a hurry finds at last that all of it was.
+        let mut pause = Duration::from_millis(20);
+        while next_epoch_loaded(device, pause) < ahead {
+            pause *= 2;
+            assert!(pause < Duration::from_secs(4), "parts: {in_parts}");
         }
-        let (count, dataset) = counted();
-        let loader = loader(dataset, &four_batches(Some(false), 2), device);
-        // Samples are known then.
-        drop(loader.epoch(9).next());
-        count.wait_for(10);
-        std::thread::sleep(Duration::from_millis(20));
-        let before = count.get();
-        let mut epochs = loader.epochs(0..2).to_device(device, 2);
-        let mut epoch = epochs.next().unwrap();
-        let mut batch = epoch.next().unwrap().unwrap();
-        for given in 2..=4 {
-            // Each time, what may be ahead is there.
-            let ahead = if in_parts { 2 } else { 3 };
-            count.wait_for(before + 10 * (given - 1 + ahead).min(7));
-            // And finished: then it can be sent.
-            std::thread::sleep(Duration::from_millis(100));
-            batch = epoch.next().unwrap().unwrap();
-        }
-        assert_eq!(back(&batch).1.len(), 10);
-        count.wait_for(before + 40 + if in_parts { 20 } else { 40 });
-        assert_eq!(epoch.len(), 0);
-        drop(epoch);
-        let epoch = epochs.next().unwrap();
-        let seen = epoch.flat_map(|batch| contents(&back(&batch.unwrap())).0);
-        let mut seen: Vec<i64> = seen.collect();
-        seen.sort_unstable();
-        assert!(seen.into_iter().eq(0..40));
     }
+}
+
+/// How many samples of the next epoch are loaded when an epoch's last batch was given out, by a program that pauses that
+/// long before and after each batch.
+fn next_epoch_loaded(device: &Device, pause: Duration) -> u64 {
+    let (count, dataset) = counted();
+    let loader = loader(dataset, &four_batches(Some(false), 2), device);
+    // Samples are known then.
+    drop(loader.epoch(9).next());
+    count.wait_for(10);
+    std::thread::sleep(Duration::from_millis(20));
+    let before = count.get();
+    let mut epochs = loader.epochs(0..2).to_device(device, 2);
+    let mut epoch = epochs.next().unwrap();
+    let mut batch = epoch.next().unwrap().unwrap();
+    for _ in 2..=4 {
+        std::thread::sleep(pause);
+        batch = epoch.next().unwrap().unwrap();
+    }
+    assert_eq!(back(&batch).1.len(), 10);
+    std::thread::sleep(pause);
+    let loaded = count.get() - before - 40;
+    assert_eq!(epoch.len(), 0);
+    drop(epoch);
+    let epoch = epochs.next().unwrap();
+    let seen = epoch.flat_map(|batch| contents(&back(&batch.unwrap())).0);
+    let mut seen: Vec<i64> = seen.collect();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..40));
+    loaded
 }
 
 /// Epochs of one batch and of many, now fast, now slow: an epoch and the next have no more slabs than one has.
