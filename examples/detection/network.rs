@@ -60,59 +60,63 @@ impl Network {
 /// How far the network is from the boxes of a batch: `boxes` are those of all pictures, `[B, 4]` in pixels, `labels` their
 /// classes, `[B]`, and those from `offsets[n]` to `offsets[n + 1]` are picture `n`'s.
 pub fn loss(cells: &Cells, boxes: &Tensor, labels: &Tensor, offsets: &Tensor) -> Result<Tensor> {
-    let (pictures, rows, columns, classes) = cells.heat.dims4()?;
-    let (count, device) = (boxes.dim(0)?, boxes.device());
-    if count == 0 {
+    let (pictures, rows, columns, _) = cells.heat.dims4()?;
+    if boxes.dim(0)? == 0 {
         return focal(&cells.heat, &cells.heat.zeros_like()?);
     }
-    let boxes = (boxes / CELL as f64)?;
-    let (left, top) = (boxes.narrow(1, 0, 1)?, boxes.narrow(1, 1, 1)?);
-    let (right, bottom) = (boxes.narrow(1, 2, 1)?, boxes.narrow(1, 3, 1)?);
-    // The cells that the middles lie in, `[B, 1]`.
-    let column = ((&left + &right)? / 2.0)?
-        .clamp(0.0, columns as f64 - 1.0)?
-        .floor()?;
-    let row = ((&top + &bottom)? / 2.0)?
-        .clamp(0.0, rows as f64 - 1.0)?
-        .floor()?;
-    // A box belongs to the picture before which as many pictures end as do before the box.
+    // A box is of the picture whose number is how many pictures' boxes end before it.
     let ends = offsets.narrow(0, 1, pictures)?.unsqueeze(0)?;
-    let number = Tensor::arange(0, count as i64, device)?.unsqueeze(1)?;
-    let picture = ends
-        .broadcast_le(&number)?
-        .to_dtype(DType::I64)?
-        .sum_keepdim(1)?;
+    let number = Tensor::arange(0, boxes.dim(0)? as i64, boxes.device())?.unsqueeze(1)?;
+    let picture = ends.broadcast_le(&number)?.to_dtype(DType::I64)?.sum(1)?;
 
-    // Around each middle the wanted heat falls off, the slower the larger the object is.
-    let size = ((right - left)? + (bottom - top)?)?;
-    let width = ((size / 16.0)? + 0.3)?;
-    let across = Tensor::arange(0, columns as u32, device)?.to_dtype(DType::F32)?;
-    let down = Tensor::arange(0, rows as u32, device)?.to_dtype(DType::F32)?;
-    let falls = |cells: Tensor, middle: &Tensor| {
-        let distance = cells.unsqueeze(0)?.broadcast_sub(middle)?;
-        distance
-            .broadcast_div(&width)?
-            .sqr()?
-            .affine(-0.5, 0.0)?
-            .exp()
-    };
-    let (across, down) = (falls(across, &column)?, falls(down, &row)?);
-    let around = down.unsqueeze(2)?.broadcast_mul(&across.unsqueeze(1)?)?;
-    let plane = ((&picture * classes as f64)?.squeeze(1)? + labels)?;
-    let wanted = Tensor::zeros((pictures * classes, rows, columns), DType::F32, device)?
-        .index_add(&plane, &around, 0)?
-        .clamp(0.0, 1.0)?
-        .reshape((pictures, classes, rows, columns))?
-        .permute((0, 2, 3, 1))?
-        .contiguous()?;
+    // In cells: `[B, 4]`, of which `[B, 2]` are the left and the top, and the right and the bottom.
+    let boxes = (boxes / CELL as f64)?;
+    let (start, end) = (boxes.narrow(1, 0, 2)?, boxes.narrow(1, 2, 2)?);
+    let size = (&end - &start)?;
+    // The columns and the rows of the cells that the middles lie in, `[B, 1]` each.
+    let middle = ((start + end)? / 2.0)?.floor()?;
+    let column = middle.narrow(1, 0, 1)?.clamp(0.0, columns as f64 - 1.0)?;
+    let row = middle.narrow(1, 1, 1)?.clamp(0.0, rows as f64 - 1.0)?;
+    let wanted = wanted_heat(&cells.heat, &picture, labels, [&column, &row], &size)?;
 
     // The boxes as they are seen from the middles of their cells.
-    let cell = ((&row * columns as f64)? + &column)?.to_dtype(DType::I64)?;
-    let cell = (cell + (picture * (rows * columns) as f64)?)?.squeeze(1)?;
+    let cell = ((&row * columns as f64)? + &column)?.squeeze(1)?;
+    let cell = (cell.to_dtype(DType::I64)? + (picture * (rows * columns) as f64)?)?;
     let found = cells.boxes.flatten_to(2)?.index_select(&cell, 0)?;
     let middle = (Tensor::cat(&[&column, &row, &column, &row], 1)? + 0.5)?;
     let missed = (found - (boxes - middle)?)?.abs()?.mean_all()?;
     focal(&cells.heat, &wanted)? + missed
+}
+
+/// The heat that there should be: 1 in the middle of each box, and around it the less, the further away and the smaller the box.
+fn wanted_heat(
+    heat: &Tensor,
+    picture: &Tensor,
+    labels: &Tensor,
+    [column, row]: [&Tensor; 2],
+    size: &Tensor,
+) -> Result<Tensor> {
+    let (pictures, rows, columns, classes) = heat.dims4()?;
+    let reach = ((size.sum_keepdim(1)? / 16.0)? + 0.3)?;
+    let falls = |length: usize, middle: &Tensor| {
+        let cells = Tensor::arange(0, length as u32, heat.device())?.to_dtype(DType::F32)?;
+        let distance = cells.unsqueeze(0)?.broadcast_sub(middle)?;
+        let distance = distance.broadcast_div(&reach)?;
+        (distance.sqr()? * -0.5)?.exp()
+    };
+    let (across, down) = (falls(columns, column)?, falls(rows, row)?);
+    let around = down.unsqueeze(2)?.broadcast_mul(&across.unsqueeze(1)?)?;
+    let plane = ((picture * classes as f64)? + labels)?;
+    Tensor::zeros(
+        (pictures * classes, rows, columns),
+        DType::F32,
+        heat.device(),
+    )?
+    .index_add(&plane, &around, 0)?
+    .clamp(0.0, 1.0)?
+    .reshape((pictures, classes, rows, columns))?
+    .permute((0, 2, 3, 1))?
+    .contiguous()
 }
 
 /// The focal loss of the paper: cells that are nearly right hardly count, and neither do those next to a middle.
