@@ -54,6 +54,10 @@ impl Normalize {
 
     /// The mean colour, in bytes: about what becomes 0. For [`RandomErasing`](crate::RandomErasing) and
     /// [`ImageTransform::fill`](crate::ImageTransform::fill).
+    ///
+    /// ```
+    /// assert_eq!(pinfeed::Normalize::IMAGENET.mean_color(), [124, 116, 104]);
+    /// ```
     pub fn mean_color(&self) -> [u8; 3] {
         self.mean.map(|mean| (mean * 255.0).round() as u8)
     }
