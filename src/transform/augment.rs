@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
+use super::change::Change;
 use super::colour::Colour;
-use super::frame::Rect;
-use super::geometry::Change;
-use super::operation::{Interpolation, Size, positive};
+use super::operation::{Interpolation, check_probability, positive};
+use super::size::{Rect, Size};
 use super::warp::Warp;
 use crate::rng::SampleRng;
 
@@ -288,7 +288,7 @@ impl RandomErasing {
     ///
     /// If it is not in 0..=1.
     pub fn probability(self, probability: f64) -> RandomErasing {
-        super::plan::check_probability("RandomErasing", probability);
+        check_probability("RandomErasing", probability);
         RandomErasing {
             probability,
             ..self

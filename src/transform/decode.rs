@@ -11,12 +11,9 @@ use std::io::Cursor;
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
-pub(super) use self::foreign::Advice;
-pub(super) use self::jpeg::MOST_SCANS;
 use super::error::Cause;
-use super::frame::Rect;
-use super::operation::Size;
-use super::render::Buffer;
+use super::scratch::Buffer;
+use super::size::{Rect, Size};
 #[cfg(feature = "turbojpeg")]
 use super::turbo;
 
@@ -221,7 +218,7 @@ impl Picture<'_> {
         if let Some(header) = self.turbo() {
             return turbo::region(header, needed, shrunk);
         }
-        whole(self.size())
+        Rect::whole(self.size())
     }
 
     /// The header, where libjpeg-turbo gives the pixels as they are shown.
@@ -248,7 +245,7 @@ impl Picture<'_> {
             return self.decode_stored(part, shrunk, rgb, raw);
         }
         let mut upright = vec![0; rgb.len()];
-        self.decode_stored(whole(stored), 1, &mut upright, raw)?;
+        self.decode_stored(Rect::whole(stored), 1, &mut upright, raw)?;
         if let Some(image) = RgbImage::from_raw(stored.width, stored.height, upright) {
             let mut image = DynamicImage::ImageRgb8(image);
             image.apply_orientation(orientation);
@@ -278,7 +275,7 @@ impl Picture<'_> {
     ) -> Result<(), Cause> {
         match self.decoder {
             Decoder::Any(decoder) => {
-                debug_assert_eq!((part, shrunk), (whole(self.stored), 1));
+                debug_assert_eq!((part, shrunk), (Rect::whole(self.stored), 1));
                 decode_any(decoder, rgb, raw)
             }
             #[cfg(feature = "turbojpeg")]
@@ -299,16 +296,6 @@ fn decode_any(
     let raw = raw.zeroed(decoder.total_bytes() as usize);
     decoder.read_image(raw)?;
     to_rgb(color, raw, rgb)
-}
-
-/// All of a picture.
-pub(super) fn whole(size: Size) -> Rect<u32> {
-    Rect {
-        left: 0,
-        top: 0,
-        width: size.width,
-        height: size.height,
-    }
 }
 
 /// Turns any colour type into RGB of 8 bits: grey is repeated, alpha is dropped, 16 bits lose their low half, and

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::decode::Advice;
 use crate::tensor::Shape;
 
 /// Why a picture could not be decoded or transformed; it names the file, where there is one.
@@ -57,7 +56,7 @@ pub(super) enum Cause {
     Truncated(&'static str),
     #[error("its header contradicts itself: {0}")]
     Contradiction(&'static str),
-    #[error("it has {0} scans, and {most} at most are decoded", most = super::decode::MOST_SCANS)]
+    #[error("it has {0} scans, and {most} at most are decoded", most = MOST_SCANS)]
     TooManyScans(usize),
     #[error(
         "its header says {width} x {height} pixels ({size_bytes} bytes when decoded), and max_pixels is {max_pixels}"
@@ -123,3 +122,28 @@ impl Cause {
         std::error::Error::source(self)
     }
 }
+
+/// What to do with a picture that is not decoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Advice {
+    Convert,
+    /// The feature `turbojpeg` decodes it.
+    Turbo,
+    /// A feature of the `image` crate does.
+    Feature,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Advice::Convert => "",
+            Advice::Turbo => "build with pinfeed's feature `turbojpeg`, or ",
+            Advice::Feature => "enable its feature of the `image` crate, or ",
+        })?;
+        f.write_str("convert it to PNG, WebP or ordinary JPEG")
+    }
+}
+
+/// A file may have thousands of scans, each of which takes the time of a whole picture: those that encoders make have about
+/// ten. (This is the default decoder's own limit for progressive files.)
+pub(super) const MOST_SCANS: usize = 100;

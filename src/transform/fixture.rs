@@ -4,8 +4,10 @@ use serde_json::Value;
 
 use super::geometry::Geometry;
 use super::mask::LazyMask;
-use super::operation::{Interpolation, Size};
-use super::render::{Look, Rgb, Scratch, carry_out, render};
+use super::operation::Interpolation;
+use super::render::{Look, Rgb, carry_out, render};
+use super::scratch::Scratch;
+use super::size::Size;
 use crate::tensor::Tensor;
 
 pub(super) struct Fixture {

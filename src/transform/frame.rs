@@ -1,16 +1,9 @@
 //! What a run of operations shows of a picture: one rectangle of it, in one size, perhaps mirrored.
 
-use super::operation::{Op, Padding, RandomResizedCrop, Size};
+use super::operation::{Padding, RandomResizedCrop};
+use super::plan::Op;
+use super::size::{Rect, Size};
 use crate::rng::SampleRng;
-
-/// A rectangle in pixels.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rect<T> {
-    pub(super) left: T,
-    pub(super) top: T,
-    pub(super) width: T,
-    pub(super) height: T,
-}
 
 /// Where the pixels of the result come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -247,41 +240,6 @@ impl Canvas {
             place: place.whole_pixels(),
             size: self.size,
             flip: self.flip,
-        }
-    }
-}
-
-impl Rect<f64> {
-    /// A whole picture.
-    pub(super) fn of(size: Size) -> Rect<f64> {
-        Rect {
-            left: 0.0,
-            top: 0.0,
-            width: size.width.into(),
-            height: size.height.into(),
-        }
-    }
-
-    /// What lies in both; of no size where nothing does.
-    fn and(self, other: Rect<f64>) -> Rect<f64> {
-        let left = self.left.max(other.left);
-        let top = self.top.max(other.top);
-        let right = (self.left + self.width).min(other.left + other.width);
-        let bottom = (self.top + self.height).min(other.top + other.height);
-        Rect {
-            left,
-            top,
-            width: (right - left).max(0.0),
-            height: (bottom - top).max(0.0),
-        }
-    }
-
-    fn whole_pixels(self) -> Rect<u32> {
-        Rect {
-            left: self.left as u32,
-            top: self.top as u32,
-            width: self.width as u32,
-            height: self.height as u32,
         }
     }
 }

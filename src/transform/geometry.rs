@@ -1,10 +1,11 @@
 //! What a plan means for one picture: its random numbers are drawn, and its operations are folded into few steps.
 
+use super::change::Change;
 use super::colour::{Colour, jittered};
 use super::error::Cause;
-use super::frame::{Canvas, Frame, Rect};
-use super::operation::{Op, Size};
-use super::plan::ImageTransform;
+use super::frame::{Canvas, Frame};
+use super::plan::{ImageTransform, Op};
+use super::size::{Rect, Size};
 use super::warp::Warp;
 use crate::rng::SampleRng;
 
@@ -40,14 +41,6 @@ pub struct Geometry {
 pub(super) struct Stage {
     pub(super) frame: Frame,
     pub(super) changes: Vec<Change>,
-}
-
-/// What is done to pixels in place.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Change {
-    Colour(Colour),
-    Warp(Warp),
-    Erase { place: Rect<u32>, value: [u8; 3] },
 }
 
 impl Geometry {
@@ -212,13 +205,6 @@ impl Stage {
             Change::Warp(warp) => Some(warp),
             _ => None,
         })
-    }
-}
-
-impl Change {
-    /// Whether it matters where in the picture a pixel is.
-    fn has_a_place(&self) -> bool {
-        !matches!(self, Change::Colour(_))
     }
 }
 

@@ -11,8 +11,10 @@ use super::ImageError;
 use super::decode::{self, Decoding};
 use super::error::Cause;
 use super::geometry::Geometry;
-use super::operation::{Interpolation, Size};
-use super::render::{Labels, Look, Scratch, carry_out, render};
+use super::operation::Interpolation;
+use super::render::{Labels, Look, carry_out, render};
+use super::scratch::Scratch;
+use super::size::Size;
 use crate::error::CollateError;
 use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
 

@@ -6,6 +6,7 @@
 //! ([`decode`]) and resamples ([`render`]) straight into it; a [`LazyMask`] goes through the geometry of its picture.
 
 mod augment;
+mod change;
 mod colour;
 mod decode;
 mod error;
@@ -17,6 +18,8 @@ mod opened;
 mod operation;
 mod plan;
 mod render;
+mod scratch;
+mod size;
 #[cfg(feature = "turbojpeg")]
 #[expect(unsafe_code, reason = "it calls libjpeg-turbo")]
 mod turbo;
@@ -28,8 +31,9 @@ pub use error::ImageError;
 pub use geometry::{Geometry, TransformedBoxes, TransformedPoints};
 pub use lazy::LazyImage;
 pub use mask::LazyMask;
-pub use operation::{ColorJitter, ImageSize, Interpolation, Padding, RandomResizedCrop};
+pub use operation::{ColorJitter, Interpolation, Padding, RandomResizedCrop};
 pub use plan::ImageTransform;
+pub use size::ImageSize;
 
 pub(crate) use decode::Decoding;
 

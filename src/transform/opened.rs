@@ -4,8 +4,9 @@ use super::decode::Picture;
 use super::error::Cause;
 use super::frame::Frame;
 use super::geometry::Geometry;
-use super::operation::Size;
-use super::render::{Look, Rgb, Scratch, carry_out, render, swap};
+use super::render::{Look, Rgb, carry_out, render, swap};
+use super::scratch::Scratch;
+use super::size::Size;
 use crate::tensor::Tensor;
 
 /// A picture whose size is known.

@@ -1,51 +1,8 @@
-//! The operations that a plan is made of, and their parameters.
+//! What operations are told: colours, padding, crops, filters.
 
 use std::ops::RangeInclusive;
 
-use super::augment::{RandAugment, RandomErasing, RandomRotation};
-
-/// One operation.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Op {
-    /// The short side becomes so many pixels, and the long one follows.
-    Resize {
-        short: u32,
-    },
-    ResizeExact {
-        size: Size,
-    },
-    CenterCrop {
-        size: Size,
-    },
-    RandomResizedCrop(RandomResizedCrop),
-    RandomHorizontalFlip {
-        probability: f64,
-    },
-    RandomVerticalFlip {
-        probability: f64,
-    },
-    Pad(Padding),
-    RandomCrop {
-        size: Size,
-    },
-    ColorJitter(ColorJitter),
-    RandomGrayscale {
-        probability: f64,
-    },
-    RandomRotation(RandomRotation),
-    RandAugment(RandAugment),
-    RandomErasing(RandomErasing),
-}
-
-impl Op {
-    /// Whether the result depends on random numbers.
-    pub(super) fn is_random(&self) -> bool {
-        !matches!(
-            self,
-            Op::Resize { .. } | Op::ResizeExact { .. } | Op::CenterCrop { .. } | Op::Pad(_)
-        )
-    }
-}
+use super::size::{ImageSize, Size};
 
 /// By how much colours vary, for [`color_jitter`](crate::ImageTransform::color_jitter): at first, by nothing.
 ///
@@ -225,30 +182,6 @@ pub(super) fn positive(what: &str, range: RangeInclusive<f64>) -> (f64, f64) {
     (start, end)
 }
 
-/// The size of a picture in pixels. One number is the side of a square, two are (height, width), as in torchvision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ImageSize {
-    /// The number of rows.
-    pub height: usize,
-    /// The number of pixels in a row.
-    pub width: usize,
-}
-
-impl From<usize> for ImageSize {
-    fn from(side: usize) -> ImageSize {
-        ImageSize {
-            height: side,
-            width: side,
-        }
-    }
-}
-
-impl From<(usize, usize)> for ImageSize {
-    fn from((height, width): (usize, usize)) -> ImageSize {
-        ImageSize { height, width }
-    }
-}
-
 /// The filter that pictures are resampled with. Each is widened where a picture shrinks, so that nothing is left out:
 /// what torchvision calls `antialias=True`, and Pillow always does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -265,24 +198,9 @@ pub enum Interpolation {
     Lanczos,
 }
 
-/// A size that was checked: both sides are at least 1, and fit the resampler's 32 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) width: u32,
-    pub(super) height: u32,
-}
-
-impl From<ImageSize> for Size {
-    fn from(size: ImageSize) -> Size {
-        let side = |pixels: usize| u32::try_from(pixels).ok().filter(|&pixels| pixels > 0);
-        match (side(size.width), side(size.height)) {
-            (Some(width), Some(height)) => Size { width, height },
-            _ => panic!(
-                "{} x {} is not a size of pictures: each side has 1 to {} pixels",
-                size.height,
-                size.width,
-                u32::MAX
-            ),
-        }
-    }
+pub(super) fn check_probability(operation: &str, probability: f64) {
+    assert!(
+        (0.0..=1.0).contains(&probability),
+        "{operation}: {probability} is not a probability"
+    );
 }

@@ -1,9 +1,8 @@
 //! The plan of a transform: which operations, in which order.
 
 use super::augment::{RandAugment, RandomErasing, RandomRotation};
-use super::operation::{
-    ColorJitter, ImageSize, Interpolation, Op, Padding, RandomResizedCrop, Size,
-};
+use super::operation::{ColorJitter, Interpolation, Padding, RandomResizedCrop, check_probability};
+use super::size::{ImageSize, Size};
 use crate::sync::Arc;
 
 /// What to do with each picture: a plan of operations under torchvision's names, with torchvision's semantics.
@@ -294,11 +293,47 @@ impl ImageTransform {
     }
 }
 
-pub(super) fn check_probability(operation: &str, probability: f64) {
-    assert!(
-        (0.0..=1.0).contains(&probability),
-        "{operation}: {probability} is not a probability"
-    );
+/// One operation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Op {
+    /// The short side becomes so many pixels, and the long one follows.
+    Resize {
+        short: u32,
+    },
+    ResizeExact {
+        size: Size,
+    },
+    CenterCrop {
+        size: Size,
+    },
+    RandomResizedCrop(RandomResizedCrop),
+    RandomHorizontalFlip {
+        probability: f64,
+    },
+    RandomVerticalFlip {
+        probability: f64,
+    },
+    Pad(Padding),
+    RandomCrop {
+        size: Size,
+    },
+    ColorJitter(ColorJitter),
+    RandomGrayscale {
+        probability: f64,
+    },
+    RandomRotation(RandomRotation),
+    RandAugment(RandAugment),
+    RandomErasing(RandomErasing),
+}
+
+impl Op {
+    /// Whether the result depends on random numbers.
+    pub(super) fn is_random(&self) -> bool {
+        !matches!(
+            self,
+            Op::Resize { .. } | Op::ResizeExact { .. } | Op::CenterCrop { .. } | Op::Pad(_)
+        )
+    }
 }
 
 #[cfg(test)]

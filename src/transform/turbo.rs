@@ -5,10 +5,8 @@ use std::ffi::{CStr, c_int, c_void};
 
 use turbojpeg_sys as tj;
 
-use super::decode::{MOST_SCANS, whole};
-use super::error::Cause;
-use super::frame::Rect;
-use super::operation::Size;
+use super::error::{Cause, MOST_SCANS};
+use super::size::{Rect, Size};
 
 /// What a header says.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +33,7 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 /// more on each side, for chroma is interpolated from its neighbours. Both are of the picture as it is shrunk.
 pub(super) fn region(header: Header, needed: Rect<u32>, shrunk: u32) -> Rect<u32> {
     let Some(columns) = header.columns else {
-        return whole(header.size);
+        return Rect::whole(header.size);
     };
     let columns = columns / shrunk;
     let left = (needed.left / columns).saturating_sub(1) * columns;
@@ -152,7 +150,7 @@ impl Decompressor {
             },
             // What cannot be cropped is decoded as a whole, which zeros stand for.
             None => {
-                assert_eq!(region, whole(header.size));
+                assert_eq!(region, Rect::whole(header.size));
                 tj::tjregion {
                     x: 0,
                     y: 0,

@@ -1,7 +1,6 @@
 //! Rotating, shearing and shifting: pixels fetched along an affine map, bit for bit as Pillow fetches them.
 
-use super::frame::Rect;
-use super::operation::Size;
+use super::size::{Rect, Size};
 
 /// Where each pixel of the result comes from, and how it is fetched.
 #[derive(Debug, Clone, Copy, PartialEq)]

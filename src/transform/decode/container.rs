@@ -2,7 +2,7 @@
 //! values and pictures within, which may be of another size than the picture.
 
 use super::{Cause, jpeg};
-use crate::transform::operation::Size;
+use crate::transform::size::Size;
 
 /// Whether it is TIFF with 64-bit offsets, which the `image` crate reads but does not recognize.
 pub(super) fn is_big_tiff(bytes: &[u8]) -> bool {

@@ -1,31 +1,8 @@
 //! Names for what is no picture that is decoded here, and what to do about it.
 
-use std::fmt;
-
 use image::ImageFormat;
 
-use super::Cause;
-
-/// What to do with a picture that is not decoded.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::transform) enum Advice {
-    Convert,
-    /// The feature `turbojpeg` decodes it.
-    Turbo,
-    /// A feature of the `image` crate does.
-    Feature,
-}
-
-impl fmt::Display for Advice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Advice::Convert => "",
-            Advice::Turbo => "build with pinfeed's feature `turbojpeg`, or ",
-            Advice::Feature => "enable its feature of the `image` crate, or ",
-        })?;
-        f.write_str("convert it to PNG, WebP or ordinary JPEG")
-    }
-}
+use crate::transform::error::{Advice, Cause};
 
 /// What is wrong with content that is no picture of a format that is decoded.
 pub(super) fn cause(bytes: &[u8]) -> Cause {

@@ -2,13 +2,8 @@
 
 use image::metadata::Orientation;
 
-use super::Cause;
-use super::foreign::Advice;
-use crate::transform::operation::Size;
-
-/// A file may have thousands of scans, each of which takes the time of a whole picture: those that encoders make have about
-/// ten. (This is the default decoder's own limit for progressive files.)
-pub(in crate::transform) const MOST_SCANS: usize = 100;
+use crate::transform::error::{Advice, Cause, MOST_SCANS};
+use crate::transform::size::Size;
 
 /// How a picture is coded.
 #[derive(Debug, Clone, Copy)]

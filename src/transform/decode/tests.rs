@@ -2,13 +2,13 @@ use image::{ExtendedColorType, ImageEncoder};
 
 use super::*;
 use crate::rng::SampleRng;
-use crate::transform::render::Scratch;
+use crate::transform::scratch::Scratch;
 
 fn decode(bytes: &[u8], decoding: Decoding) -> Result<(Size, Vec<u8>), Cause> {
     let picture = open(bytes, decoding)?;
     let size = picture.size();
     let mut rgb = vec![0; size.width as usize * size.height as usize * 3];
-    picture.decode_into(whole(size), 1, &mut rgb, &mut Buffer::default())?;
+    picture.decode_into(Rect::whole(size), 1, &mut rgb, &mut Buffer::default())?;
     Ok((size, rgb))
 }
 
