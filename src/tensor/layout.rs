@@ -232,6 +232,12 @@ impl Layout {
 }
 
 impl FieldSpec {
+    /// Whether the slab has one row for each sample.
+    #[inline]
+    pub(super) fn is_dense(&self) -> bool {
+        matches!(self.form, Form::Dense)
+    }
+
     /// Whether the rows lie elsewhere.
     #[inline]
     pub(super) fn is_scattered(&self) -> bool {

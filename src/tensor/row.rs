@@ -139,25 +139,48 @@ impl<'a> Row<'a> {
     #[inline]
     pub fn slice_mut<T: Element>(&mut self, field: &Field<T>) -> Result<&mut [T], CollateError> {
         let spec = self.layout.spec(field)?;
-        let (first, rows) = match &spec.form {
-            Form::Dense => (self.row, 1),
-            Form::Ragged(places) => (places[self.row], places[self.row + 1] - places[self.row]),
-            Form::Scattered => {
-                let elements = spec.row_bytes / size_of::<T>();
-                let pointer = self.own_row::<T>(field.index, spec, elements);
-                // SAFETY: `own_row` made as many elements, which nobody else reaches until the batch is finished.
-                return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
-            }
-        };
-        let offset = spec.offset + first * spec.row_bytes;
-        let elements = rows * (spec.row_bytes / size_of::<T>());
+        if !spec.is_dense() {
+            return self.rows_elsewhere(field);
+        }
+        let offset = spec.offset + self.row * spec.row_bytes;
+        let elements = spec.row_bytes / size_of::<T>();
         self.mark(field.index);
-        // SAFETY: `spec` checked the field, so the row lies within the layout's bytes, and so do all rows of a sample of a ragged
-        // field, of which each is one sample's (*layouts are in bounds and aligned*).
+        // SAFETY: `spec` checked the field, so the row lies within the layout's bytes (*layouts are in bounds and aligned*).
+        Ok(unsafe { self.lend(offset, elements) })
+    }
+
+    /// Lends what is not one row of many that lie one behind the other.
+    #[cold]
+    fn rows_elsewhere<T: Element>(&mut self, field: &Field<T>) -> Result<&mut [T], CollateError> {
+        let spec = self.layout.spec(field)?;
+        let elements = spec.row_bytes / size_of::<T>();
+        let Form::Ragged(places) = &spec.form else {
+            let pointer = self.own_row::<T>(field.index, spec, elements);
+            // SAFETY: `own_row` made as many elements, which nobody else reaches until the batch is finished.
+            return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
+        };
+        let (first, end) = (places[self.row], places[self.row + 1]);
+        self.mark(field.index);
+        // SAFETY: `spec` checked the field, so all rows of a sample lie within the layout's bytes, and each is one sample's
+        // (*layouts are in bounds and aligned*).
+        Ok(unsafe {
+            self.lend(
+                spec.offset + first * spec.row_bytes,
+                (end - first) * elements,
+            )
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As many elements must lie in the slab, from `offset` on, aligned, and be this row's.
+    #[inline]
+    unsafe fn lend<T: Element>(&mut self, offset: usize, elements: usize) -> &mut [T] {
+        // SAFETY: the caller says that they lie in the slab.
         let pointer = unsafe { self.base.add(offset) }.cast::<T>();
         // SAFETY: the bytes are initialized and any bit pattern is a `T` (*an Element accepts all bit patterns*);
         // `new`'s contract: only this `Row` reaches them, and it is borrowed (*one owner per slab*).
-        Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) })
+        unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) }
     }
 
     /// Which of the field's rows are this sample's.
