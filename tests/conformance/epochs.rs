@@ -1,5 +1,6 @@
 //! Epochs that follow each other: what each gives is what it gives alone, and the boundary between two is not seen.
 
+use std::collections::HashSet;
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -540,14 +541,15 @@ fn dropped_epochs_wait_for_nobody(backend: &Backend) {
         let (entered, is_entered) = mpsc::channel();
         let (go, may_go) = mpsc::channel::<()>();
         let may_go = Mutex::new(may_go);
-        let calls = Mutex::new(0);
+        let seen = Mutex::new((HashSet::new(), false));
         let dataset = from_fn(40, move |index, _| {
-            let call = {
-                let mut calls = calls.lock().unwrap();
-                *calls += 1;
-                *calls
+            let waits = {
+                let (indices, waited) = &mut *seen.lock().unwrap();
+                // What comes a second time is the next epoch's.
+                let is_next = !indices.insert(index);
+                is_next && !std::mem::replace(waited, *waited || is_next)
             };
-            if call == 41 {
+            if waits {
                 entered.send(())?;
                 let _ = may_go.lock().unwrap().recv(); // until it is told to, or nobody can tell it
             }
