@@ -2,7 +2,8 @@
 //! flips, RandAugment, random erasing, MixUp and CutMix, label smoothing, SGD with warm-up and a cosine. (The reference
 //! has TrivialAugment in RandAugment's place, and more: 600 epochs, repeated augmentation, a moving average of the weights.)
 //!
-//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`. Without data, it draws some. A narrow network on small pictures learns to tell them apart in about 100 seconds of one core:
+//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`. Without data, it
+//! draws some. A narrow network on small pictures learns to tell them apart in about 100 seconds of one core:
 //!
 //! ```text
 //! cargo run --release --example imagenet -- \
