@@ -30,6 +30,7 @@ mod gather;
 mod jpeg;
 mod launch;
 mod limits;
+mod options;
 mod overlap;
 mod report;
 mod roundtrip;

@@ -1,0 +1,214 @@
+//! What there is to run, and what it can be told.
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    Limits,
+    Tensor,
+    Tiny,
+    Roundtrip,
+    Overlap,
+    Jpeg,
+    Train,
+    Tails,
+    Cold,
+    Folder,
+    Startup,
+    Breakdown,
+}
+
+use Workload::{
+    Breakdown, Cold, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Tails, Tensor, Tiny, Train,
+};
+
+pub const WORKLOADS: [(Workload, &str, &str); 12] = [
+    (
+        Limits,
+        "limits",
+        "bare copies by size, memcpy by threads, what page-locking costs",
+    ),
+    (
+        Tensor,
+        "tensor",
+        "samples of 3x224x224 in memory, shuffled, to the device",
+    ),
+    (
+        Tiny,
+        "tiny",
+        "scalars in batches of 32 on the host: the cost of a batch",
+    ),
+    (
+        Roundtrip,
+        "roundtrip",
+        "one large batch to the device and back: pageable, pinned, reused",
+    ),
+    (
+        Overlap,
+        "overlap",
+        "a fixed device step beside loading: what the loop loses to it",
+    ),
+    (
+        Jpeg,
+        "jpeg",
+        "a class folder of JPEGs: decode, random resized crop, flip, to the device",
+    ),
+    (
+        Train,
+        "train",
+        "a fixed device step fed by `jpeg`: how long the device has no work",
+    ),
+    (
+        Tails,
+        "tails",
+        "samples that take much longer than others: waits, and idle workers",
+    ),
+    (
+        Cold,
+        "cold",
+        "a class folder whose files are not in memory, with and without reading ahead",
+    ),
+    (
+        Folder,
+        "folder",
+        "opening a class folder, saving its index, opening that",
+    ),
+    (
+        Startup,
+        "startup",
+        "opening a device and a data set; from an epoch's begin to its first batch",
+    ),
+    (
+        Breakdown,
+        "breakdown",
+        "loading, transfer and processing per batch, with and without pinning",
+    ),
+];
+
+/// An option: its name, its value (empty for a flag), who takes it (nobody: all), and what it does.
+pub type Opt = (
+    &'static str,
+    &'static str,
+    &'static [Workload],
+    &'static str,
+);
+
+pub const OPTIONS: &[Opt] = &[
+    ("--device", "LIST", &[], "cpu, cuda:N (default: cpu)"),
+    (
+        "--workers",
+        "LIST",
+        &[
+            Limits, Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
+        ],
+        "threads that load (default: one per core; tiny: 0,4; overlap: half the cores; train: 16,8,4)",
+    ),
+    (
+        "--batch-size",
+        "LIST",
+        &[
+            Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
+        ],
+        "samples per batch (default: 256; tiny: 32)",
+    ),
+    (
+        "--dtype",
+        "LIST",
+        &[Tensor],
+        "u8, f32: the samples' element type (default: u8)",
+    ),
+    (
+        "--seconds",
+        "S",
+        &[],
+        "how long each result is measured (default: 5; train, tails: 10; overlap, per half of a pair: 2; limits: 0.2)",
+    ),
+    (
+        "--data",
+        "DIR",
+        &[Jpeg, Train, Cold, Folder, Startup, Breakdown],
+        "a class folder of images (default for jpeg, cold: one is drawn, once; folder: empty files)",
+    ),
+    ("--json", "", &[], "print nothing but JSON lines"),
+    (
+        "--samples",
+        "N",
+        &[Tensor, Tiny, Jpeg, Train, Cold, Folder, Startup, Breakdown],
+        "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000; folder: 100000)",
+    ),
+    (
+        "--variant",
+        "LIST",
+        &[Tensor, Roundtrip, Tails, Cold, Startup],
+        "tensor: loop, ahead, registered (default: loop, ahead); roundtrip: pageable, pin_each, reused, view; \
+         tails: uniform, percent, stuck; cold: read, paced, decode; startup: tensor, jpeg",
+    ),
+    (
+        "--registered",
+        "",
+        &[Tensor],
+        "short for --variant registered: the data set is page-locked, epochs go to the device",
+    ),
+    (
+        "--ahead",
+        "",
+        &[Tensor],
+        "short for --variant ahead: epochs go to the device",
+    ),
+    (
+        "--depth",
+        "N",
+        &[Tensor],
+        "how many batches are sent ahead (ahead, registered; default: 2)",
+    ),
+    (
+        "--gather",
+        "WAY",
+        &[Tensor],
+        "batch, kernel or rows: how the device gathers rows (registered; default: the driver's best)",
+    ),
+    (
+        "--prefetch",
+        "N",
+        &[Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold],
+        "batches loaded ahead (default: the library's)",
+    ),
+    ("--pin", "", &[Tiny], "page-lock the batches"),
+    (
+        "--no-pin",
+        "",
+        &[Tensor, Jpeg],
+        "leave the batches in pageable memory",
+    ),
+    (
+        "--flat",
+        "",
+        &[Tiny],
+        "cost of a batch, and memory, in epochs of 1 to 1,000,000 batches",
+    ),
+    (
+        "--frames",
+        "N",
+        &[Roundtrip],
+        "frames of 3x3840x2160 in the batch (default: 10)",
+    ),
+    (
+        "--pairs",
+        "N",
+        &[Overlap],
+        "how often with and without loading (default: 7)",
+    ),
+    (
+        "--step-ms",
+        "MS",
+        &[Overlap, Train, Breakdown],
+        "how long the device works on a batch (default: 20; train: 54.6; breakdown: 2)",
+    ),
+    (
+        "--max-mb",
+        "N",
+        &[Limits],
+        "the largest copy in MiB (default: 1024)",
+    ),
+    ("--seed", "N", &[], "of order and data (default: 17)"),
+    ("--help", "", &[], "this text"),
+];
