@@ -5,14 +5,11 @@ use super::board::{Board, Destination, Entering, Live, Made, Slot, Taken};
 use super::pin::Served;
 use super::schedule::Cut;
 use super::source::BatchId;
-use super::{Parts, Pipeline};
+use super::{DEFAULT_DEPTH, Parts, Pipeline};
 use crate::batch::Batch;
 use crate::device::{Account, Device};
 use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
-
-/// How many batches may be on their way to the device beside those that are open, where nobody says.
-const DEFAULT_DEPTH: usize = 1;
 
 /// What the consumer finds when it asks for the next batch.
 #[allow(clippy::large_enum_variant)] // it lives for a few instructions, and is never stored
@@ -51,7 +48,7 @@ impl<B: Batch> Pipeline<B> {
     /// Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
     /// whether that is wanted.
     pub(super) fn destination_matters(&self) -> bool {
-        self.recipe.is_gatherable() || self.parts(DEFAULT_DEPTH).is_some()
+        self.recipe.is_gatherable() || self.parts().is_some()
     }
 
     /// How many slabs of the device's ring an epoch may have. Few batches need few, unless those of other epochs follow.
@@ -83,17 +80,16 @@ impl<B: Batch> Pipeline<B> {
         device: &Device,
         depth: usize,
     ) -> (Cut, Option<Arc<Arrivals<B>>>) {
-        self.send_in(live, device, depth, self.parts_to(device, depth))
+        self.send_in(live, device, depth, self.parts_to(device))
     }
 
     /// How batches that go to the device are cut, if they are.
-    pub(super) fn parts_to(&self, device: &Device, depth: usize) -> Option<Parts> {
+    pub(super) fn parts_to(&self, device: &Device) -> Option<Parts> {
         let pinning = self.options.pinning.as_ref();
         // Parts come home by the list of copies of the device that pins.
         let is_pinning =
             pinning.is_some_and(|pinning| Arc::ptr_eq(&pinning.device.inner, &device.inner));
-        let parts = self.parts(depth);
-        parts.filter(|_| is_pinning && self.gathers(device))
+        self.parts().filter(|_| is_pinning && self.gathers(device))
     }
 
     /// Whether the device gathers the rows that it can reach.

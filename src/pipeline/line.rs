@@ -40,7 +40,7 @@ impl<B: Batch> Pipeline<B> {
             Goes::ToHost => (Some(Destination::Host), None),
             Goes::Unknown if self.destination_matters() => return None,
             Goes::Unknown => (Some(Destination::Host), None),
-            Goes::ToDevice(device, depth) => (None, self.parts_to(device, depth)),
+            Goes::ToDevice(device, _) => (None, self.parts_to(device)),
         };
         if parts.map_or(1, |parts| parts.count as u64) != live.parts() {
             return None;

@@ -119,6 +119,9 @@ impl Options {
     }
 }
 
+/// How many batches may be on their way to the device beside those that are open, where nobody says.
+const DEFAULT_DEPTH: usize = 1;
+
 /// So many slabs of parts are filled in turn, where the cache is large enough.
 const SLABS_IN_TURN: usize = 6;
 
@@ -149,15 +152,18 @@ impl<B> Pipeline<B> {
     /// How an epoch that goes to the pinning device is cut, so that the slabs that it fills in turn stay in the processor's
     /// cache until the device has read them. `None`: they do so anyway, or nobody knows how large samples are.
     ///
+    /// It is the same for every depth: an epoch that begins before anybody says how far ahead it is sent, and one that is
+    /// loaded behind another, must be cut alike.
+    ///
     /// (Measured beside one H200: rows of 600 KB, copied by 8 threads into slabs of 735 MB together, went to the device at 37
     /// GB/s, around the cache at 46 to 49; into slabs of 45 MB at 54, of 147 MB at 55.)
-    fn parts(&self, depth: usize) -> Option<Parts> {
+    fn parts(&self) -> Option<Parts> {
         let pinning = self.options.pinning.as_ref()?;
         let (cache_bytes, least_bytes) = pinning.device.inner.resident_bytes()?;
         let sample_bytes = self.recipe.sample_bytes().filter(|_| !pinning.by_copy)?;
         let rows = u64::min(self.options.batch_size as u64, self.options.samples);
         let batch_bytes = sample_bytes.checked_mul(rows as usize)?;
-        if batch_bytes.saturating_mul(self.options.share(depth)) <= cache_bytes {
+        if batch_bytes.saturating_mul(self.options.share(DEFAULT_DEPTH)) <= cache_bytes {
             return None;
         }
         let part_bytes = (cache_bytes / SLABS_IN_TURN).max(least_bytes);

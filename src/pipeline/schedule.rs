@@ -460,8 +460,7 @@ impl Schedule {
         self.blocked = true;
     }
 
-    /// How many batches the consumer may take at once: those that are ready, and no more than half of what may be ahead,
-    /// so that the workers go on meanwhile.
+    /// How many batches the consumer may take at once: those that are ready, as far as [`at_once`](Schedule::at_once) lets it.
     pub(crate) fn ready(&self) -> usize {
         let done = |entry: &&Entry| entry.stage == Stage::Done;
         self.open
@@ -471,8 +470,14 @@ impl Schedule {
             .count()
     }
 
+    /// Batches that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than
+    /// `prefetch` promises. That pays only where making a batch takes less time than waking a worker; there it may take half
+    /// of the window, so that workers go on meanwhile.
     fn at_once(&self) -> usize {
-        (self.window() / 2).max(1)
+        match self.batch_ns() {
+            Some(ns) if ns <= RUN_NS / 2 => (self.window() / 2).max(1),
+            _ => 1,
+        }
     }
 
     /// The consumer takes so many batches, which are ready: it has come to the first of them.

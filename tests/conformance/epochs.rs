@@ -26,6 +26,10 @@ pub const TESTS: &[Test] = &[
         the_next_epoch_is_loaded_behind_the_last_batches,
     ),
     (
+        "as_many_batches_are_ahead_as_prefetch_says",
+        as_many_batches_are_ahead_as_prefetch_says,
+    ),
+    (
         "an_epoch_alone_loads_no_other",
         an_epoch_alone_loads_no_other,
     ),
@@ -312,6 +316,36 @@ fn the_next_epoch_is_loaded_behind_the_last_batches(backend: &Backend) {
     }
 }
 
+/// After each batch that the program takes, `prefetch` are ahead or on their way: not fewer, because it took some that were
+/// ready at once, and not more.
+fn as_many_batches_are_ahead_as_prefetch_says(backend: &Backend) {
+    for pin in [None, Some(false), Some(true)] {
+        let count = Arc::new(Count::default());
+        let loaded = Arc::clone(&count);
+        // Batches that take no time are taken several at once.
+        let dataset = from_fn(30, move |index, _| {
+            std::thread::sleep(Duration::from_millis(1));
+            loaded.one_more();
+            Ok((vec![index as u8; ROW], index as i64, 0))
+        });
+        let how = How {
+            workers: 3,
+            prefetch: 8,
+            pin,
+            batch_size: 1,
+        };
+        let loader = loader(dataset, &how, &backend.device);
+        let mut epoch = loader.epoch(0);
+        for taken in 1..=30 {
+            drop(epoch.next().unwrap().unwrap());
+            let ahead = u64::min(taken + 8, 30);
+            count.wait_for(ahead);
+            std::thread::sleep(Duration::from_millis(3));
+            assert_eq!(count.get(), ahead, "{taken} taken");
+        }
+    }
+}
+
 fn an_epoch_alone_loads_no_other(backend: &Backend) {
     let (count, dataset) = counted();
     let loader = loader(dataset, &four_batches(Some(false), 2), &backend.device);
@@ -330,23 +364,20 @@ fn an_epoch_alone_loads_no_other(backend: &Backend) {
 /// with it. In parts as well, of which the slabs hold few.
 fn batches_of_the_next_epoch_are_sent_ahead(backend: &Backend) {
     let device = &backend.device;
-    for in_parts in [false, true] {
-        let ahead = match in_parts {
-            true => {
-                device.cut_batches_at(6_000, 1_500);
-                20
-            }
-            false => {
-                device.cut_batches_at(1 << 40, 1);
-                40
-            }
-        };
+    // The last of them holds what five batches take and not what six do, and so the slabs of a smaller depth than this one.
+    for (resident_bytes, least_part_bytes, ahead) in
+        [(1 << 40, 1, 40), (6_000, 1_500, 20), (28_000, 1_500, 40)]
+    {
+        device.cut_batches_at(resident_bytes, least_part_bytes);
         // What is sent is what is ready when a batch is asked for, and nobody hears when it is: so a program that is in less
         // and less of a hurry finds at last that all of it was.
         let mut pause = Duration::from_millis(20);
         while next_epoch_loaded(device, pause) < ahead {
             pause *= 2;
-            assert!(pause < Duration::from_secs(4), "parts: {in_parts}");
+            assert!(
+                pause < Duration::from_secs(4),
+                "{resident_bytes} bytes stay"
+            );
         }
     }
 }

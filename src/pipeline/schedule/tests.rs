@@ -116,6 +116,27 @@ fn a_batch_is_opened_only_within_the_prefetch() {
     assert!(!schedule.has_claim(false));
 }
 
+/// With every batch that the consumer takes, another is opened: `prefetch` are ahead, and not half of them, unless making a
+/// batch takes no time at all.
+#[test]
+fn the_window_is_full_after_each_batch() {
+    for (batch_ns, at_once) in [(10_000_000, 1), (10_000, 4)] {
+        let mut schedule = Schedule::new(Cut::whole(100, 1, false), 8, None);
+        for batch in 0..8 {
+            assert!(schedule.claim(false).is_some());
+            schedule.loaded(batch, 1, batch_ns, false);
+            schedule.want(batch, 1);
+            schedule.granted(batch);
+            schedule.done(batch);
+        }
+        assert!(!schedule.has_claim(false));
+        assert_eq!(schedule.ready(), at_once);
+        schedule.deliver(at_once);
+        assert!(schedule.claim(false).is_some());
+        assert_eq!(schedule.ahead(), 8);
+    }
+}
+
 /// Two epochs that follow each other have together no more ahead, and no more slabs, than one.
 #[test]
 fn an_epoch_behind_another_takes_what_that_leaves() {
