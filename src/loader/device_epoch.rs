@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use super::epoch::{Epoch, Pass};
 use crate::batch::{Batch, send};
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_message};
 use crate::pipeline::{Arrivals, Cut, Fate, Goes, Live, Made, Pipeline};
 use crate::sync::Arc;
 
@@ -159,10 +160,16 @@ impl<B: Batch> Sending<B> {
     /// Sends a batch, or a part of one.
     fn send(&self, pipeline: &Pipeline<B>, live: &Live, part: B, ahead: bool) -> Reply<B> {
         let Some(arrivals) = &self.arrivals else {
-            return match send(part, &self.device, true) {
-                Ok(batch) => Reply::Sent(Some(batch)),
-                Err((Some(part), Error::DeviceBudget { .. })) if ahead => Reply::NotNow(part),
-                Err((_, error)) => Reply::Failed(error),
+            // The batch may be of the program's own type. If its functions panic, that is its own error: a batch that was sent
+            // before, and is about to be given out, must not be lost with it. Unwind safety: the batch is gone.
+            let sent = catch_unwind(AssertUnwindSafe(|| send(part, &self.device, true)));
+            return match sent {
+                Ok(Ok(batch)) => Reply::Sent(Some(batch)),
+                Ok(Err((Some(part), Error::DeviceBudget { .. }))) if ahead => Reply::NotNow(part),
+                Ok(Err((_, error))) => Reply::Failed(error),
+                Err(payload) => {
+                    Reply::Failed(live.collate_panicked(self.part, panic_message(payload)))
+                }
             };
         };
         match arrivals.send_part(self.part, part, !ahead) {

@@ -286,7 +286,7 @@ impl LiveEpoch {
     }
 
     /// `part`: the batch, or the part of one, as the schedule counts them.
-    pub(super) fn collate_panicked(&self, part: u64, message: String) -> Error {
+    pub(crate) fn collate_panicked(&self, part: u64, message: String) -> Error {
         Error::CollatePanicked {
             epoch: self.epoch,
             batch: part / self.parts.load(Ordering::Relaxed),

@@ -431,3 +431,74 @@ fn an_unwanted_batch_may_panic_when_it_is_dropped() {
         assert_eq!(loader.epoch(1).filter(Result::is_ok).count(), 500);
     });
 }
+
+/// Numbers, of which one batch cannot be sent.
+struct Unsendable {
+    numbers: Tensor<i64>,
+    panics: bool,
+}
+
+impl Batch for Unsendable {
+    type OnDevice = pinfeed::DeviceTensor<i64>;
+
+    fn tensors(&self, visit: &mut pinfeed::Tensors<'_>) {
+        visit.add(&self.numbers);
+    }
+
+    fn relocate(self, slab: &mut pinfeed::Relocation) -> Unsendable {
+        let numbers = slab.tensor(self.numbers);
+        Unsendable { numbers, ..self }
+    }
+
+    fn upload(self, upload: &mut pinfeed::Upload) -> Self::OnDevice {
+        assert!(!self.panics, "upload panics");
+        upload.tensor(self.numbers)
+    }
+}
+
+/// A batch whose `upload` panics is the error of its own place, also where it is sent while another is given out: in the
+/// middle of an epoch, at its end, and across the boundary to the next.
+#[test]
+fn a_batch_that_cannot_be_sent_costs_no_other() {
+    for (workers, depth) in [(0, 0), (0, 2), (2, 0), (2, 1), (2, 3)] {
+        for bad in 0..BATCHES as u64 {
+            let device = Device::cpu();
+            let loader = DataLoader::builder((0..SAMPLES as i64).collect::<Vec<_>>())
+                .batch_size(BATCH)
+                .num_workers(workers)
+                .collate_fn(move |samples, arena| {
+                    let panics = samples[0] as u64 / BATCH as u64 == bad;
+                    let mut numbers = arena.zeros(&[samples.len()])?;
+                    numbers.as_mut_slice().unwrap().copy_from_slice(&samples);
+                    Ok(Unsendable { numbers, panics })
+                })
+                .pin_memory(&device)
+                .build()
+                .unwrap();
+            for (number, mut epoch) in loader.epochs(0..3).to_device(&device, depth).enumerate() {
+                for batch in 0..BATCHES {
+                    let context = format!("{workers}, {depth}, epoch {number}, batch {batch}");
+                    assert_eq!(epoch.len(), BATCHES - batch, "{context}");
+                    match epoch.next().unwrap() {
+                        Ok(there) => {
+                            let back = there.to_host(true).unwrap().wait().unwrap();
+                            let samples = expected(batch, BATCH, SAMPLES);
+                            assert!(back.to_vec().into_iter().eq(samples.map(|i| i as i64)));
+                            assert_ne!(batch as u64, bad, "{context}");
+                        }
+                        Err(error) => {
+                            assert_eq!(batch as u64, bad, "{context}: {error}");
+                            assert!(
+                                matches!(&error, Error::CollatePanicked { epoch, batch, .. }
+                                    if (*epoch, *batch) == (number as u64, bad)),
+                                "{context}: {error}"
+                            );
+                        }
+                    }
+                }
+                assert_eq!(epoch.len(), 0);
+                assert!(epoch.next().is_none());
+            }
+        }
+    }
+}
