@@ -124,7 +124,7 @@ impl Startup<'_> {
         let measured = window.end();
         let pinned_bytes = self.device.memory().pinned_bytes;
         drop(loader);
-        let [mut across, mut alone, mut within] = self.boundaries(&dataset)?;
+        let mut boundaries = self.boundaries(&dataset)?;
         let of = |waits: &mut Waits, share| waits.percentile_ms(share).unwrap_or(f64::NAN);
         let mut record = Record::new("startup", "").measured(&measured);
         record.workers = Some(self.workers);
@@ -139,17 +139,20 @@ impl Startup<'_> {
             .with_number("first_on_device_ms", firsts[0].1)
             .with_number("second_epoch_first_batch_ms", firsts[1].0)
             .with_number("second_epoch_first_on_device_ms", firsts[1].1)
-            .with_number("boundary_ms", of(&mut across, 0.5))
-            .with_number("boundary_max_ms", of(&mut across, 1.0))
-            .with_number("boundary_alone_ms", of(&mut alone, 0.5))
-            .with_number("boundary_alone_max_ms", of(&mut alone, 1.0))
-            .with_number("within_ms", of(&mut within, 0.5))
-            .with_number("within_max_ms", of(&mut within, 1.0)))
+            .with_number("boundary_ms", of(&mut boundaries.across, 0.5))
+            .with_number("boundary_max_ms", of(&mut boundaries.across, 1.0))
+            .with_number("boundary_end_ms", of(&mut boundaries.end, 0.5))
+            .with_number("boundary_begin_ms", of(&mut boundaries.begin, 0.5))
+            .with_number("boundary_first_ms", of(&mut boundaries.first, 0.5))
+            .with_number("boundary_alone_ms", of(&mut boundaries.alone, 0.5))
+            .with_number("boundary_alone_max_ms", of(&mut boundaries.alone, 1.0))
+            .with_number("within_ms", of(&mut boundaries.within, 0.5))
+            .with_number("within_max_ms", of(&mut boundaries.within, 1.0)))
     }
 
     /// How long boundaries between short epochs take: of `epochs(..)`, and of `epoch(n)`; and how long the other batches of the
     /// first of them.
-    fn boundaries<D, B>(&self, dataset: &Arc<D>) -> Outcome<[Waits; 3]>
+    fn boundaries<D, B>(&self, dataset: &Arc<D>) -> Outcome<Boundaries>
     where
         D: Dataset,
         pinfeed::Stack: pinfeed::Collate<D::Sample, Batch = B>,
@@ -179,13 +182,24 @@ impl Startup<'_> {
             pause = begun.elapsed().mul_f64(1.25 / loader.len().max(1) as f64);
         }
         let numbers = 3..4 + BOUNDARIES;
-        let [mut across, mut alone, mut within] = <[Waits; 3]>::default();
+        let mut waits = Boundaries::default();
         let mut asked = Instant::now();
-        for epoch in loader.epochs(numbers.clone()).to_device(self.device, DEPTH) {
+        let mut epochs = loader.epochs(numbers.clone()).to_device(self.device, DEPTH);
+        loop {
+            // The epoch before said that it was over, and was dropped.
+            let ended = Instant::now();
+            let Some(epoch) = epochs.next() else { break };
+            let begun = Instant::now();
             for (number, batch) in epoch.enumerate() {
+                let came = Instant::now();
                 match number {
-                    0 => across.push(asked.elapsed()),
-                    _ => within.push(asked.elapsed()),
+                    0 => {
+                        waits.across.push(came - asked);
+                        waits.end.push(ended - asked);
+                        waits.begin.push(begun - ended);
+                        waits.first.push(came - begun);
+                    }
+                    _ => waits.within.push(came - asked),
                 }
                 batch?.touch(&stream)?;
                 thread::sleep(pause);
@@ -199,7 +213,7 @@ impl Startup<'_> {
                 .enumerate()
             {
                 if number == 0 {
-                    alone.push(asked.elapsed());
+                    waits.alone.push(asked.elapsed());
                 }
                 batch?.touch(&stream)?;
                 thread::sleep(pause);
@@ -207,10 +221,34 @@ impl Startup<'_> {
             }
         }
         // The first had nothing before it.
-        across.skip(1);
-        alone.skip(1);
-        Ok([across, alone, within])
+        let Boundaries {
+            across,
+            end,
+            begin,
+            first,
+            alone,
+            ..
+        } = &mut waits;
+        for waits in [across, end, begin, first, alone] {
+            waits.skip(1);
+        }
+        Ok(waits)
     }
+}
+
+/// What was waited for, at the boundaries between epochs and within them.
+#[derive(Default)]
+struct Boundaries {
+    /// With `epochs(..)`: from asking behind the last batch to having the next epoch's first.
+    across: Waits,
+    /// Of that, until the epoch was over and dropped; until the next was there; and until its first batch was.
+    end: Waits,
+    begin: Waits,
+    first: Waits,
+    /// The other batches of these epochs.
+    within: Waits,
+    /// With `epoch(n)` each time.
+    alone: Waits,
 }
 
 /// The first samples of each epoch's random order.
