@@ -461,13 +461,15 @@ impl Schedule {
     }
 
     /// How many batches the consumer may take at once: those that are ready, as far as [`at_once`](Schedule::at_once) lets it.
+    /// What was sent is in nobody's way, and does not count.
     pub(crate) fn ready(&self) -> usize {
-        let done = |entry: &&Entry| entry.stage == Stage::Done;
-        self.open
-            .iter()
-            .take(self.at_once())
-            .take_while(done)
-            .count()
+        let mut here = self.at_once();
+        let ready = |entry: &&Entry| {
+            let may_take = entry.sent || here > 0;
+            here -= usize::from(!entry.sent && may_take);
+            may_take && entry.stage == Stage::Done
+        };
+        self.open.iter().take_while(ready).count()
     }
 
     /// Batches that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than

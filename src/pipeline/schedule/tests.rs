@@ -137,6 +137,35 @@ fn the_window_is_full_after_each_batch() {
     }
 }
 
+/// Parts that were sent are taken all at once, with the first that was not.
+#[test]
+fn what_was_sent_is_taken_at_once() {
+    let mut schedule = Schedule::new(Cut::whole(100, 1, false), 4, None);
+    let make = |schedule: &mut Schedule, batch, sent| {
+        assert!(schedule.claim(false).is_some());
+        schedule.loaded(batch, 1, 10_000_000, false);
+        schedule.want(batch, 1);
+        schedule.granted(batch);
+        match sent {
+            true => schedule.sent(batch),
+            false => schedule.done(batch),
+        }
+    };
+    for (batch, sent) in [true, true, false, true, false, false]
+        .into_iter()
+        .enumerate()
+    {
+        make(&mut schedule, batch as u64, sent);
+    }
+    assert_eq!(schedule.ready(), 4);
+    schedule.deliver(4);
+    assert_eq!(
+        (schedule.ready(), schedule.ahead()),
+        (1, 3),
+        "one was taken, two are open"
+    );
+}
+
 /// Two epochs that follow each other have together no more ahead, and no more slabs, than one.
 #[test]
 fn an_epoch_behind_another_takes_what_that_leaves() {
