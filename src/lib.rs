@@ -92,7 +92,7 @@ mod trace;
 mod transform;
 
 pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
-pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
+pub use dataset::{Dataset, Described, FromFn, Map, TensorDataset, TensorRows, from_fn};
 #[cfg(feature = "image")]
 pub use dataset::{ImageFolder, ListingProgress};
 pub use device::{
