@@ -5,14 +5,29 @@
 //!
 //! Without a photo, a picture is drawn. In the last row, a mask and a box go with the picture: through the same geometry.
 
-use std::path::PathBuf;
-use std::{env, fs};
+#[path = "common/args.rs"]
+#[allow(unreachable_pub)] // a module of a program: what is `pub` in it is for the others
+mod args;
+
+use std::fs;
+use std::process::ExitCode;
 
 use image::{ImageFormat, Rgb, RgbImage};
 use pinfeed::{
     BoxError, ColorJitter, ImageTransform, Interpolation, LazyImage, LazyMask, Normalize,
     RandAugment, RandomErasing, RandomResizedCrop, RandomRotation, SampleRng, Tensor,
 };
+
+use args::Options;
+
+const HELP: &str = "\
+Shows what each operation of an ImageTransform does to a photo: a row for each, of as many random draws as there are columns.
+
+cargo run --release --example contact_sheet -- [PHOTO [SHEET]]
+
+  PHOTO               a picture: JPEG, PNG, WebP, TIFF, BMP or PNM (default: one is drawn)
+  SHEET               the PNG file to write (default: contact-sheet.png)
+  --help              this text";
 
 const SIDE: usize = 160;
 const COLUMNS: u64 = 8;
@@ -21,13 +36,18 @@ const GREY: [u8; 3] = [128; 3];
 /// What the mask and the box of the last row are around: left, top, right and bottom, as shares of the picture.
 const OBJECT: [f32; 4] = [0.14, 0.3, 0.42, 0.84];
 
-fn main() -> Result<(), BoxError> {
-    let mut paths = env::args().skip(1).map(PathBuf::from);
-    let photo = match paths.next() {
-        Some(path) => fs::read(path)?,
+fn main() -> ExitCode {
+    args::start(HELP, run)
+}
+
+fn run(mut options: Options) -> Result<(), BoxError> {
+    let (photo, target) = (options.argument(), options.argument());
+    options.finish()?;
+    let photo = match photo {
+        Some(path) => fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?,
         None => drawn()?,
     };
-    let target = paths.next().unwrap_or_else(|| "contact-sheet.png".into());
+    let target = target.unwrap_or_else(|| "contact-sheet.png".into());
 
     let rows = rows();
     let step = SIDE + GAP;

@@ -12,9 +12,29 @@
 //! - `pin and reuse`: page-locked once and used again. This is the link's own speed, it is what the ring of a
 //!   `DataLoader` with `pin_memory` does, and the call returns before the copy is done.
 
+#[path = "common/args.rs"]
+#[allow(unreachable_pub)] // a module of a program: what is `pub` in it is for the others
+mod args;
+
+use std::process::ExitCode;
 use std::time::Instant;
 
-use pinfeed::{Batch, Device, Error, Tensor};
+use pinfeed::{Batch, BoxError, Device, Error, Tensor};
+
+use args::DeviceName;
+
+const HELP: &str = "\
+Measures how fast tensors travel to a device and back: from pageable memory, page-locked each time, and page-locked once.
+
+cargo run --release --example transfer_bandwidth -- [OPTIONS]
+
+  --device DEVICE     cpu or cuda:0 (default: the first CUDA device, or the CPU where there is none)
+  --batch-size N      frames of the batch (default: 10)
+  --frame-shape N..   lengths of a frame's dimensions (default: 3 3840 2160)
+  --repeats N         how often it goes there and back (default: 10)
+  --warmup N          how often before that (default: 2)
+  --no-pin            from pageable memory only
+  --help              this text";
 
 struct Options {
     device: Device,
@@ -24,10 +44,44 @@ struct Options {
     no_pin_only: bool,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Some(options) = parse()? else {
-        return Ok(());
-    };
+impl Options {
+    fn take(mut options: args::Options) -> Result<Options, BoxError> {
+        let device = options.value("--device", "cpu or cuda:0")?;
+        let batch_size = options.positive("--batch-size")?.unwrap_or(10);
+        let frame = options.values("--frame-shape", "whole numbers, such as 3 224 224")?;
+        let repeats = options.positive("--repeats")?.unwrap_or(10);
+        let warmup = options.value("--warmup", "a whole number, such as 2")?;
+        let no_pin_only = options.flag("--no-pin");
+        options.finish()?;
+        let mut shape = frame.unwrap_or_else(|| vec![3, 3840, 2160]);
+        shape.insert(0, batch_size);
+        Ok(Options {
+            device: open(device)?,
+            shape,
+            repeats: repeats.try_into()?,
+            warmup: warmup.unwrap_or(2),
+            no_pin_only,
+        })
+    }
+}
+
+fn open(device: Option<DeviceName>) -> Result<Device, Error> {
+    match device {
+        Some(DeviceName::Cpu) => Ok(Device::cpu()),
+        Some(DeviceName::Cuda(ordinal)) => Device::cuda(ordinal),
+        None => Ok(Device::cuda(0).unwrap_or_else(|error| {
+            println!("using the CPU: {error}");
+            Device::cpu()
+        })),
+    }
+}
+
+fn main() -> ExitCode {
+    args::start(HELP, run)
+}
+
+fn run(options: args::Options) -> Result<(), BoxError> {
+    let options = Options::take(options)?;
     let info = options.device.info()?;
     println!("{}: {}", options.device.name(), info.name);
     if let (Some((major, minor)), Some(driver)) = (info.compute_capability, info.driver_version) {
@@ -161,65 +215,4 @@ fn check(back: &Tensor<f32>) {
         .step_by(4099)
         .find(|(index, element)| **element != (index % 8191) as f32);
     assert!(wrong.is_none(), "a corrupted element: {wrong:?}");
-}
-
-const HELP: &str = "\
-usage: transfer_bandwidth [--device cpu|cuda:N] [--batch-size 10] [--frame-shape 3 3840 2160]
-                          [--repeats 10] [--warmup 2] [--no-pin]
-
-Without --device: the first CUDA device, or the CPU where there is none.";
-
-fn parse() -> Result<Option<Options>, Box<dyn std::error::Error>> {
-    let (mut device, mut batch_size, mut frame) = (None, 10, vec![3, 3840, 2160]);
-    let (mut repeats, mut warmup, mut no_pin_only) = (10, 2, false);
-    let mut arguments = std::env::args().skip(1).peekable();
-    while let Some(argument) = arguments.next() {
-        let mut value = || {
-            arguments
-                .next()
-                .ok_or(format!("{argument} needs a value\n\n{HELP}"))
-        };
-        match argument.as_str() {
-            "--device" => device = Some(open(&value()?)?),
-            "--batch-size" => batch_size = value()?.parse()?,
-            "--repeats" => repeats = value()?.parse()?,
-            "--warmup" => warmup = value()?.parse()?,
-            "--no-pin" => no_pin_only = true,
-            "--frame-shape" => {
-                frame.clear();
-                while let Some(length) = arguments.next_if(|argument| !argument.starts_with("--")) {
-                    frame.push(length.parse()?);
-                }
-            }
-            "--help" | "-h" => {
-                println!("{HELP}");
-                return Ok(None);
-            }
-            _ => return Err(format!("unknown argument {argument}\n\n{HELP}").into()),
-        }
-    }
-    let device = match device {
-        Some(device) => device,
-        None => Device::cuda(0).unwrap_or_else(|error| {
-            println!("using the CPU: {error}");
-            Device::cpu()
-        }),
-    };
-    frame.insert(0, batch_size);
-    Ok(Some(Options {
-        device,
-        shape: frame,
-        repeats,
-        warmup,
-        no_pin_only,
-    }))
-}
-
-fn open(name: &str) -> Result<Device, Box<dyn std::error::Error>> {
-    match name.split_once(':') {
-        None if name == "cpu" => Ok(Device::cpu()),
-        None if name == "cuda" => Ok(Device::cuda(0)?),
-        Some(("cuda", ordinal)) => Ok(Device::cuda(ordinal.parse()?)?),
-        _ => Err(format!("unknown device {name}: cpu, cuda or cuda:N").into()),
-    }
 }

@@ -1,7 +1,10 @@
 //! The error type: what went wrong, where, and what to do about it.
 
+mod display;
+
 use std::fmt;
 
+use self::display::FieldName;
 use crate::shape::{DType, Shape};
 
 /// Any error, as data sets and collate functions return it.
@@ -11,11 +14,36 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between a data set and a device.
-#[derive(Debug, thiserror::Error)]
+///
+/// `{}` says where, what, and what caused it; `{:#}`, and `{:?}` as well, add what caused that: the whole chain, in one line.
+/// [`source`](std::error::Error::source) begins behind the cause that `{}` says, as with [`std::io::Error`], so that a
+/// report that prints the chain, such as anyhow's, says nothing twice. The cause itself is in the variant.
+///
+/// # Examples
+///
+/// A program that goes on, and looks at what the data set said:
+///
+/// ```
+/// use std::io;
+///
+/// use pinfeed::{DataLoader, Error, from_fn};
+///
+/// let files = from_fn(4, |index, _| Ok(std::fs::read(format!("/nowhere/{index}.bin"))?));
+/// let loader = DataLoader::builder(files).build()?;
+/// for batch in &loader {
+///     match batch {
+///         Ok(_) => {}
+///         Err(Error::Sample(sample, cause)) if cause.is::<io::Error>() => {
+///             eprintln!("sample {} is left out: {cause}", sample.index);
+///         }
+///         Err(error) => return Err(error), // printed by `{error}` or `{error:#}`
+///     }
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[non_exhaustive]
 pub enum Error {
     /// `build()` refused an option, alone or beside another.
-    #[error("`{option}`: {reason}")]
     Option {
         /// The builder's method.
         option: &'static str,
@@ -24,31 +52,25 @@ pub enum Error {
     },
 
     /// A sample failed to load.
-    #[error("{0} failed to load")]
-    Sample(SampleId, #[source] BoxError),
+    Sample(SampleId, BoxError),
 
     /// A sample's `get` panicked, or its own `plan` or `fill`; the loader goes on.
-    #[error("{0} panicked while loading: {message}", message = .1)]
     SamplePanicked(SampleId, String),
 
     /// A sample does not fit into its batch.
-    #[error(transparent)]
     Collate(Box<Misfit>),
 
     /// The `collate_fn` returned an error.
-    #[error("collate_fn failed on batch {batch} of epoch {epoch}")]
     CollateFn {
         /// The epoch.
         epoch: u64,
         /// The batch's position in its epoch.
         batch: u64,
         /// What the function returned.
-        #[source]
         source: BoxError,
     },
 
     /// The `collate_fn` panicked, or a batch's own functions did; the loader goes on.
-    #[error("collating batch {batch} of epoch {epoch} panicked: {message}")]
     CollatePanicked {
         /// The epoch.
         epoch: u64,
@@ -59,31 +81,25 @@ pub enum Error {
     },
 
     /// Data and shape do not go together.
-    #[error(transparent)]
-    Shape(#[from] ShapeError),
+    Shape(ShapeError),
 
     /// A file or folder could not be read.
-    #[error("{} cannot be read", path.display())]
     Io {
         /// The file or folder.
         path: std::path::PathBuf,
         /// What the system says.
-        #[source]
         source: std::io::Error,
     },
 
     /// A file could not be written.
-    #[error("{} cannot be written", path.display())]
     Write {
         /// The file.
         path: std::path::PathBuf,
         /// What the system says.
-        #[source]
         source: std::io::Error,
     },
 
     /// A folder or file list does not hold what a data set needs.
-    #[error("{}: {reason}", path.display())]
     DataSet {
         /// The folder or file.
         path: std::path::PathBuf,
@@ -92,28 +108,18 @@ pub enum Error {
     },
 
     /// The crate was built without what the call needs.
-    #[error(
-        "pinfeed was built without the feature `{feature}`: add it to the dependency in Cargo.toml"
-    )]
     FeatureMissing {
         /// The feature.
         feature: &'static str,
     },
 
     /// There is no CUDA driver on this machine.
-    #[error(
-        "no CUDA driver on this machine ({detail}): install NVIDIA's driver, or use Device::cpu()"
-    )]
     NoDriver {
         /// What the search for the driver's library found.
         detail: String,
     },
 
     /// The CUDA driver is older than what is served.
-    #[error(
-        "the CUDA driver serves CUDA {}.{}, and pinfeed needs {}.{} or newer: update NVIDIA's driver",
-        found / 1000, found % 1000 / 10, required / 1000, required % 1000 / 10
-    )]
     DriverTooOld {
         /// The driver's version as CUDA counts it: 1000 x major + 10 x minor.
         found: i32,
@@ -122,16 +128,9 @@ pub enum Error {
     },
 
     /// The driver's library is the toolkit's stub, which is made for linking and drives nothing.
-    #[error(
-        "the CUDA driver library found first is the toolkit's stub, which is for linking only: \
-         remove the toolkit's `stubs` folder from the library path"
-    )]
     StubDriver,
 
     /// The driver is there, and no such device.
-    #[error(
-        "there is no CUDA device {ordinal}: the driver sees {count} (CUDA_VISIBLE_DEVICES can hide devices)"
-    )]
     NoDevice {
         /// The device that was asked for.
         ordinal: usize,
@@ -140,7 +139,6 @@ pub enum Error {
     },
 
     /// A device operation failed.
-    #[error("{operation} failed on {device}: {cause}")]
     Device {
         /// The operation, by the driver's name for it.
         operation: &'static str,
@@ -151,11 +149,6 @@ pub enum Error {
     },
 
     /// The device pool's budget is held by tensors that are alive.
-    #[error(
-        "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}: {held_blocks} \
-         blocks that are alive hold {held_bytes}. Drop batches that are done with, or raise the budget \
-         (Device::set_device_budget_bytes)"
-    )]
     DeviceBudget {
         /// What was asked for.
         requested_bytes: usize,
@@ -168,7 +161,6 @@ pub enum Error {
     },
 
     /// Page-locked memory was demanded, and there was none.
-    #[error("page-locked memory: {bytes} bytes could not be had: {reason}")]
     Pinned {
         /// What was asked for.
         bytes: usize,
@@ -177,19 +169,12 @@ pub enum Error {
     },
 
     /// A batch does not fit into the memory that the process may use.
-    #[error(
-        "host memory: a batch of {bytes} bytes does not fit into what this process may use: lower batch_size or \
-         prefetch, or look at the shape of its samples"
-    )]
     HostMemory {
         /// What the batch needs.
         bytes: usize,
     },
 
     /// Two things of different devices met.
-    #[error(
-        "{what} belongs to {found}, and the call is for {expected}: copy through the host, or use one device"
-    )]
     WrongDevice {
         /// The tensor or stream.
         what: &'static str,
@@ -200,30 +185,27 @@ pub enum Error {
     },
 
     /// A per-thread default stream was used from another thread.
-    #[error(
-        "this per-thread default stream belongs to another thread: its handle names a different stream here. \
-         Use it on the thread that made it, or use a stream of your own (Device::stream)"
-    )]
     WrongThread,
 
     /// The tensor's memory cannot be written: a view or a transfer shares it.
-    #[error(
-        "the tensor is shared by {sharers} views or transfers: drop them, or write into another tensor"
-    )]
     Shared {
         /// How many others hold it.
         sharers: usize,
     },
 
     /// The system gave no thread.
-    #[error("could not start the thread `{name}`")]
     Thread {
         /// The thread's name.
         name: String,
         /// What the system says.
-        #[source]
         source: std::io::Error,
     },
+}
+
+impl From<ShapeError> for Error {
+    fn from(error: ShapeError) -> Error {
+        Error::Shape(error)
+    }
 }
 
 impl Error {
@@ -252,23 +234,8 @@ pub struct SampleId {
     pub description: Option<String>,
 }
 
-impl fmt::Display for SampleId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sample {}", self.index)?;
-        if let Some(description) = &self.description {
-            write!(f, " ({description})")?;
-        }
-        write!(
-            f,
-            ", row {} of batch {} in epoch {},",
-            self.row, self.batch, self.epoch
-        )
-    }
-}
-
 /// A sample does not fit into its batch.
-#[derive(Debug, thiserror::Error)]
-#[error("{sample} does not fit into its batch{}", Planner(planned_from))]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Misfit {
     /// The sample that does not fit.
@@ -276,22 +243,7 @@ pub struct Misfit {
     /// The sample that the batch's layout was planned from, if it is another one.
     pub planned_from: Option<SampleId>,
     /// What does not fit.
-    #[source]
     pub source: CollateError,
-}
-
-/// The sample that the layout came from, as the end of a sentence.
-struct Planner<'a>(&'a Option<SampleId>);
-
-impl fmt::Display for Planner<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(sample) = self.0 else { return Ok(()) };
-        write!(f, ", which was planned from sample {}", sample.index)?;
-        match &sample.description {
-            Some(description) => write!(f, " ({description})"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Data and shape do not go together.
@@ -340,25 +292,12 @@ pub enum CollateError {
     TooLarge,
 
     /// A lazy sample failed while it made its elements: its batch reports it as [`Error::Sample`].
-    #[error("a lazy sample failed to load")]
-    Load(#[source] BoxError),
+    #[error(transparent)]
+    Load(BoxError),
 
     /// An own implementation of `Sample` refused.
     #[error(transparent)]
     Other(BoxError),
-}
-
-/// A field's name as the start of a sentence.
-struct FieldName<'a>(&'a &'static str);
-
-impl fmt::Display for FieldName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            write!(f, "field `{}`: ", self.0)
-        }
-    }
 }
 
 /// What a device's driver says of a failed operation.
@@ -392,49 +331,5 @@ pub(crate) fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
                 "(a panic without a message)".to_owned()
             }
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_say_where_what_and_what_to_do() {
-        let sample = |index, row| SampleId {
-            index,
-            row,
-            batch: 4,
-            epoch: 1,
-            description: Some(format!("train/cat/{index}.jpg")),
-        };
-        let error = Error::Collate(Box::new(Misfit {
-            sample: sample(17, 3),
-            planned_from: Some(sample(9, 0)),
-            source: CollateError::Shape {
-                field: "image",
-                expected: [224, 224, 3].as_slice().into(),
-                found: [200, 224, 3].as_slice().into(),
-            },
-        }));
-        assert_eq!(
-            error.to_string(),
-            "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
-             which was planned from sample 9 (train/cat/9.jpg)"
-        );
-        assert_eq!(
-            std::error::Error::source(&error).unwrap().to_string(),
-            "field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
-             make all samples of one shape, or give a collate_fn"
-        );
-        let error = Error::DriverTooOld {
-            found: 11080,
-            required: 12000,
-        };
-        assert!(
-            error
-                .to_string()
-                .starts_with("the CUDA driver serves CUDA 11.8, and pinfeed needs 12.0")
-        );
     }
 }

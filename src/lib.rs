@@ -33,10 +33,13 @@
 //! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`; by a function with
 //!   [`Builder::collate_fn`].
 //! - Samples that differ in length, as boxes of pictures and tokens of texts do: [`Ragged`].
-//! - The options: [`Builder`]. The order of samples: [`Sampler`].
+//! - The options: [`Builder`]. The order of samples, or a part of them for validation: [`Sampler`], [`RandomSampler`].
 //! - Pictures on the device: [`Normalize`]; MixUp and CutMix: [`Mixing`].
 //! - Devices, streams and memory: [`Device`], [`Stream`], [`DeviceTensor`], [`Download`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
+//! - What goes wrong, and how a program goes on: [`Error`].
+//! - Whole programs to copy from (tables, texts, pictures, `ndarray`, `tokio`, a replay buffer, broken files):
+//!   [`tests/programs`](https://github.com/pinfeed/pinfeed/tree/main/tests/programs).
 //!
 //! # Features
 //!
@@ -92,7 +95,7 @@ mod trace;
 mod transform;
 
 pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
-pub use dataset::{Dataset, FromFn, Map, TensorDataset, TensorRows, from_fn};
+pub use dataset::{Dataset, Described, FromFn, Map, TensorDataset, TensorRows, from_fn};
 #[cfg(feature = "image")]
 pub use dataset::{ImageFolder, ListingProgress};
 pub use device::{

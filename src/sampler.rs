@@ -53,6 +53,19 @@ pub trait Sampler: Send + Sync + 'static {
 }
 
 /// The samples in their own order: 0, 1, 2, ...
+///
+/// # Examples
+///
+/// The first 50 samples of a large data set, for a quick look:
+///
+/// ```
+/// use pinfeed::{DataLoader, SequentialSampler, from_fn};
+///
+/// let samples = from_fn(1_000_000, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples).batch_size(10).sampler(SequentialSampler::new(50)).build()?;
+/// assert_eq!(loader.len(), 5);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequentialSampler {
     len: u64,
@@ -82,6 +95,23 @@ impl Sampler for SequentialSampler {
 /// alternating Feistel network of 12 rounds (32 below 256 samples) over the smallest power of two that holds `len`, whose values beyond
 /// `len` are put in again (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), keyed by seed
 /// and epoch. An evaluation takes two passes at worst on average.
+///
+/// # Examples
+///
+/// The first 80 of 100 samples, shuffled; the others are for validation:
+///
+/// ```
+/// use pinfeed::{DataLoader, RandomSampler};
+///
+/// let samples: Vec<i64> = (0..100).collect();
+/// let train = DataLoader::builder(samples.clone()).batch_size(20).sampler(RandomSampler::new(80, 17)).build()?;
+/// let val = DataLoader::builder(samples).batch_size(20).sampler((80..100).collect::<Vec<u64>>()).build()?;
+/// assert_eq!((train.len(), val.len()), (4, 1));
+/// for batch in &train {
+///     assert!(batch?.as_slice().iter().all(|number| *number < 80));
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomSampler {
     len: u64,

@@ -4,6 +4,19 @@ use std::fmt;
 use std::ops::Deref;
 
 /// The lengths of a tensor's dimensions, outermost first; empty for a scalar. It reads as a `[usize]`.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::Tensor;
+///
+/// let tensor = Tensor::<f32>::zeros(&[2, 3]);
+/// assert_eq!(tensor.shape()[..], [2, 3]);
+/// assert_eq!(tensor.shape().to_string(), "[2, 3]");
+/// if let [rows, columns] = tensor.shape()[..] {
+///     assert_eq!(rows * columns, tensor.len());
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Shape(Lengths);
 
@@ -105,6 +118,16 @@ impl fmt::Display for Shape {
 }
 
 /// An element type as a value.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DType, Tensor};
+///
+/// let tensor = Tensor::<f32>::zeros(&[2, 3]);
+/// assert_eq!(tensor.dtype(), DType::F32);
+/// assert_eq!(DType::F32.size_bytes(), 4);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! The source's own order: who may import whom, where cudarc is named, and how long a file gets.
+//! The source's own order: who may import whom, where cudarc is named, how long a file gets, and what shows an example.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
 //! layers are the table in docs/DESIGN.md.
@@ -14,6 +14,13 @@ use std::path::{Path, PathBuf};
 const CUDARC: &[&str] = &["driver", "interop"];
 
 const LONGEST: usize = 500;
+
+/// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
+#[rustfmt::skip]
+const NO_EXAMPLE: &[&str] = &[
+    "CollateError", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
+    "BoxError", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows",
+];
 
 #[test]
 fn modules_import_lower_layers_only() {
@@ -58,6 +65,56 @@ fn files_are_short() {
         let (path, lines) = (file.path.display(), file.text.lines().count());
         assert!(lines <= LONGEST, "{path}: {lines} lines want splitting");
     }
+}
+
+#[test]
+fn public_items_show_an_example() {
+    let files = sources();
+    let names = exported(&files);
+    assert!(names.len() > 50, "{names:?}");
+    for name in names {
+        let docs = files.iter().find_map(|file| docs_of(&file.text, name));
+        let docs = docs.unwrap_or_else(|| panic!("{name} is defined nowhere"));
+        let shows = docs.contains("# Examples");
+        let exempt = NO_EXAMPLE.contains(&name);
+        assert!(
+            shows != exempt,
+            "{name}: an example: {shows}, exempt: {exempt}"
+        );
+    }
+}
+
+/// The names that `lib.rs` re-exports from the crate's own modules.
+fn exported(files: &[Source]) -> Vec<&str> {
+    let lib = files.iter().find(|file| file.module == "lib").unwrap();
+    let exports = lib.text.split("\npub use ").skip(1);
+    let exports = exports.map(|export| export.split(';').next().unwrap());
+    let own = exports.filter(|export| !export.starts_with("pinfeed_derive"));
+    let names = own.flat_map(|export| {
+        let (_, names) = export.split_once("::").unwrap();
+        names.split(|c: char| !c.is_alphanumeric() && c != '_')
+    });
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The documentation of the item of that name, if the file defines it.
+fn docs_of(text: &str, name: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let defines = |line: &&str| {
+        let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let kinds = ["struct", "enum", "trait", "fn", "type"];
+        words.next() == Some("pub")
+            && words.next().is_some_and(|kind| kinds.contains(&kind))
+            && words.next() == Some(name)
+    };
+    let place = lines.iter().position(defines)?;
+    let above = lines[..place].iter().rev();
+    let above = above.take_while(|line| !line.is_empty());
+    let docs: Vec<&str> = above
+        .filter(|line| line.starts_with("///"))
+        .copied()
+        .collect();
+    Some(docs.join("\n"))
 }
 
 #[test]

@@ -1,11 +1,65 @@
-//! The command line.
+//! The command line: `--help` on the standard output; what is wrong with an argument, in words, on the standard error, and
+//! then the exit code is 2. All other errors end in 1.
+#![allow(dead_code)] // each example uses a part of it
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::{env, fmt, thread};
 
-use super::Result;
+pub type BoxError = Box<dyn Error + Send + Sync>;
+pub type Result<T, E = BoxError> = std::result::Result<T, E>;
+
+/// Reads the command line, and runs the example; or prints `help`, if that is asked for.
+pub fn start(help: &str, run: impl FnOnce(Options) -> Result<()>) -> ExitCode {
+    let mut options = Options::of_the_program();
+    if options.flag("--help") || options.flag("-h") {
+        println!("{help}");
+        return ExitCode::SUCCESS;
+    }
+    let Err(error) = run(options) else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("error: {}", chain(&*error));
+    if !error.is::<Misuse>() {
+        return ExitCode::FAILURE;
+    }
+    let usage = help.lines().find(|line| line.starts_with("cargo run"));
+    eprintln!(
+        "\nusage: {}\n--help lists the options",
+        usage.unwrap_or_default()
+    );
+    ExitCode::from(2)
+}
+
+/// An error with all that caused it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What is wrong with the command line.
+#[derive(Debug)]
+pub struct Misuse(String);
+
+pub fn misuse(what: String) -> BoxError {
+    Box::new(Misuse(what))
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Misuse {}
 
 /// The options that all examples have.
 pub struct Args {
@@ -77,32 +131,51 @@ impl fmt::Display for DeviceName {
 pub struct Options(Vec<OsString>);
 
 impl Options {
-    pub fn of_the_program() -> Options {
-        Options(env::args_os().skip(1).collect())
+    /// `--option=value` is `--option value`.
+    fn of_the_program() -> Options {
+        let mut options = Vec::new();
+        for argument in env::args_os().skip(1) {
+            match argument.to_str().and_then(|text| text.split_once('=')) {
+                Some((option, value)) if option.starts_with("--") => {
+                    options.extend([option.into(), value.into()]);
+                }
+                _ => options.push(argument),
+            }
+        }
+        Options(options)
     }
 
     /// Takes an option without a value.
     pub fn flag(&mut self, option: &str) -> bool {
-        let place = self.0.iter().position(|arg| arg == option);
-        place.map(|place| self.0.remove(place)).is_some()
+        let before = self.0.len();
+        self.0.retain(|argument| argument != option);
+        self.0.len() < before
     }
 
     /// Takes an option with a value, of which `wanted` tells what it has to be.
     pub fn value<T: FromStr>(&mut self, option: &str, wanted: &str) -> Result<Option<T>> {
-        let Some(value) = self.raw(option)? else {
+        let value = self.raw(option)?;
+        value.map(|value| parse(option, &value, wanted)).transpose()
+    }
+
+    /// Takes an option with one or more values.
+    pub fn values<T: FromStr>(&mut self, option: &str, wanted: &str) -> Result<Option<Vec<T>>> {
+        let Some(place) = self.0.iter().position(|argument| argument == option) else {
             return Ok(None);
         };
-        let value = value.to_string_lossy();
-        match value.parse() {
-            Ok(value) => Ok(Some(value)),
-            Err(_) => Err(format!("{option} wants {wanted}, not {value:?}").into()),
-        }
+        let first = self.raw(option)?;
+        let more = self.0[place..].iter().position(is_option);
+        let end = more.map_or(self.0.len(), |more| place + more);
+        let values = first.into_iter().chain(self.0.drain(place..end));
+        let values: Vec<OsString> = values.collect();
+        let values = values.iter().map(|value| parse(option, value, wanted));
+        values.collect::<Result<_>>().map(Some)
     }
 
     pub fn positive(&mut self, option: &str) -> Result<Option<usize>> {
         let wanted = "a whole number above 0, such as 4";
         match self.value(option, wanted)? {
-            Some(0) => Err(format!("{option} wants {wanted}, not 0").into()),
+            Some(0) => Err(misuse(format!("{option} wants {wanted}, not 0"))),
             number => Ok(number),
         }
     }
@@ -111,26 +184,48 @@ impl Options {
         Ok(self.raw(option)?.map(PathBuf::from))
     }
 
+    /// Takes the first argument that is no option. Take the options and their values before.
+    pub fn argument(&mut self) -> Option<PathBuf> {
+        let place = self.0.iter().position(|argument| !is_option(argument))?;
+        Some(PathBuf::from(self.0.remove(place)))
+    }
+
     /// Refuses what is left.
     pub fn finish(self) -> Result<()> {
         match self.0.first() {
             None => Ok(()),
-            Some(option) => Err(format!(
-                "there is no option {}; --help lists those there are",
-                option.display()
-            )
-            .into()),
+            Some(left) if is_option(left) => {
+                Err(misuse(format!("there is no option {}", left.display())))
+            }
+            Some(left) => Err(misuse(format!(
+                "nothing is done with the argument {}",
+                left.display()
+            ))),
         }
     }
 
     fn raw(&mut self, option: &str) -> Result<Option<OsString>> {
-        let Some(place) = self.0.iter().position(|arg| arg == option) else {
+        let Some(place) = self.0.iter().position(|argument| argument == option) else {
             return Ok(None);
         };
-        if place + 1 == self.0.len() {
-            return Err(format!("{option} wants a value; --help shows which").into());
+        if self.0.get(place + 1).is_none_or(is_option) {
+            return Err(misuse(format!("{option} wants a value")));
         }
         self.0.remove(place);
-        Ok(Some(self.0.remove(place)))
+        let value = self.0.remove(place);
+        if self.0.iter().any(|argument| argument == option) {
+            return Err(misuse(format!("{option} is there twice")));
+        }
+        Ok(Some(value))
     }
+}
+
+fn is_option(argument: &OsString) -> bool {
+    argument.to_string_lossy().starts_with("--")
+}
+
+fn parse<T: FromStr>(option: &str, value: &OsString, wanted: &str) -> Result<T> {
+    let value = value.to_string_lossy();
+    let wrong = |_| misuse(format!("{option} wants {wanted}, not {value:?}"));
+    value.parse().map_err(wrong)
 }

@@ -9,7 +9,6 @@ pub mod rng;
 pub mod shapes;
 
 use std::env;
-use std::error::Error;
 use std::fmt::Display;
 use std::hint::black_box;
 use std::path::Path;
@@ -19,25 +18,12 @@ use candle_core::Device as CandleDevice;
 use pinfeed::{Batch, Collate, DataLoader, Dataset, Device, Stack, Stats};
 
 use args::{Args, DeviceName, Options};
-
-pub type BoxError = Box<dyn Error + Send + Sync>;
-pub type Result<T, E = BoxError> = std::result::Result<T, E>;
+pub use args::{BoxError, Result};
 
 /// Reads the command line, and runs the example; or prints `help`, if that is asked for.
 pub fn start(help: &str, run: impl FnOnce(Options) -> Result<()>) -> ExitCode {
-    let mut options = Options::of_the_program();
-    if options.flag("--help") || options.flag("-h") {
-        println!("{help}");
-        return ExitCode::SUCCESS;
-    }
     prepare_cpu();
-    match run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", chain(&*error));
-            ExitCode::FAILURE
-        }
-    }
+    args::start(help, run)
 }
 
 /// The device of the loader, and candle's on the same hardware.
@@ -110,17 +96,6 @@ fn prepare_cpu() {
     // A step frees what the next one allocates. glibc gives such blocks back to the kernel, and
     // takes them again page by page, unless it has seen a large one like this be freed before.
     drop(black_box(vec![0_u8; 31 << 20]));
-}
-
-/// An error with all that caused it.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Makes an error say which file or folder it is about.

@@ -19,7 +19,7 @@ use std::time::Instant;
 use candle_core::{Device as CandleDevice, Tensor as CandleTensor};
 use pinfeed::{Batch, DataLoader, Device, ImageTransform, RaggedTensor, RandomResizedCrop, Tensor};
 
-use common::args::{Args, Options};
+use common::args::{Args, Options, misuse};
 use common::net::Trainer;
 use common::{Result, json, loader, open};
 use data::{CocoDetection, drawn};
@@ -59,7 +59,9 @@ fn run(mut options: Options) -> Result<()> {
     let size = options.positive("--size")?.unwrap_or(64);
     options.finish()?;
     if size % CELL != 0 {
-        return Err(format!("--size wants a multiple of {CELL}, not {size}").into());
+        return Err(misuse(format!(
+            "--size wants a multiple of {CELL}, not {size}"
+        )));
     }
     let (device, candle) = open(args.device)?;
     let root = match &args.data {

@@ -21,7 +21,7 @@ use candle_core::{
 use candle_nn::ops::log_softmax;
 use pinfeed::{DataLoader, Device, ImageTransform, RandomResizedCrop, Tensor};
 
-use common::args::{Args, Options};
+use common::args::{Args, Options, misuse};
 use common::net::Trainer;
 use common::shapes::KINDS;
 use common::{Result, json, loader, open};
@@ -60,7 +60,7 @@ fn run(mut options: Options) -> Result<()> {
     let size = options.positive("--size")?.unwrap_or(64);
     options.finish()?;
     if size % 8 != 0 {
-        return Err(format!("--size wants a multiple of 8, not {size}").into());
+        return Err(misuse(format!("--size wants a multiple of 8, not {size}")));
     }
     let (device, candle) = open(args.device)?;
     let (root, classes) = match &args.data {

@@ -9,6 +9,26 @@ use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 ///
 /// The slab is as large as recent batches needed. What does not fit (the first batch, or a larger one) lies in pageable
 /// memory, and the pin thread copies it.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Arena, DataLoader};
+///
+/// let loader = DataLoader::builder(vec![1i64, 2, 3])
+///     .batch_size(3)
+///     .collate_fn(|samples: Vec<i64>, arena: &mut Arena| {
+///         let mut squares = arena.zeros(&[samples.len()])?;
+///         let row = squares.as_mut_slice().ok_or("a new tensor is not shared")?;
+///         row.iter_mut().zip(samples).for_each(|(square, x)| *square = x * x);
+///         Ok(squares)
+///     })
+///     .build()?;
+/// for batch in &loader {
+///     assert_eq!(batch?.as_slice(), [1, 4, 9]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Arena {
     slab: Option<Arc<Slab>>,

@@ -13,6 +13,25 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::tensor::Backend;
 
 /// Makes batches out of samples: [`Stack`](crate::Stack), or a function ([`CollateFn`](crate::CollateFn)). It cannot be implemented elsewhere.
+///
+/// # Examples
+///
+/// A function that makes loaders, of any samples that can be stacked:
+///
+/// ```
+/// use pinfeed::{Batch, Collate, DataLoader, Dataset, Result, Stack};
+///
+/// fn validation<D: Dataset, B: Batch>(data: D) -> Result<DataLoader<B>>
+/// where
+///     Stack: Collate<D::Sample, Batch = B>,
+/// {
+///     DataLoader::builder(data).batch_size(64).num_workers(2).build()
+/// }
+///
+/// let loader = validation(vec![(1.0f32, 1i64); 100])?;
+/// assert_eq!(loader.len(), 2);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "samples of type `{S}` cannot be collated into a batch",
     label = "these samples cannot be stacked",

@@ -28,6 +28,39 @@ use crate::tensor::{Element, Tensor};
 /// [`Tensor`], [`RaggedTensor`](crate::RaggedTensor), `Vec` (which stays on the host), tuples of up to eight and the batches
 /// that `#[derive(pinfeed::Sample)]` makes are batches. A type of one's own lists its parts in the same order in each of
 /// the three methods.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, DeviceTensor, Relocation, Tensor, Tensors, Upload};
+///
+/// /// A batch of one's own, as a `collate_fn` makes it.
+/// struct Clips {
+///     frames: Tensor<u8>,
+///     names: Vec<String>,
+/// }
+///
+/// impl Batch for Clips {
+///     type OnDevice = (DeviceTensor<u8>, Vec<String>);
+///
+///     fn tensors(&self, visit: &mut Tensors<'_>) {
+///         visit.add(&self.frames);
+///     }
+///
+///     fn relocate(self, slab: &mut Relocation) -> Self {
+///         Clips { frames: slab.tensor(self.frames), ..self }
+///     }
+///
+///     fn upload(self, upload: &mut Upload) -> Self::OnDevice {
+///         (upload.tensor(self.frames), self.names)
+///     }
+/// }
+///
+/// let clips = Clips { frames: Tensor::zeros(&[2, 8, 8]), names: vec!["a".into(), "b".into()] };
+/// let (frames, names) = clips.to_device(&Device::cpu(), true)?;
+/// assert_eq!(frames.shape()[0], names.len());
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch",
     label = "not a batch",

@@ -5,6 +5,23 @@ use crate::device::{DeviceTensor, Tensors, Upload};
 use crate::tensor::{Element, RaggedTensor};
 
 /// A [`RaggedTensor`] on a device.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, DataLoader, Device, Ragged};
+///
+/// let device = Device::cpu();
+/// let texts = vec![vec![5i64, 6, 7], vec![8]];
+/// let texts = pinfeed::from_fn(2, move |index, _| Ok(Ragged::from(texts[index as usize].clone())));
+/// let loader = DataLoader::builder(texts).batch_size(2).build()?;
+/// for batch in &loader {
+///     let tokens = batch?.to_device(&device, true)?;
+///     assert_eq!((tokens.len(), tokens.values.len()), (2, 4));
+///     assert_eq!(tokens.offsets.to_host(false)?.wait()?.as_slice(), [0, 3, 4]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct RaggedDeviceTensor<T: Element> {
     /// The rows of all samples, one behind the other: `[sum of k, row_shape..]`.

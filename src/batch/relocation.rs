@@ -6,6 +6,10 @@ use crate::tensor::{ALIGNMENT, Element, Lease, Storage, Tensor};
 
 /// A slab that a batch's tensors move into ([`Batch::relocate`](crate::Batch::relocate)). Tensors that are page-locked
 /// already stay where they are.
+///
+/// # Examples
+///
+/// In [`Batch`](crate::Batch#examples).
 #[derive(Debug)]
 pub struct Relocation {
     slab: Arc<Slab>,

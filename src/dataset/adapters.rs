@@ -6,7 +6,8 @@ use super::Dataset;
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 
-/// Makes a data set of `len` samples from a function of index and generator.
+/// Makes a data set of `len` samples from a function of index and generator. [`FromFn::describe`] gives its samples names, for
+/// errors.
 ///
 /// # Examples
 ///
@@ -33,10 +34,54 @@ where
 }
 
 /// The data set that [`from_fn`] makes.
+///
+/// # Examples
+///
+/// A struct's field names its type by a function pointer (or holds any data set as an `Arc<dyn Dataset<Sample = ..>>`):
+///
+/// ```
+/// use pinfeed::{BoxError, FromFn, SampleRng, from_fn};
+///
+/// struct Data {
+///     points: FromFn<fn(u64, &mut SampleRng) -> Result<[f32; 2], BoxError>>,
+/// }
+///
+/// let data = Data { points: from_fn(100, |_, rng| Ok([rng.f32(), rng.f32()])) };
+/// # let _ = data.points;
+/// ```
 #[derive(Clone)]
 pub struct FromFn<F> {
     len: u64,
     f: F,
+}
+
+impl<F> FromFn<F> {
+    /// Says what an error should call a sample, of its index: its path, say. `name` is called when a sample has failed, and for
+    /// nothing else.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let paths = ["cats/1.txt", "cats/2.txt", "dogs/1.txt"];
+    /// let texts = from_fn(3, move |index, _| Ok(std::fs::read_to_string(paths[index as usize])?))
+    ///     .describe(move |index| paths[index as usize].to_string());
+    ///
+    /// let loader = DataLoader::builder(texts).build()?;
+    /// let error = loader.epoch(0).nth(1).and_then(Result::err).map(|error| error.to_string());
+    /// assert!(error.is_some_and(|error| error.starts_with("sample 1 (cats/2.txt)")));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn describe<N>(self, name: N) -> Described<Self, N>
+    where
+        N: Fn(u64) -> String + Send + Sync + 'static,
+    {
+        Described {
+            dataset: self,
+            name,
+        }
+    }
 }
 
 impl<S, F> Dataset for FromFn<F>
@@ -76,6 +121,20 @@ impl<D, F> Map<D, F> {
     }
 }
 
+impl<D, F> Map<D, F> {
+    /// Says what an error should call a sample, of its index, in the place of what the data set that is changed says: see
+    /// [`FromFn::describe`].
+    pub fn describe<N>(self, name: N) -> Described<Self, N>
+    where
+        N: Fn(u64) -> String + Send + Sync + 'static,
+    {
+        Described {
+            dataset: self,
+            name,
+        }
+    }
+}
+
 impl<D, S, F> Dataset for Map<D, F>
 where
     D: Dataset,
@@ -112,6 +171,57 @@ where
 impl<D: fmt::Debug, F> fmt::Debug for Map<D, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Map")
+            .field("dataset", &self.dataset)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A data set whose samples have names: [`FromFn::describe`] makes it.
+#[derive(Clone)]
+pub struct Described<D, N> {
+    dataset: D,
+    name: N,
+}
+
+impl<D, N> Dataset for Described<D, N>
+where
+    D: Dataset,
+    N: Fn(u64) -> String + Send + Sync + 'static,
+{
+    type Sample = D::Sample;
+
+    fn len(&self) -> u64 {
+        self.dataset.len()
+    }
+
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
+        self.dataset.get(index, rng)
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        Some((self.name)(index))
+    }
+
+    fn lookahead(&self) -> usize {
+        self.dataset.lookahead()
+    }
+
+    fn will_need(&self, indices: &[u64]) {
+        self.dataset.will_need(indices);
+    }
+
+    fn is_registered(&self) -> bool {
+        self.dataset.is_registered()
+    }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        self.dataset.sample_bytes()
+    }
+}
+
+impl<D: fmt::Debug, N> fmt::Debug for Described<D, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Described")
             .field("dataset", &self.dataset)
             .finish_non_exhaustive()
     }

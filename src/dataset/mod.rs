@@ -8,7 +8,7 @@ mod adapters;
 mod image_folder;
 mod tensors;
 
-pub use adapters::{FromFn, Map, from_fn};
+pub use adapters::{Described, FromFn, Map, from_fn};
 #[cfg(feature = "image")]
 pub use image_folder::{ImageFolder, ListingProgress};
 pub use tensors::{TensorDataset, TensorRows};

@@ -15,6 +15,19 @@ use crate::tensor::{Element, Shape, Storage, Tensor};
 
 /// A tensor on its way to the host. [`wait`](Download::wait) gives it out once it is there; dropping the download
 /// before is safe: its memory stays reserved until the copy is done.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, Tensor};
+///
+/// let device = Device::cpu();
+/// let loss = Tensor::from(vec![0.5f32]).to_device(&device, true)?; // a kernel's, say
+/// let coming = loss.to_host(true)?; // returns at once
+/// // The next step is enqueued here.
+/// assert_eq!(coming.wait()?.as_slice(), [0.5]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "a download that is dropped is a copy for nothing"]
 pub struct Download<T: Element> {
     tensor: Tensor<T>,

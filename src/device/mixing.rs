@@ -148,6 +148,17 @@ fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
 
 /// How one batch is mixed: each picture, and each label, with the one before it in the batch (the first, with the last). A batch of
 /// one is mixed with itself.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::Mix;
+///
+/// assert_eq!(Mix::mixup(0.7).lambda(), 0.7);
+/// // A quarter of each picture of 32 x 32 is the one before's.
+/// assert_eq!(Mix::cutmix([32, 32], 0..16, 16..32).lambda(), 0.75);
+/// assert!(Mix::none().is_none()); // for validation
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mix(Kind);
 

@@ -283,6 +283,18 @@ impl Device {
 }
 
 /// What a device's ring and pool hold ([`Device::memory`]).
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::Device;
+///
+/// let device = Device::cpu();
+/// device.set_pinned_budget_bytes(1 << 30);
+/// let memory = device.memory();
+/// println!("{} of {} bytes are page-locked", memory.pinned_bytes, memory.pinned_budget_bytes);
+/// assert_eq!(memory.pinned_budget_bytes, 1 << 30);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -10,6 +10,18 @@ use crate::tensor::Float;
 /// `Normalize` do. The order is red, green, blue.
 ///
 /// [`DeviceTensor::normalize`] does it on the device, so that pictures travel as bytes: a quarter of `f32`'s.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, Normalize, Tensor};
+///
+/// let device = Device::cpu();
+/// let images = Tensor::<u8>::zeros(&[8, 32, 32, 3]).to_device(&device, true)?; // a loader's
+/// let images = images.normalize::<f32>(&Normalize::IMAGENET)?;
+/// assert_eq!(images.shape()[..], [8, 3, 32, 32]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Normalize {
     mean: [f32; 3],

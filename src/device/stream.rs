@@ -10,6 +10,21 @@ use crate::sync::Arc;
 /// A stream of a device: an order of work. Cloning it clones a reference to the same stream.
 ///
 /// [`Device::stream`] makes one; the program's own comes in by the functions of [`interop`](crate::interop).
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, Tensor};
+///
+/// let device = Device::cpu();
+/// let stream = device.stream()?;
+/// let x = Tensor::from(vec![1.0f32, 2.0]).to_device(&device, true)?;
+/// let loan = x.on(&stream)?; // the stream waits for the copy, the host does not
+/// // Kernels that read from `loan.address()` are launched on the stream here.
+/// drop(loan);
+/// stream.synchronize()?; // the host waits for all of it
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Stream(Arc<Inner>);
 

@@ -15,6 +15,19 @@ use crate::tensor::{DType, Element, Shape};
 ///
 /// It is there before its bytes are: [`on`](DeviceTensor::on) makes a stream wait for them, without the host waiting.
 /// Dropping it is safe at any time: its memory is used again only behind the events of all its users.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, Tensor};
+///
+/// let device = Device::cpu();
+/// let mut x = Tensor::from(vec![1.0f32, 2.0]).to_device(&device, true)?; // its bytes are on the way
+/// assert_eq!((x.len(), x.device().name()), (2, device.name()));
+/// x.copy_from_host(&Tensor::from(vec![3.0, 4.0]), true)?; // behind the first copy
+/// assert_eq!(x.to_host(false)?.wait()?.as_slice(), [3.0, 4.0]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 pub struct DeviceTensor<T: Element> {
     uses: Uses,
     address: u64,
@@ -218,6 +231,23 @@ macro_rules! loan {
 }
 
 /// A device tensor, lent for reading to work on one stream. Dropping it records the end of that work.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, Tensor};
+///
+/// let device = Device::cpu();
+/// let stream = device.stream()?;
+/// let x = Tensor::from(vec![1.0f32, 2.0]).to_device(&device, true)?;
+/// let loan = x.on(&stream)?;
+/// if let Some(elements) = loan.host_slice()? {
+///     assert_eq!(elements, [1.0, 2.0]); // the CPU device: its memory can be read where it lies
+/// } else {
+///     let _input = loan.address(); // a GPU: for kernels on `loan.stream()`
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "the loan ends when it is dropped: launch the kernels that read before"]
 pub struct Loan<'a, T: Element> {
     tensor: &'a DeviceTensor<T>,
@@ -255,6 +285,21 @@ impl<T: Element> Loan<'_, T> {
 }
 
 /// A device tensor, lent for writing to work on one stream. Dropping it records the end of that work.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, Tensor};
+///
+/// let device = Device::cpu();
+/// let stream = device.stream()?;
+/// let mut x = Tensor::from(vec![1.0f32, 2.0]).to_device(&device, true)?;
+/// let loan = x.on_mut(&stream)?; // the stream waits for the copy, and for all who read `x`
+/// // Kernels that write to `loan.address()` are launched on the stream here.
+/// drop(loan);
+/// let _sees_what_they_wrote = x.to_host(true)?;
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "the loan ends when it is dropped: launch the kernels that write before"]
 pub struct LoanMut<'a, T: Element> {
     tensor: &'a mut DeviceTensor<T>,

@@ -15,6 +15,10 @@ use crate::tensor::{ALIGNMENT, Backend, Element, Scattered, Shape, Storage, Tens
 use crate::trace::span;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
+///
+/// # Examples
+///
+/// In [`Batch`](crate::Batch#examples).
 #[derive(Default)]
 pub struct Tensors<'a> {
     regions: Vec<Region>,
@@ -103,6 +107,10 @@ impl std::fmt::Debug for Tensors<'_> {
 }
 
 /// A transfer under way: [`Batch::upload`](crate::Batch::upload) trades each host tensor for its device tensor.
+///
+/// # Examples
+///
+/// In [`Batch`](crate::Batch#examples).
 pub struct Upload {
     device: Arc<DeviceInner>,
     placed: std::vec::IntoIter<Placed>,

@@ -43,6 +43,15 @@ pub(crate) enum RawEvent {
 }
 
 /// What a device says of itself.
+///
+/// # Examples
+///
+/// ```
+/// let info = pinfeed::Device::cpu().info()?;
+/// println!("{}, {} bytes of memory", info.name, info.total_memory_bytes);
+/// assert_eq!(info.compute_capability, None); // of a GPU: Some((9, 0)), say
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {

@@ -12,6 +12,24 @@ use crate::sampler::{RandomSampler, Sampler, SequentialSampler};
 use crate::sync::Arc;
 
 /// Describes a loader. [`DataLoader::builder`] makes it, [`build`](Builder::build) ends it.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// let device = Device::cpu();
+/// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as f32)))
+///     .batch_size(128)
+///     .shuffle(true)
+///     .seed(17)
+///     .drop_last(true)
+///     .num_workers(2)
+///     .pin_memory(&device)
+///     .build()?;
+/// assert_eq!(loader.len(), 7); // the last 104 samples are left out
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<D, C> {
     dataset: D,

@@ -13,6 +13,26 @@ use crate::pipeline::{Arrivals, Cut, Fate, Goes, Live, Made, Pipeline};
 use crate::sync::Arc;
 
 /// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// let device = Device::cpu();
+/// let stream = device.stream()?;
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok([index as f32; 8])))
+///     .batch_size(10)
+///     .num_workers(2)
+///     .pin_memory(&device)
+///     .build()?;
+/// for batch in loader.epoch(0).to_device(&device, 2) { // two batches ahead of this one
+///     let batch = batch?;
+///     let x = batch.on(&stream)?; // launch kernels on `stream` here
+///     assert_eq!(x.shape()[..], [10, 8]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "an epoch gives its batches to who iterates it"]
 pub struct DeviceEpoch<'a, B: Batch> {
     epoch: Epoch<'a, B>,

@@ -71,6 +71,23 @@ impl<B: Batch> Pass<B> {
 ///
 /// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its
 /// loading, without waiting.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as i64)))
+///     .batch_size(4)
+///     .build()?;
+/// let epoch = loader.epoch(3);
+/// assert_eq!((epoch.number(), epoch.len()), (3, 3)); // three batches are to come
+/// for (step, numbers) in epoch.enumerate() {
+///     let numbers = numbers?;
+///     println!("step {step}: {} samples", numbers.len());
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "an epoch gives its batches to who iterates it"]
 pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,

@@ -14,6 +14,26 @@ use crate::sync::Arc;
 ///
 /// An epoch that is dropped before its end is given up, and the iteration goes on with the next. Dropping the iterator
 /// stops what was loaded ahead of its epoch, without waiting; that epoch itself goes on.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64)))
+///     .batch_size(10)
+///     .num_workers(2)
+///     .build()?;
+/// for epoch in loader.epochs(3..5) { // goes on where an earlier run stopped
+///     let number = epoch.number();
+///     for batch in epoch {
+///         let numbers = batch?;
+///         # assert_eq!(numbers.len(), 10);
+///     }
+///     println!("epoch {number} is done");
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "it gives its epochs to who iterates it"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
@@ -124,6 +144,28 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 }
 
 /// Several passes over the data set, one after the other, on a device: [`Epochs::to_device`] makes it.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// let device = Device::cpu();
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64)))
+///     .batch_size(10)
+///     .num_workers(2)
+///     .pin_memory(&device)
+///     .build()?;
+/// let mut steps = 0;
+/// for epoch in loader.epochs(0..3).to_device(&device, 1) {
+///     for batch in epoch {
+///         let _numbers = batch?; // on the device
+///         steps += 1;
+///     }
+/// }
+/// assert_eq!(steps, 30);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "it gives its epochs to who iterates it"]
 pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,

@@ -8,6 +8,26 @@ use crate::pipeline::{Live, Options};
 /// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). Printed, it is a short table.
 ///
 /// Loading, collating and pinning are sums over all workers; the others are of one stream or thread each.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Limit, from_fn};
+///
+/// let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as i64)))
+///     .batch_size(4)
+///     .build()?;
+/// for batch in &loader {
+///     batch?;
+/// }
+/// let stats = loader.stats();
+/// println!("{stats}"); // a table, and a sentence that names what limits the loop
+/// assert_eq!((stats.batches, stats.samples), (3, 10));
+/// if stats.limit() == Limit::Loading {
+///     println!("{} ms in the data set's `get`", stats.loading_ns / 1_000_000);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -9,6 +9,21 @@ use crate::shape::DType;
 /// A `bool` travels as `u8`: bytes that came back from a device need not be 0 or 1, and a Rust `bool` must.
 ///
 /// The trait is sealed: that every bit pattern is a valid value is what makes reused memory safe to read.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DType, Element, Tensor};
+///
+/// /// The mean of a tensor of any type whose numbers are `f64`s too.
+/// fn mean<T: Element + Into<f64>>(tensor: &Tensor<T>) -> f64 {
+///     let sum: f64 = tensor.as_slice().iter().map(|&x| x.into()).sum();
+///     sum / tensor.len() as f64
+/// }
+///
+/// assert_eq!(mean(&Tensor::from(vec![1u8, 2])), 1.5);
+/// assert_eq!(f32::DTYPE, DType::F32);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an element type of tensors",
     note = "tensors hold u8, i8, i16, u16, i32, u32, i64, f16, bf16, f32 or f64; a bool travels as u8"
@@ -26,6 +41,22 @@ mod sealed {
 }
 
 /// A floating point type that pictures are normalised to, and labels made of: `f32`, `f16` or `bf16`.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, DeviceTensor, Float, Normalize, Result, Tensor};
+///
+/// /// The input of a network of any precision.
+/// fn input<F: Float>(images: DeviceTensor<u8>) -> Result<DeviceTensor<F>> {
+///     images.normalize(&Normalize::IMAGENET)
+/// }
+///
+/// let images = Tensor::<u8>::zeros(&[2, 8, 8, 3]).to_device(&Device::cpu(), true)?;
+/// let images: DeviceTensor<f32> = input(images)?;
+/// # drop(images);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 pub trait Float: Element {
     /// Rounds to the nearest number of the type, and to the even one of two.
     #[doc(hidden)]

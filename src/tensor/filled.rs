@@ -6,6 +6,10 @@ use super::{Element, Field, Layout, Lease, Scattered, Shape, Sources, Storage, T
 use crate::sync::Arc;
 
 /// A slab whose rows are all written: its fields are taken out as tensors.
+///
+/// # Examples
+///
+/// In [`Sample`](crate::Sample#examples).
 pub struct Filled {
     layout: Layout,
     base: NonNull<u8>,

@@ -10,6 +10,10 @@ use crate::sync::Arc;
 pub(crate) const ALIGNMENT: usize = 256;
 
 /// The plan of one batch: its fields, one behind the other in a single slab, each at a 256-byte boundary.
+///
+/// # Examples
+///
+/// In [`Sample`](crate::Sample#examples).
 #[derive(Debug, Clone)]
 pub struct Layout {
     rows: usize,
@@ -51,6 +55,10 @@ const GATHERED_ROW_BYTES: usize = 16 << 10;
 
 /// One field of a batch: a tensor of as many rows as the batch has samples, or as its [`Ragged`](crate::Ragged) samples have
 /// together. [`Layout::field`] makes it.
+///
+/// # Examples
+///
+/// In [`Sample`](crate::Sample#examples).
 #[derive(Debug)]
 pub struct Field<T> {
     pub(super) index: usize,

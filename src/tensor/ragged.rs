@@ -85,6 +85,23 @@ impl<T: Element, const N: usize> From<Vec<[T; N]>> for Ragged<T> {
 ///
 /// On a device, it is a [`RaggedDeviceTensor`](crate::RaggedDeviceTensor). It is what PyTorch's jagged nested tensors hold, and
 /// TensorFlow's ragged ones.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Ragged, from_fn};
+///
+/// let texts = vec![vec![5i64, 6, 7], vec![], vec![8]];
+/// let texts = from_fn(3, move |index, _| Ok(Ragged::from(texts[index as usize].clone())));
+/// let loader = DataLoader::builder(texts).batch_size(3).build()?;
+/// for batch in &loader {
+///     let tokens = batch?;
+///     assert_eq!(tokens.offsets.as_slice(), [0, 3, 3, 4]);
+///     let lengths: Vec<usize> = tokens.rows().map(<[i64]>::len).collect();
+///     assert_eq!(lengths, [3, 0, 1]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, PartialEq)]
 pub struct RaggedTensor<T: Element> {
     /// The rows of all samples, one behind the other: `[sum of k, row_shape..]`. (Of a batch without samples, `[0]`.)

@@ -17,6 +17,10 @@ const STREAMED_ROW_BYTES: usize = 4 << 10;
 ///
 /// Each field must be written once, by [`write`](Row::write), [`take`](Row::take) or through
 /// [`slice_mut`](Row::slice_mut); a row that was left incomplete is an error of its batch.
+///
+/// # Examples
+///
+/// In [`Sample`](crate::Sample#examples).
 #[derive(Debug)]
 pub struct Row<'a> {
     layout: &'a Layout,

@@ -25,6 +25,44 @@ use crate::error::CollateError;
 ///
 /// A batch is *planned* (which fields, of what shape), its rows are *filled*, by several threads at once, and it is
 /// *finished*. A sample may be lazy: an undecoded image decodes into its row.
+///
+/// # Examples
+///
+/// An angle, of which the batch has the sine and the cosine:
+///
+/// ```
+/// use pinfeed::{CollateError, DataLoader, Field, Filled, Layout, Row, Sample, Tensor};
+///
+/// #[derive(Clone)]
+/// struct Angle(f32);
+///
+/// impl Sample for Angle {
+///     type Batch = Tensor<f32>; // [n, 2]
+///     type Plan = Field<f32>;
+///     type Rest = ();
+///
+///     fn plan<'a>(
+///         _: impl Iterator<Item = &'a Self> + Clone,
+///         layout: &mut Layout,
+///     ) -> Result<Field<f32>, CollateError> {
+///         layout.field(&[2])
+///     }
+///
+///     fn fill(self, plan: &Field<f32>, row: &mut Row<'_>) -> Result<(), CollateError> {
+///         row.write(plan, &[self.0.sin(), self.0.cos()])
+///     }
+///
+///     fn finish(plan: Field<f32>, _: Vec<()>, filled: &mut Filled) -> Tensor<f32> {
+///         filled.take(plan)
+///     }
+/// }
+///
+/// let loader = DataLoader::builder(vec![Angle(0.0); 3]).batch_size(3).build()?;
+/// for batch in &loader {
+///     assert_eq!(batch?.as_slice(), [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` cannot be collated into a batch",
     label = "the data set's samples are `{Self}`",
@@ -200,6 +238,24 @@ impl<T: Element> Sample for Tensor<T> {
 }
 
 /// A value that stays on the host: in the batch, a `Vec` of the values.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Host, Tensor, from_fn};
+///
+/// /// Nothing that a tensor can hold.
+/// #[derive(Debug, PartialEq)]
+/// struct Source(String);
+///
+/// let samples = from_fn(2, |index, _| Ok((index as f32, Host(Source(format!("{index}.wav"))))));
+/// let loader = DataLoader::builder(samples).batch_size(2).build()?;
+/// for batch in &loader {
+///     let (_numbers, sources): (Tensor<f32>, Vec<Source>) = batch?;
+///     assert_eq!(sources[1], Source("1.wav".into()));
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Host<X>(pub X);
 

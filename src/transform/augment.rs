@@ -14,6 +14,15 @@ use crate::rng::SampleRng;
 ///
 /// The fourteen, their strengths and their signs are those of torchvision's `RandAugment`, bin by bin, and each is Pillow's bit
 /// for bit (Cubuk and others, "RandAugment: Practical automated data augmentation with a reduced search space", 2020).
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, RandAugment};
+///
+/// let transform = ImageTransform::train(224).rand_augment(RandAugment::new().num_ops(2).magnitude(9));
+/// # let _ = transform;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandAugment {
     count: usize,
@@ -196,6 +205,16 @@ impl Operation {
 /// `RandomRotation`.
 ///
 /// A number stands for the angles from minus it to it. The picture keeps its size; what comes from outside is filled.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, Interpolation, RandomRotation};
+///
+/// let rotation = RandomRotation::from(30.0).interpolation(Interpolation::Bilinear);
+/// let transform = ImageTransform::new().resize(256).random_rotation(rotation).center_crop(224);
+/// # let _ = transform;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomRotation {
     degrees: (f64, f64),
@@ -263,6 +282,16 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
 ///
 /// The rectangle's area is drawn uniformly from [`scale`](RandomErasing::scale) times the picture's, its height divided by its
 /// width log-uniformly from [`ratio`](RandomErasing::ratio), and then its place. If ten in a row do not fit, nothing is painted.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, Normalize, RandomErasing};
+///
+/// let erasing = RandomErasing::new().probability(0.1).value(Normalize::IMAGENET.mean_color());
+/// let transform = ImageTransform::train(224).random_erasing(erasing);
+/// # let _ = transform;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomErasing {
     probability: f64,

@@ -7,6 +7,18 @@ use std::path::{Path, PathBuf};
 use crate::tensor::Shape;
 
 /// Why a picture could not be decoded or transformed; it names the file, where there is one.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::LazyImage;
+///
+/// let page = LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
+/// if let Err(error) = page.decode() {
+///     assert!(error.to_string().starts_with("cat.jpg: "));
+///     assert_eq!(error.path().and_then(|path| path.to_str()), Some("cat.jpg"));
+/// }
+/// ```
 #[derive(Debug)]
 pub struct ImageError {
     path: Option<PathBuf>,

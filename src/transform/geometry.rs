@@ -209,6 +209,10 @@ impl Stage {
 }
 
 /// Boxes of a transformed picture: [`Geometry::boxes`].
+///
+/// # Examples
+///
+/// In [`Geometry`](crate::Geometry#examples).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TransformedBoxes {
     /// All boxes, `[left, top, right, bottom]`, clipped.
@@ -230,6 +234,10 @@ impl TransformedBoxes {
 }
 
 /// Points of a transformed picture: [`Geometry::points`].
+///
+/// # Examples
+///
+/// In [`Geometry`](crate::Geometry#examples).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TransformedPoints {
     /// All points, `[x, y]`.

@@ -7,6 +7,16 @@ use super::size::{ImageSize, Size};
 /// By how much colours vary, for [`color_jitter`](crate::ImageTransform::color_jitter): at first, by nothing.
 ///
 /// The four are carried out in a random order, each with a random factor. This is torchvision's `ColorJitter`.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ColorJitter, ImageTransform};
+///
+/// let colours = ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1);
+/// let transform = ImageTransform::train(224).color_jitter(colours);
+/// # let _ = transform;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ColorJitter {
     pub(super) brightness: f64,
@@ -80,6 +90,16 @@ fn not_negative(what: &str, by: f64, most: f64) -> f64 {
 
 /// How many pixels go around a picture. One number is as many on each side, two are (left and right, top and bottom),
 /// four are (left, top, right, bottom), as in torchvision.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::ImageTransform;
+///
+/// let cifar = ImageTransform::new().pad(4).random_crop(32); // 4 pixels on each side
+/// let wide = ImageTransform::new().pad((16, 0)); // left and right only
+/// # let _ = (cifar, wide);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Padding {
     /// Before the first column.
@@ -121,6 +141,16 @@ impl From<(u16, u16, u16, u16)> for Padding {
 /// divided by its height log-uniformly from [`ratio`](RandomResizedCrop::ratio); then its place, uniformly. If ten
 /// such crops in a row do not fit into the picture, the largest central crop whose ratio is in range is taken. This
 /// is torchvision's `RandomResizedCrop`, step by step (Szegedy and others, "Going deeper with convolutions", 2015).
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, RandomResizedCrop};
+///
+/// let gentle = RandomResizedCrop::new(224).scale(0.5..=1.0).ratio(0.9..=1.1);
+/// let transform = ImageTransform::new().random_resized_crop(gentle).random_horizontal_flip(0.5);
+/// assert_eq!(transform.output_size(), Some((224, 224)));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct RandomResizedCrop {
     pub(super) size: Size,
@@ -184,6 +214,15 @@ pub(super) fn positive(what: &str, range: RangeInclusive<f64>) -> (f64, f64) {
 
 /// The filter that pictures are resampled with. Each is widened where a picture shrinks, so that nothing is left out:
 /// what torchvision calls `antialias=True`, and Pillow always does.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{ImageTransform, Interpolation};
+///
+/// let transform = ImageTransform::eval(224).interpolation(Interpolation::Bicubic);
+/// # let _ = transform;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Interpolation {

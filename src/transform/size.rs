@@ -1,6 +1,16 @@
 //! Sizes of pictures, and rectangles in them.
 
 /// The size of a picture in pixels. One number is the side of a square, two are (height, width), as in torchvision.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::ImageTransform;
+///
+/// let square = ImageTransform::new().center_crop(224);
+/// let wide = ImageTransform::new().center_crop((224, 320)); // height, width
+/// assert_eq!((square.output_size(), wide.output_size()), (Some((224, 224)), Some((224, 320))));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageSize {
     /// The number of rows.

@@ -14,6 +14,20 @@ pub(super) const POISON: u8 = 0xDB;
 ///
 /// Idle memory (host slabs that come home, device blocks before they are handed out again) is filled with a poison
 /// byte, so that whoever reads too late or too early reads nonsense, and a test that compares bytes finds out.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Batch, Device, Error, Hostile, Tensor};
+///
+/// let mut options = Hostile::default();
+/// options.fail_operation = Some("copy");
+/// options.fail_call = Some(0); // the first one
+/// let device = Device::hostile(options)?;
+/// let sent = Tensor::from(vec![1u8, 2]).to_device(&device, true);
+/// assert!(matches!(sent, Err(Error::Device { .. })));
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Hostile {

@@ -1,0 +1,260 @@
+//! What errors say: where, what, why, and what to do about it.
+//!
+//! An error's `{}` ends in its cause, and its `source()` begins behind that, as with `std::io::Error`: whoever prints one line
+//! reads why, and whoever prints the chain reads nothing twice.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use super::{Error, Misfit, SampleId};
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Option { option, reason } => write!(f, "`{option}`: {reason}"),
+            Error::Sample(sample, _) => write!(f, "{sample} failed to load"),
+            Error::SamplePanicked(sample, message) => {
+                write!(f, "{sample} panicked while loading: {message}")
+            }
+            Error::Collate(misfit) => misfit.say(f),
+            Error::CollateFn { epoch, batch, .. } => {
+                write!(f, "collate_fn failed on batch {batch} of epoch {epoch}")
+            }
+            Error::CollatePanicked {
+                epoch,
+                batch,
+                message,
+            } => write!(f, "collating batch {batch} of epoch {epoch} panicked: {message}"),
+            Error::Shape(error) => write!(f, "{error}"),
+            Error::Io { path, .. } => write!(f, "{} cannot be read", path.display()),
+            Error::Write { path, .. } => write!(f, "{} cannot be written", path.display()),
+            Error::DataSet { path, reason } => write!(f, "{}: {reason}", path.display()),
+            Error::FeatureMissing { feature } => write!(
+                f,
+                "pinfeed was built without the feature `{feature}`: add it to the dependency in Cargo.toml"
+            ),
+            Error::NoDriver { detail } => write!(
+                f,
+                "no CUDA driver on this machine ({detail}): install NVIDIA's driver, or use Device::cpu()"
+            ),
+            Error::DriverTooOld { found, required } => write!(
+                f,
+                "the CUDA driver serves CUDA {}.{}, and pinfeed needs {}.{} or newer: update NVIDIA's driver",
+                found / 1000,
+                found % 1000 / 10,
+                required / 1000,
+                required % 1000 / 10
+            ),
+            Error::StubDriver => f.write_str(
+                "the CUDA driver library found first is the toolkit's stub, which is for linking only: \
+                 remove the toolkit's `stubs` folder from the library path",
+            ),
+            Error::NoDevice { ordinal, count } => write!(
+                f,
+                "there is no CUDA device {ordinal}: the driver sees {count} (CUDA_VISIBLE_DEVICES can hide devices)"
+            ),
+            Error::Device {
+                operation,
+                device,
+                cause,
+            } => write!(f, "{operation} failed on {device}: {cause}"),
+            Error::DeviceBudget {
+                requested_bytes,
+                budget_bytes,
+                held_bytes,
+                held_blocks,
+            } => write!(
+                f,
+                "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}: {held_blocks} \
+                 blocks that are alive hold {held_bytes}. Drop batches that are done with, or raise the budget \
+                 (Device::set_device_budget_bytes)"
+            ),
+            Error::Pinned { bytes, reason } => write!(
+                f,
+                "page-locked memory: {bytes} bytes could not be had: {reason}"
+            ),
+            Error::HostMemory { bytes } => write!(
+                f,
+                "host memory: a batch of {bytes} bytes does not fit into what this process may use: lower batch_size or \
+                 prefetch, or look at the shape of its samples"
+            ),
+            Error::WrongDevice {
+                what,
+                found,
+                expected,
+            } => write!(
+                f,
+                "{what} belongs to {found}, and the call is for {expected}: copy through the host, or use one device"
+            ),
+            Error::WrongThread => f.write_str(
+                "this per-thread default stream belongs to another thread: its handle names a different stream here. \
+                 Use it on the thread that made it, or use a stream of your own (Device::stream)",
+            ),
+            Error::Shared { sharers } => write!(
+                f,
+                "the tensor is shared by {sharers} views or transfers: drop them, or write into another tensor"
+            ),
+            Error::Thread { name, .. } => write!(f, "could not start the thread `{name}`"),
+        }?;
+        match self.cause() {
+            Some(cause) => because(f, cause),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What `main` prints of the error that it returns, and `unwrap` of the one that it meets: all that `{:#}` says.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause()?.source()
+    }
+}
+
+impl Error {
+    /// The error that made this one.
+    fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Error::Sample(_, cause) | Error::CollateFn { source: cause, .. } => Some(&**cause),
+            Error::Collate(misfit) => Some(&misfit.source),
+            Error::Io { source, .. }
+            | Error::Write { source, .. }
+            | Error::Thread { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Adds the cause; with `{:#}`, all causes of that as well.
+fn because(f: &mut fmt::Formatter<'_>, cause: &dyn StdError) -> fmt::Result {
+    let mut said = cause.to_string();
+    write!(f, ": {said}")?;
+    let mut deeper = cause.source().filter(|_| f.alternate());
+    while let Some(cause) = deeper {
+        let text = cause.to_string();
+        // Some errors say what caused them, and name it again.
+        if !said.ends_with(&text) {
+            write!(f, ": {text}")?;
+        }
+        said = text;
+        deeper = cause.source();
+    }
+    Ok(())
+}
+
+impl fmt::Display for SampleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sample {}", self.index)?;
+        if let Some(description) = &self.description {
+            write!(f, " ({description})")?;
+        }
+        write!(
+            f,
+            ", row {} of batch {} in epoch {},",
+            self.row, self.batch, self.epoch
+        )
+    }
+}
+
+impl Misfit {
+    /// Says all but the cause.
+    fn say(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} does not fit into its batch", self.sample)?;
+        let Some(sample) = &self.planned_from else {
+            return Ok(());
+        };
+        write!(f, ", which was planned from sample {}", sample.index)?;
+        match &sample.description {
+            Some(description) => write!(f, " ({description})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.say(f)?;
+        because(f, &self.source)
+    }
+}
+
+impl StdError for Misfit {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.source()
+    }
+}
+
+/// A field's name as the start of a sentence.
+pub(super) struct FieldName<'a>(pub(super) &'a &'static str);
+
+impl fmt::Display for FieldName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "field `{}`: ", self.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CollateError;
+    use super::*;
+
+    fn sample(index: u64, row: usize) -> SampleId {
+        SampleId {
+            index,
+            row,
+            batch: 4,
+            epoch: 1,
+            description: Some(format!("train/cat/{index}.jpg")),
+        }
+    }
+
+    #[test]
+    fn errors_say_where_what_and_what_to_do() {
+        let error = Error::Collate(Box::new(Misfit {
+            sample: sample(17, 3),
+            planned_from: Some(sample(9, 0)),
+            source: CollateError::Shape {
+                field: "image",
+                expected: [224, 224, 3].as_slice().into(),
+                found: [200, 224, 3].as_slice().into(),
+            },
+        }));
+        assert_eq!(
+            error.to_string(),
+            "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
+             which was planned from sample 9 (train/cat/9.jpg): \
+             field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
+             make all samples of one shape, or give a collate_fn"
+        );
+        let error = Error::DriverTooOld {
+            found: 11080,
+            required: 12000,
+        };
+        assert!(
+            error
+                .to_string()
+                .starts_with("the CUDA driver serves CUDA 11.8, and pinfeed needs 12.0")
+        );
+    }
+
+    /// A cause that names its own cause, as many do.
+    #[derive(Debug, thiserror::Error)]
+    #[error("reading the header: {0}")]
+    struct Twice(#[source] std::fmt::Error);
+
+    #[test]
+    fn what_a_cause_says_itself_is_not_said_again() {
+        let error = Error::Sample(sample(17, 3), Box::new(Twice(std::fmt::Error)));
+        let said = format!("{error:#}");
+        assert!(said.ends_with(&format!("failed to load: {}", Twice(std::fmt::Error))));
+    }
+}

@@ -1,0 +1,170 @@
+//! What errors say: in one line, in a report of the chain, and at the end of a program that returns them from `main`.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::error::Error as StdError;
+use std::{fmt, io};
+
+use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, from_fn};
+
+/// A cause with a cause, as `anyhow::Context` makes them.
+#[derive(Debug)]
+struct Context(&'static str, io::Error);
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl StdError for Context {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.1)
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "no such file")
+}
+
+/// A report as anyhow prints it: the error, and what lies behind it.
+fn report(error: &dyn StdError) -> Vec<String> {
+    let chain = std::iter::successors(Some(error), |&error| error.source());
+    chain.map(ToString::to_string).collect()
+}
+
+/// The error of the second of three batches; the others come.
+fn second(samples: impl Dataset<Sample = i64>) -> Error {
+    let loader = DataLoader::builder(samples).batch_size(2).build().unwrap();
+    the_second_of(loader.epoch(7).collect())
+}
+
+fn the_second_of(batches: Vec<Result<Tensor<i64>, Error>>) -> Error {
+    let [Ok(_), Err(error), Ok(_)] = <[_; 3]>::try_from(batches).unwrap() else {
+        panic!("only the second batch fails");
+    };
+    error
+}
+
+fn failing_at_3(error: impl Fn() -> BoxError + Send + Sync + 'static) -> Error {
+    second(from_fn(6, move |index, _| match index {
+        3 => Err(error()),
+        _ => Ok(index as i64),
+    }))
+}
+
+const WHERE: &str = "sample 3, row 1 of batch 1 in epoch 7,";
+
+#[test]
+fn a_sample_error_ends_in_its_reason() {
+    let error = failing_at_3(|| gone().into());
+    let said = format!("{WHERE} failed to load: no such file");
+    assert_eq!(format!("{error}"), said);
+    assert_eq!(format!("{error:#}"), said);
+    assert_eq!(format!("{error:?}"), said);
+    assert_eq!(report(&error), [said]);
+    let Error::Sample(id, cause) = error else {
+        panic!("{error}");
+    };
+    assert_eq!(id.index, 3);
+    let cause = cause.downcast_ref::<io::Error>().unwrap();
+    assert_eq!(cause.kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
+fn deeper_reasons_follow_where_they_are_asked_for() {
+    let error = failing_at_3(|| Context("reading the header", gone()).into());
+    let first = format!("{WHERE} failed to load: reading the header");
+    let all = format!("{first}: no such file");
+    assert_eq!(format!("{error}"), first);
+    assert_eq!(format!("{error:#}"), all);
+    assert_eq!(format!("{error:?}"), all);
+    assert_eq!(report(&error), [first.as_str(), "no such file"]);
+}
+
+/// The library's own error as the reason, as data sets of files return it.
+#[test]
+fn nothing_is_said_twice() {
+    let error = failing_at_3(|| {
+        let path = "cats/3.jpg".into();
+        let source = gone();
+        Error::Io { path, source }.into()
+    });
+    let said = format!("{WHERE} failed to load: cats/3.jpg cannot be read: no such file");
+    assert_eq!(format!("{error:#}"), said);
+    assert_eq!(report(&error), [said]);
+}
+
+#[test]
+fn a_panic_is_told_by_its_message() {
+    let error = second(from_fn(6, |index, _| {
+        assert!(index != 3, "three is too many");
+        Ok(index as i64)
+    }));
+    let said = format!("{WHERE} panicked while loading: three is too many");
+    assert_eq!(format!("{error}"), said);
+    assert_eq!(format!("{error:#}"), said);
+    assert_eq!(report(&error), [said]);
+}
+
+#[test]
+fn a_collate_fn_error_ends_in_its_reason() {
+    let samples: Vec<i64> = (0..6).collect();
+    let collate = |samples: Vec<i64>, _: &mut pinfeed::Arena| match samples[..] {
+        [2, _] => Err(Context("padding", gone()).into()),
+        _ => Ok(Tensor::from(samples)),
+    };
+    let builder = DataLoader::builder(samples).batch_size(2);
+    let loader = builder.collate_fn(collate).build().unwrap();
+    let error = the_second_of(loader.epoch(7).collect());
+    let first = "collate_fn failed on batch 1 of epoch 7: padding";
+    assert_eq!(format!("{error}"), first);
+    assert_eq!(format!("{error:#}"), format!("{first}: no such file"));
+    assert_eq!(report(&error), [first, "no such file"]);
+}
+
+#[test]
+fn a_sample_that_does_not_fit_says_why() {
+    let samples = vec![vec![1u8, 2], vec![3]];
+    let loader = DataLoader::builder(samples).batch_size(2).build().unwrap();
+    let error = loader.epoch(0).next().unwrap().unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("its shape is [1]"), "{text}");
+    assert!(text.contains("collate_fn"), "{text}"); // what to do
+    assert_eq!(report(&error), [text]);
+}
+
+/// A function's samples have the names that it is told, wherever something goes wrong with them, and only then.
+#[test]
+fn described_samples_are_named() {
+    let data = from_fn(6, |index, _| match index {
+        3 => Err("it is broken".into()),
+        5 => panic!("it is odd"),
+        _ => Ok(index as i64),
+    });
+    let name = |index: u64| {
+        assert!(matches!(index, 3 | 5), "nobody asked for {index}");
+        format!("cats/{index}.jpg")
+    };
+    let changed = data.clone().map(|sample, _| Ok(sample)).describe(name);
+    let described = data.describe(name);
+    assert_eq!(described.describe(5).as_deref(), Some("cats/5.jpg"));
+    assert_eq!(described.len(), 6);
+    assert!(described.get(0, &mut SampleRng::new(0, 0, 0)).is_ok());
+    let mapped = described.clone().map(|sample, _| Ok(sample + 1));
+
+    fn errors(data: impl Dataset<Sample = i64>, workers: usize) -> Vec<String> {
+        let builder = DataLoader::builder(data).batch_size(2);
+        let loader = builder.num_workers(workers).build().unwrap();
+        let errors = loader.epoch(0).filter_map(Result::err);
+        errors.map(|error| error.to_string()).collect()
+    }
+    let expected = [
+        "sample 3 (cats/3.jpg), row 1 of batch 1 in epoch 0, failed to load: it is broken",
+        "sample 5 (cats/5.jpg), row 1 of batch 2 in epoch 0, panicked while loading: it is odd",
+    ];
+    assert_eq!(errors(described.clone(), 0), expected);
+    assert_eq!(errors(described, 2), expected);
+    assert_eq!(errors(mapped, 0), expected);
+    assert_eq!(errors(changed, 0), expected);
+}

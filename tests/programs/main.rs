@@ -1,0 +1,48 @@
+//! Whole small programs, as somebody writes them who has read the README: each file is one, and can be copied as it stands. They
+//! are compiled into one test binary, and run.
+
+#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
+
+macro_rules! programs {
+    ($($program:ident),* $(,)?) => {$(
+        mod $program;
+
+        #[test]
+        fn $program() -> Result<(), Box<dyn std::error::Error>> {
+            $program::main()
+        }
+    )*};
+}
+
+// tabular_struct: after the derive is mended
+programs! {
+    broken_file,
+    evaluation,
+    images,
+    in_a_thread,
+    ndarrays,
+    readme,
+    replay_buffer,
+    structs,
+    tabular,
+    text,
+    tokio_tasks,
+}
+
+/// What the README shows compiles, line by line.
+#[test]
+fn the_readme_shows_lines_of_its_program() {
+    let readme = include_str!("../../README.md");
+    let blocks: Vec<_> = readme.split("\n```rust\n").skip(1).collect();
+    assert_eq!(blocks.len(), 2);
+    let mut program = include_str!("readme.rs").lines().map(str::trim);
+    for block in blocks {
+        let block = block.split("\n```\n").next().unwrap_or_default();
+        for line in block.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            assert!(
+                program.any(|other| other == line),
+                "not in readme.rs, or not there: {line}"
+            );
+        }
+    }
+}

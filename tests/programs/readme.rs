@@ -1,0 +1,81 @@
+//! The README's own lines, between what they leave out. `main.rs` compares them.
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+use pinfeed::{BoxError, DataLoader, Loan, Stream, Tensor, from_fn};
+
+/// The first block. It wants a GPU and ImageNet, and is compiled only.
+#[allow(dead_code)]
+#[rustfmt::skip]
+fn train() -> Result<(), Box<dyn Error>> {
+    use pinfeed::{DataLoader, Device, ImageFolder, ImageTransform};
+
+    let device = Device::cuda(0)?;                            // Device::cpu() where there is no GPU
+    let stream = device.stream()?;                            // or the program's own
+    let train = ImageFolder::open("imagenet/train")?
+        .transform(ImageTransform::train(224));               // decode, random resized crop, flip: fused
+
+    let loader = DataLoader::builder(train)
+        .batch_size(256).shuffle(true).seed(17).drop_last(true)
+        .num_workers(16)
+        .pin_memory(&device)
+        .build()?;
+
+    for epoch in loader.epochs(0..90).to_device(&device, 2) {         // two batches ahead, across epochs too
+        for batch in epoch {                                          // copied while you train
+            let (images, labels) = batch?;
+            step(&stream, images.on(&stream)?, labels.on(&stream)?)?; // the stream waits for the copy, the CPU does not
+        }
+    }
+    println!("{}", loader.stats());                           // where the time went, and which knob to turn
+    Ok(())
+}
+
+fn step(_: &Stream, images: Loan<'_, u8>, labels: Loan<'_, i64>) -> Result<(), pinfeed::Error> {
+    drop((images, labels));
+    Ok(())
+}
+
+/// The second block: a data set of files.
+#[rustfmt::skip]
+pub fn main() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let paths: Vec<PathBuf> = (0..6).map(|number| folder.path().join(format!("{number}.raw"))).collect();
+    let labels: Vec<i64> = (0..6).collect();
+    for (path, pixels) in paths.iter().zip([12, 12, 12, 12, 5, 12]) {
+        fs::write(path, vec![7; pixels])?; // one is too short
+    }
+
+    let names = paths.clone();
+    let samples = from_fn(paths.len() as u64, move |index, rng| {
+        let image = std::fs::read(&paths[index as usize])?;
+        let flip = rng.bool(0.5); // the same whatever the number of workers
+        Ok((decode(&image, flip)?, labels[index as usize]))
+    })
+    .describe(move |index| names[index as usize].display().to_string());
+
+    let loader = DataLoader::builder(samples).batch_size(2).build()?;
+    let mut errors = Vec::new();
+    for batch in &loader {
+        match batch {
+            Ok((images, labels)) => assert_eq!((&images.shape()[..], labels.len()), (&[2, 2, 2, 3][..], 2)),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    let [error] = &errors[..] else {
+        return Err(format!("one file is broken: {errors:?}").into());
+    };
+    println!("{error}");
+    assert!(error.contains("4.raw") && error.contains("5 elements do not make the shape [2, 2, 3]"), "{error}");
+    Ok(())
+}
+
+fn decode(bytes: &[u8], flip: bool) -> Result<Tensor<u8>, BoxError> {
+    let mut pixels = bytes.to_vec();
+    if flip {
+        pixels.reverse();
+    }
+    Ok(Tensor::from_vec(pixels, &[2, 2, 3])?)
+}
