@@ -179,7 +179,7 @@ impl<D: Dataset> Source<'_, D> {
     pub(super) fn unlike(&self, like: &Self, error: CollateError) -> Error {
         Error::Collate(Box::new(Misfit {
             sample: self.id_of_row(0),
-            planned_from: Some(like.id_of_row(0)),
+            planned_from: (like.batch.start != self.batch.start).then(|| like.id_of_row(0)),
             source: error,
         }))
     }

@@ -13,7 +13,7 @@ use super::render::Look;
 use super::size::Size;
 use crate::error::CollateError;
 use crate::rng::SampleRng;
-use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
+use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 
 /// A picture that is decoded, transformed and written into its row of the batch in one go.
 ///
@@ -227,7 +227,7 @@ impl Sample for LazyImage {
     type Batch = Tensor<u8>;
     type Plan = Field<u8>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,

@@ -16,7 +16,7 @@ use super::render::{Labels, Look, carry_out, render};
 use super::scratch::Scratch;
 use super::size::Size;
 use crate::error::CollateError;
-use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
+use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 
 /// A mask that goes through the same crop, flip, resizing and rotation as its picture: a label of 8 bits for each pixel.
 ///
@@ -181,7 +181,7 @@ impl Sample for LazyMask {
     type Batch = Tensor<u8>;
     type Plan = Field<u8>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
