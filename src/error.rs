@@ -62,6 +62,17 @@ pub enum Error {
     #[error(transparent)]
     Shape(#[from] ShapeError),
 
+    /// The bytes of an owner do not hold the tensor that was to be made over them.
+    #[error("no tensor of {dtype} in the shape {shape} lies in these bytes: {reason}")]
+    OwnedBytes {
+        /// The element type.
+        dtype: DType,
+        /// The shape that was asked for.
+        shape: Shape,
+        /// What is missing, or where the elements must begin.
+        reason: String,
+    },
+
     /// A file or folder could not be read.
     #[error("{} cannot be read", path.display())]
     Io {

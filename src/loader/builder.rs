@@ -76,7 +76,8 @@ impl<D: Dataset, C> Builder<D, C> {
 
     /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, when asked.
     ///
-    /// Neither the order nor the content of batches depends on it.
+    /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of addresses (not of memory) for its
+    /// stack; more workers than the system has addresses and mappings for are refused by [`build`](Builder::build).
     pub fn num_workers(mut self, num_workers: usize) -> Self {
         self.num_workers = num_workers;
         self
@@ -188,8 +189,8 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] for options that make no sense, alone or together; [`Error::Thread`] if the system gives no
-    /// threads.
+    /// [`Error::Option`] for options that make no sense, alone or together, and for more workers than the system can give
+    /// stacks; [`Error::Thread`] if the system starts no more threads: those that it did start are ended.
     pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
     where
         C: Collate<D::Sample, Batch = B>,

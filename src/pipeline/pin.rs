@@ -339,7 +339,7 @@ impl<B: Batch> Pipeline<B> {
     }
 }
 
-fn too_large(bytes: usize) -> Failed {
+pub(super) fn too_large(bytes: usize) -> Failed {
     Failed {
         row: 0,
         error: Error::HostMemory { bytes },

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
+use super::pin::too_large;
 use super::schedule::Cut;
 use crate::batch::Failure;
 use crate::dataset::Dataset;
@@ -156,6 +157,7 @@ impl<D: Dataset> Source<'_, D> {
                     source: error,
                 })),
             },
+            Failure::NoMemory { bytes } => too_large(bytes),
             Failure::Panicked { row, message } => self.sample_panicked(row, message),
             Failure::Function(source) => Failed {
                 row: 0,

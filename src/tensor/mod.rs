@@ -14,6 +14,11 @@ mod filled;
 )]
 mod host;
 mod layout;
+#[expect(
+    unsafe_code,
+    reason = "elements lie in memory that something else owns"
+)]
+mod owned;
 mod ragged;
 #[expect(unsafe_code, reason = "several threads write rows of one slab")]
 mod row;
