@@ -97,6 +97,8 @@ impl<D: Dataset, C> Builder<D, C> {
     }
 
     /// Leaves out the last batch of an epoch if it has fewer samples than the others; off by default.
+    ///
+    /// Of fewer samples than one batch has, nothing is left: then epochs are empty, and the log warns when the loader is built.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
@@ -220,6 +222,7 @@ impl<D: Dataset, C> Builder<D, C> {
                 max_batch_bytes: self.max_batch_bytes,
             }),
         };
+        warn_of_empty_epochs(&options);
         let learned = Arc::new(Learned::default());
         if self.dataset.is_registered() {
             learned.gatherable();
@@ -277,6 +280,23 @@ impl<D: Dataset, C> Builder<D, C> {
             Some((option, _)) => Err(Error::option(option, "needs pin_memory(&device)")),
             None => Ok(()),
         }
+    }
+}
+
+/// A loader that trains nothing should not do so without a word.
+fn warn_of_empty_epochs(options: &Options) {
+    if options.cut().batches() > 0 {
+        return;
+    }
+    let (samples, batch_size) = (options.samples, options.batch_size);
+    match samples {
+        0 => log::warn!(
+            "the loader's epochs are empty: the data set, or the sampler, has no samples"
+        ),
+        _ => log::warn!(
+            "the loader's epochs are empty: drop_last leaves out the only batch, which has {samples} of {batch_size} samples \
+             (batch_size). Lower batch_size, or leave drop_last out"
+        ),
     }
 }
 

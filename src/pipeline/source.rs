@@ -264,7 +264,9 @@ pub(super) struct Split {
     mark: Instant,
     pub(super) rows: usize,
     pub(super) get_ns: u64,
+    /// Without what was decoded: that is counted for all rows.
     pub(super) fill_ns: u64,
+    decoded_ns: u64,
 }
 
 impl Split {
@@ -274,12 +276,16 @@ impl Split {
             rows: 0,
             get_ns: 0,
             fill_ns: 0,
+            decoded_ns: 0,
         }
     }
 
-    pub(super) fn begin(&mut self) {
+    /// `decoded_ns`: how long was decoded until now.
+    pub(super) fn begin(&mut self, decoded_ns: u64) {
         // What came before the first row is neither's.
         let since = self.lap();
+        let since = since.saturating_sub(decoded_ns - self.decoded_ns);
+        self.decoded_ns = decoded_ns;
         self.fill_ns += if self.rows > 0 { since } else { 0 };
     }
 

@@ -24,7 +24,7 @@ use crate::error::CollateError;
 /// # Own implementations
 ///
 /// A batch is *planned* (which fields, of what shape), its rows are *filled*, by several threads at once, and it is
-/// *finished*. A sample may be lazy: an undecoded image decodes into its row.
+/// *finished*. A sample may be lazy: an undecoded image decodes into its row ([`Row::decoding`] counts its time).
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` cannot be collated into a batch",
     label = "the data set's samples are `{Self}`",

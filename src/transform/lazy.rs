@@ -12,6 +12,7 @@ use super::plan::ImageTransform;
 use super::render::Look;
 use super::size::Size;
 use crate::error::CollateError;
+use crate::meter;
 use crate::rng::SampleRng;
 use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 
@@ -245,6 +246,7 @@ impl Sample for LazyImage {
         {
             return row.take(field, pixels);
         }
+        let _decoding = meter::Decoding::begin();
         let failed = |cause| load(self.error(cause));
         let opened = self.open().map_err(failed)?;
         let geometry = self.geometry_of(&opened).map_err(failed)?;
