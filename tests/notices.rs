@@ -295,7 +295,7 @@ fn decoding_ends_with_the_sample() {
     let inner = || -> Result<Stats, BoxError> {
         let loader = DataLoader::builder(from_fn(4, |index, _| Ok(Lazy(index as u8))));
         let loader = loader.batch_size(4).build()?;
-        loader.epoch(0).for_each(|batch| drop(batch));
+        loader.epoch(0).for_each(drop);
         Ok(loader.stats())
     };
     let samples = from_fn(10, move |index, _| {
