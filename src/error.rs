@@ -83,6 +83,16 @@ pub enum Error {
     /// Data and shape do not go together.
     Shape(ShapeError),
 
+    /// The bytes of an owner do not hold the tensor that was to be made over them.
+    OwnedBytes {
+        /// The element type.
+        dtype: DType,
+        /// The shape that was asked for.
+        shape: Shape,
+        /// What is missing, or where the elements must begin.
+        reason: String,
+    },
+
     /// A file or folder could not be read.
     Io {
         /// The file or folder.

@@ -108,6 +108,8 @@ pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, Samp
 pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Limit, Stats};
 pub use rng::SampleRng;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
+#[doc(hidden)]
+pub use tensor::Dense;
 pub use tensor::{
     DType, Element, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample, Shape,
     Tensor,

@@ -1,7 +1,8 @@
 //! Counters of where an epoch's time goes: plain sums, cheap enough to be always on.
 
+use std::cell::Cell;
 use std::sync::Weak;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
@@ -11,6 +12,7 @@ pub(crate) struct Meter {
     pub(crate) samples: Sum,
     pub(crate) batches: Sum,
     pub(crate) loading_ns: Sum,
+    pub(crate) decoding_ns: Sum,
     pub(crate) collating_ns: Sum,
     pub(crate) pinning_ns: Sum,
     pub(crate) slab_wait_ns: Sum,
@@ -22,6 +24,11 @@ pub(crate) struct Meter {
     pub(crate) host_ns: Sum,
     pub(crate) consumer_wait_ns: Sum,
     pub(crate) unpinned: Sum,
+    /// Of these, those for which the budget of page-locked memory had no room, and the size of the largest of them.
+    pub(crate) over_budget: Sum,
+    pub(crate) over_budget_bytes: Largest,
+    /// Of these, those whose memory the system did not page-lock.
+    pub(crate) unlockable: Sum,
     /// Of the time that making a batch takes, how much is the data set's: in thousandths, as seen last.
     pub(crate) get_share: Share,
     /// The devices that measure for the epoch.
@@ -48,6 +55,15 @@ impl Meter {
         }
     }
 
+    /// Counts the time that samples took on their way into a batch, in nanoseconds.
+    pub(crate) fn made_in(&self, loading: u64, decoding: u64, collating: u64) {
+        self.loading_ns.add(loading);
+        if decoding > 0 {
+            self.decoding_ns.add(decoding);
+        }
+        self.collating_ns.add(collating);
+    }
+
     /// Has everything counted that is over.
     pub(crate) fn settle(&self) {
         let devices: Vec<_> = self
@@ -64,6 +80,66 @@ impl std::fmt::Debug for Meter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meter").finish_non_exhaustive()
     }
+}
+
+thread_local! {
+    /// How long this thread decoded, in nanoseconds, in the piece of work that it is at.
+    static DECODED_NS: Cell<u64> = const { Cell::new(0) };
+    /// Somebody is counting that already.
+    static IS_DECODING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Counts the time until it is dropped as this thread's decoding. Only samples that are lazy do so: for all others the clock is
+/// not read.
+pub(crate) struct Decoding {
+    start: Option<Instant>,
+}
+
+impl Decoding {
+    pub(crate) fn begin() -> Decoding {
+        let is_inner = IS_DECODING.replace(true);
+        Decoding {
+            start: (!is_inner).then(Instant::now),
+        }
+    }
+}
+
+impl Drop for Decoding {
+    fn drop(&mut self) {
+        if let Some(start) = self.start {
+            DECODED_NS.set(DECODED_NS.get() + nanoseconds(start.elapsed()));
+            IS_DECODING.set(false);
+        }
+    }
+}
+
+/// A piece of work, of which some may be decoding. What is decoded for another within (a loader that a data set iterates) is
+/// that one's.
+pub(crate) struct Decoded {
+    before: u64,
+}
+
+impl Decoded {
+    pub(crate) fn begin() -> Decoded {
+        Decoded {
+            before: DECODED_NS.get(),
+        }
+    }
+
+    /// How long this thread decoded since, in nanoseconds.
+    pub(crate) fn ns(&self) -> u64 {
+        DECODED_NS.get() - self.before
+    }
+}
+
+impl Drop for Decoded {
+    fn drop(&mut self) {
+        DECODED_NS.set(self.before);
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A share in thousandths that is looked at now and then.
@@ -90,6 +166,20 @@ impl Share {
     }
 }
 
+/// The largest of some numbers; 0 before the first.
+#[derive(Debug, Default)]
+pub(crate) struct Largest(AtomicU64);
+
+impl Largest {
+    pub(crate) fn see(&self, number: u64) {
+        self.0.fetch_max(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A sum that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Sum(AtomicU64);
@@ -101,16 +191,59 @@ impl Sum {
 
     /// Adds the nanoseconds since `start`.
     pub(crate) fn add_since(&self, start: Instant) {
-        self.add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.add(nanoseconds(start.elapsed()));
     }
 
     /// Adds the nanoseconds between two moments.
     pub(crate) fn add_between(&self, start: Instant, end: Instant) {
-        let nanoseconds = end.saturating_duration_since(start).as_nanos();
-        self.add(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        self.add(nanoseconds(end.saturating_duration_since(start)));
     }
 
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode() {
+        let _decoding = Decoding::begin();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(50) {}
+    }
+
+    /// A loader within a loader, and a lazy sample within a lazy sample.
+    #[test]
+    fn each_piece_of_work_has_its_own_decoding() {
+        let outer = Decoded::begin();
+        assert_eq!(outer.ns(), 0);
+        decode();
+        let once = outer.ns();
+        assert!(once >= 50_000);
+        {
+            let inner = Decoded::begin();
+            assert_eq!(inner.ns(), 0);
+            decode();
+            assert!(inner.ns() >= 50_000);
+        }
+        assert_eq!(outer.ns(), once);
+
+        let start = Instant::now();
+        {
+            let _decoding = Decoding::begin();
+            decode();
+        }
+        assert!(outer.ns() - once <= nanoseconds(start.elapsed()));
+        // One that panics ends as well.
+        let panicked = std::panic::catch_unwind(|| {
+            let _decoding = Decoding::begin();
+            panic!("broken");
+        });
+        assert!(panicked.is_err());
+        let before = outer.ns();
+        decode();
+        assert!(outer.ns() - before >= 50_000);
     }
 }

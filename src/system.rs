@@ -132,6 +132,64 @@ pub(crate) fn usable_memory_bytes() -> usize {
     })
 }
 
+/// How many threads with stacks of so many bytes the process may start, beside those that it has: as many as there are
+/// addresses and mappings for. Where the last of these are used up, a thread may start and then end the process, because it has
+/// no stack for signals.
+pub(crate) fn most_threads(stack_bytes: usize) -> usize {
+    let by_addresses = free_address_bytes().map(|bytes| bytes / (stack_bytes + THREAD_EXTRA_BYTES));
+    let by_mappings = free_mappings().map(|mappings| mappings / THREAD_MAPPINGS);
+    [by_addresses, by_mappings]
+        .into_iter()
+        .flatten()
+        .fold(usize::MAX, usize::min)
+}
+
+/// What a thread maps beside its stack: the stack for signals, and what the allocator keeps for it.
+const THREAD_EXTRA_BYTES: usize = 1 << 20;
+
+/// A stack, the stack for signals, their guard pages, and the allocator's.
+const THREAD_MAPPINGS: usize = 6;
+
+/// How many bytes of addresses the process may map yet; `None` if there is no limit.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn free_address_bytes() -> Option<usize> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: it writes the structure that it is lent.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    if result != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = text.split_ascii_whitespace().next()?.parse().ok()?;
+    let limit = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX);
+    // SAFETY: `sysconf` only answers; -1 is "unknown".
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let page = usize::try_from(page).unwrap_or(PAGE_BYTES);
+    Some(limit.saturating_sub(pages.saturating_mul(page)))
+}
+
+/// How many mappings the process may make yet.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn free_mappings() -> Option<usize> {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?;
+    let used = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let most: usize = most.trim().parse().ok()?;
+    Some(most.saturating_sub(used.lines().count()))
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn free_address_bytes() -> Option<usize> {
+    None
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn free_mappings() -> Option<usize> {
+    None
+}
+
 /// Where the system does not say: little enough for any machine that trains.
 const FALLBACK_BYTES: usize = 4 << 30;
 

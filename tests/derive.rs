@@ -321,3 +321,26 @@ fn a_struct_inside_of_a_function_can_be_derived() {
         [5, 5]
     );
 }
+
+/// Large batches of these travel to a device in parts, for which they must be nothing but their samples' rows.
+#[test]
+fn a_struct_is_dense_if_all_of_its_fields_are() {
+    use pinfeed::{Collate, Stack};
+
+    const fn in_parts<S: Sample<Batch: Batch>>() -> bool {
+        <Stack as Collate<S>>::IN_PARTS
+    }
+    #[derive(pinfeed::Sample)]
+    struct Numbers {
+        image: Tensor<u8>,
+        label: i64,
+        more: (f32, [u8; 3]),
+    }
+    #[derive(pinfeed::Sample)]
+    struct Outer<A: Sample>(Numbers, A);
+
+    const { assert!(in_parts::<Numbers>() && in_parts::<Outer<bool>>()) };
+    const { assert!(!in_parts::<Outer<String>>() && !in_parts::<(i64, Example)>()) };
+    // Who implements the trait by hand is never asked.
+    const { assert!(!in_parts::<Padded>() && !in_parts::<Outer<Padded>>()) };
+}

@@ -93,5 +93,5 @@ fn a_batch_of_images_is_allocated_once_and_reused() {
     }
     let stats = loader.stats();
     assert_eq!(stats.transfers, 2);
-    assert!(stats.pinning_ns < stats.loading_ns + stats.collating_ns);
+    assert!(stats.pinning_ns < stats.loading_ns + stats.decoding_ns);
 }

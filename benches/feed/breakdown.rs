@@ -120,6 +120,7 @@ impl Breakdown<'_> {
         Ok(record
             .with("pinned", self.pinned)
             .with_number("loading_ms", per_batch(sum(|stats| stats.loading_ns)))
+            .with_number("decoding_ms", per_batch(sum(|stats| stats.decoding_ns)))
             .with_number("collating_ms", per_batch(sum(|stats| stats.collating_ns)))
             .with_number("pinning_ms", per_batch(sum(|stats| stats.pinning_ns)))
             .with_number("slab_wait_ms", per_batch(sum(|stats| stats.slab_wait_ns)))

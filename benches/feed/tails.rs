@@ -108,7 +108,7 @@ impl Tails<'_> {
             Ok(())
         })?;
         let (elapsed, stats) = (begun.elapsed(), loader.stats());
-        let busy_ns = (stats.loading_ns + stats.collating_ns) as f64;
+        let busy_ns = (stats.loading_ns + stats.decoding_ns + stats.collating_ns) as f64;
         let busy = busy_ns / elapsed.as_nanos() as f64 / self.workers as f64;
         let most = run.waits.percentile_ms(1.0).unwrap_or(f64::NAN);
         let idle = 1.0 - baseline.seconds_per_step / run.seconds_per_step;

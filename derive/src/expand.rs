@@ -128,7 +128,7 @@ fn sample(input: &Input, batch: &Ident) -> TokenStream {
             type Plan = __Plan #arguments;
             type Rest = __Rest #arguments;
             const ALIKE: bool = #(#alikes)&&*;
-            const DENSE: bool = #(#denses)&&*;
+            const DENSE: #krate::Dense<Self> = #krate::Dense::__of_fields()#(.__and(&#denses))*;
 
             fn plan<'__a>(
                 samples: impl ::core::iter::Iterator<Item = &'__a Self> + ::core::clone::Clone,

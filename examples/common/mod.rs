@@ -68,6 +68,7 @@ pub fn json(results: &[(&str, f64)], stats: &Stats) -> String {
         .map(|(name, value)| format!(r#""{name}":{value:.4}"#));
     let stages = [
         ("loading", stats.loading_ns),
+        ("decoding", stats.decoding_ns),
         ("collating", stats.collating_ns),
         ("pinning", stats.pinning_ns),
         ("slab_wait", stats.slab_wait_ns),

@@ -1,8 +1,9 @@
 //! The arena: where a `collate_fn` gets memory for its tensors.
 
 use crate::device::Slab;
-use crate::error::ShapeError;
+use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
+use crate::system::usable_memory_bytes;
 use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 
 /// Gives a `collate_fn` tensors that lie in the batch's slab: with `pin_memory` they are page-locked from the start.
@@ -49,16 +50,20 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] if the shape has more elements than memory can hold.
-    pub fn zeros<T: Element>(&mut self, shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
-        let bytes = Shape::elements(shape)
-            .and_then(|elements| elements.checked_mul(size_of::<T>()))
-            .filter(|&bytes| bytes <= isize::MAX as usize / 2)
-            .ok_or_else(|| ShapeError {
-                elements: 0,
-                shape: shape.into(),
-            })?;
+    /// [`Error::HostMemory`] if the tensor is larger than what the process may use, or memory runs out.
+    pub fn zeros<T: Element>(&mut self, shape: &[usize]) -> Result<Tensor<T>> {
+        let bytes =
+            Shape::elements(shape).and_then(|elements| elements.checked_mul(size_of::<T>()));
+        let bytes = bytes.unwrap_or(usize::MAX);
+        if bytes > usable_memory_bytes() {
+            return Err(Error::HostMemory { bytes });
+        }
+        let tensor = self.place(shape, bytes)?;
         self.wanted_bytes = self.wanted_bytes.next_multiple_of(ALIGNMENT) + bytes;
+        Ok(tensor)
+    }
+
+    fn place<T: Element>(&mut self, shape: &[usize], bytes: usize) -> Result<Tensor<T>> {
         let start = self.used_bytes.next_multiple_of(ALIGNMENT);
         match &self.slab {
             Some(slab) if start + bytes <= slab.capacity() => {
@@ -71,7 +76,7 @@ impl Arena {
                 // SAFETY: the elements are zeros, aligned, and `lease` is the only way to them.
                 Ok(unsafe { Tensor::from_raw(base.cast(), shape.into(), lease) })
             }
-            _ => Ok(Tensor::zeros(shape)),
+            _ => Tensor::try_zeros(shape).ok_or(Error::HostMemory { bytes }),
         }
     }
 
@@ -79,16 +84,16 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] if the rows' shapes differ.
-    pub fn stack<T: Element>(&mut self, rows: &[Tensor<T>]) -> Result<Tensor<T>, ShapeError> {
+    /// [`Error::Shape`] if the rows' shapes differ, [`Error::HostMemory`] as for [`zeros`](Arena::zeros).
+    pub fn stack<T: Element>(&mut self, rows: &[Tensor<T>]) -> Result<Tensor<T>> {
         let row_shape = rows
             .first()
             .map_or(Shape::default(), |row| row.shape().clone());
         if let Some(other) = rows.iter().find(|row| row.shape() != &row_shape) {
-            return Err(ShapeError {
+            return Err(Error::Shape(ShapeError {
                 elements: other.len(),
                 shape: row_shape,
-            });
+            }));
         }
         let mut stacked = self.zeros(&Shape::batched(rows.len(), &row_shape))?;
         if let Some(elements) = stacked.as_mut_slice() {

@@ -133,9 +133,20 @@ pub enum Request {
     Slab { bytes: usize },
 }
 
+/// What so many values of one type take in bytes, if that is more than the process may use.
+pub(super) fn excess_bytes<T>(count: usize) -> Option<usize> {
+    if size_of::<T>() == 0 {
+        return None;
+    }
+    let bytes = count.saturating_mul(size_of::<T>());
+    (bytes > crate::system::usable_memory_bytes()).then_some(bytes)
+}
+
 /// Why a batch could not be collated.
 #[derive(Debug)]
 pub enum Failure {
+    /// What is kept of its samples does not fit into what the process may use.
+    NoMemory { bytes: usize },
     /// A sample, by its row, and the row that the layout was planned from.
     Row {
         row: usize,

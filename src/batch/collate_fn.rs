@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::collate::{Collate, Failure, Opening, Request, Table, Unmade, sealed::Sealed};
+use super::collate::{
+    Collate, Failure, Opening, Request, Table, Unmade, excess_bytes, sealed::Sealed,
+};
 use super::{Arena, Batch};
 use crate::device::Slab;
 use crate::error::BoxError;
@@ -49,8 +51,9 @@ where
     type Batch = B;
     type Table = FnTable<S, F>;
 
-    fn open(&self, _: Opening<'_>) -> FnTable<S, F> {
+    fn open(&self, opening: Opening<'_>) -> FnTable<S, F> {
         FnTable {
+            excess_bytes: excess_bytes::<S>(opening.rows),
             shared: Arc::clone(&self.shared),
             samples: Mutex::default(),
             slab: Mutex::new(None),
@@ -63,6 +66,9 @@ where
         next: impl FnMut(usize) -> Result<S, E>,
         slab: impl FnOnce(usize) -> Option<Slab>,
     ) -> Result<B, Unmade<E>> {
+        if let Some(bytes) = excess_bytes::<S>(rows) {
+            return Err(Unmade::NoMemory(bytes));
+        }
         let samples: Result<Vec<S>, E> = (0..rows).map(next).collect();
         let samples = samples.map_err(Unmade::Sample)?;
         let bytes = self.shared.hint_bytes.load(Ordering::Relaxed);
@@ -89,6 +95,8 @@ impl<F> Shared<F> {
 
 #[doc(hidden)]
 pub struct FnTable<S, F> {
+    /// The size of its samples, if it is too large for any memory.
+    excess_bytes: Option<usize>,
     shared: Arc<Shared<F>>,
     samples: Mutex<Vec<(usize, S)>>,
     slab: Mutex<Option<Slab>>,
@@ -109,6 +117,9 @@ where
     type Run = Vec<(usize, S)>;
 
     fn load(&self, row: usize, sample: S, run: &mut Self::Run) -> Result<Request, Failure> {
+        if let Some(bytes) = self.excess_bytes {
+            return Err(Failure::NoMemory { bytes });
+        }
         run.push((row, sample));
         Ok(Request::Nothing)
     }

@@ -1,5 +1,7 @@
 //! Relocation: a batch that was built elsewhere is copied into a slab.
 
+use std::ops::Range;
+
 use crate::device::{Slab, Tensors};
 use crate::sync::Arc;
 use crate::tensor::{ALIGNMENT, Element, Lease, Storage, Tensor};
@@ -16,15 +18,22 @@ pub struct Relocation {
     used_bytes: usize,
 }
 
-/// How large a slab must be for the tensors that are not page-locked; 0 if all are.
-pub(crate) fn relocated_bytes(tensors: &Tensors<'_>) -> usize {
-    let pageable = tensors
+/// How large a slab must be for the tensors that are not page-locked; 0 if all are. `None`: larger than memory can be, as many
+/// views of the same elements may be together.
+pub(crate) fn relocated_bytes(tensors: &Tensors<'_>) -> Option<usize> {
+    let mut pageable = tensors
         .regions()
         .iter()
         .filter(|region| !region.is_in_place());
-    pageable.fold(0, |end: usize, region| {
-        end.next_multiple_of(ALIGNMENT) + region.bytes
+    pageable.try_fold(0, |end, region| {
+        Some(place(end, region.bytes)?.end).filter(|end| *end <= isize::MAX as usize)
     })
+}
+
+/// Where the next tensor lies, behind those that end there.
+fn place(end: usize, bytes: usize) -> Option<Range<usize>> {
+    let start = end.checked_next_multiple_of(ALIGNMENT)?;
+    Some(start..start.checked_add(bytes)?)
 }
 
 impl Relocation {
@@ -44,12 +53,12 @@ impl Relocation {
         if tensor.storage().is_pinned() {
             return tensor;
         }
-        let start = self.used_bytes.next_multiple_of(ALIGNMENT);
-        self.used_bytes = start + tensor.size_bytes();
-        assert!(
-            self.used_bytes <= self.slab.capacity(),
-            "Relocation::tensor: Batch::tensors did not show this tensor"
-        );
+        let place = place(self.used_bytes, tensor.size_bytes());
+        let Some(Range { start, end }) = place.filter(|place| place.end <= self.slab.capacity())
+        else {
+            panic!("Relocation::tensor: Batch::tensors did not show this tensor");
+        };
+        self.used_bytes = end;
         // SAFETY: the range lies inside of the slab (*layouts are in bounds and aligned*).
         let base = unsafe { self.slab.base().add(start) }.cast::<T>();
         // SAFETY: the range is initialized memory that was handed to nobody else (*one owner per slab*).
@@ -58,5 +67,41 @@ impl Relocation {
         let lease = Arc::new(Lease(Arc::clone(&self.slab) as Arc<dyn Storage>));
         // SAFETY: the elements were just written, and `lease` is the only way to them.
         unsafe { Tensor::from_raw(base, tensor.shape().clone(), lease) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+
+    use super::*;
+
+    /// Memory that is not there, and that nobody looks at.
+    struct Nowhere;
+
+    impl Storage for Nowhere {
+        fn is_pinned(&self) -> bool {
+            false
+        }
+    }
+
+    fn tensors(count: usize, bytes: usize) -> Tensors<'static> {
+        let storage: Arc<dyn Storage> = Arc::new(Nowhere);
+        let shape = [bytes].as_slice().into();
+        // SAFETY: no element is ever read or written.
+        let tensor = unsafe { Tensor::<u8>::from_raw(NonNull::dangling(), shape, storage) };
+        let mut tensors = Tensors::default();
+        (0..count).for_each(|_| tensors.add(&tensor));
+        tensors
+    }
+
+    /// Views of the same elements can be more together than there are addresses.
+    #[test]
+    fn a_sum_that_does_not_fit_is_no_small_one() {
+        assert_eq!(relocated_bytes(&tensors(0, 100)), Some(0));
+        assert_eq!(relocated_bytes(&tensors(3, 100)), Some(612));
+        assert_eq!(relocated_bytes(&tensors(1 << 19, 1 << 45)), None);
+        assert_eq!(relocated_bytes(&tensors((1 << 19) + 1, 1 << 45)), None);
+        assert_eq!(relocated_bytes(&tensors(3, isize::MAX as usize)), None);
     }
 }

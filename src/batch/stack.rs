@@ -4,7 +4,9 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 
 use super::Batch;
-use super::collate::{Collate, Failure, Learned, Opening, Request, Table, Unmade, sealed::Sealed};
+use super::collate::{
+    Collate, Failure, Learned, Opening, Request, Table, Unmade, excess_bytes, sealed::Sealed,
+};
 use crate::device::{FillingSlab, Slab};
 use crate::error::{CollateError, panic_message};
 use crate::sync::{Arc, Mutex, OnceLock};
@@ -69,11 +71,12 @@ impl Sealed for Stack {}
 impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     type Batch = S::Batch;
     type Table = StackTable<S>;
-    const IN_PARTS: bool = S::ALIKE && S::DENSE;
+    const IN_PARTS: bool = S::ALIKE && S::DENSE.holds();
 
     fn open(&self, opening: Opening<'_>) -> StackTable<S> {
         StackTable {
             rows: opening.rows,
+            excess_bytes: Stack::excess_bytes::<S>(opening.rows),
             gathered_by: opening.gathered_by,
             learned: Arc::clone(opening.learned),
             planned: OnceLock::new(),
@@ -89,6 +92,9 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
         mut next: impl FnMut(usize) -> Result<S, E>,
         slab: impl FnOnce(usize) -> Option<Slab>,
     ) -> Result<S::Batch, Unmade<E>> {
+        if let Some(bytes) = Stack::excess_bytes::<S>(rows) {
+            return Err(Unmade::NoMemory(bytes));
+        }
         let mut layout = Layout::new(rows);
         let failed = |row: usize, error| {
             Unmade::Failed(Failure::Row {
@@ -117,7 +123,9 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
         let bytes = layout.size_bytes();
         let slab = slab(bytes).ok_or(Unmade::NoMemory(bytes))?;
         let slab = FillingSlab::new(slab, &layout);
-        let mut rest = Vec::with_capacity(rows);
+        let mut rest = Vec::new();
+        let reserved = rest.try_reserve_exact(rows);
+        reserved.map_err(|_| Unmade::NoMemory(rows.saturating_mul(size_of::<S::Rest>())))?;
         let mut fill = |row, sample: S| {
             // SAFETY: the slab was made for the layout, and this thread alone fills it.
             let mut target = unsafe { slab.row(&layout, row) };
@@ -147,6 +155,16 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     }
 }
 
+impl Stack {
+    /// What is kept of so many samples until they are a batch, if no memory is as large.
+    fn excess_bytes<S: Sample>(rows: usize) -> Option<usize> {
+        match S::ALIKE {
+            true => excess_bytes::<S::Rest>(rows),
+            false => excess_bytes::<S>(rows),
+        }
+    }
+}
+
 /// A layout of other rows would give rows that lie outside of the slab (*layouts are in bounds and aligned*).
 fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
     if layout.rows() == rows {
@@ -161,6 +179,8 @@ fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
 #[doc(hidden)]
 pub struct StackTable<S: Sample> {
     rows: usize,
+    /// Its size, if it is too large for any memory.
+    excess_bytes: Option<usize>,
     gathered_by: Option<Backend>,
     learned: Arc<Learned>,
     planned: OnceLock<Planned<S>>,
@@ -251,6 +271,9 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
             let rest = unsafe { StackTable::fill(slab, planned, row, sample) }?;
             run.push(row, rest);
             return Ok(Request::Nothing);
+        }
+        if let Some(bytes) = self.excess_bytes {
+            return Err(Failure::NoMemory { bytes });
         }
         let mut request = Request::Nothing;
         if S::ALIKE && self.planned.get().is_none() {

@@ -6,7 +6,7 @@ use super::{Device, DeviceInner};
 use crate::driver::RawEvent;
 use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
-use crate::tensor::{ALIGNMENT, Shape};
+use crate::tensor::{ALIGNMENT, DType, Shape};
 
 /// A batch of which some parts are on their way. The memory of one that is dropped is free behind its copies.
 pub(crate) struct Assembly {
@@ -14,6 +14,8 @@ pub(crate) struct Assembly {
     block: Arc<DeviceBlock>,
     fields: Vec<Place>,
     rows: usize,
+    /// Where the block ends.
+    end: u64,
     /// Behind the copies of the part that was sent last, and so of all.
     done: Option<RawEvent>,
 }
@@ -21,6 +23,7 @@ pub(crate) struct Assembly {
 /// Where a field's rows go, one behind the other.
 struct Place {
     address: u64,
+    dtype: DType,
     row_bytes: usize,
     row_shape: Shape,
 }
@@ -54,11 +57,15 @@ impl Assembly {
         let mut bytes = 0;
         let mut fields = Vec::with_capacity(part.regions().len());
         for region in part.regions() {
-            let row_bytes = region.bytes / rows.count;
+            let row_shape = region.shape.get(1..).unwrap_or_default();
+            let row_bytes = Shape::elements(row_shape)
+                .and_then(|elements| elements.checked_mul(region.dtype.size_bytes()))
+                .unwrap_or(usize::MAX);
             fields.push(Place {
                 address: bytes as u64,
+                dtype: region.dtype,
                 row_bytes,
-                row_shape: region.shape[1..].into(),
+                row_shape: row_shape.into(),
             });
             bytes = end_of(bytes, row_bytes, rows.of);
         }
@@ -67,6 +74,7 @@ impl Assembly {
             meter.measured_by(device);
         }
         let block = DeviceBlock::take(device, bytes, meter, waits)?;
+        let block_end = block.address().saturating_add(bytes as u64);
         for field in &mut fields {
             field.address += block.address();
         }
@@ -75,6 +83,7 @@ impl Assembly {
             block: Arc::new(block),
             fields,
             rows: rows.of,
+            end: block_end,
             done: None,
         })
     }
@@ -108,22 +117,61 @@ impl Assembly {
         Ok(Upload::new(&self.device, placed, self.done.clone()))
     }
 
+    /// Whether a part's tensors are what there is room for. It stands between a batch that is not what it was said to be
+    /// and memory that is not its own, and so does not depend on the build.
     fn check(&self, regions: &[Region], rows: Rows) -> Result<(), Unsent> {
-        let unlike = |(region, place): (&Region, &Place)| {
-            let found = Shape::from(&region.shape[1..]);
-            debug_assert_eq!(region.shape[0], rows.count);
-            (*found != *place.row_shape).then(|| CollateError::Shape {
+        let (found, expected) = (regions.len(), self.fields.len());
+        if found != expected {
+            return Err(unlike(format!(
+                "its part of the batch has {found} tensors, and that of the samples before has {expected}"
+            )));
+        }
+        let mut pairs = regions.iter().zip(&self.fields);
+        pairs.try_for_each(|(region, place)| self.check_one(region, place, rows))
+    }
+
+    fn check_one(&self, region: &Region, place: &Place, rows: Rows) -> Result<(), Unsent> {
+        let (found, expected) = (region.dtype, place.dtype);
+        if found != expected {
+            return Err(unlike(format!(
+                "its elements are {found}, and those of the samples before are {expected}"
+            )));
+        }
+        let Some((&count, row_shape)) = region.shape.split_first() else {
+            return Err(unlike(
+                "its part of the batch has a scalar, which has no rows".to_owned(),
+            ));
+        };
+        if *row_shape != *place.row_shape {
+            return Err(Unsent::Unlike(CollateError::Shape {
                 field: "",
                 expected: place.row_shape.clone(),
-                found,
-            })
-        };
-        debug_assert_eq!(regions.len(), self.fields.len());
-        match regions.iter().zip(&self.fields).find_map(unlike) {
-            Some(error) => Err(Unsent::Unlike(error)),
-            None => Ok(()),
+                found: row_shape.into(),
+            }));
         }
+        if count != rows.count {
+            return Err(unlike(format!(
+                "its part of the batch has {count} rows, of {} samples",
+                rows.count
+            )));
+        }
+        let last = rows.first.checked_add(count);
+        let end = last.filter(|last| *last <= self.rows && rows.of == self.rows);
+        let end = end.and_then(|last| last.checked_mul(place.row_bytes));
+        let end = end.and_then(|bytes| place.address.checked_add(bytes as u64));
+        let is_within = end.is_some_and(|end| end <= self.end);
+        if !is_within || count.checked_mul(place.row_bytes) != Some(region.bytes) {
+            return Err(unlike(format!(
+                "its part of the batch has {} bytes, and there is no room for as many",
+                region.bytes
+            )));
+        }
+        Ok(())
     }
+}
+
+fn unlike(reason: String) -> Unsent {
+    Unsent::Unlike(CollateError::Other(reason.into()))
 }
 
 /// Where a field ends, and the next begins. The other parts are yet to come, so it need not be a number: no device has as
@@ -137,6 +185,85 @@ fn end_of(start: usize, row_bytes: usize, rows: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::tensor::{Element, Tensor};
+
+    fn tensors<T: Element>(shape: &[usize]) -> Tensors<'static> {
+        let mut tensors = Tensors::default();
+        tensors.add(&Tensor::<T>::zeros(shape));
+        tensors
+    }
+
+    /// Half of a batch of 8 samples, of 2 x 3 numbers each.
+    const FIRST: Rows = Rows {
+        first: 0,
+        count: 4,
+        of: 8,
+    };
+    const SECOND: Rows = Rows { first: 4, ..FIRST };
+
+    fn begun() -> Assembly {
+        let device = Device::cpu();
+        let first = tensors::<i16>(&[4, 2, 3]);
+        let mut assembly = Assembly::begin(&device, &first, FIRST, true).unwrap();
+        assert!(assembly.send(first, FIRST).is_ok());
+        assembly
+    }
+
+    fn refused(part: Tensors<'_>, rows: Rows) -> String {
+        match begun().send(part, rows) {
+            Err(Unsent::Unlike(error)) => error.to_string(),
+            Err(Unsent::Failed(error)) => panic!("{error}"),
+            Ok(_) => panic!("the part was sent"),
+        }
+    }
+
+    /// In every build: what is copied is copied by these numbers.
+    #[test]
+    fn a_part_that_is_not_like_the_first_is_refused() {
+        assert!(begun().send(tensors::<i16>(&[4, 2, 3]), SECOND).is_ok());
+
+        let mut two = tensors::<i16>(&[4, 2, 3]);
+        two.add(&Tensor::<i16>::zeros(&[4, 2, 3]));
+        for part in [two, Tensors::default()] {
+            assert!(
+                refused(part, SECOND).contains("tensors, and that of the samples before has 1")
+            );
+        }
+        // Of as many bytes, and of eight times as many.
+        assert_eq!(
+            refused(tensors::<u16>(&[4, 2, 3]), SECOND),
+            "its elements are u16, and those of the samples before are i16"
+        );
+        assert!(refused(tensors::<f64>(&[4, 2, 3]), SECOND).contains("f64"));
+        assert!(refused(tensors::<i16>(&[4, 3, 2]), SECOND).contains("its shape is [3, 2]"));
+        assert!(refused(tensors::<i16>(&[4, 2_000, 3]), SECOND).contains("its shape is [2000, 3]"));
+        assert!(refused(tensors::<i16>(&[]), SECOND).contains("a scalar"));
+        for rows in [0, 3, 5, 4_000] {
+            let error = refused(tensors::<i16>(&[rows, 2, 3]), SECOND);
+            assert!(
+                error.contains(&format!("has {rows} rows, of 4 samples")),
+                "{error}"
+            );
+        }
+        // Rows that the batch does not have.
+        for first in [5, 4_000, usize::MAX] {
+            let error = refused(tensors::<i16>(&[4, 2, 3]), Rows { first, ..FIRST });
+            assert!(error.contains("no room"), "{error}");
+        }
+    }
+
+    /// The first part is what the others are held against, but not beyond doubt itself.
+    #[test]
+    fn a_first_part_of_other_rows_is_refused() {
+        let device = Device::cpu();
+        for shape in [&[][..], &[3, 2], &[5, 2], &[0], &[0, 0]] {
+            let begin = |part: &Tensors<'_>| Assembly::begin(&device, part, FIRST, true);
+            let mut assembly = begin(&tensors::<i16>(shape)).unwrap();
+            let sent = assembly.send(tensors::<i16>(shape), FIRST);
+            assert!(matches!(sent, Err(Unsent::Unlike(_))), "{shape:?}");
+        }
+    }
 
     #[test]
     fn a_batch_that_is_too_large_is_no_small_one() {

@@ -6,13 +6,14 @@
 //! The same structure serves loaders that do not pin: then its blocks are pageable, and any number may be out.
 
 mod account;
+mod refusal;
 
 pub(crate) use self::account::Account;
 use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
 use super::slab::Slab;
 use crate::driver::Driver;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::meter::Sum;
 use crate::sync::{Arc, Mutex, Signal};
 
@@ -372,30 +373,6 @@ impl Ring {
             .map(HostBlock::capacity)
             .sum();
         (state.pinned_bytes, free, state.budget_bytes)
-    }
-
-    /// The error of somebody who insists on page-locked memory.
-    pub(crate) fn refusal(&self, bytes: usize) -> Error {
-        let (pinned, free, budget) = self.bytes();
-        Error::Pinned {
-            bytes,
-            reason: format!(
-                "{pinned} bytes are page-locked already ({free} of them idle) under a budget of {budget}. Drop \
-                 batches that are done with, lower prefetch, or raise the budget (Device::set_pinned_budget_bytes)"
-            ),
-        }
-    }
-
-    /// The error of somebody who insists on page-locked memory where the system locks no more.
-    pub(crate) fn unlockable(&self, bytes: usize) -> Error {
-        let (pinned, ..) = self.bytes();
-        Error::Pinned {
-            bytes,
-            reason: format!(
-                "the system does not page-lock as much: {pinned} bytes are locked. Free memory, raise the limit of \
-                 locked memory, or lower prefetch or batch_size"
-            ),
-        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::driver::{Copy, Gather, RawEvent};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::Arc;
-use crate::tensor::{ALIGNMENT, Backend, Element, Scattered, Shape, Storage, Tensor};
+use crate::tensor::{ALIGNMENT, Backend, DType, Element, Scattered, Shape, Storage, Tensor};
 use crate::trace::span;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
@@ -33,6 +33,7 @@ pub(crate) struct Region {
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(super) shape: Shape,
+    pub(super) dtype: DType,
     is_pinned: bool,
     /// The rows lie elsewhere, and the device gathers them.
     is_scattered: bool,
@@ -53,6 +54,7 @@ impl Tensors<'_> {
             base,
             bytes: tensor.size_bytes(),
             shape: tensor.shape().clone(),
+            dtype: T::DTYPE,
             is_pinned: tensor.is_pinned(),
             is_scattered,
             storage: Arc::clone(tensor.storage()),

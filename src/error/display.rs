@@ -26,6 +26,14 @@ impl fmt::Display for Error {
                 message,
             } => write!(f, "collating batch {batch} of epoch {epoch} panicked: {message}"),
             Error::Shape(error) => write!(f, "{error}"),
+            Error::OwnedBytes {
+                dtype,
+                shape,
+                reason,
+            } => write!(
+                f,
+                "no tensor of {dtype} in the shape {shape} lies in these bytes: {reason}"
+            ),
             Error::Io { path, .. } => write!(f, "{} cannot be read", path.display()),
             Error::Write { path, .. } => write!(f, "{} cannot be written", path.display()),
             Error::DataSet { path, reason } => write!(f, "{}: {reason}", path.display()),

@@ -94,7 +94,8 @@ impl<D: Dataset, C> Builder<D, C> {
 
     /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, when asked.
     ///
-    /// Neither the order nor the content of batches depends on it.
+    /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of addresses (not of memory) for its
+    /// stack; more workers than the system has addresses and mappings for are refused by [`build`](Builder::build).
     pub fn num_workers(mut self, num_workers: usize) -> Self {
         self.num_workers = num_workers;
         self
@@ -114,6 +115,8 @@ impl<D: Dataset, C> Builder<D, C> {
     }
 
     /// Leaves out the last batch of an epoch if it has fewer samples than the others; off by default.
+    ///
+    /// Of fewer samples than one batch has, nothing is left: then epochs are empty, and the log warns when the loader is built.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
@@ -206,8 +209,8 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] for options that make no sense, alone or together; [`Error::Thread`] if the system gives no
-    /// threads.
+    /// [`Error::Option`] for options that make no sense, alone or together, and for more workers than the system can give
+    /// stacks; [`Error::Thread`] if the system starts no more threads: those that it did start are ended.
     pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
     where
         C: Collate<D::Sample, Batch = B>,
@@ -237,6 +240,7 @@ impl<D: Dataset, C> Builder<D, C> {
                 max_batch_bytes: self.max_batch_bytes,
             }),
         };
+        warn_of_empty_epochs(&options);
         let learned = Arc::new(Learned::default());
         if self.dataset.is_registered() {
             learned.gatherable();
@@ -294,6 +298,23 @@ impl<D: Dataset, C> Builder<D, C> {
             Some((option, _)) => Err(Error::option(option, "needs pin_memory(&device)")),
             None => Ok(()),
         }
+    }
+}
+
+/// A loader that trains nothing should not do so without a word.
+fn warn_of_empty_epochs(options: &Options) {
+    if options.cut().batches() > 0 {
+        return;
+    }
+    let (samples, batch_size) = (options.samples, options.batch_size);
+    match samples {
+        0 => log::warn!(
+            "the loader's epochs are empty: the data set, or the sampler, has no samples"
+        ),
+        _ => log::warn!(
+            "the loader's epochs are empty: drop_last leaves out the only batch, which has {samples} of {batch_size} samples \
+             (batch_size). Lower batch_size, or leave drop_last out"
+        ),
     }
 }
 

@@ -82,6 +82,9 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// The number of batches in an epoch: floor(samples / batch_size) with `drop_last`, else ceil.
+    ///
+    /// It is 0 if there are no samples, or, with `drop_last`, fewer than a batch has: then [`build`](Builder::build) warns in the
+    /// log, once.
     pub fn len(&self) -> usize {
         let batches = self.threads.pipeline().options.cut().batches();
         usize::try_from(batches).unwrap_or(usize::MAX)

@@ -7,7 +7,7 @@ use crate::pipeline::{Live, Options};
 
 /// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). Printed, it is a short table.
 ///
-/// Loading, collating and pinning are sums over all workers; the others are of one stream or thread each.
+/// Loading, decoding, collating and pinning are sums over all workers; the others are of one stream or thread each.
 ///
 /// # Examples
 ///
@@ -42,7 +42,10 @@ pub struct Stats {
     pub workers: usize,
     /// Time in the data set's `get`, over all workers, in nanoseconds.
     pub loading_ns: u64,
-    /// Time filling rows and finishing batches, over all workers, in nanoseconds.
+    /// Time that lazy samples took to make the elements of their rows, over all workers, in nanoseconds: pictures and masks
+    /// are decoded and transformed then, and samples of one's own say so by [`Row::decoding`](crate::Row::decoding).
+    pub decoding_ns: u64,
+    /// Time filling rows and finishing batches, without decoding, over all workers, in nanoseconds.
     pub collating_ns: u64,
     /// Time taking slabs (page-locking new ones) and copying into them, in nanoseconds.
     pub pinning_ns: u64,
@@ -65,6 +68,15 @@ pub struct Stats {
     pub consumer_wait_ns: u64,
     /// Batches, or parts of batches that travel in parts, that were to be page-locked, and were not.
     pub unpinned: u64,
+    /// Of these, those for which the budget of page-locked memory had no room
+    /// ([`Device::set_pinned_budget_bytes`](crate::Device::set_pinned_budget_bytes)).
+    pub over_budget: u64,
+    /// The size of the largest of those, in bytes.
+    pub over_budget_bytes: u64,
+    /// The budget of the device that the loader pins for, in bytes, as it is now; 0 if the loader does not pin.
+    pub pinned_budget_bytes: u64,
+    /// Of those that went unpinned, those whose memory the system did not page-lock.
+    pub unlockable: u64,
 }
 
 /// What limits a loop.
@@ -77,6 +89,8 @@ pub enum Limit {
     Consumer,
     /// The data set's `get`.
     Loading,
+    /// Lazy samples: decoding and transforming pictures.
+    Decoding,
     /// Filling rows and finishing batches.
     Collating,
     /// Taking slabs, or waiting for them.
@@ -90,7 +104,7 @@ impl Stats {
         let Some(live) = live else {
             return Stats::default();
         };
-        let meter = &live.meter;
+        let (meter, pinning) = (&live.meter, options.pinning.as_ref());
         meter.settle();
         Stats {
             epoch: live.epoch,
@@ -98,6 +112,7 @@ impl Stats {
             batches: meter.batches.get(),
             workers: options.workers,
             loading_ns: meter.loading_ns.get(),
+            decoding_ns: meter.decoding_ns.get(),
             collating_ns: meter.collating_ns.get(),
             pinning_ns: meter.pinning_ns.get(),
             slab_wait_ns: meter.slab_wait_ns.get(),
@@ -109,6 +124,12 @@ impl Stats {
             host_ns: meter.host_ns.get(),
             consumer_wait_ns: meter.consumer_wait_ns.get(),
             unpinned: meter.unpinned.get(),
+            over_budget: meter.over_budget.get(),
+            over_budget_bytes: meter.over_budget_bytes.get(),
+            pinned_budget_bytes: pinning.map_or(0, |pinning| {
+                pinning.device.memory().pinned_budget_bytes as u64
+            }),
+            unlockable: meter.unlockable.get(),
         }
     }
 
@@ -129,6 +150,7 @@ impl Stats {
         let workers = self.workers.max(1) as u64;
         let stages = [
             (Limit::Loading, self.loading_ns / workers),
+            (Limit::Decoding, self.decoding_ns / workers),
             (Limit::Collating, self.collating_ns / workers),
             (Limit::Pinning, self.pinning_ns.max(self.slab_wait_ns)),
             (Limit::Transfer, self.transfer_ns),
@@ -139,6 +161,36 @@ impl Stats {
             .map_or(Limit::Unknown, |(limit, _)| limit)
     }
 
+    fn why_unpinned(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = self.unpinned.saturating_sub(self.over_budget);
+        let held = held.saturating_sub(self.unlockable);
+        let batches = |count: u64| if count == 1 { "batch" } else { "batches" };
+        if held > 0 {
+            let noun = batches(held);
+            writeln!(
+                f,
+                "{held} {noun} went unpinned: the program held all slabs (drop batches sooner, or raise prefetch)"
+            )?;
+        }
+        if self.over_budget > 0 {
+            let (count, noun) = (self.over_budget, batches(self.over_budget));
+            let (bytes, budget) = (self.over_budget_bytes, self.pinned_budget_bytes);
+            writeln!(
+                f,
+                "{count} {noun} went unpinned: a batch is {bytes} bytes, and the budget of {budget} had no room \
+                 (Device::set_pinned_budget_bytes, or lower batch_size)"
+            )?;
+        }
+        if self.unlockable > 0 {
+            let (count, noun) = (self.unlockable, batches(self.unlockable));
+            writeln!(
+                f,
+                "{count} {noun} went unpinned: the system did not page-lock their memory (raise its limit, or free memory)"
+            )?;
+        }
+        Ok(())
+    }
+
     fn advice(&self) -> &'static str {
         match self.limit() {
             Limit::Unknown => "Nothing was measured yet: iterate an epoch first.",
@@ -147,6 +199,13 @@ impl Stats {
             }
             Limit::Loading => {
                 "Loading limits the loop: raise num_workers, or make the data set's `get` cheaper."
+            }
+            Limit::Decoding if cfg!(feature = "turbojpeg") => {
+                "Decoding limits the loop: raise num_workers, or have less to decode (ImageTransform::scaled_decoding, smaller files)."
+            }
+            Limit::Decoding => {
+                "Decoding limits the loop: raise num_workers, build with the feature `turbojpeg`, or have less to decode \
+                 (ImageTransform::scaled_decoding, smaller files)."
             }
             Limit::Collating => {
                 "Collating limits the loop: raise num_workers, or make samples that fill their row in place."
@@ -185,6 +244,9 @@ impl fmt::Display for Stats {
             )
         };
         row("loading (all workers)", self.loading_ns, batches)?;
+        if self.decoding_ns > 0 {
+            row("decoding (all workers)", self.decoding_ns, batches)?;
+        }
         row("collating (all workers)", self.collating_ns, batches)?;
         row("pinning", self.pinning_ns, batches)?;
         row("waiting for a slab", self.slab_wait_ns, batches)?;
@@ -207,13 +269,7 @@ impl fmt::Display for Stats {
                 self.transfer_bytes as f64 / self.transfer_ns as f64
             )?;
         }
-        if self.unpinned > 0 {
-            writeln!(
-                f,
-                "{} batches went unpinned: the program held all slabs",
-                self.unpinned
-            )?;
-        }
+        self.why_unpinned(f)?;
         f.write_str(self.advice())
     }
 }
@@ -245,5 +301,15 @@ mod tests {
             ..stats
         };
         assert_eq!(fed.limit(), Limit::Consumer);
+        assert!(!stats.to_string().contains("decoding"));
+        let lazy = Stats {
+            decoding_ns: 5_000_000_000,
+            ..stats
+        };
+        assert_eq!(lazy.limit(), Limit::Decoding);
+        let table = lazy.to_string();
+        assert!(table.contains("\ndecoding (all workers)            5000.0       500.000\n"));
+        assert_eq!(table.contains("turbojpeg"), !cfg!(feature = "turbojpeg"));
+        assert!(table.contains("\nDecoding limits the loop: raise num_workers"));
     }
 }

@@ -34,6 +34,17 @@ pub(super) enum Served {
     Sleep,
 }
 
+/// Why a batch is not page-locked.
+#[derive(Debug, Clone, Copy)]
+enum Unpinned {
+    /// The program holds all slabs that its epoch may have.
+    HeldByProgram,
+    /// The budget has no room.
+    OverBudget,
+    /// The system locks no more.
+    Unlockable,
+}
+
 impl<B: Batch> Pipeline<B> {
     /// A batch that is being loaded says how large a slab it needs. Most often it gets one here, from the ring or new.
     pub(super) fn ask(&self, live: &Live, batch: u64, work: &dyn Work<B>, bytes: usize) {
@@ -221,7 +232,7 @@ impl<B: Batch> Pipeline<B> {
             }
             // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
             (Missing::Unpinned, _) if news.ticket() == ticket => {
-                self.warn_once();
+                self.warn_once(pinning, live, want);
                 pinning.device.inner.ring.count_missed();
                 self.go_without(pinning, live, want, None);
                 Served::Done
@@ -240,7 +251,7 @@ impl<B: Batch> Pipeline<B> {
     /// Gives a batch the slab that the ring had for it.
     fn give(&self, pinning: &Pinning, live: &Live, want: Want, slab: Slab) {
         match slab.is_page_locked() {
-            true => self.place(live, want, Some(slab), false),
+            true => self.place(live, want, Some(slab), None),
             false => self.go_without(pinning, live, want, Some(slab)),
         }
     }
@@ -248,14 +259,23 @@ impl<B: Batch> Pipeline<B> {
     /// The batch is not page-locked: the system did not lock the slab's pages; or there is none, the consumer is
     /// blocked on the batch, and nothing will bring one home.
     fn go_without(&self, pinning: &Pinning, live: &Live, want: Want, slab: Option<Slab>) {
+        let why = match slab {
+            Some(_) => Unpinned::Unlockable,
+            None if holds_all(live, want) => Unpinned::HeldByProgram,
+            None => Unpinned::OverBudget,
+        };
         if !pinning.strict {
-            return self.place(live, want, slab, true);
+            return self.place(live, want, slab, Some(why));
         }
-        live.meter.unpinned.add(1);
+        count_unpinned(live, want, why);
         let ring = &pinning.device.inner.ring;
-        let error = match slab {
-            Some(_) => ring.unlockable(want.bytes),
-            None => ring.refusal(want.bytes),
+        let error = match why {
+            Unpinned::Unlockable => ring.unlockable(want.bytes),
+            Unpinned::OverBudget => ring.refusal(want.bytes),
+            Unpinned::HeldByProgram => Error::Pinned {
+                bytes: want.bytes,
+                reason: held_by_program(live),
+            },
         };
         drop(slab);
         match want.relocation {
@@ -264,21 +284,21 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn warn_once(&self) {
+    fn warn_once(&self, pinning: &Pinning, live: &Live, want: Want) {
         if !self.warned.swap(true, Ordering::Relaxed) {
-            log::warn!(
-                "a batch goes unpinned: the program holds all page-locked slabs of its epoch ({} batches ahead), and \
-                 waits for one more. Drop batches or send them to the device before taking the next, or raise prefetch",
-                self.options.prefetch
-            );
+            let why = match holds_all(live, want) {
+                true => held_by_program(live),
+                false => pinning.device.inner.ring.over_budget(want.bytes),
+            };
+            log::warn!("a batch of {} bytes goes unpinned: {why}", want.bytes);
         }
     }
 
     /// Puts a batch into its slab, or, where it has none, into a pageable one.
-    fn place(&self, live: &Live, want: Want, slab: Option<Slab>, unpinned: bool) {
+    fn place(&self, live: &Live, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
         if want.relocation {
             // From one pageable place to another, nothing is gained.
-            return self.relocate(live, want.batch, slab.filter(|_| !unpinned));
+            return self.relocate(live, want, slab, unpinned);
         }
         let slab = slab.or_else(|| {
             self.pageable
@@ -286,7 +306,7 @@ impl<B: Batch> Pipeline<B> {
                 .map(|slab| slab.for_epoch(live.meter.clone()))
         });
         let work = self.with_slot(live, want.batch, |slot| {
-            slot.unpinned = unpinned;
+            slot.unpinned = unpinned.is_some();
             slot.work.clone()
         });
         let Some(Some(work)) = work else { return };
@@ -294,22 +314,26 @@ impl<B: Batch> Pipeline<B> {
             drop(work);
             return self.fail(live, want.batch, too_large(want.bytes));
         };
-        live.meter.unpinned.add(u64::from(unpinned));
+        if let Some(why) = unpinned {
+            count_unpinned(live, want, why);
+        }
         work.grant(slab);
         drop(work); // before it is reported: who finishes the batch must be its only holder
         self.granted(live, want.batch);
     }
 
     /// Copies a finished batch into its slab.
-    fn relocate(&self, live: &Live, batch: u64, slab: Option<Slab>) {
+    fn relocate(&self, live: &Live, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
+        let batch = want.batch;
         let Some(Some(Ok(Made::Here(made)))) = self.with_slot(live, batch, |slot| {
             count_wait(live, slot.wanted.take());
             slot.outcome.take()
         }) else {
             return;
         };
-        let Some(slab) = slab else {
-            live.meter.unpinned.add(1);
+        let (Some(slab), None) = (slab, unpinned) else {
+            let why = unpinned.unwrap_or(Unpinned::OverBudget);
+            count_unpinned(live, want, why);
             return self.publish(live, batch, Ok(Made::Here(made)));
         };
         span!("pin", epoch = live.epoch, batch = batch);
@@ -339,10 +363,37 @@ impl<B: Batch> Pipeline<B> {
     }
 }
 
-fn too_large(bytes: usize) -> Failed {
+pub(super) fn too_large(bytes: usize) -> Failed {
     Failed {
         row: 0,
         error: Error::HostMemory { bytes },
+    }
+}
+
+/// Whether the epoch's own share is used up, whatever the budget is.
+fn holds_all(live: &Live, want: Want) -> bool {
+    let account = live.account.as_ref();
+    account.is_some_and(|account| account.is_full(want.reserve))
+}
+
+fn held_by_program(live: &Live) -> String {
+    let slabs = live.account.as_ref().map_or(0, |account| account.limit());
+    format!(
+        "the program holds all page-locked slabs of its epoch ({slabs}), and waits for one more. Drop batches or send them to \
+         the device before taking the next, or raise prefetch"
+    )
+}
+
+fn count_unpinned(live: &Live, want: Want, why: Unpinned) {
+    let meter = &live.meter;
+    meter.unpinned.add(1);
+    match why {
+        Unpinned::HeldByProgram => {}
+        Unpinned::OverBudget => {
+            meter.over_budget.add(1);
+            meter.over_budget_bytes.see(want.bytes as u64);
+        }
+        Unpinned::Unlockable => meter.unlockable.add(1),
     }
 }
 

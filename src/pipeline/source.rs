@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
+use super::pin::too_large;
 use super::schedule::Cut;
 use crate::batch::Failure;
 use crate::dataset::Dataset;
@@ -156,6 +157,7 @@ impl<D: Dataset> Source<'_, D> {
                     source: error,
                 })),
             },
+            Failure::NoMemory { bytes } => too_large(bytes),
             Failure::Panicked { row, message } => self.sample_panicked(row, message),
             Failure::Function(source) => Failed {
                 row: 0,
@@ -179,7 +181,7 @@ impl<D: Dataset> Source<'_, D> {
     pub(super) fn unlike(&self, like: &Self, error: CollateError) -> Error {
         Error::Collate(Box::new(Misfit {
             sample: self.id_of_row(0),
-            planned_from: Some(like.id_of_row(0)),
+            planned_from: (like.batch.start != self.batch.start).then(|| like.id_of_row(0)),
             source: error,
         }))
     }
@@ -262,7 +264,9 @@ pub(super) struct Split {
     mark: Instant,
     pub(super) rows: usize,
     pub(super) get_ns: u64,
+    /// Without what was decoded: that is counted for all rows.
     pub(super) fill_ns: u64,
+    decoded_ns: u64,
 }
 
 impl Split {
@@ -272,12 +276,16 @@ impl Split {
             rows: 0,
             get_ns: 0,
             fill_ns: 0,
+            decoded_ns: 0,
         }
     }
 
-    pub(super) fn begin(&mut self) {
+    /// `decoded_ns`: how long was decoded until now.
+    pub(super) fn begin(&mut self, decoded_ns: u64) {
         // What came before the first row is neither's.
         let since = self.lap();
+        let since = since.saturating_sub(decoded_ns - self.decoded_ns);
+        self.decoded_ns = decoded_ns;
         self.fill_ns += if self.rows > 0 { since } else { 0 };
     }
 

@@ -1,11 +1,13 @@
 //! The threads of a loader: named, its own, and joined when it goes.
 
+use std::io;
 use std::thread::JoinHandle;
 
-use super::Pipeline;
+use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
+use crate::system;
 
 /// A sample that is an array of 224 x 224 x 3 floats (600 KB) lies on the stack a dozen times over in a build without
 /// optimization: more than the 2 MiB that threads have by default. It is address space, not memory.
@@ -23,7 +25,21 @@ impl<B: Batch> Threads<B> {
             pipeline: Arc::new(pipeline),
             handles: Vec::new(),
         };
-        for number in 0..threads.pipeline.options.workers {
+        let workers = threads.pipeline.options.workers;
+        let most = match workers {
+            0 => 0,
+            _ => system::most_threads(STACK_BYTES),
+        };
+        if workers > most {
+            return Err(Error::option(
+                "num_workers",
+                format!(
+                    "is {workers}: each worker takes 16 MiB of addresses for its stack, and the system gives this process \
+                     {most} of these (ulimit -v, vm.max_map_count)"
+                ),
+            ));
+        }
+        for number in 0..workers {
             threads.spawn(format!("pinfeed-worker-{number}"), move |pipeline| {
                 pipeline.work(number)
             })?;
@@ -50,7 +66,9 @@ impl<B: Batch> Threads<B> {
             .name(name.clone())
             .stack_size(STACK_BYTES)
             .spawn(move || run(&pipeline))
-            .map_err(|source| Error::Thread { name, source })?;
+            .map_err(|source| {
+                not_started(name, &source, self.handles.len(), &self.pipeline.options)
+            })?;
         self.handles.push(handle);
         Ok(())
     }
@@ -58,6 +76,17 @@ impl<B: Batch> Threads<B> {
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline<B>> {
         &self.pipeline
     }
+}
+
+/// The error of a thread that the system did not start, behind so many that it did.
+fn not_started(name: String, source: &io::Error, started: usize, options: &Options) -> Error {
+    let text = format!(
+        "{source}; {started} threads were started for num_workers({}), and ended again: lower it, or raise the limit of \
+         threads (ulimit -u, or the control group's pids.max)",
+        options.workers
+    );
+    let source = io::Error::new(source.kind(), text);
+    Error::Thread { name, source }
 }
 
 impl<B: Batch> Drop for Threads<B> {

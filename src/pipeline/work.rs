@@ -9,7 +9,7 @@ use crate::batch::{Collate, Learned, Opening, Request, Table, Unmade};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, panic_message};
-use crate::meter::Meter;
+use crate::meter::{Decoded, Meter};
 use crate::sampler::Sampler;
 use crate::sync::Arc;
 
@@ -94,6 +94,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     ) -> Result<C::Batch> {
         let source = self.source(batch);
         let started = Instant::now();
+        let decoded = Decoded::begin();
         // Where it is always the same, the time of a batch is split now and then only.
         let known = meter.get_share.of(0).is_some() && !batch.batch.is_multiple_of(CLOSELY);
         let mut split = (!known).then(|| Split::new(started));
@@ -106,7 +107,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             let Some(split) = split.as_mut().filter(|split| split.rows < TIMED_RUN) else {
                 return source.get(row, index);
             };
-            split.begin();
+            split.begin(decoded.ns());
             let sample = source.get(row, index);
             split.end();
             sample
@@ -124,15 +125,16 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let elapsed = started.elapsed().as_nanos() as u64;
         if let Some(mut split) = split {
             if split.rows == batch.rows {
-                split.begin(); // what came behind the last row
+                split.begin(decoded.ns()); // what came behind the last row
             }
             meter
                 .get_share
                 .set(split.get_ns, split.get_ns + split.fill_ns);
         }
-        let loading = meter.get_share.of(elapsed).unwrap_or(0);
-        meter.loading_ns.add(loading);
-        meter.collating_ns.add(elapsed - loading.min(elapsed));
+        let decoding = decoded.ns().min(elapsed);
+        let loading = meter.get_share.of(elapsed - decoding).unwrap_or(0);
+        let collating = elapsed - decoding - loading.min(elapsed - decoding);
+        meter.made_in(loading, decoding, collating);
         if made.is_ok() {
             meter.samples.add(batch.rows as u64);
             meter.batches.add(1);
@@ -181,9 +183,10 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
     ) -> std::result::Result<(), Failed> {
         let mut run = T::Run::default();
         let started = Instant::now();
+        let decoded = Decoded::begin();
         let (count, start, end) = (rows.len(), rows.start, rows.end);
-        // In a long run the first sample's split stands for all.
-        let (mut get_ns, mut load_ns) = (0, 0);
+        // In a long run the first sample's split stands for all. What is decoded is counted by itself.
+        let (mut get_ns, mut load_ns, mut decoded_ns) = (0, 0, 0);
         let source = self.source();
         source.announce(start..end);
         let mut indices = Indices::new(source.sampler, self.batch, end);
@@ -200,25 +203,24 @@ impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
             if let (Some(before), Some(between)) = (before, between) {
                 get_ns += (between - before).as_nanos() as u64;
                 load_ns += between.elapsed().as_nanos() as u64;
+                decoded_ns = decoded.ns();
             }
             if let Request::Slab { bytes } = request {
                 ask(bytes);
             }
         }
         self.table.end_run(run);
-        let total = started.elapsed().as_nanos() as u64;
-        let measured = (get_ns + load_ns).max(1);
-        let loading = if count <= TIMED_RUN {
-            get_ns
+        let load_ns = u64::saturating_sub(load_ns, decoded_ns);
+        let decoding = decoded.ns();
+        let (loading, collating) = if count <= TIMED_RUN {
+            (get_ns, load_ns)
         } else {
-            (u128::from(total) * u128::from(get_ns) / u128::from(measured)) as u64
+            let total = (started.elapsed().as_nanos() as u64).saturating_sub(decoding);
+            let measured = (get_ns + load_ns).max(1);
+            let loading = (u128::from(total) * u128::from(get_ns) / u128::from(measured)) as u64;
+            (loading, total.saturating_sub(loading))
         };
-        self.meter.loading_ns.add(loading);
-        self.meter.collating_ns.add(if count <= TIMED_RUN {
-            load_ns
-        } else {
-            total.saturating_sub(loading)
-        });
+        self.meter.made_in(loading, decoding, collating);
         self.meter.samples.add(count as u64);
         Ok(())
     }
@@ -258,9 +260,11 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
     }
 
     fn finish(&mut self) -> std::result::Result<B, Failed> {
-        let start = Instant::now();
+        let (start, decoded) = (Instant::now(), Decoded::begin());
         let finished = std::panic::catch_unwind(AssertUnwindSafe(|| self.table.finish()));
-        self.meter.collating_ns.add_since(start);
+        let (elapsed, decoding) = (start.elapsed().as_nanos() as u64, decoded.ns());
+        let collating = elapsed.saturating_sub(decoding);
+        self.meter.made_in(0, decoding, collating);
         match finished {
             Ok(result) => result.map_err(|failure| self.source().failed(failure)),
             Err(payload) => Err(self.source().collate_panicked(panic_message(payload))),

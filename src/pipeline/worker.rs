@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Pipeline;
 use super::arrivals::Fate;
 use super::board::{Job, Live, Made};
+use super::pin::too_large;
 use super::schedule::{Loaded, MOST_COPYING};
 use super::source::{BatchId, Failed};
 use super::work::Work;
@@ -214,8 +215,9 @@ impl<B: Batch> Pipeline<B> {
             return self.send(live, batch, made);
         }
         match relocation_of(&made) {
-            Ok(0) => self.publish(live, batch, Ok(Made::Here(made))),
-            Ok(bytes) => self.ask_relocation(live, batch, made, bytes),
+            Ok(Some(0)) => self.publish(live, batch, Ok(Made::Here(made))),
+            Ok(Some(bytes)) => self.ask_relocation(live, batch, made, bytes),
+            Ok(None) => self.publish(live, batch, Err(too_large(usize::MAX).error)),
             Err(message) => self.publish(live, batch, Err(live.collate_panicked(batch, message))),
         }
     }
@@ -293,7 +295,7 @@ impl<B: Batch> Pipeline<B> {
 }
 
 /// How many bytes of a batch are not page-locked; the message of a panic in the user's `Batch`.
-fn relocation_of<B: Batch>(batch: &B) -> Result<usize, String> {
+fn relocation_of<B: Batch>(batch: &B) -> Result<Option<usize>, String> {
     let count = || {
         let mut tensors = Tensors::default();
         batch.tensors(&mut tensors);

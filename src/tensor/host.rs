@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::storage::{Owned, VecStorage};
+use super::storage::VecStorage;
 use super::{DType, Element, Scattered, Shape, Storage};
 use crate::error::ShapeError;
 use crate::sync::Arc;
@@ -76,71 +76,33 @@ impl<T: Element> Tensor<T> {
         Tensor::from_vec(slice.to_vec(), shape)
     }
 
-    /// Makes a tensor over memory that something else owns, without copying: a memory-mapped file, say. It can be read, and
-    /// never written ([`as_mut_slice`](Tensor::as_mut_slice) gives `None`).
-    ///
-    /// The bytes are taken as elements in the machine's own order; they must not change while the tensor or a view of it
-    /// lives. `owner` is asked for them once, and dropped with the last view.
-    ///
-    /// # Errors
-    ///
-    /// [`ShapeError`] if there are not as many bytes as the shape's elements have, or they are not aligned for `T`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pinfeed::Tensor;
-    ///
-    /// let file: Vec<u8> = vec![1, 0, 2, 0, 3, 0, 4, 0]; // or a `memmap2::Mmap`
-    /// let tensor = Tensor::<u8>::from_owner(file, &[2, 4])?;
-    /// assert_eq!(tensor.row(1).as_slice(), [3, 0, 4, 0]);
-    /// # Ok::<(), pinfeed::Error>(())
-    /// ```
-    pub fn from_owner<O>(owner: O, shape: &[usize]) -> Result<Tensor<T>, ShapeError>
-    where
-        O: AsRef<[u8]> + Send + Sync + 'static,
-    {
-        let storage = Arc::new(Owned(owner));
-        // Asked where it stays: some owners hold their bytes inline.
-        let bytes = storage.0.as_ref();
-        let elements = Shape::elements(shape).filter(|elements| {
-            elements.checked_mul(size_of::<T>()) == Some(bytes.len())
-                && bytes.as_ptr().cast::<T>().is_aligned()
-        });
-        let (Some(elements), Some(pointer)) = (elements, NonNull::new(bytes.as_ptr().cast_mut()))
-        else {
-            return Err(ShapeError {
-                elements: bytes.len() / size_of::<T>(),
-                shape: shape.into(),
-            });
-        };
-        Ok(Tensor {
-            pointer: pointer.cast(),
-            shape: shape.into(),
-            elements,
-            storage,
-            scattered: false,
-        })
-    }
-
     /// Makes a tensor of zeros in pageable memory.
     ///
     /// # Panics
     ///
     /// If the shape's number of elements does not fit an `usize`, or memory runs out.
     pub fn zeros(shape: &[usize]) -> Tensor<T> {
-        #[expect(clippy::expect_used, reason = "the panic is documented")]
-        let elements = Shape::elements(shape).expect("the number of elements fits an usize");
-        // Large zeros are fresh memory that nobody touched.
-        let (storage, pointer) = VecStorage::new(vec![T::default(); elements]);
+        match Tensor::try_zeros(shape) {
+            Some(zeros) => zeros,
+            None => panic!(
+                "Tensor::zeros: there is no memory for {:?}",
+                Shape::from(shape)
+            ),
+        }
+    }
+
+    /// The same, or `None` where there is not as much memory.
+    pub(crate) fn try_zeros(shape: &[usize]) -> Option<Tensor<T>> {
+        let elements = Shape::elements(shape)?;
+        let (storage, pointer) = VecStorage::<T>::zeroed(elements)?;
         crate::system::prefer_huge_pages(pointer.as_ptr().cast(), elements * size_of::<T>());
-        Tensor {
+        Some(Tensor {
             pointer,
             shape: shape.into(),
             elements,
             storage: Arc::new(storage),
             scattered: false,
-        }
+        })
     }
 
     /// Makes a tensor over memory that `storage` owns.

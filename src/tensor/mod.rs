@@ -4,6 +4,7 @@
 //! memory ([`Storage`]). A batch is planned as a [`Layout`] of [`Field`]s, filled by [`Row`]s, possibly by several
 //! threads at once, and taken out of [`Filled`] as tensors. [`Sample`] is what ties the three together.
 
+mod dense;
 mod element;
 #[expect(unsafe_code, reason = "it hands out the fields of a slab")]
 mod filled;
@@ -13,6 +14,11 @@ mod filled;
 )]
 mod host;
 mod layout;
+#[expect(
+    unsafe_code,
+    reason = "elements lie in memory that something else owns"
+)]
+mod owned;
 mod ragged;
 #[expect(unsafe_code, reason = "several threads write rows of one slab")]
 mod row;
@@ -23,6 +29,7 @@ mod scattered;
 mod storage;
 
 pub use crate::shape::{DType, Shape};
+pub use dense::Dense;
 pub use element::{Element, Float};
 pub use filled::Filled;
 pub use host::Tensor;

@@ -8,6 +8,7 @@ use super::storage::VecStorage;
 use super::{Element, Field, Layout, Shape, Sources, Tensor};
 use crate::error::CollateError;
 use crate::memory::copy_streaming;
+use crate::meter::Decoding;
 use crate::sync::Arc;
 
 /// Shorter rows are copied by ordinary stores.
@@ -151,6 +152,53 @@ impl<'a> Row<'a> {
         self.mark(field.index);
         // SAFETY: `spec` checked the field, so the row lies within the layout's bytes (*layouts are in bounds and aligned*).
         Ok(unsafe { self.lend(offset, elements) })
+    }
+
+    /// Runs what makes a row's elements, as decoding and transforming a picture do, and counts its time as decoding
+    /// ([`Stats::decoding_ns`](crate::Stats::decoding_ns)). All else that filling a row takes counts as collating.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{CollateError, DataLoader, Field, Filled, Layout, Row, Sample, Tensor, from_fn};
+    ///
+    /// /// Bytes that are unpacked, bit by bit, into their row of the batch.
+    /// struct Packed(u64);
+    ///
+    /// impl Sample for Packed {
+    ///     type Batch = Tensor<u8>;
+    ///     type Plan = Field<u8>;
+    ///     type Rest = ();
+    ///
+    ///     fn plan<'a>(
+    ///         _: impl Iterator<Item = &'a Packed> + Clone,
+    ///         layout: &mut Layout,
+    ///     ) -> Result<Field<u8>, CollateError> {
+    ///         layout.field(&[64])
+    ///     }
+    ///
+    ///     fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+    ///         row.decoding(|row| {
+    ///             let bits = row.slice_mut(field)?.iter_mut().enumerate();
+    ///             bits.for_each(|(place, bit)| *bit = (self.0 >> place) as u8 & 1);
+    ///             Ok(())
+    ///         })
+    ///     }
+    ///
+    ///     fn finish(field: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {
+    ///         filled.take(field)
+    ///     }
+    /// }
+    ///
+    /// let loader = DataLoader::builder(from_fn(8, |index, _| Ok(Packed(index)))).batch_size(8).build()?;
+    /// let batch = loader.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.row(5).as_slice()[..4], [1, 0, 1, 0]);
+    /// println!("{}", loader.stats()); // decoding has a line of its own
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn decoding<R>(&mut self, decode: impl FnOnce(&mut Row<'a>) -> R) -> R {
+        let _decoding = Decoding::begin();
+        decode(self)
     }
 
     /// Lends what is not one row of many that lie one behind the other.

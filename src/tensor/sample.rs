@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Element, Field, Filled, Layout, Row, Tensor};
+use super::{Dense, Element, Field, Filled, Layout, Row, Tensor};
 use crate::error::CollateError;
 
 /// Something that can be collated: many samples make one batch.
@@ -24,7 +24,7 @@ use crate::error::CollateError;
 /// # Own implementations
 ///
 /// A batch is *planned* (which fields, of what shape), its rows are *filled*, by several threads at once, and it is
-/// *finished*. A sample may be lazy: an undecoded image decodes into its row.
+/// *finished*. A sample may be lazy: an undecoded image decodes into its row ([`Row::decoding`] counts its time).
 ///
 /// # Examples
 ///
@@ -79,9 +79,9 @@ pub trait Sample: Send + Sized + 'static {
     /// Whether one sample tells the layout of the whole batch. If not, the batch is planned from all of its samples.
     const ALIKE: bool = true;
     /// Whether the batch is nothing but its fields, each of one row a sample. Large batches of such samples travel to a
-    /// device in parts.
+    /// device in parts. Only this crate and its derive macro say so.
     #[doc(hidden)]
-    const DENSE: bool = false;
+    const DENSE: Dense<Self> = Dense::NO;
 
     /// Lays out the fields of a batch, from its first sample ([`ALIKE`](Sample::ALIKE)) or from all of them.
     ///
@@ -110,7 +110,7 @@ macro_rules! scalars {
             type Batch = Tensor<$type>;
             type Plan = Field<$type>;
             type Rest = ();
-            const DENSE: bool = true;
+            const DENSE: Dense<Self> = Dense::YES;
 
             fn plan<'a>(
                 _: impl Iterator<Item = &'a Self> + Clone,
@@ -150,7 +150,7 @@ impl Sample for bool {
     type Batch = Tensor<u8>;
     type Plan = Field<u8>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         _: impl Iterator<Item = &'a Self> + Clone,
@@ -172,7 +172,7 @@ impl<T: Element, const N: usize> Sample for [T; N] {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         _: impl Iterator<Item = &'a Self> + Clone,
@@ -194,7 +194,7 @@ impl<T: Element> Sample for Vec<T> {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -216,7 +216,7 @@ impl<T: Element> Sample for Tensor<T> {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -295,7 +295,7 @@ macro_rules! tuples {
             type Plan = ($($name::Plan,)+);
             type Rest = ($($name::Rest,)+);
             const ALIKE: bool = $($name::ALIKE)&&+;
-            const DENSE: bool = $($name::DENSE)&&+;
+            const DENSE: Dense<Self> = Dense::YES$(.__and(&$name::DENSE))+;
 
             fn plan<'a>(
                 samples: impl Iterator<Item = &'a Self> + Clone,

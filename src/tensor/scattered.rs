@@ -61,7 +61,7 @@ pub(crate) struct Scattered {
     sources: Arc<Sources>,
     /// Whose devices can reach the rows, if they are not pageable.
     backend: Option<Backend>,
-    gathered: OnceLock<(VecStorage<u64>, NonNull<u64>)>,
+    gathered: OnceLock<(VecStorage<i64>, NonNull<i64>)>,
 }
 
 // SAFETY: the table is written no more, and `slab` keeps it; the rows are only read, and `sources` keeps them.
@@ -123,7 +123,10 @@ impl Scattered {
     pub(crate) fn gathered(&self) -> NonNull<u8> {
         let (_, base) = self.gathered.get_or_init(|| {
             let bytes = self.rows * self.row_bytes;
-            let (storage, base) = VecStorage::new(vec![0u64; bytes.div_ceil(size_of::<u64>())]);
+            let zeroed = VecStorage::<i64>::zeroed(bytes.div_ceil(size_of::<i64>()));
+            let Some((storage, base)) = zeroed else {
+                panic!("a batch of {bytes} bytes is read on the host, which has no memory to gather it in");
+            };
             let target = base.as_ptr().cast::<u8>();
             for (row, &source) in self.table().iter().enumerate() {
                 // SAFETY: the row lies within the vector that was just made.

@@ -1,6 +1,9 @@
 //! What owns the memory under a host tensor.
 
-use super::Scattered;
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+use super::{Element, Scattered};
 use crate::meter::Meter;
 use crate::sync::Arc;
 
@@ -103,7 +106,7 @@ pub(super) struct VecStorage<T> {
 }
 
 impl<T> VecStorage<T> {
-    pub(super) fn new(vec: Vec<T>) -> (VecStorage<T>, std::ptr::NonNull<T>) {
+    pub(super) fn new(vec: Vec<T>) -> (VecStorage<T>, NonNull<T>) {
         let mut vec = std::mem::ManuallyDrop::new(vec);
         let storage = VecStorage {
             pointer: vec.as_mut_ptr(),
@@ -111,8 +114,26 @@ impl<T> VecStorage<T> {
             capacity: vec.capacity(),
         };
         // SAFETY: a `Vec`'s pointer is never null.
-        let pointer = unsafe { std::ptr::NonNull::new_unchecked(storage.pointer) };
+        let pointer = unsafe { NonNull::new_unchecked(storage.pointer) };
         (storage, pointer)
+    }
+}
+
+impl<T: Element> VecStorage<T> {
+    /// As many zeros, in fresh memory that nobody touched where they are many; `None` where there is not as much.
+    pub(super) fn zeroed(elements: usize) -> Option<(VecStorage<T>, NonNull<T>)> {
+        let layout = Layout::array::<T>(elements).ok()?;
+        if layout.size() == 0 {
+            return Some(VecStorage::new(Vec::new()));
+        }
+        // SAFETY: the layout is not of size 0.
+        let pointer = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        let pointer = pointer.cast::<T>().as_ptr();
+        // SAFETY: the memory is the allocator's, with the layout of as many elements; it holds zeros (*an Element accepts all
+        // bit patterns*).
+        Some(VecStorage::new(unsafe {
+            Vec::from_raw_parts(pointer, elements, elements)
+        }))
     }
 }
 

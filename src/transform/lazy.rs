@@ -12,8 +12,9 @@ use super::plan::ImageTransform;
 use super::render::Look;
 use super::size::Size;
 use crate::error::CollateError;
+use crate::meter;
 use crate::rng::SampleRng;
-use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
+use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 
 /// A picture that is decoded, transformed and written into its row of the batch in one go.
 ///
@@ -227,7 +228,7 @@ impl Sample for LazyImage {
     type Batch = Tensor<u8>;
     type Plan = Field<u8>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -245,6 +246,7 @@ impl Sample for LazyImage {
         {
             return row.take(field, pixels);
         }
+        let _decoding = meter::Decoding::begin();
         let failed = |cause| load(self.error(cause));
         let opened = self.open().map_err(failed)?;
         let geometry = self.geometry_of(&opened).map_err(failed)?;

@@ -16,7 +16,8 @@ use super::render::{Labels, Look, carry_out, render};
 use super::scratch::Scratch;
 use super::size::Size;
 use crate::error::CollateError;
-use crate::tensor::{Field, Filled, Layout, Row, Sample, Shape, Tensor};
+use crate::meter;
+use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 
 /// A mask that goes through the same crop, flip, resizing and rotation as its picture: a label of 8 bits for each pixel.
 ///
@@ -181,7 +182,7 @@ impl Sample for LazyMask {
     type Batch = Tensor<u8>;
     type Plan = Field<u8>;
     type Rest = ();
-    const DENSE: bool = true;
+    const DENSE: Dense<Self> = Dense::YES;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -198,6 +199,7 @@ impl Sample for LazyMask {
     }
 
     fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        let _decoding = meter::Decoding::begin();
         let failed = |cause| load(self.error(cause));
         let (size, labels) = self.read().map_err(failed)?;
         let shape = shape_of(self.shown(size).map_err(failed)?);

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use pinfeed::{
-    Batch, DataLoader, Dataset, Device, DeviceTensor, Error, RandomSampler, Sample, Sampler,
-    Tensor, TensorDataset, from_fn,
+    Batch, CollateError, DataLoader, Dataset, Dense, Device, DeviceTensor, Error, Field, Filled,
+    Layout, RandomSampler, Relocation, Row, Sample, Sampler, Tensor, TensorDataset, Tensors,
+    Upload, from_fn,
 };
 
 use crate::Test;
@@ -28,6 +29,10 @@ pub const TESTS: &[Test] = &[
     (
         "parts_of_unlike_samples_are_refused",
         parts_of_unlike_samples_are_refused,
+    ),
+    (
+        "parts_of_another_kind_are_refused",
+        parts_of_another_kind_are_refused,
     ),
     (
         "parts_wait_for_memory_that_was_given_back",
@@ -312,6 +317,140 @@ fn parts_of_unlike_samples_are_refused(backend: &Backend) {
         let its_shape = format!("its shape is {shape:?}");
         assert!(reason.contains(&its_shape), "{reason}");
     }
+}
+
+/// A sample that claims to be dense, by what is the derive macro's alone. Its batches are as it likes: from sample
+/// 30 to 39 they are of another kind.
+struct Liar<const KIND: u8>(u8);
+
+/// A batch of any number of tensors, of two element types.
+struct Anything {
+    bytes: Vec<Tensor<u8>>,
+    signed: Vec<Tensor<i8>>,
+}
+
+impl<const KIND: u8> Sample for Liar<KIND> {
+    type Batch = Anything;
+    type Plan = Field<u8>;
+    type Rest = ();
+    const DENSE: Dense<Self> = Dense::__of_fields();
+
+    fn plan<'a>(
+        _: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<u8>, CollateError> {
+        layout.field(&[100])
+    }
+
+    fn fill(self, plan: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        row.slice_mut(plan)?.fill(self.0);
+        Ok(())
+    }
+
+    fn finish(plan: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Anything {
+        let honest: Tensor<u8> = filled.take(plan);
+        let (rows, first) = (honest.shape()[0], honest.as_slice()[0]);
+        let mut batch = Anything {
+            bytes: vec![honest],
+            signed: Vec::new(),
+        };
+        if !(30..40).contains(&first) {
+            return batch;
+        }
+        let zeros = Tensor::<u8>::zeros;
+        match KIND {
+            0 => batch.bytes.clear(),
+            1 => batch.bytes.push(zeros(&[rows, 100])),
+            2 => batch.bytes = vec![zeros(&[rows, 100_000])],
+            3 => batch.bytes = vec![zeros(&[1_000 * rows, 100])],
+            4 => batch.bytes = vec![zeros(&[1, 100])],
+            5 => batch.bytes = vec![zeros(&[])],
+            _ => {
+                batch.bytes.clear();
+                batch.signed.push(Tensor::zeros(&[rows, 100]));
+            }
+        }
+        batch
+    }
+}
+
+impl Batch for Anything {
+    type OnDevice = (Vec<DeviceTensor<u8>>, Vec<DeviceTensor<i8>>);
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        self.bytes.iter().for_each(|tensor| visit.add(tensor));
+        self.signed.iter().for_each(|tensor| visit.add(tensor));
+    }
+
+    fn relocate(self, slab: &mut Relocation) -> Self {
+        let bytes = self.bytes.into_iter().map(|tensor| slab.tensor(tensor));
+        Anything {
+            bytes: bytes.collect(),
+            signed: self
+                .signed
+                .into_iter()
+                .map(|tensor| slab.tensor(tensor))
+                .collect(),
+        }
+    }
+
+    fn upload(self, upload: &mut Upload) -> Self::OnDevice {
+        let bytes = self.bytes.into_iter().map(|tensor| upload.tensor(tensor));
+        let bytes = bytes.collect();
+        (
+            bytes,
+            self.signed
+                .into_iter()
+                .map(|tensor| upload.tensor(tensor))
+                .collect(),
+        )
+    }
+}
+
+/// Parts that do not fit together are an error of their batch, in every build, and write nowhere.
+fn parts_of_another_kind_are_refused(backend: &Backend) {
+    fn refused<const KIND: u8>(backend: &Backend, expected: &str) {
+        let device = &backend.device;
+        for workers in [0, 2] {
+            let dataset = from_fn(60, |index, _| Ok(Liar::<KIND>(index as u8)));
+            let loader = loader(dataset, 20, workers, device);
+            // The first epoch finds out how large samples are, and its batches are whole.
+            loader
+                .epoch(0)
+                .to_device(device, 1)
+                .for_each(|batch| drop(batch.unwrap()));
+            for epoch in 1..3 {
+                let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 1).collect();
+                assert_eq!(outcomes.len(), 3);
+                for (number, outcome) in outcomes.into_iter().enumerate() {
+                    match (number, outcome) {
+                        (1, Err(Error::Collate(misfit))) => {
+                            let reason = misfit.source.to_string();
+                            assert!(reason.contains(expected), "{KIND}: {reason}");
+                            assert_eq!((misfit.sample.epoch, misfit.sample.batch), (epoch, 1));
+                        }
+                        (0 | 2, Ok((bytes, _))) => {
+                            let bytes = bytes[0].to_host(true).unwrap().wait().unwrap();
+                            assert_eq!(bytes.shape()[..], [20, 100]);
+                            for (row, bytes) in bytes.as_slice().chunks_exact(100).enumerate() {
+                                assert_eq!(*bytes, [(20 * number + row) as u8; 100]);
+                            }
+                        }
+                        (_, outcome) => panic!("batch {number}, kind {KIND}: {:?}", outcome.err()),
+                    }
+                }
+            }
+        }
+        assert_eq!(device.memory().leaked, 0);
+    }
+    backend.device.cut_batches_at(4_000, 500); // parts of five rows
+    refused::<0>(backend, "tensors, and that of the samples before has");
+    refused::<1>(backend, "tensors, and that of the samples before has");
+    refused::<2>(backend, "shape is [");
+    refused::<3>(backend, "rows, of");
+    refused::<4>(backend, "rows, of");
+    refused::<5>(backend, "scalar");
+    refused::<6>(backend, "its elements are");
 }
 
 /// The budget holds two batches, and kernels take their time: parts wait for them, and nothing fails.

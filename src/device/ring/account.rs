@@ -95,6 +95,11 @@ impl Account {
         self.out.load(Ordering::SeqCst) + reserve >= self.limit.load(Ordering::SeqCst)
     }
 
+    /// How many slabs it may have out.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Counts a slab, if `reserve` more would still fit.
     pub(super) fn charge(&self, reserve: usize) -> bool {
         let limit = self.limit.load(Ordering::SeqCst);

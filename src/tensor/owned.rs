@@ -1,0 +1,167 @@
+//! Host tensors over memory that the program owns: a memory-mapped file, say.
+
+use std::ptr::NonNull;
+
+use super::storage::Owned;
+use super::{Element, Shape, Tensor};
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+
+impl<T: Element> Tensor<T> {
+    /// Makes a tensor over memory that something else owns, without copying: a memory-mapped file, say. It can be read, and
+    /// never written ([`as_mut_slice`](Tensor::as_mut_slice) gives `None`).
+    ///
+    /// The bytes are taken as elements in the machine's own order; they must not change while the tensor or a view of it
+    /// lives. `owner` is asked for them once, and dropped with the last view.
+    ///
+    /// Where the elements lie behind a header, see [`from_owner_at`](Tensor::from_owner_at).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OwnedBytes`] if there are not exactly as many bytes as the shape's elements have, or they are not aligned for
+    /// `T`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::Tensor;
+    ///
+    /// let file: Vec<u8> = vec![1, 0, 2, 0, 3, 0, 4, 0]; // or a `memmap2::Mmap`
+    /// let tensor = Tensor::<u8>::from_owner(file, &[2, 4])?;
+    /// assert_eq!(tensor.row(1).as_slice(), [3, 0, 4, 0]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn from_owner<O>(owner: O, shape: &[usize]) -> Result<Tensor<T>>
+    where
+        O: AsRef<[u8]> + Send + Sync + 'static,
+    {
+        Tensor::over(owner, None, shape)
+    }
+
+    /// Makes a tensor over some of the memory that something else owns, as [`from_owner`](Tensor::from_owner) does over all of
+    /// it: the elements begin `byte_offset` bytes behind its start, and what lies behind them is left alone. So do the arrays of a
+    /// file in the formats `.npy` and safetensors, whose headers say where.
+    ///
+    /// Several tensors over one file share an owner that is cloned: an `Arc<Mmap>`, say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OwnedBytes`] if there are fewer bytes behind `byte_offset` than the shape's elements have, or they are not aligned
+    /// for `T`. A mapped file begins at a page, so what counts is the offset: `.npy` files pad their header to 64 bytes, and
+    /// safetensors to 8.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::Tensor;
+    ///
+    /// // A header that says where the numbers begin, as an `.npy` file has, and three of them.
+    /// let mut file = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
+    /// file.resize(64, b' ');
+    /// file.extend([7i32, 8, 9].map(i32::to_le_bytes).as_flattened());
+    /// # // (A mapped file begins at a page; a `Vec` begins anywhere.)
+    /// # let file = { #[repr(align(64))] struct Page([u8; 76]);
+    /// #     impl AsRef<[u8]> for Page { fn as_ref(&self) -> &[u8] { &self.0 } }
+    /// #     Page(file.try_into().unwrap()) };
+    ///
+    /// let numbers = Tensor::<i32>::from_owner_at(file, 64, &[3])?;
+    /// assert_eq!(numbers.as_slice(), [7, 8, 9]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn from_owner_at<O>(owner: O, byte_offset: usize, shape: &[usize]) -> Result<Tensor<T>>
+    where
+        O: AsRef<[u8]> + Send + Sync + 'static,
+    {
+        Tensor::over(owner, Some(byte_offset), shape)
+    }
+
+    /// Over all of the owner's bytes, or over as many as it takes from the offset on.
+    fn over<O>(owner: O, byte_offset: Option<usize>, shape: &[usize]) -> Result<Tensor<T>>
+    where
+        O: AsRef<[u8]> + Send + Sync + 'static,
+    {
+        let storage = Arc::new(Owned(owner));
+        // Asked where it stays: some owners hold their bytes inline.
+        let all = storage.0.as_ref();
+        let refused = |reason: String| Error::OwnedBytes {
+            dtype: T::DTYPE,
+            shape: shape.into(),
+            reason,
+        };
+        let elements = Shape::elements(shape);
+        let bytes = elements.and_then(|elements| elements.checked_mul(size_of::<T>()));
+        let Some(bytes) = bytes else {
+            return Err(refused("it is larger than memory can be".to_owned()));
+        };
+        let found = match byte_offset {
+            None => Some(all).filter(|all| all.len() == bytes),
+            Some(offset) => all.get(offset..).and_then(|rest| rest.get(..bytes)),
+        };
+        let Some(found) = found else {
+            let len = all.len();
+            return Err(refused(match byte_offset {
+                None => format!(
+                    "it takes {bytes} bytes, and there are {len} (from_owner_at takes some of them)"
+                ),
+                Some(offset) => format!(
+                    "it takes {bytes} bytes from byte {offset} on, and there are {len} in all"
+                ),
+            }));
+        };
+        let pointer = found.as_ptr().cast::<T>();
+        let past = pointer.addr() % align_of::<T>();
+        let (0, Some(pointer)) = (past, NonNull::new(pointer.cast_mut())) else {
+            let alignment = align_of::<T>();
+            return Err(refused(format!(
+                "it begins at an address {past} past a multiple of {alignment}, and must begin at one: have it begin \
+                 elsewhere, or copy it into a Vec"
+            )));
+        };
+        // SAFETY: as many elements lie there, aligned and within the owner's bytes, which `storage` keeps in place and lets nobody
+        // write (*memory of another owner is never written*).
+        Ok(unsafe { Tensor::from_raw(pointer, shape.into(), storage) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that begin where an `i64` may.
+    #[repr(align(8))]
+    struct Bytes([u8; 40]);
+
+    impl AsRef<[u8]> for Bytes {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn bytes_behind_a_header_are_elements_where_they_are_aligned() {
+        let at = |offset, shape: &[usize]| {
+            let mut bytes = [0; 40];
+            bytes[8] = 7;
+            let tensor = Tensor::<i64>::from_owner_at(Bytes(bytes), offset, shape);
+            tensor.map_err(|error| error.to_string())
+        };
+        assert_eq!(at(8, &[4]).unwrap().as_slice(), [7, 0, 0, 0]);
+        assert_eq!(at(0, &[2, 1]).unwrap().as_slice(), [0, 7]);
+        assert!(at(40, &[0]).unwrap().is_empty());
+        for (offset, shape, reason) in [
+            (9, &[2][..], "at an address 1 past a multiple of 8"),
+            (16, &[4], "takes 32 bytes from byte 16 on, and there are 40"),
+            (usize::MAX, &[0], "takes 0 bytes from byte"),
+            (8, &[usize::MAX], "larger than memory can be"),
+        ] {
+            let error = at(offset, shape).unwrap_err();
+            assert!(error.contains(reason) && error.contains("i64"), "{error}");
+        }
+        let whole = Tensor::<i64>::from_owner(Bytes([0; 40]), &[4]).unwrap_err();
+        assert!(
+            whole
+                .to_string()
+                .contains("takes 32 bytes, and there are 40")
+        );
+    }
+}
