@@ -66,25 +66,38 @@ impl Generated {
         quote!(#[doc = #docs] #vis struct #name #generics #body)
     }
 
-    /// `Debug`, where all fields have it. `for<'a> &'a Type: Debug` says so of types without parameters too, of which
-    /// `Type: Debug` would be an error where it does not hold.
+    /// `Debug`, where all fields have it. It is asked for by one bound on all of them together: fields of one type would be
+    /// bounds that the compiler cannot tell apart. The lifetime makes it a bound that may be false, also of types without
+    /// parameters.
     fn debug(&self, input: &Input, on_device: bool) -> TokenStream {
-        let name = &self.name;
+        let (name, types) = (&self.name, &self.types);
         let (impl_generics, arguments, _) = input.generics.split_for_impl();
         let mut bounds = input.bounds(on_device);
-        for ty in &self.types {
-            let debug: WherePredicate = parse_quote!(for<'__a> &'__a #ty: ::core::fmt::Debug);
-            bounds.predicates.push(debug);
-        }
+        let debug: WherePredicate =
+            parse_quote!(for<'__a> __Fields<'__a, #(#types),*>: ::core::fmt::Debug);
+        bounds.predicates.push(debug);
+        let members = input.fields.iter().map(|field| &field.member);
         let title = name.to_string();
         let labels = input.fields.iter().map(label);
-        let members = input.fields.iter().map(|field| &field.member);
+        let (parameters, numbers): (Vec<Ident>, Vec<Index>) = (0..types.len())
+            .map(|i| (format_ident!("__T{i}"), Index::from(i)))
+            .unzip();
         quote! {
-            impl #impl_generics ::core::fmt::Debug for #name #arguments #bounds {
-                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                    f.debug_struct(#title) #(.field(#labels, &&self.#members))* .finish()
+            const _: () = {
+                pub struct __Fields<'__a, #(#parameters),*>(#(&'__a #parameters),*);
+
+                impl<#(#parameters: ::core::fmt::Debug),*> ::core::fmt::Debug for __Fields<'_, #(#parameters),*> {
+                    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                        f.debug_struct(#title) #(.field(#labels, self.#numbers))* .finish()
+                    }
                 }
-            }
+
+                impl #impl_generics ::core::fmt::Debug for #name #arguments #bounds {
+                    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                        ::core::fmt::Debug::fmt(&__Fields(#(&self.#members),*), f)
+                    }
+                }
+            };
         }
     }
 }
