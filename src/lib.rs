@@ -47,6 +47,7 @@
 //! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, of cropped pictures only what the crop needs; building it takes a C compiler, cmake and nasm (`No CMAKE_ASM_NASM_COMPILER could be found` says that nasm is missing) |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]` |
 //! | `candle` | no | tensors become candle's; `candle-cuda`: on the GPU |
+//! | `rand_core` | no | [`SampleRng`] is a generator of the crate `rand_core` 0.10, and so of `rand` 0.10 and what builds on it |
 //! | `serde` | no | statistics and element types can be serialized |
 //! | `tracing` | no | spans around loading, collating, pinning and uploads |
 //! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs short, to test one's own program |
@@ -103,7 +104,7 @@ pub use device::{
 pub use device::{Hostile, Way};
 pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, SampleId, ShapeError};
 pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Limit, Stats};
-pub use rng::SampleRng;
+pub use rng::{NumberRange, SampleRng};
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use tensor::{
     DType, Element, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample, Shape,

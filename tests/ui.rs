@@ -215,6 +215,7 @@ const FEATURES: &[(&str, bool)] = &[
     ("cuda", cfg!(feature = "cuda")),
     ("derive", cfg!(feature = "derive")),
     ("image", cfg!(feature = "image")),
+    ("rand_core", cfg!(feature = "rand_core")),
     ("serde", cfg!(feature = "serde")),
     ("testing", cfg!(feature = "testing")),
     ("tracing", cfg!(feature = "tracing")),
