@@ -319,6 +319,15 @@ pub enum CollateError {
         found: Shape,
     },
 
+    /// A whole number of 64 bits without a sign is too large: it travels as `i64`.
+    #[error("{}{value} does not fit into an i64, as which u64 and usize travel: take `as i64` where its bits are what counts, or pinfeed::Host to keep it on the host", FieldName(.field))]
+    Number {
+        /// The field's name, empty where it has none.
+        field: &'static str,
+        /// The number.
+        value: u64,
+    },
+
     /// A field of the row was left unwritten.
     #[error("{}the sample's `fill` did not write it", FieldName(.field))]
     Unwritten {

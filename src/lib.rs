@@ -107,8 +107,8 @@ pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, 
 pub use rng::{NumberRange, SampleRng};
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use tensor::{
-    DType, Element, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample, Shape,
-    Tensor,
+    DType, Element, Entry, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample,
+    Shape, Tensor,
 };
 #[cfg(feature = "image")]
 pub use transform::{

@@ -57,6 +57,8 @@ pairs! {
     path: std::path::PathBuf;
     host: Host<String>;
     host_number: Host<f32>;
+    count: u64;
+    matrix: [[f32; 2]; 2];
     pair: (f32, bool);
     other_pair: (Vec<f32>, u8);
 }

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote};
 use syn::ext::IdentExt;
-use syn::{Index, Member, WherePredicate, parse_quote};
+use syn::{Index, Member, WhereClause, WherePredicate, parse_quote};
 
 use crate::input::{Field, Input};
 
@@ -48,7 +48,6 @@ impl Generated {
     fn definition(&self, input: &Input, on_device: bool) -> TokenStream {
         let Generated { name, docs, types } = self;
         let (vis, generics) = (&input.vis, &input.generics);
-        let bounds = input.definition_bounds(on_device);
         let fields = input.fields.iter().zip(types).map(|(field, ty)| {
             let (vis, docs) = (&field.vis, &field.docs);
             let summary = format!(" The samples' `{}`.", label(field));
@@ -59,11 +58,20 @@ impl Generated {
             let colon = name.as_ref().map(|_| quote!(:));
             quote!(#[doc = #summary] #[doc = ""] #(#docs)* #vis #name #colon #ty)
         });
-        let body = match input.fields[0].member {
-            Member::Named(_) => quote!(#bounds { #(#fields),* }),
-            Member::Unnamed(_) => quote!((#(#fields),*) #bounds;),
+        let fields: Vec<TokenStream> = fields.collect();
+        let definition = |bounds: &WhereClause| {
+            let body = match input.fields[0].member {
+                Member::Named(_) => quote!(#bounds { #(#fields),* }),
+                Member::Unnamed(_) => quote!((#(#fields),*) #bounds;),
+            };
+            quote!(#[doc = #docs] #vis struct #name #generics #body)
         };
-        quote!(#[doc = #docs] #vis struct #name #generics #body)
+        let with_bounds = definition(&input.bounds(on_device));
+        let Some(documented) = input.documented_bounds() else {
+            return with_bounds;
+        };
+        let documented = definition(&documented);
+        quote!(#[cfg(not(doc))] #with_bounds #[cfg(doc)] #documented)
     }
 
     /// `Debug`, where all fields have it. It is asked for by one bound on all of them together: fields of one type would be
@@ -108,7 +116,6 @@ fn sample(input: &Input, batch: &Ident) -> TokenStream {
     let (name, krate, fields) = (&input.name, &input.krate, &input.fields);
     let (impl_generics, arguments, _) = input.generics.split_for_impl();
     let generics = &input.generics;
-    let definition_bounds = input.definition_bounds(false);
     let bounds = input.bounds(false);
 
     let each = |item| fields.iter().map(move |field| field.sample(item));
@@ -132,8 +139,8 @@ fn sample(input: &Input, batch: &Ident) -> TokenStream {
         false => quote!(self.#member),
     });
     quote! {
-        pub struct __Plan #generics (#(#plan_types),*) #definition_bounds;
-        pub struct __Rest #generics (#(#rest_types),*) #definition_bounds;
+        pub struct __Plan #generics (#(#plan_types),*) #bounds;
+        pub struct __Rest #generics (#(#rest_types),*) #bounds;
 
         #[automatically_derived]
         impl #impl_generics #krate::Sample for #name #arguments #bounds {

@@ -69,8 +69,9 @@ impl Input {
         })
     }
 
-    /// What the implementations need of each field's type, whether it has type parameters or not; for batches, also of
-    /// what it becomes. So a type that is no sample is an error of the bound, at the field, and of nothing else.
+    /// What definitions and implementations need of each field's type, whether it has type parameters or not; for batches,
+    /// also of what it becomes. So a type that is no sample is an error of the bound, at the field, and of nothing else: the same
+    /// one wherever the bound stands, so that the compiler says it once.
     pub(crate) fn bounds(&self, batches: bool) -> WhereClause {
         let mut generics = self.generics.clone();
         let bounds = generics.make_where_clause();
@@ -85,13 +86,12 @@ impl Input {
         bounds.clone()
     }
 
-    /// The same for the definitions, where bounds are part of the documentation: only if there are type parameters.
-    pub(crate) fn definition_bounds(&self, batches: bool) -> Option<WhereClause> {
+    /// The bounds that the documentation of a definition shows, if they are others: where there are no type parameters, those
+    /// above say nothing to who reads it.
+    pub(crate) fn documented_bounds(&self) -> Option<WhereClause> {
         let is_generic = self.generics.type_params().next().is_some();
-        match is_generic {
-            true => Some(self.bounds(batches)),
-            false => self.generics.where_clause.clone(),
-        }
+        let mut generics = self.generics.clone();
+        (!is_generic).then(|| generics.make_where_clause().clone())
     }
 }
 

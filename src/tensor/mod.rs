@@ -5,6 +5,7 @@
 //! threads at once, and taken out of [`Filled`] as tensors. [`Sample`] is what ties the three together.
 
 mod element;
+mod entry;
 #[expect(unsafe_code, reason = "it hands out the fields of a slab")]
 mod filled;
 #[expect(
@@ -24,6 +25,7 @@ mod storage;
 
 pub use crate::shape::{DType, Shape};
 pub use element::{Element, Float};
+pub use entry::Entry;
 pub use filled::Filled;
 pub use host::Tensor;
 pub use layout::{Field, Layout};
