@@ -1,8 +1,12 @@
 //! The error type: what went wrong, where, and what to do about it.
 
+mod stack;
+
 use std::fmt;
 
 use crate::shape::{DType, Shape};
+
+pub use stack::StackMisfit;
 
 /// Any error, as data sets and collate functions return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -34,6 +38,10 @@ pub enum Error {
     /// A sample does not fit into its batch.
     #[error(transparent)]
     Collate(Box<Misfit>),
+
+    /// Of samples that are stacked by [`Arena::collate`](crate::Arena::collate), one does not fit to the others.
+    #[error(transparent)]
+    Stack(Box<StackMisfit>),
 
     /// The `collate_fn` returned an error.
     #[error("collate_fn failed on batch {batch} of epoch {epoch}")]

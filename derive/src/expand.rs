@@ -1,23 +1,34 @@
-//! What the macro makes: the batch types, and how samples become them.
+//! What the macros make: the batch types, and how samples become them.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote};
 use syn::ext::IdentExt;
 use syn::{Index, Member, WhereClause, WherePredicate, parse_quote};
 
-use crate::input::{Field, Input};
+use crate::input::{Field, Input, Kind};
 
-/// Makes, of `struct Example`, the structs `ExampleBatch` and `ExampleDeviceBatch`, whose fields have the same names, and
-/// the implementations of `Sample` and `Batch` that lead from one to the next.
-pub(crate) fn expand(input: &Input) -> TokenStream {
-    let batch = Generated::new(input, "Batch", "", Field::batch);
-    let device_batch = Generated::new(input, "DeviceBatch", " on a device", Field::on_device);
+/// Makes, of the sample `struct Example`, the structs `ExampleBatch` and `ExampleDeviceBatch`, whose fields have the same
+/// names, and the implementations of `Sample` and `Batch` that lead from one to the next.
+pub(crate) fn sample(input: &Input) -> TokenStream {
+    let name = input.name.unraw();
+    let batch = Generated::new(
+        input,
+        format_ident!("{name}Batch"),
+        format!(" A batch of [`{name}`]s."),
+        Field::batch,
+    );
+    let device_batch = Generated::new(
+        input,
+        format_ident!("{name}DeviceBatch"),
+        format!(" A batch of [`{name}`]s on a device."),
+        Field::on_device,
+    );
     let definitions = [
         batch.definition(input, false),
         device_batch.definition(input, true),
     ];
     let implementations = [
-        sample(input, &batch.name),
+        collating(input, &batch.name),
         transfer(input, &batch.name, &device_batch.name),
         batch.debug(input, false),
         device_batch.debug(input, true),
@@ -28,7 +39,31 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     }
 }
 
-/// A struct with the sample's fields, each of another type.
+/// Makes, of the batch `struct Example`, the struct `ExampleOnDevice`, whose fields have the same names, and the
+/// implementation of `Batch` that leads there.
+pub(crate) fn batch(input: &Input) -> TokenStream {
+    let name = input.name.unraw();
+    let on_device = Generated::new(
+        input,
+        match &input.on_device {
+            Some(name) => name.clone(),
+            None => format_ident!("{name}OnDevice"),
+        },
+        format!(" [`{name}`] on a device."),
+        Field::on_device,
+    );
+    let definition = on_device.definition(input, true);
+    let implementations = [
+        transfer(input, &input.name, &on_device.name),
+        on_device.debug(input, true),
+    ];
+    quote! {
+        #definition
+        const _: () = { #(#implementations)* };
+    }
+}
+
+/// A struct with the fields of the one that was given, each of another type.
 struct Generated {
     name: Ident,
     docs: String,
@@ -36,11 +71,10 @@ struct Generated {
 }
 
 impl Generated {
-    fn new(input: &Input, suffix: &str, place: &str, ty: fn(&Field) -> TokenStream) -> Generated {
-        let name = input.name.unraw();
+    fn new(input: &Input, name: Ident, docs: String, ty: fn(&Field) -> TokenStream) -> Generated {
         Generated {
-            name: generated(&format_ident!("{name}{suffix}")),
-            docs: format!(" A batch of [`{name}`]s{place}."),
+            name: generated(&name),
+            docs,
             types: input.fields.iter().map(ty).collect(),
         }
     }
@@ -50,7 +84,10 @@ impl Generated {
         let (vis, generics) = (&input.vis, &input.generics);
         let fields = input.fields.iter().zip(types).map(|(field, ty)| {
             let (vis, docs) = (&field.vis, &field.docs);
-            let summary = format!(" The samples' `{}`.", label(field));
+            let summary = match input.kind {
+                Kind::Sample => format!(" The samples' `{}`.", label(field)),
+                Kind::Batch => format!(" The batch's `{}`.", label(field)),
+            };
             let name = match &field.member {
                 Member::Named(name) => Some(generated(name)),
                 Member::Unnamed(_) => None,
@@ -112,7 +149,7 @@ impl Generated {
 
 /// The implementation of `Sample`. Its plan and rest are structs that nobody can name: as tuples, they could not hold
 /// what belongs to private types.
-fn sample(input: &Input, batch: &Ident) -> TokenStream {
+fn collating(input: &Input, batch: &Ident) -> TokenStream {
     let (name, krate, fields) = (&input.name, &input.krate, &input.fields);
     let (impl_generics, arguments, _) = input.generics.split_for_impl();
     let generics = &input.generics;
@@ -188,21 +225,35 @@ fn transfer(input: &Input, batch: &Ident, device_batch: &Ident) -> TokenStream {
     let (impl_generics, arguments, _) = input.generics.split_for_impl();
     let bounds = input.bounds(true);
     let members: Vec<&Member> = input.fields.iter().map(|field| &field.member).collect();
+    let sent = input.fields.iter().filter(|field| !field.is_carried());
+    let sent = sent.map(|field| &field.member);
+    let moved = |how: TokenStream| {
+        let values = input.fields.iter().map(move |field| {
+            let member = &field.member;
+            match field.is_carried() {
+                true => quote!(self.#member),
+                false => quote!(#krate::Batch::#how(self.#member, to)),
+            }
+        });
+        values.collect::<Vec<_>>()
+    };
+    let (relocated, uploaded) = (moved(quote!(relocate)), moved(quote!(upload)));
     quote! {
         #[automatically_derived]
+        #[allow(unused_variables)]
         impl #impl_generics #krate::Batch for #batch #arguments #bounds {
             type OnDevice = #device_batch #arguments;
 
             fn tensors(&self, visit: &mut #krate::Tensors<'_>) {
-                #(#krate::Batch::tensors(&self.#members, visit);)*
+                #(#krate::Batch::tensors(&self.#sent, visit);)*
             }
 
-            fn relocate(self, slab: &mut #krate::Relocation) -> Self {
-                #batch { #(#members: #krate::Batch::relocate(self.#members, slab),)* }
+            fn relocate(self, to: &mut #krate::Relocation) -> Self {
+                #batch { #(#members: #relocated,)* }
             }
 
-            fn upload(self, upload: &mut #krate::Upload) -> Self::OnDevice {
-                #device_batch { #(#members: #krate::Batch::upload(self.#members, upload),)* }
+            fn upload(self, to: &mut #krate::Upload) -> Self::OnDevice {
+                #device_batch { #(#members: #uploaded,)* }
             }
         }
     }

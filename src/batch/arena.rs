@@ -1,5 +1,7 @@
 //! The arena: where a `collate_fn` gets memory for its tensors.
 
+mod collate;
+
 use crate::device::Slab;
 use crate::error::ShapeError;
 use crate::sync::Arc;
@@ -9,6 +11,8 @@ use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 ///
 /// The slab is as large as recent batches needed. What does not fit (the first batch, or a larger one) lies in pageable
 /// memory, and the pin thread copies it.
+///
+/// [`collate`](Arena::collate) stacks samples as the loader does without a `collate_fn`.
 #[derive(Debug)]
 pub struct Arena {
     slab: Option<Arc<Slab>>,

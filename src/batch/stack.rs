@@ -148,7 +148,7 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
 }
 
 /// A layout of other rows would give rows that lie outside of the slab (*layouts are in bounds and aligned*).
-fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
+pub(super) fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
     if layout.rows() == rows {
         return Ok(());
     }

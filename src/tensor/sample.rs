@@ -137,7 +137,8 @@ impl<T: Element> Sample for Tensor<T> {
     }
 }
 
-/// A value that stays on the host: in the batch, a `Vec` of the values.
+/// A value that stays on the host. Of samples, the batch has a `Vec` of the values; in a batch of one's own, it is one value for the
+/// whole batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Host<X>(pub X);
 
