@@ -1,6 +1,6 @@
 //~ ERROR E0277
 //~ once
-//~ says: samples of type `std::option::Option<f32>` cannot be collated into a batch
+//~ says: Option<f32>` cannot be collated into a batch
 //~ says: instead of an Option, take the value and a bool
 
 use pinfeed::{Sample, Tensor};
