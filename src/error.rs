@@ -1,11 +1,14 @@
 //! The error type: what went wrong, where, and what to do about it.
 
 mod display;
+mod stack;
 
 use std::fmt;
 
 use self::display::FieldName;
 use crate::shape::{DType, Shape};
+
+pub use stack::StackMisfit;
 
 /// Any error, as data sets and collate functions return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -59,6 +62,9 @@ pub enum Error {
 
     /// A sample does not fit into its batch.
     Collate(Box<Misfit>),
+
+    /// Of samples that are stacked by [`Arena::collate`](crate::Arena::collate), one does not fit to the others.
+    Stack(Box<StackMisfit>),
 
     /// The `collate_fn` returned an error.
     CollateFn {
@@ -279,6 +285,15 @@ pub enum CollateError {
         expected: Shape,
         /// The sample's own.
         found: Shape,
+    },
+
+    /// A whole number of 64 bits without a sign is too large: it travels as `i64`.
+    #[error("{}{value} does not fit into an i64, as which u64 and usize travel: take `as i64` where its bits are what counts, or pinfeed::Host to keep it on the host", FieldName(.field))]
+    Number {
+        /// The field's name, empty where it has none.
+        field: &'static str,
+        /// The number.
+        value: u64,
     },
 
     /// A field of the row was left unwritten.

@@ -31,7 +31,7 @@
 //!
 //! - A source of samples: [`from_fn`], [`ImageFolder`], [`TensorDataset`], or an own [`Dataset`].
 //! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`; by a function with
-//!   [`Builder::collate_fn`].
+//!   [`Builder::collate_fn`], into a struct of one's own with `#[derive(pinfeed::Batch)]`.
 //! - Samples that differ in length, as boxes of pictures and tokens of texts do: [`Ragged`].
 //! - The options: [`Builder`]. The order of samples, or a part of them for validation: [`Sampler`], [`RandomSampler`].
 //! - Pictures on the device: [`Normalize`]; MixUp and CutMix: [`Mixing`].
@@ -48,8 +48,9 @@
 //! | `cuda` | yes | CUDA devices; the driver is found at run time, so the crate builds and runs without CUDA |
 //! | `image` | yes | [`ImageFolder`], [`ImageTransform`] |
 //! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, of cropped pictures only what the crop needs; building it takes a C compiler, cmake and nasm (`No CMAKE_ASM_NASM_COMPILER could be found` says that nasm is missing) |
-//! | `derive` | yes | `#[derive(pinfeed::Sample)]` |
+//! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
 //! | `candle` | no | tensors become candle's; `candle-cuda`: on the GPU |
+//! | `rand_core` | no | [`SampleRng`] is a generator of the crate `rand_core` 0.10, and so of `rand` 0.10 and what builds on it |
 //! | `serde` | no | statistics and element types can be serialized |
 //! | `tracing` | no | spans around loading, collating, pinning and uploads |
 //! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs short, to test one's own program |
@@ -104,15 +105,17 @@ pub use device::{
 };
 #[cfg(feature = "testing")]
 pub use device::{Hostile, Way};
-pub use error::{BoxError, CollateError, DeviceFault, Error, Misfit, Result, SampleId, ShapeError};
+pub use error::{
+    BoxError, CollateError, DeviceFault, Error, Misfit, Result, SampleId, ShapeError, StackMisfit,
+};
 pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Limit, Stats};
-pub use rng::SampleRng;
+pub use rng::{NumberRange, SampleRng};
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 #[doc(hidden)]
 pub use tensor::Dense;
 pub use tensor::{
-    DType, Element, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample, Shape,
-    Tensor,
+    DType, Element, Entry, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample,
+    Shape, Tensor,
 };
 #[cfg(feature = "image")]
 pub use transform::{
@@ -159,3 +162,42 @@ pub use transform::{
 /// ```
 #[cfg(feature = "derive")]
 pub use pinfeed_derive::Sample;
+
+/// Makes a struct of batches a batch: what a `collate_fn` gives may be a struct of one's own.
+///
+/// For `struct Example` there is then `ExampleOnDevice`, with the same fields, each as its type's [`Batch::OnDevice`]: as visible as
+/// the struct, and `Debug` where its fields are. Fields are tensors, `Vec`s and [`Host`] (which stay on the host), tuples, and other
+/// batches; structs can be tuple structs, and can have type parameters. Tensors are sent in the order of the fields.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Arena, Batch, BoxError, DataLoader, Device, Tensor};
+///
+/// #[derive(pinfeed::Batch)]
+/// #[pinfeed(on_device = "SentencesOnDevice")] // as it is called anyway
+/// struct Sentences {
+///     tokens: Tensor<i64>,
+///     lengths: Tensor<i64>,
+///     #[pinfeed(host)]
+///     longest: usize,
+/// }
+///
+/// fn pad(mut sentences: Vec<Vec<i64>>, arena: &mut Arena) -> Result<Sentences, BoxError> {
+///     let longest = sentences.iter().map(Vec::len).max().unwrap_or(0);
+///     let lengths = sentences.iter().map(Vec::len).collect();
+///     sentences.iter_mut().for_each(|tokens| tokens.resize(longest, 0));
+///     Ok(Sentences { tokens: arena.collate(sentences)?, lengths: arena.collate::<usize>(lengths)?, longest })
+/// }
+///
+/// let sentences = vec![vec![1i64, 2, 3], vec![4]];
+/// let loader = DataLoader::builder(sentences).batch_size(2).collate_fn(pad).build()?;
+/// for batch in &loader {
+///     let batch: SentencesOnDevice = batch?.to_device(&Device::cpu(), true)?;
+///     assert_eq!(batch.tokens.shape()[..], [2, batch.longest]);
+///     assert_eq!(batch.lengths.shape()[..], [2]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[cfg(feature = "derive")]
+pub use pinfeed_derive::Batch;

@@ -1,11 +1,20 @@
 //! The generator that a sample draws its augmentation from: keyed by what the sample is, never by who loads it.
 
+#[cfg(feature = "rand_core")]
+mod rand_core;
+mod range;
+
+pub use range::NumberRange;
+
 /// A small counter-based random generator, one for each sample of each epoch.
 ///
 /// What it draws is a pure function of (seed, epoch, position in the epoch): it does not depend on the number of
 /// workers, on the rank, or on time. It is Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
 /// easy as 1, 2, 3", SC 2011): the key is the seed, the counter holds epoch and position, so no two samples share a
 /// stream. It is not for cryptography.
+///
+/// Whole batches ([`for_batch`](SampleRng::for_batch)) and samplers ([`for_sampler`](SampleRng::for_sampler)) have streams of
+/// their own. With the feature `rand_core`, it is a `rand_core::Rng` too, for what the crate `rand` and its like draw.
 ///
 /// # Examples
 ///
@@ -15,6 +24,7 @@
 /// let mut rng = SampleRng::new(17, 0, 3); // seed, epoch, position
 /// let flip = rng.bool(0.5);
 /// let scale = rng.range(0.08..1.0);
+/// let corner = ["left", "right"][rng.range(0..2)];
 /// let again = &mut SampleRng::new(17, 0, 3);
 /// assert_eq!((flip, scale), (again.bool(0.5), again.range(0.08..1.0)));
 /// ```
@@ -30,6 +40,10 @@ pub struct SampleRng {
 
 impl SampleRng {
     /// Makes the generator of one sample: the one at `position` of the epoch's global order.
+    ///
+    /// It is what [`Dataset::get`](crate::Dataset::get) is given, made of the loader's seed. A [`Sampler`](crate::Sampler) that made
+    /// it of the same seed would choose each sample by the very numbers that the sample is then augmented by: samplers take
+    /// [`for_sampler`](SampleRng::for_sampler).
     #[inline]
     pub fn new(seed: u64, epoch: u64, position: u64) -> SampleRng {
         // A stream's name has 64 bits: 44 for the position and 20 for the epoch, which folds around beyond that.
@@ -50,6 +64,45 @@ impl SampleRng {
             // No sample draws so many blocks that it comes here.
             block: 1 << 63,
             ..SampleRng::new(seed, epoch, batch)
+        }
+    }
+
+    /// Makes the generator for one position of a sampler's order. It shares no numbers with the sample's that stands there, nor with
+    /// any batch's, so the loader's seed may be the sampler's.
+    ///
+    /// # Examples
+    ///
+    /// Every sample as often as its weight says:
+    ///
+    /// ```
+    /// use pinfeed::{SampleRng, Sampler};
+    ///
+    /// struct Weighted {
+    ///     /// The sum of the weights up to each sample's, its own included.
+    ///     sums: Vec<f64>,
+    ///     seed: u64,
+    /// }
+    ///
+    /// impl Sampler for Weighted {
+    ///     fn len(&self) -> u64 {
+    ///         self.sums.len() as u64
+    ///     }
+    ///
+    ///     fn index(&self, epoch: u64, position: u64) -> u64 {
+    ///         let mut rng = SampleRng::for_sampler(self.seed, epoch, position);
+    ///         let drawn = rng.range(0.0..self.sums[self.sums.len() - 1]);
+    ///         self.sums.partition_point(|sum| *sum <= drawn) as u64
+    ///     }
+    /// }
+    ///
+    /// let sampler = Weighted { sums: vec![1.0, 1.0, 4.0], seed: 17 }; // 1, 0 and 3
+    /// assert!((0..3).all(|position| sampler.index(0, position) != 1));
+    /// ```
+    pub fn for_sampler(seed: u64, epoch: u64, position: u64) -> SampleRng {
+        SampleRng {
+            // Between the samples' blocks and the batches', and none draws so many that it comes to the next.
+            block: 1 << 62,
+            ..SampleRng::new(seed, epoch, position)
         }
     }
 
@@ -80,9 +133,31 @@ impl SampleRng {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws uniformly from the range: `start` can come up, `end` does not (but for rounding, where they are close).
-    pub fn range(&mut self, range: std::ops::Range<f64>) -> f64 {
-        range.start + (range.end - range.start) * self.f64()
+    /// Draws uniformly from a range of integers or floats: from `a..b` without `b`, from `a..=b` with it.
+    ///
+    /// `range(0..n)` draws what [`below(n)`](SampleRng::below) does, in the type of `n`. Steps are those of [`f32`](SampleRng::f32) and
+    /// [`f64`](SampleRng::f64), scaled. A range of floats that begins where it ends gives that number.
+    ///
+    /// # Panics
+    ///
+    /// If there is no number in the range: of integers, `a..b` with `a >= b`, or `a..=b` with `a > b`; of floats, either with `a > b`,
+    /// or if `b - a` is not finite. (In [`Dataset::get`](crate::Dataset::get) a panic is an error of the sample.)
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::SampleRng;
+    ///
+    /// let mut rng = SampleRng::new(17, 0, 3);
+    /// let shift: i32 = rng.range(-4..=4);
+    /// let words = ["sunny", "rainy", "cloudy"];
+    /// let word = words[rng.range(0..words.len())];
+    /// let gamma: f32 = rng.range(0.8..1.25);
+    /// # assert!((-4..=4).contains(&shift) && words.contains(&word) && (0.8..1.25).contains(&gamma));
+    /// ```
+    #[inline]
+    pub fn range<R: NumberRange>(&mut self, range: R) -> R::Number {
+        range.draw(self)
     }
 
     /// Draws a whole number below `bound`, without bias.
@@ -173,17 +248,37 @@ mod tests {
     }
 
     #[test]
-    fn batches_draw_other_numbers_than_samples() {
+    fn samples_batches_and_samplers_draw_other_numbers() {
         let numbers =
             |mut rng: SampleRng| -> Vec<u64> { (0..256).map(|_| rng.next_u64()).collect() };
         let batch = |number| numbers(SampleRng::for_batch(7, 1, number));
-        assert_eq!(batch(3), batch(3));
+        let sampler = |position| numbers(SampleRng::for_sampler(7, 1, position));
+        assert_eq!((batch(3), sampler(3)), (batch(3), sampler(3)));
         let mut seen: Vec<u64> = (0..4).flat_map(batch).collect();
+        seen.extend((0..4).flat_map(sampler));
         seen.extend((0..4).flat_map(|position| numbers(SampleRng::new(7, 1, position))));
         let drawn = seen.len();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), drawn);
+    }
+
+    /// What seeds gave in an earlier version: runs must be the same with the next.
+    #[test]
+    fn streams_stay_what_they_are() {
+        let mut sample = SampleRng::new(17, 3, 5);
+        assert_eq!(
+            (sample.next_u64(), sample.next_u32(), sample.below(1_000)),
+            (13_579_322_811_539_566_593, 1_821_313_028, 730)
+        );
+        assert_eq!(
+            SampleRng::for_batch(17, 3, 5).next_u64(),
+            2_310_582_582_051_744_323
+        );
+        assert_eq!(
+            SampleRng::for_sampler(17, 3, 5).next_u64(),
+            15_078_741_219_845_479_568
+        );
     }
 
     #[test]

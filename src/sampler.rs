@@ -2,10 +2,18 @@
 
 use std::fmt;
 
+use crate::sync::Arc;
+
 /// An order of a data set's samples: which index stands at each position of an epoch.
 ///
 /// It is a pure function, evaluated wherever it is needed and never stored: workers ask it for single positions, in
 /// any order, from several threads. An index may come up more than once, or not at all.
+///
+/// What is random in an order is drawn from [`SampleRng::for_sampler`](crate::SampleRng::for_sampler) (its example draws by
+/// weights), whose numbers no sample has. With [`SampleRng::new`](crate::SampleRng::new) and the loader's seed, each sample
+/// would be chosen by the numbers that it is then augmented by.
+///
+/// `Box`es and `Arc`s of samplers are samplers, so that the order can be chosen when the program runs: `Box<dyn Sampler>`.
 ///
 /// # Examples
 ///
@@ -160,6 +168,31 @@ impl Sampler for Vec<u64> {
         self[position as usize]
     }
 }
+
+/// To all methods, for whatever holds a sampler.
+macro_rules! forwarded {
+    ($($holder:ident),*) => {$(
+        impl<S: Sampler + ?Sized> Sampler for $holder<S> {
+            fn len(&self) -> u64 {
+                (**self).len()
+            }
+
+            fn is_empty(&self) -> bool {
+                (**self).is_empty()
+            }
+
+            fn index(&self, epoch: u64, position: u64) -> u64 {
+                (**self).index(epoch, position)
+            }
+
+            fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
+                (**self).indices(epoch, start, indices);
+            }
+        }
+    )*};
+}
+
+forwarded!(Box, Arc);
 
 impl fmt::Debug for dyn Sampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

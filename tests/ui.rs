@@ -6,6 +6,7 @@
 //! ```text
 //! //~ ERROR E0382                     the code of each of its errors (a lint's name; nothing where there is no code)
 //! //~ says: borrow of moved value     a part of its words; as many of these lines as needed
+//! //~ once                            there is one error, and no other
 //! ```
 //!
 //! and its mistake ends with `//~ HERE` (or that is the next line): an error has to point at it.
@@ -57,6 +58,7 @@ fn each_program_has_its_twin() {
 struct Expected {
     code: Option<String>,
     says: Vec<String>,
+    once: bool,
     lines: Vec<u64>,
 }
 
@@ -77,6 +79,7 @@ impl Expected {
         Expected {
             code: Some(code).filter(|code| !code.is_empty()),
             says: header("//~ says:"),
+            once: !header("//~ once").is_empty(),
             lines,
         }
     }
@@ -87,6 +90,9 @@ impl Expected {
         }
         if let Some(other) = errors.iter().find(|error| error.code != self.code) {
             return Err(format!("expected {:?}, not {:?}", self.code, other.code));
+        }
+        if self.once && errors.len() > 1 {
+            return Err(format!("expected one error, not {}", errors.len()));
         }
         let said = |words: &String| errors.iter().any(|error| error.rendered.contains(words));
         if let Some(words) = self.says.iter().find(|words| !said(words)) {
@@ -215,6 +221,7 @@ const FEATURES: &[(&str, bool)] = &[
     ("cuda", cfg!(feature = "cuda")),
     ("derive", cfg!(feature = "derive")),
     ("image", cfg!(feature = "image")),
+    ("rand_core", cfg!(feature = "rand_core")),
     ("serde", cfg!(feature = "serde")),
     ("testing", cfg!(feature = "testing")),
     ("tracing", cfg!(feature = "tracing")),

@@ -1,23 +1,34 @@
-//! What the macro makes: the batch types, and how samples become them.
+//! What the macros make: the batch types, and how samples become them.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote};
 use syn::ext::IdentExt;
-use syn::{Index, Member, WherePredicate, parse_quote};
+use syn::{Index, Member, WhereClause, WherePredicate, parse_quote};
 
-use crate::input::{Field, Input};
+use crate::input::{Field, Input, Kind};
 
-/// Makes, of `struct Example`, the structs `ExampleBatch` and `ExampleDeviceBatch`, whose fields have the same names, and
-/// the implementations of `Sample` and `Batch` that lead from one to the next.
-pub(crate) fn expand(input: &Input) -> TokenStream {
-    let batch = Generated::new(input, "Batch", "", Field::batch);
-    let device_batch = Generated::new(input, "DeviceBatch", " on a device", Field::on_device);
+/// Makes, of the sample `struct Example`, the structs `ExampleBatch` and `ExampleDeviceBatch`, whose fields have the same
+/// names, and the implementations of `Sample` and `Batch` that lead from one to the next.
+pub(crate) fn sample(input: &Input) -> TokenStream {
+    let name = input.name.unraw();
+    let batch = Generated::new(
+        input,
+        format_ident!("{name}Batch"),
+        format!(" A batch of [`{name}`]s."),
+        Field::batch,
+    );
+    let device_batch = Generated::new(
+        input,
+        format_ident!("{name}DeviceBatch"),
+        format!(" A batch of [`{name}`]s on a device."),
+        Field::on_device,
+    );
     let definitions = [
         batch.definition(input, false),
         device_batch.definition(input, true),
     ];
     let implementations = [
-        sample(input, &batch.name),
+        collating(input, &batch.name),
         transfer(input, &batch.name, &device_batch.name),
         batch.debug(input, false),
         device_batch.debug(input, true),
@@ -28,7 +39,31 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     }
 }
 
-/// A struct with the sample's fields, each of another type.
+/// Makes, of the batch `struct Example`, the struct `ExampleOnDevice`, whose fields have the same names, and the
+/// implementation of `Batch` that leads there.
+pub(crate) fn batch(input: &Input) -> TokenStream {
+    let name = input.name.unraw();
+    let on_device = Generated::new(
+        input,
+        match &input.on_device {
+            Some(name) => name.clone(),
+            None => format_ident!("{name}OnDevice"),
+        },
+        format!(" [`{name}`] on a device."),
+        Field::on_device,
+    );
+    let definition = on_device.definition(input, true);
+    let implementations = [
+        transfer(input, &input.name, &on_device.name),
+        on_device.debug(input, true),
+    ];
+    quote! {
+        #definition
+        const _: () = { #(#implementations)* };
+    }
+}
+
+/// A struct with the fields of the one that was given, each of another type.
 struct Generated {
     name: Ident,
     docs: String,
@@ -36,11 +71,10 @@ struct Generated {
 }
 
 impl Generated {
-    fn new(input: &Input, suffix: &str, place: &str, ty: fn(&Field) -> TokenStream) -> Generated {
-        let name = input.name.unraw();
+    fn new(input: &Input, name: Ident, docs: String, ty: fn(&Field) -> TokenStream) -> Generated {
         Generated {
-            name: generated(&format_ident!("{name}{suffix}")),
-            docs: format!(" A batch of [`{name}`]s{place}."),
+            name: generated(&name),
+            docs,
             types: input.fields.iter().map(ty).collect(),
         }
     }
@@ -48,10 +82,12 @@ impl Generated {
     fn definition(&self, input: &Input, on_device: bool) -> TokenStream {
         let Generated { name, docs, types } = self;
         let (vis, generics) = (&input.vis, &input.generics);
-        let bounds = input.definition_bounds(on_device);
         let fields = input.fields.iter().zip(types).map(|(field, ty)| {
             let (vis, docs) = (&field.vis, &field.docs);
-            let summary = format!(" The samples' `{}`.", label(field));
+            let summary = match input.kind {
+                Kind::Sample => format!(" The samples' `{}`.", label(field)),
+                Kind::Batch => format!(" The batch's `{}`.", label(field)),
+            };
             let name = match &field.member {
                 Member::Named(name) => Some(generated(name)),
                 Member::Unnamed(_) => None,
@@ -59,43 +95,64 @@ impl Generated {
             let colon = name.as_ref().map(|_| quote!(:));
             quote!(#[doc = #summary] #[doc = ""] #(#docs)* #vis #name #colon #ty)
         });
-        let body = match input.fields[0].member {
-            Member::Named(_) => quote!(#bounds { #(#fields),* }),
-            Member::Unnamed(_) => quote!((#(#fields),*) #bounds;),
+        let fields: Vec<TokenStream> = fields.collect();
+        let definition = |bounds: &WhereClause| {
+            let body = match input.fields[0].member {
+                Member::Named(_) => quote!(#bounds { #(#fields),* }),
+                Member::Unnamed(_) => quote!((#(#fields),*) #bounds;),
+            };
+            quote!(#[doc = #docs] #vis struct #name #generics #body)
         };
-        quote!(#[doc = #docs] #vis struct #name #generics #body)
+        let with_bounds = definition(&input.bounds(on_device));
+        let Some(documented) = input.documented_bounds() else {
+            return with_bounds;
+        };
+        let documented = definition(&documented);
+        quote!(#[cfg(not(doc))] #with_bounds #[cfg(doc)] #documented)
     }
 
-    /// `Debug`, where all fields have it. `for<'a> &'a Type: Debug` says so of types without parameters too, of which
-    /// `Type: Debug` would be an error where it does not hold.
+    /// `Debug`, where all fields have it. It is asked for by one bound on all of them together: fields of one type would be
+    /// bounds that the compiler cannot tell apart. The lifetime makes it a bound that may be false, also of types without
+    /// parameters.
     fn debug(&self, input: &Input, on_device: bool) -> TokenStream {
-        let name = &self.name;
+        let (name, types) = (&self.name, &self.types);
         let (impl_generics, arguments, _) = input.generics.split_for_impl();
         let mut bounds = input.bounds(on_device);
-        for ty in &self.types {
-            let debug: WherePredicate = parse_quote!(for<'__a> &'__a #ty: ::core::fmt::Debug);
-            bounds.predicates.push(debug);
-        }
+        let debug: WherePredicate =
+            parse_quote!(for<'__a> __Fields<'__a, #(#types),*>: ::core::fmt::Debug);
+        bounds.predicates.push(debug);
+        let members = input.fields.iter().map(|field| &field.member);
         let title = name.to_string();
         let labels = input.fields.iter().map(label);
-        let members = input.fields.iter().map(|field| &field.member);
+        let (parameters, numbers): (Vec<Ident>, Vec<Index>) = (0..types.len())
+            .map(|i| (format_ident!("__T{i}"), Index::from(i)))
+            .unzip();
         quote! {
-            impl #impl_generics ::core::fmt::Debug for #name #arguments #bounds {
-                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                    f.debug_struct(#title) #(.field(#labels, &&self.#members))* .finish()
+            const _: () = {
+                pub struct __Fields<'__a, #(#parameters),*>(#(&'__a #parameters),*);
+
+                impl<#(#parameters: ::core::fmt::Debug),*> ::core::fmt::Debug for __Fields<'_, #(#parameters),*> {
+                    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                        f.debug_struct(#title) #(.field(#labels, self.#numbers))* .finish()
+                    }
                 }
-            }
+
+                impl #impl_generics ::core::fmt::Debug for #name #arguments #bounds {
+                    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                        ::core::fmt::Debug::fmt(&__Fields(#(&self.#members),*), f)
+                    }
+                }
+            };
         }
     }
 }
 
 /// The implementation of `Sample`. Its plan and rest are structs that nobody can name: as tuples, they could not hold
 /// what belongs to private types.
-fn sample(input: &Input, batch: &Ident) -> TokenStream {
+fn collating(input: &Input, batch: &Ident) -> TokenStream {
     let (name, krate, fields) = (&input.name, &input.krate, &input.fields);
     let (impl_generics, arguments, _) = input.generics.split_for_impl();
     let generics = &input.generics;
-    let definition_bounds = input.definition_bounds(false);
     let bounds = input.bounds(false);
 
     let each = |item| fields.iter().map(move |field| field.sample(item));
@@ -119,8 +176,8 @@ fn sample(input: &Input, batch: &Ident) -> TokenStream {
         false => quote!(self.#member),
     });
     quote! {
-        pub struct __Plan #generics (#(#plan_types),*) #definition_bounds;
-        pub struct __Rest #generics (#(#rest_types),*) #definition_bounds;
+        pub struct __Plan #generics (#(#plan_types),*) #bounds;
+        pub struct __Rest #generics (#(#rest_types),*) #bounds;
 
         #[automatically_derived]
         impl #impl_generics #krate::Sample for #name #arguments #bounds {
@@ -168,21 +225,35 @@ fn transfer(input: &Input, batch: &Ident, device_batch: &Ident) -> TokenStream {
     let (impl_generics, arguments, _) = input.generics.split_for_impl();
     let bounds = input.bounds(true);
     let members: Vec<&Member> = input.fields.iter().map(|field| &field.member).collect();
+    let sent = input.fields.iter().filter(|field| !field.is_carried());
+    let sent = sent.map(|field| &field.member);
+    let moved = |how: TokenStream| {
+        let values = input.fields.iter().map(move |field| {
+            let member = &field.member;
+            match field.is_carried() {
+                true => quote!(self.#member),
+                false => quote!(#krate::Batch::#how(self.#member, to)),
+            }
+        });
+        values.collect::<Vec<_>>()
+    };
+    let (relocated, uploaded) = (moved(quote!(relocate)), moved(quote!(upload)));
     quote! {
         #[automatically_derived]
+        #[allow(unused_variables)]
         impl #impl_generics #krate::Batch for #batch #arguments #bounds {
             type OnDevice = #device_batch #arguments;
 
             fn tensors(&self, visit: &mut #krate::Tensors<'_>) {
-                #(#krate::Batch::tensors(&self.#members, visit);)*
+                #(#krate::Batch::tensors(&self.#sent, visit);)*
             }
 
-            fn relocate(self, slab: &mut #krate::Relocation) -> Self {
-                #batch { #(#members: #krate::Batch::relocate(self.#members, slab),)* }
+            fn relocate(self, to: &mut #krate::Relocation) -> Self {
+                #batch { #(#members: #relocated,)* }
             }
 
-            fn upload(self, upload: &mut #krate::Upload) -> Self::OnDevice {
-                #device_batch { #(#members: #krate::Batch::upload(self.#members, upload),)* }
+            fn upload(self, to: &mut #krate::Upload) -> Self::OnDevice {
+                #device_batch { #(#members: #uploaded,)* }
             }
         }
     }

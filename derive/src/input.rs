@@ -1,4 +1,4 @@
-//! What the macro is given: a struct, taken apart and checked.
+//! What the macros are given: a struct, taken apart and checked.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote};
@@ -8,13 +8,25 @@ use syn::{
     WhereClause, parse_quote,
 };
 
+/// Which macro.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The struct is a sample, and batches are made of its fields' batches.
+    Sample,
+    /// The struct is a batch itself.
+    Batch,
+}
+
 pub(crate) struct Input {
+    pub(crate) kind: Kind,
     pub(crate) vis: Visibility,
     pub(crate) name: Ident,
     pub(crate) generics: Generics,
     pub(crate) fields: Vec<Field>,
     /// Where `pinfeed` is found.
     pub(crate) krate: Path,
+    /// The name that the struct on a device is to have, if it was given one.
+    pub(crate) on_device: Option<Ident>,
 }
 
 pub(crate) struct Field {
@@ -23,7 +35,8 @@ pub(crate) struct Field {
     pub(crate) docs: Vec<Attribute>,
     /// Whether the values stay on the host, whatever their type.
     pub(crate) host: bool,
-    /// The type that is collated: the field's own, or `Host` of it.
+    kind: Kind,
+    /// The field's own type; of a sample's values that stay on the host, `Host` of it.
     ty: TokenStream,
     /// The trait `Sample`, and the trait `Batch`, as if they were written where the type ends.
     traits: [TokenStream; 2],
@@ -32,71 +45,109 @@ pub(crate) struct Field {
 }
 
 impl Input {
-    pub(crate) fn parse(item: DeriveInput) -> Result<Input> {
+    pub(crate) fn parse(item: DeriveInput, kind: Kind) -> Result<Input> {
+        let what = match kind {
+            Kind::Sample => "sample",
+            Kind::Batch => "batch",
+        };
         let fields = match &item.data {
             Data::Struct(data) if !data.fields.is_empty() => &data.fields,
             Data::Struct(_) => {
-                let message = "a sample without fields: there is nothing to collate";
+                let why = match kind {
+                    Kind::Sample => "there is nothing to collate",
+                    Kind::Batch => "there is nothing to send",
+                };
+                let message = format!("a {what} without fields: {why}");
                 return Err(Error::new_spanned(&item.ident, message));
             }
             Data::Enum(_) | Data::Union(_) => {
-                let message = "only structs are collated field by field: implement pinfeed::Sample by hand, or give \
-                               the builder a collate_fn";
+                let message = match kind {
+                    Kind::Sample => {
+                        "only structs are collated field by field: implement pinfeed::Sample by hand, or give \
+                         the builder a collate_fn"
+                    }
+                    Kind::Batch => {
+                        "only structs are sent field by field: make it a struct, or implement pinfeed::Batch by hand"
+                    }
+                };
                 return Err(Error::new_spanned(&item.ident, message));
             }
         };
         if let Some(lifetime) = item.generics.lifetimes().next() {
-            let message = "a sample owns what it holds, and cannot have a lifetime parameter";
+            let message =
+                format!("a {what} owns what it holds, and cannot have a lifetime parameter");
             return Err(Error::new_spanned(lifetime, message));
         }
 
-        let mut krate = parse_quote!(::pinfeed);
+        let (mut krate, mut on_device) = (parse_quote!(::pinfeed), None);
         options(&item.attrs, |option| {
-            if !option.path.is_ident("crate") {
-                return Err(option.error("the option of a sample is `crate = \"path\"`"));
+            if option.path.is_ident("crate") {
+                krate = option.value()?.parse::<LitStr>()?.parse()?;
+            } else if option.path.is_ident("on_device") && kind == Kind::Batch {
+                on_device = Some(option.value()?.parse::<LitStr>()?.parse()?);
+            } else {
+                return Err(option.error(match kind {
+                    Kind::Sample => "the option of a sample is `crate = \"path\"`",
+                    Kind::Batch => {
+                        "the options of a batch are `on_device = \"Name\"` and `crate = \"path\"`"
+                    }
+                }));
             }
-            krate = option.value()?.parse::<LitStr>()?.parse()?;
             Ok(())
         })?;
         let fields = fields.members().zip(fields);
-        let fields = fields.map(|(member, field)| Field::parse(member, field, &krate));
+        let fields = fields.map(|(member, field)| Field::parse(member, field, kind, &krate));
         Ok(Input {
+            kind,
             fields: fields.collect::<Result<_>>()?,
             vis: item.vis,
             name: item.ident,
             generics: item.generics,
             krate,
+            on_device,
         })
     }
 
-    /// What the implementations need of each field's type, whether it has type parameters or not; for batches, also of
-    /// what it becomes. So a type that is no sample is an error of the bound, at the field, and of nothing else.
+    /// What definitions and implementations need of each field's type, whether it has type parameters or not; for batches,
+    /// also of what it becomes. So a type that is no sample is an error of the bound, at the field, and of nothing else: the same
+    /// one wherever the bound stands, so that the compiler says it once.
     pub(crate) fn bounds(&self, batches: bool) -> WhereClause {
         let mut generics = self.generics.clone();
         let bounds = generics.make_where_clause();
         for field in &self.fields {
             let (ty, batch, [sample_trait, batch_trait]) =
                 (&field.ty, field.batch(), &field.traits);
-            bounds.predicates.push(parse_quote!(#ty: #sample_trait));
-            if batches {
-                bounds.predicates.push(parse_quote!(#batch: #batch_trait));
+            match field.kind {
+                Kind::Sample => {
+                    bounds.predicates.push(parse_quote!(#ty: #sample_trait));
+                    if batches {
+                        bounds.predicates.push(parse_quote!(#batch: #batch_trait));
+                    }
+                }
+                Kind::Batch if field.host => {
+                    let (send, life) = (
+                        at(field.span.1, quote!(::core::marker::Send)),
+                        quote!('static),
+                    );
+                    bounds.predicates.push(parse_quote!(#ty: #send + #life));
+                }
+                Kind::Batch => bounds.predicates.push(parse_quote!(#ty: #batch_trait)),
             }
         }
         bounds.clone()
     }
 
-    /// The same for the definitions, where bounds are part of the documentation: only if there are type parameters.
-    pub(crate) fn definition_bounds(&self, batches: bool) -> Option<WhereClause> {
+    /// The bounds that the documentation of a definition shows, if they are others: where there are no type parameters, those
+    /// above say nothing to who reads it.
+    pub(crate) fn documented_bounds(&self) -> Option<WhereClause> {
         let is_generic = self.generics.type_params().next().is_some();
-        match is_generic {
-            true => Some(self.bounds(batches)),
-            false => self.generics.where_clause.clone(),
-        }
+        let mut generics = self.generics.clone();
+        (!is_generic).then(|| generics.make_where_clause().clone())
     }
 }
 
 impl Field {
-    fn parse(member: Member, field: &syn::Field, krate: &Path) -> Result<Field> {
+    fn parse(member: Member, field: &syn::Field, kind: Kind, krate: &Path) -> Result<Field> {
         let mut host = false;
         options(&field.attrs, |option| {
             if !option.path.is_ident("host") {
@@ -118,7 +169,11 @@ impl Field {
             member,
             docs: docs.cloned().collect(),
             host,
-            ty: if host { quote!(#krate::Host<#ty>) } else { ty },
+            kind,
+            ty: match kind {
+                Kind::Sample if host => quote!(#krate::Host<#ty>),
+                _ => ty,
+            },
             traits: [quote!(#krate::Sample), quote!(#krate::Batch)].map(|path| at(end, path)),
             span: (begin, end),
         })
@@ -131,12 +186,23 @@ impl Field {
 
     /// The type of the field in a batch.
     pub(crate) fn batch(&self) -> TokenStream {
-        self.sample("Batch")
+        match self.kind {
+            Kind::Sample => self.sample("Batch"),
+            Kind::Batch => self.ty.clone(),
+        }
     }
 
     /// The type of the field in a batch on a device.
     pub(crate) fn on_device(&self) -> TokenStream {
+        if self.is_carried() {
+            return self.ty.clone();
+        }
         self.project(&self.batch(), &self.traits[1], "OnDevice")
+    }
+
+    /// Whether a batch carries it along as it is.
+    pub(crate) fn is_carried(&self) -> bool {
+        self.host && self.kind == Kind::Batch
     }
 
     fn project(&self, ty: &TokenStream, path: &TokenStream, item: &str) -> TokenStream {

@@ -1,10 +1,12 @@
-//! The derive macro of pinfeed. It is documented, and used, as `pinfeed::Sample`.
+//! The derive macros of pinfeed. They are documented, and used, as `pinfeed::Sample` and `pinfeed::Batch`.
 
 mod expand;
 mod input;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
+
+use input::{Input, Kind};
 
 /// # Attributes
 ///
@@ -14,8 +16,26 @@ use syn::{DeriveInput, parse_macro_input};
 #[proc_macro_derive(Sample, attributes(pinfeed))]
 pub fn derive_sample(item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as DeriveInput);
-    input::Input::parse(item)
-        .map(|input| expand::expand(&input))
+    derived(Input::parse(item, Kind::Sample), expand::sample)
+}
+
+/// # Attributes
+///
+/// - `#[pinfeed(host)]` on a field carries its value along as it is, whatever its type (`Send` and `'static`).
+/// - `#[pinfeed(on_device = "Name")]` on the struct names the struct on a device.
+/// - `#[pinfeed(crate = "path")]` on the struct says where `pinfeed` is found, where it is not `::pinfeed`.
+#[proc_macro_derive(Batch, attributes(pinfeed))]
+pub fn derive_batch(item: TokenStream) -> TokenStream {
+    let item = parse_macro_input!(item as DeriveInput);
+    derived(Input::parse(item, Kind::Batch), expand::batch)
+}
+
+fn derived(
+    input: syn::Result<Input>,
+    expand: fn(&Input) -> proc_macro2::TokenStream,
+) -> TokenStream {
+    let expanded = input.map(|input| expand(&input));
+    expanded
         .unwrap_or_else(syn::Error::into_compile_error)
         .into()
 }

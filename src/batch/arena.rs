@@ -1,5 +1,7 @@
 //! The arena: where a `collate_fn` gets memory for its tensors.
 
+mod collate;
+
 use crate::device::Slab;
 use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
@@ -10,6 +12,8 @@ use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 ///
 /// The slab is as large as recent batches needed. What does not fit (the first batch, or a larger one) lies in pageable
 /// memory, and the pin thread copies it.
+///
+/// [`collate`](Arena::collate) stacks samples as the loader does without a `collate_fn`.
 ///
 /// # Examples
 ///

@@ -21,13 +21,13 @@ pub use stack::Stack;
 
 use crate::device::{Assembly, Device, DeviceTensor, Rows, Tensors, Unsent, Upload};
 use crate::error::{Error, Result};
-use crate::tensor::{Element, Tensor};
+use crate::tensor::{Element, Host, Tensor};
 
 /// What a loader gives: tensors, values that stay on the host, and tuples and structs of these.
 ///
-/// [`Tensor`], [`RaggedTensor`](crate::RaggedTensor), `Vec` (which stays on the host), tuples of up to eight and the batches
-/// that `#[derive(pinfeed::Sample)]` makes are batches. A type of one's own lists its parts in the same order in each of
-/// the three methods.
+/// [`Tensor`], [`RaggedTensor`](crate::RaggedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up to eight and the
+/// batches that `#[derive(pinfeed::Sample)]` makes are batches. A struct of one's own is one with `#[derive(pinfeed::Batch)]`;
+/// implemented by hand, it lists its parts in the same order in each of the three methods.
 ///
 /// # Examples
 ///
@@ -64,7 +64,7 @@ use crate::tensor::{Element, Tensor};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch",
     label = "not a batch",
-    note = "batches are made of pinfeed::Tensor, Vec (which stays on the host), tuples of these, and what #[derive(pinfeed::Sample)] makes"
+    note = "batches are made of pinfeed::Tensor, of Vec and pinfeed::Host (which stay on the host), tuples of these, and structs with #[derive(pinfeed::Batch)]"
 )]
 pub trait Batch: Sized + Send + 'static {
     /// The same batch on a device.
@@ -182,6 +182,21 @@ impl<X: Send + 'static> Batch for Vec<X> {
     }
 
     fn upload(self, _: &mut Upload) -> Vec<X> {
+        self
+    }
+}
+
+/// One value for the whole batch, which stays on the host. (A batch of `Host` *samples* is a `Vec` of their values.)
+impl<X: Send + 'static> Batch for Host<X> {
+    type OnDevice = Host<X>;
+
+    fn tensors(&self, _: &mut Tensors<'_>) {}
+
+    fn relocate(self, _: &mut Relocation) -> Self {
+        self
+    }
+
+    fn upload(self, _: &mut Upload) -> Host<X> {
         self
     }
 }

@@ -166,7 +166,7 @@ impl Stack {
 }
 
 /// A layout of other rows would give rows that lie outside of the slab (*layouts are in bounds and aligned*).
-fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
+pub(super) fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
     if layout.rows() == rows {
         return Ok(());
     }

@@ -20,7 +20,8 @@ use crate::sync::Arc;
 /// A source of samples that are got by their index, from several threads at once.
 ///
 /// [`from_fn`] makes one from a function, [`Dataset::map`] changes the samples of another. `Vec`s of cloneable
-/// samples and `Arc`s of data sets are data sets too.
+/// samples, and `Box`es and `Arc`s of data sets are data sets too: a `Box<dyn Dataset<Sample = S>>` is one that was chosen when
+/// the program ran.
 ///
 /// # Examples
 ///
@@ -111,37 +112,48 @@ pub trait Dataset: Send + Sync + 'static {
     }
 }
 
-impl<D: Dataset + ?Sized> Dataset for Arc<D> {
-    type Sample = D::Sample;
+/// To all methods, for whatever holds a data set.
+macro_rules! forwarded {
+    ($($holder:ident),*) => {$(
+        impl<D: Dataset + ?Sized> Dataset for $holder<D> {
+            type Sample = D::Sample;
 
-    fn len(&self) -> u64 {
-        (**self).len()
-    }
+            fn len(&self) -> u64 {
+                (**self).len()
+            }
 
-    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
-        (**self).get(index, rng)
-    }
+            fn is_empty(&self) -> bool {
+                (**self).is_empty()
+            }
 
-    fn describe(&self, index: u64) -> Option<String> {
-        (**self).describe(index)
-    }
+            fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
+                (**self).get(index, rng)
+            }
 
-    fn lookahead(&self) -> usize {
-        (**self).lookahead()
-    }
+            fn describe(&self, index: u64) -> Option<String> {
+                (**self).describe(index)
+            }
 
-    fn will_need(&self, indices: &[u64]) {
-        (**self).will_need(indices);
-    }
+            fn lookahead(&self) -> usize {
+                (**self).lookahead()
+            }
 
-    fn is_registered(&self) -> bool {
-        (**self).is_registered()
-    }
+            fn will_need(&self, indices: &[u64]) {
+                (**self).will_need(indices);
+            }
 
-    fn sample_bytes(&self) -> Option<usize> {
-        (**self).sample_bytes()
-    }
+            fn is_registered(&self) -> bool {
+                (**self).is_registered()
+            }
+
+            fn sample_bytes(&self) -> Option<usize> {
+                (**self).sample_bytes()
+            }
+        }
+    )*};
 }
+
+forwarded!(Box, Arc);
 
 impl<S: Clone + Send + Sync + 'static> Dataset for Vec<S> {
     type Sample = S;

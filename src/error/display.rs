@@ -17,6 +17,7 @@ impl fmt::Display for Error {
                 write!(f, "{sample} panicked while loading: {message}")
             }
             Error::Collate(misfit) => misfit.say(f),
+            Error::Stack(misfit) => write!(f, "{misfit}"),
             Error::CollateFn { epoch, batch, .. } => {
                 write!(f, "collate_fn failed on batch {batch} of epoch {epoch}")
             }
@@ -130,6 +131,7 @@ impl Error {
         match self {
             Error::Sample(_, cause) | Error::CollateFn { source: cause, .. } => Some(&**cause),
             Error::Collate(misfit) => Some(&misfit.source),
+            Error::Stack(misfit) => StdError::source(&**misfit),
             Error::Io { source, .. }
             | Error::Write { source, .. }
             | Error::Thread { source, .. } => Some(source),

@@ -25,13 +25,35 @@ macro_rules! candle_elements {
 candle_elements!(u8, i16, u32, i32, i64, half::f16, half::bf16, f32, f64);
 
 impl<T: CandleElement> Tensor<T> {
-    /// Copies the tensor to a candle tensor on candle's CPU device.
+    /// Copies the tensor to a candle tensor on `device`, whichever of candle's it is.
+    ///
+    /// # Synchronization
+    ///
+    /// The call returns when the tensor was read. So a copy to a GPU is waited for: batches go there by
+    /// [`Batch::to_device`](crate::Batch::to_device) and [`DeviceTensor::to_candle`], which wait for nothing.
     ///
     /// # Errors
     ///
     /// candle's own.
-    pub fn to_candle(&self) -> CandleResult<CandleTensor> {
-        CandleTensor::from_slice(self.as_slice(), &self.shape()[..], &CandleDevice::Cpu)
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use candle_core::Device;
+    /// use pinfeed::Tensor;
+    ///
+    /// let tensor = Tensor::from_vec(vec![1u32, 2, 3, 4], &[2, 2])?;
+    /// let candle = tensor.to_candle(&Device::Cpu)?;
+    /// assert_eq!(candle.to_vec2::<u32>()?, [[1, 2], [3, 4]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn to_candle(&self, device: &CandleDevice) -> CandleResult<CandleTensor> {
+        let tensor = CandleTensor::from_slice(self.as_slice(), &self.shape()[..], device)?;
+        if !device.is_cpu() {
+            // A copy from page-locked memory is not over when candle returns, and the memory may be used again.
+            device.synchronize()?;
+        }
+        Ok(tensor)
     }
 }
 
@@ -113,7 +135,11 @@ mod tests {
     fn tensors_become_candles_with_shape_and_elements() {
         let tensor = Tensor::from_vec((0..6u32).collect(), &[2, 3]).unwrap();
         assert_eq!(
-            tensor.to_candle().unwrap().to_vec2::<u32>().unwrap(),
+            tensor
+                .to_candle(&candle_core::Device::Cpu)
+                .unwrap()
+                .to_vec2::<u32>()
+                .unwrap(),
             [[0, 1, 2], [3, 4, 5]]
         );
         let there = tensor.to_device(&Device::cpu(), true).unwrap();

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::Entry;
 use crate::shape::DType;
 
 /// A type that a tensor can hold: `u8`, `i8`, `i16`, `u16`, `i32`, `u32`, `i64`, `f16`, `bf16`, `f32` or `f64`.
@@ -29,7 +30,15 @@ use crate::shape::DType;
     note = "tensors hold u8, i8, i16, u16, i32, u32, i64, f16, bf16, f32 or f64; a bool travels as u8"
 )]
 pub trait Element:
-    Copy + Default + PartialEq + std::fmt::Debug + Send + Sync + 'static + sealed::Sealed
+    Copy
+    + Default
+    + PartialEq
+    + std::fmt::Debug
+    + Send
+    + Sync
+    + 'static
+    + sealed::Sealed
+    + Entry<Element = Self>
 {
     /// The element type as a value.
     const DTYPE: DType;

@@ -286,13 +286,43 @@ impl<T: Element> Tensor<T> {
     }
 }
 
+/// Shows the shape, the element type, and the first values. Rows that lie elsewhere are not gathered for it: of these, no
+/// values are shown.
 impl<T: Element> fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor")
             .field("dtype", &T::DTYPE)
             .field("shape", &self.shape)
             .field("is_pinned", &self.is_pinned())
+            .field("values", &Values(self))
             .finish()
+    }
+}
+
+/// The first values of a tensor, in one line.
+struct Values<'a, T: Element>(&'a Tensor<T>);
+
+/// So many values are shown.
+const SHOWN: usize = 8;
+
+impl<T: Element> fmt::Debug for Values<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.0.storage.scattered();
+        let elsewhere = self.0.scattered && rows.is_some_and(|rows| !rows.is_gathered());
+        let values = match elsewhere {
+            true => &[],
+            false => self.0.as_slice(),
+        };
+        f.write_str("[")?;
+        for (place, value) in values.iter().take(SHOWN).enumerate() {
+            f.write_str(if place > 0 { ", " } else { "" })?;
+            value.fmt(f)?;
+        }
+        match self.0.len() > values.len().min(SHOWN) {
+            true if values.is_empty() => f.write_str("..]"),
+            true => f.write_str(", ..]"),
+            false => f.write_str("]"),
+        }
     }
 }
 
@@ -336,6 +366,38 @@ mod tests {
         assert_eq!(tensor.sharers(), 1);
         drop(tensor);
         assert_eq!(row.as_slice(), [8, 9, 10, 11]);
+    }
+
+    #[test]
+    fn the_first_values_are_shown_in_one_line() {
+        let shown = |values: Vec<f32>, shape: &[usize]| {
+            format!("{:?}", Tensor::from_vec(values, shape).unwrap())
+        };
+        assert_eq!(
+            shown(vec![1.0, 0.5], &[2, 1]),
+            "Tensor { dtype: F32, shape: [2, 1], is_pinned: false, values: [1.0, 0.5] }"
+        );
+        assert!(shown(vec![0.0; 8], &[8]).ends_with("0.0, 0.0] }"));
+        let long = shown(vec![0.25; 1_000_000], &[1_000_000]);
+        assert!(
+            long.ends_with("0.25, 0.25, ..] }") && long.len() < 150,
+            "{long}"
+        );
+        assert!(shown(vec![], &[0, 3]).ends_with("values: [] }"));
+        assert!(shown(vec![3.0], &[]).ends_with("shape: [], is_pinned: false, values: [3.0] }"));
+
+        let tensor = Tensor::from_vec((0..12u8).collect(), &[3, 4]).unwrap();
+        let lines = format!("{:#?}", tensor.row(1));
+        assert!(lines.contains("\n    values: [4, 5, 6, 7],\n"), "{lines}");
+        let lines = format!("{tensor:#?}");
+        assert!(
+            lines.contains("\n    values: [0, 1, 2, 3, 4, 5, 6, 7, ..],\n"),
+            "{lines}"
+        );
+        assert_eq!(
+            format!("{:.1?}", Values(&Tensor::from(vec![0.25f64]))),
+            "[0.2]"
+        );
     }
 
     #[test]

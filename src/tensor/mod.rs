@@ -6,6 +6,7 @@
 
 mod dense;
 mod element;
+mod entry;
 #[expect(unsafe_code, reason = "it hands out the fields of a slab")]
 mod filled;
 #[expect(
@@ -31,6 +32,7 @@ mod storage;
 pub use crate::shape::{DType, Shape};
 pub use dense::Dense;
 pub use element::{Element, Float};
+pub use entry::Entry;
 pub use filled::Filled;
 pub use host::Tensor;
 pub use layout::{Field, Layout};

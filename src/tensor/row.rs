@@ -308,14 +308,17 @@ impl<'a> Row<'a> {
     /// The error of a sample whose shape is not the field's.
     pub(crate) fn mismatch<T: Element>(&self, field: &Field<T>, found: Shape) -> CollateError {
         CollateError::Shape {
-            field: self
-                .layout
-                .fields()
-                .get(field.index)
-                .map_or("", |spec| spec.name),
+            field: self.name(field),
             expected: field.row_shape.clone(),
             found,
         }
+    }
+
+    /// What the sample's own name for the field is.
+    #[inline]
+    pub(super) fn name<T: Element>(&self, field: &Field<T>) -> &'static str {
+        let spec = self.layout.fields().get(field.index);
+        spec.map_or("", |spec| spec.name)
     }
 
     /// Checks that each field was written.

@@ -7,7 +7,7 @@ use crate::error::CollateError;
 
 /// Something that can be collated: many samples make one batch.
 ///
-/// Scalars, arrays, vectors of numbers and tensors become tensors with one dimension more; strings and paths stay on
+/// Scalars, arrays, vectors of these and tensors become tensors with one dimension more; strings and paths stay on
 /// the host as a `Vec`; tuples of up to eight, and structs with `#[derive(pinfeed::Sample)]`, become batches with the
 /// same parts. [`Host`] keeps any other value on the host.
 ///
@@ -15,10 +15,13 @@ use crate::error::CollateError;
 /// | --- | --- |
 /// | `f32`, `i64`, any [`Element`] | `Tensor` of shape `[n]` |
 /// | `bool` | `Tensor<u8>` of shape `[n]`, 0 or 1 |
-/// | `[T; N]`, `Vec<T>` | `Tensor<T>` of shape `[n, N]` |
+/// | `u64`, `usize`, `isize` | `Tensor<i64>` of shape `[n]`; what does not fit is an error of its sample |
+/// | `[T; N]`, `Vec<T>` of any [`Entry`](crate::Entry) | `Tensor<T>` of shape `[n, N]` |
+/// | `[[T; N]; M]`, `Vec<[T; N]>`, and deeper | `Tensor<T>` of shape `[n, M, N]` |
 /// | `Tensor<T>` | `Tensor<T>` of shape `[n, shape..]` |
 /// | [`Ragged<T>`](crate::Ragged) of `k` rows, which may differ | [`RaggedTensor<T>`](crate::RaggedTensor): all rows, and where each sample's begin |
 /// | `String`, `PathBuf`, `Host<X>` | `Vec<String>`, `Vec<PathBuf>`, `Vec<X>` |
+/// | `Vec<S>`, `Option<S>` of strings or paths | `Vec<Vec<S>>`, `Vec<Option<S>>` |
 /// | `(A, B, ..)` | `(A::Batch, B::Batch, ..)` |
 ///
 /// # Own implementations
@@ -65,8 +68,9 @@ use crate::error::CollateError;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` cannot be collated into a batch",
-    label = "the data set's samples are `{Self}`",
-    note = "numbers, bool, arrays, Vec of numbers, Tensor, String, tuples of these, and structs with #[derive(pinfeed::Sample)] can",
+    label = "this is `{Self}`",
+    note = "numbers, bool, arrays and Vec of these, Tensor, String, tuples of these, and structs with #[derive(pinfeed::Sample)] can",
+    note = "instead of an Option, take the value and a bool; of a Vec of Vecs, a Tensor, or pinfeed::Ragged where lengths differ",
     note = "wrap a value in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
 )]
 pub trait Sample: Send + Sized + 'static {
@@ -146,72 +150,6 @@ scalars!(
     f64
 );
 
-impl Sample for bool {
-    type Batch = Tensor<u8>;
-    type Plan = Field<u8>;
-    type Rest = ();
-    const DENSE: Dense<Self> = Dense::YES;
-
-    fn plan<'a>(
-        _: impl Iterator<Item = &'a Self> + Clone,
-        layout: &mut Layout,
-    ) -> Result<Field<u8>, CollateError> {
-        layout.field(&[])
-    }
-
-    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
-        u8::from(self).fill(plan, row)
-    }
-
-    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
-        filled.take(plan)
-    }
-}
-
-impl<T: Element, const N: usize> Sample for [T; N] {
-    type Batch = Tensor<T>;
-    type Plan = Field<T>;
-    type Rest = ();
-    const DENSE: Dense<Self> = Dense::YES;
-
-    fn plan<'a>(
-        _: impl Iterator<Item = &'a Self> + Clone,
-        layout: &mut Layout,
-    ) -> Result<Field<T>, CollateError> {
-        layout.field(&[N])
-    }
-
-    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
-        row.write(plan, &self)
-    }
-
-    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
-        filled.take(plan)
-    }
-}
-
-impl<T: Element> Sample for Vec<T> {
-    type Batch = Tensor<T>;
-    type Plan = Field<T>;
-    type Rest = ();
-    const DENSE: Dense<Self> = Dense::YES;
-
-    fn plan<'a>(
-        mut samples: impl Iterator<Item = &'a Self> + Clone,
-        layout: &mut Layout,
-    ) -> Result<Field<T>, CollateError> {
-        layout.field(&[samples.next().map_or(0, Vec::len)])
-    }
-
-    fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
-        row.write(plan, &self)
-    }
-
-    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
-        filled.take(plan)
-    }
-}
-
 impl<T: Element> Sample for Tensor<T> {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
@@ -237,7 +175,8 @@ impl<T: Element> Sample for Tensor<T> {
     }
 }
 
-/// A value that stays on the host: in the batch, a `Vec` of the values.
+/// A value that stays on the host. Of samples, the batch has a `Vec` of the values; in a batch of one's own, it is one value for the
+/// whole batch.
 ///
 /// # Examples
 ///
@@ -285,6 +224,12 @@ stays_on_the_host! {
     [] String => String, std::convert::identity;
     [] PathBuf => PathBuf, std::convert::identity;
     [] &'static str => &'static str, std::convert::identity;
+    [] Vec<String> => Vec<String>, std::convert::identity;
+    [] Vec<PathBuf> => Vec<PathBuf>, std::convert::identity;
+    [] Vec<&'static str> => Vec<&'static str>, std::convert::identity;
+    [] Option<String> => Option<String>, std::convert::identity;
+    [] Option<PathBuf> => Option<PathBuf>, std::convert::identity;
+    [] Option<&'static str> => Option<&'static str>, std::convert::identity;
     [X: Send + 'static] Host<X> => X, |host: Host<X>| host.0;
 }
 

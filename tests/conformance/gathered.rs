@@ -216,6 +216,10 @@ impl Batch for Watched {
     }
 
     fn upload(self, upload: &mut Upload) -> Self::OnDevice {
+        // Showing the tensor does not gather its rows: then they would no longer be page-locked.
+        let (elsewhere, shown) = (self.0.is_pinned(), format!("{:?}", self.0));
+        assert_eq!(shown.ends_with("values: [..] }"), elsewhere, "{shown}");
+        assert_eq!(self.0.is_pinned(), elsewhere);
         let sum = self.0.as_slice().iter().map(|&byte| u64::from(byte)).sum();
         (sum, upload.tensor(self.0))
     }

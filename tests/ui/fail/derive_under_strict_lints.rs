@@ -14,7 +14,36 @@ pub struct Pair<A: pinfeed::Sample, B> {
     rest: internal::Rest,
 }
 
+/// Without parameters, and with a private field of a private type.
+#[derive(Debug, pinfeed::Sample)]
+pub struct Plain {
+    /// A number.
+    pub number: f32,
+    rest: internal::Rest,
+}
+
+/// A batch.
+#[derive(Debug, pinfeed::Batch)]
+pub struct Made<T: pinfeed::Element> {
+    /// Numbers.
+    pub numbers: pinfeed::Tensor<T>,
+    rest: internal::Own,
+    #[pinfeed(host)]
+    count: internal::Count,
+}
+
+/// How many.
+pub fn count<T: pinfeed::Element>(made: &Made<T>) -> usize {
+    made.count.0
+}
+
 mod internal {
+    #[derive(Debug, pinfeed::Batch)]
+    pub(super) struct Own(pub(super) Vec<u8>);
+
+    #[derive(Debug)]
+    pub(super) struct Count(pub(super) usize);
+
     #[derive(Debug, pinfeed::Sample)]
     pub(super) struct Rest(pub(super) u8, odd_Name);
 

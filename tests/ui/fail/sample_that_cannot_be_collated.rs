@@ -1,5 +1,6 @@
 //~ ERROR E0277
 //~ says: samples of type `HashMap<String, f32>` cannot be collated into a batch
+//~ once
 //~ says: wrap a value in pinfeed::Host(..) to keep it on the host
 
 use std::collections::HashMap;

@@ -1,0 +1,111 @@
+//! Stacking within a `collate_fn`: what the loader does without one, in the arena's memory.
+
+use std::ptr::NonNull;
+
+use super::Arena;
+use crate::batch::stack::check_rows;
+use crate::error::{CollateError, Error, Result, StackMisfit};
+use crate::sync::Arc;
+use crate::system::usable_memory_bytes;
+use crate::tensor::{ALIGNMENT, Filled, Layout, Row, Sample, Storage, Tensor};
+
+impl Arena {
+    /// Stacks samples as the loader does that has no `collate_fn`: each of their fields becomes a tensor with one dimension more, in
+    /// the batch's slab. So a `collate_fn` may leave samples out, change them, or make some fields itself, and stack the rest.
+    ///
+    /// Of no samples, what comes out has tensors without rows, whose other dimensions nobody knows (most often the shape is
+    /// `[0]`): where all may be left out, look first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stack`] says which sample does not fit or failed to load, by its place in `samples`; [`Error::HostMemory`], if they
+    /// are larger together than what the process may use.
+    ///
+    /// # Examples
+    ///
+    /// Words without any token are left out; tokens are padded, the rest is stacked:
+    ///
+    /// ```
+    /// use pinfeed::{Arena, Batch, BoxError, DataLoader, Tensor};
+    ///
+    /// type Word = (Vec<i64>, (i64, String)); // tokens; label and text
+    ///
+    /// fn pad(mut words: Vec<Word>, arena: &mut Arena) -> Result<(Tensor<i64>, (Tensor<i64>, Vec<String>)), BoxError> {
+    ///     words.retain(|(tokens, _)| !tokens.is_empty());
+    ///     let longest = words.iter().map(|(tokens, _)| tokens.len()).max().ok_or("nothing but empty words")?;
+    ///     let (tokens, rest): (Vec<_>, Vec<_>) = words.into_iter().unzip();
+    ///     let pad = |mut tokens: Vec<i64>| {
+    ///         tokens.resize(longest, -1);
+    ///         tokens
+    ///     };
+    ///     let tokens = arena.collate(tokens.into_iter().map(pad).collect())?;
+    ///     Ok((tokens, arena.collate(rest)?))
+    /// }
+    ///
+    /// let words = vec![
+    ///     (vec![1, 2, 3], (0, "one".to_owned())),
+    ///     (vec![], (1, "none".to_owned())),
+    ///     (vec![4], (0, "two".to_owned())),
+    /// ];
+    /// let loader = DataLoader::builder(words).batch_size(3).collate_fn(pad).build()?;
+    /// let (tokens, (labels, texts)) = loader.epoch(0).next().unwrap()?;
+    /// assert_eq!(tokens, Tensor::from_vec(vec![1, 2, 3, 4, -1, -1], &[2, 3])?);
+    /// assert_eq!((labels.as_slice(), texts[1].as_str()), (&[0, 0][..], "two"));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn collate<S: Sample>(&mut self, samples: Vec<S>) -> Result<S::Batch> {
+        let count = samples.len();
+        let misfit = |place: usize, source: CollateError| {
+            Error::Stack(Box::new(StackMisfit {
+                place,
+                count,
+                planned_from: (S::ALIKE && place > 0).then_some(0),
+                source,
+            }))
+        };
+        let mut layout = Layout::new(count);
+        let planned_from = if S::ALIKE { 1 } else { count };
+        let planned = S::plan(samples.iter().take(planned_from), &mut layout);
+        let plan = planned.map_err(|error| misfit(0, error))?;
+        check_rows(&layout, count).map_err(|error| misfit(0, error))?;
+        let (base, memory) = self.room(layout.size_bytes())?;
+        let mut rest = Vec::with_capacity(count);
+        for (place, sample) in samples.into_iter().enumerate() {
+            // SAFETY: `room` gave as many initialized and aligned bytes as the layout has, which `memory` keeps and nobody
+            // else reaches (*one owner per slab*); no device gathers its rows, so none is scattered.
+            let mut row = unsafe { Row::new(&layout, base, place, None, false) };
+            let filled = sample.fill(&plan, &mut row);
+            let filled = filled.and_then(|left| row.complete().map(|()| left));
+            rest.push(filled.map_err(|error| misfit(place, error))?);
+        }
+        // SAFETY: as above; each row was written, and none is lent any more.
+        let mut filled = unsafe { Filled::new(layout, base, memory, None) };
+        Ok(S::finish(plan, rest, &mut filled))
+    }
+
+    /// So many initialized bytes that nobody else reaches, at a boundary of [`ALIGNMENT`], and what keeps them: in the slab,
+    /// or in pageable memory where they do not fit.
+    fn room(&mut self, bytes: usize) -> Result<(NonNull<u8>, Arc<dyn Storage>)> {
+        if bytes > usable_memory_bytes() {
+            return Err(Error::HostMemory { bytes });
+        }
+        self.wanted_bytes = self.wanted_bytes.next_multiple_of(ALIGNMENT) + bytes;
+        let start = self.used_bytes.next_multiple_of(ALIGNMENT);
+        if let Some(slab) = &self.slab
+            && start + bytes <= slab.capacity()
+        {
+            self.used_bytes = start + bytes;
+            // SAFETY: the range lies inside of the slab (*layouts are in bounds and aligned*). It was handed to nobody else:
+            // `used_bytes` only grows (*one owner per slab*).
+            let base = unsafe { slab.base().add(start) };
+            return Ok((base, Arc::clone(slab) as Arc<dyn Storage>));
+        }
+        let memory = Tensor::<u8>::zeros(&[bytes + ALIGNMENT]);
+        let start = memory.identity();
+        let address = start.addr().get();
+        let offset = address.next_multiple_of(ALIGNMENT) - address;
+        // SAFETY: the tensor is longer by the alignment. It goes, and its storage stays with whoever called.
+        let base = unsafe { start.add(offset) };
+        Ok((base, Arc::clone(memory.storage())))
+    }
+}

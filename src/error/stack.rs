@@ -1,0 +1,46 @@
+//! Samples that a `collate_fn` stacks itself.
+
+use std::fmt;
+
+use super::CollateError;
+
+/// Of samples that a `collate_fn` stacks, one does not fit to the others, or failed to load.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct StackMisfit {
+    /// Its place among the samples that were to be stacked, from 0.
+    pub place: usize,
+    /// How many these were.
+    pub count: usize,
+    /// The place of the sample that the layout was planned from, if it is another one.
+    pub planned_from: Option<usize>,
+    /// What does not fit.
+    pub source: CollateError,
+}
+
+impl fmt::Display for StackMisfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "of {} samples to stack, number {} ",
+            self.count, self.place
+        )?;
+        if let CollateError::Load(_) = self.source {
+            return f.write_str("failed to load");
+        }
+        f.write_str("does not fit to the others")?;
+        match self.planned_from {
+            Some(place) => write!(f, ", whose layout was planned from number {place}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for StackMisfit {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.source {
+            CollateError::Load(error) => Some(&**error),
+            error => Some(error),
+        }
+    }
+}

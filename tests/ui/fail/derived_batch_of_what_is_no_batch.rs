@@ -1,0 +1,14 @@
+//~ ERROR E0277
+//~ once
+//~ says: `f32` is not a batch
+//~ says: pinfeed::Host (which stay on the host)
+
+use pinfeed::{Batch, Tensor};
+
+#[derive(Batch)]
+struct Padded {
+    tokens: Tensor<i64>,
+    scale: f32, //~ HERE
+}
+
+fn main() {}
