@@ -102,22 +102,6 @@ pub(crate) fn will_need(path: &std::path::Path) {
     let _ = path;
 }
 
-/// Says that this thread computes for long at a time: woken, it does not preempt who woke it, though it may be put on the same
-/// processor. It is a wish, and only for threads under the ordinary policy: what the program chose for itself, it keeps.
-pub(crate) fn compute_in_batches() {
-    #[cfg(all(target_os = "linux", not(miri)))]
-    {
-        // SAFETY: 0 is the calling thread, and nothing is written.
-        let policy = unsafe { libc::sched_getscheduler(0) };
-        if policy == libc::SCHED_OTHER {
-            // SAFETY: it is made of numbers, of which some systems have more than others.
-            let parameter: libc::sched_param = unsafe { std::mem::zeroed() };
-            // SAFETY: 0 is the calling thread, and the parameter is read.
-            unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameter) };
-        }
-    }
-}
-
 /// The size of the processor's last cache.
 pub(crate) fn cache_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();

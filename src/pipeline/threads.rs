@@ -41,8 +41,6 @@ impl<B: Batch> Threads<B> {
         }
         for number in 0..workers {
             threads.spawn(format!("pinfeed-worker-{number}"), move |pipeline| {
-                // The consumer wakes workers while it has a batch to give out.
-                system::compute_in_batches();
                 pipeline.work(number)
             })?;
         }
