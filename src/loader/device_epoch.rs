@@ -179,6 +179,8 @@ impl<B: Batch> Sending<B> {
 
     /// Sends a batch, or a part of one.
     fn send(&self, pipeline: &Pipeline<B>, live: &Live, part: B, ahead: bool) -> Reply<B> {
+        // It may wait, for device memory or a copy, and workers are not to wait with it.
+        pipeline.wake_workers();
         let Some(arrivals) = &self.arrivals else {
             // The batch may be of the program's own type. If its functions panic, that is its own error: a batch that was sent
             // before, and is about to be given out, must not be lost with it. Unwind safety: the batch is gone.
@@ -218,6 +220,33 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.goes_on = true;
     }
 
+    /// The next batch, and what is ready sent behind it. Where nothing is waited for, workers are left asleep.
+    fn advance(&mut self) -> Option<Result<B::OnDevice>> {
+        let mut asked = self.epoch.returned();
+        self.look_ahead();
+        let depth = self.sending.depth;
+        self.sending.allow(depth.max(1));
+        let next = match self.sending.ahead.pop_front() {
+            Some(next) => next,
+            None => loop {
+                let part = match self.sending.held.take() {
+                    Some(part) => Ok(Made::Here(part)),
+                    None => self.epoch.wait(asked, true)?,
+                };
+                let (pipeline, pass) = self.epoch.pass();
+                if let Some(next) = self.sending.arrive(pipeline, &pass.live, part, false) {
+                    break next;
+                }
+                asked = Instant::now();
+            },
+        };
+        self.sending.given += 1;
+        let (pipeline, pass) = self.epoch.pass();
+        self.sending.send_ahead(pipeline, pass, depth);
+        self.look_ahead();
+        Some(next)
+    }
+
     /// Sees to the epoch that follows: begins it, and sends of it what is ready, behind all batches of this one.
     fn look_ahead(&self) {
         let goes = match self.goes_on {
@@ -239,30 +268,13 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
-        let mut asked = self.epoch.returned();
-        self.look_ahead();
-        let depth = self.sending.depth;
-        self.sending.allow(depth.max(1));
-        let next = match self.sending.ahead.pop_front() {
-            Some(next) => next,
-            None => loop {
-                let part = match self.sending.held.take() {
-                    Some(part) => Ok(Made::Here(part)),
-                    None => self.epoch.wait(asked)?,
-                };
-                let (pipeline, pass) = self.epoch.pass();
-                if let Some(next) = self.sending.arrive(pipeline, &pass.live, part, false) {
-                    break next;
-                }
-                asked = Instant::now();
-            },
-        };
-        self.sending.given += 1;
-        let (pipeline, pass) = self.epoch.pass();
-        self.sending.send_ahead(pipeline, pass, depth);
-        self.look_ahead();
-        self.epoch.gives();
-        Some(next)
+        let next = self.advance();
+        // Last, when the batch is in hand and what is ready is sent.
+        self.epoch.pipeline().wake_workers();
+        if next.is_some() {
+            self.epoch.gives();
+        }
+        next
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -186,10 +186,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.given = Some(Instant::now());
     }
 
-    /// Waits for the next batch, from `asked` on.
-    pub(super) fn wait(&mut self, asked: Instant) -> Option<Result<Made<B>>> {
+    /// Waits for the next batch, from `asked` on. `quietly`: the caller wakes the workers.
+    pub(super) fn wait(&mut self, asked: Instant, quietly: bool) -> Option<Result<Made<B>>> {
         let (pipeline, pass) = self.pass();
-        let next = pipeline.next(&pass.live, &mut pass.taken);
+        let next = pipeline.next(&pass.live, &mut pass.taken, quietly);
         let came = Instant::now();
         let meter = &self.pass.live.meter;
         meter.consumer_wait_ns.add_between(asked, came);
@@ -204,7 +204,7 @@ impl<B: Batch> Iterator for Epoch<'_, B> {
     fn next(&mut self) -> Option<Result<B>> {
         let asked = self.returned();
         drop(self.look_ahead(Goes::ToHost));
-        let next = self.wait(asked)?;
+        let next = self.wait(asked, false)?;
         Some(next.map(|made| match made {
             Made::Here(batch) => batch,
             Made::Sent => unreachable!("only a device epoch's batches are sent"),

@@ -183,19 +183,25 @@ impl<B: Batch> Pipeline<B> {
 
     /// The next batch of the epoch, in order; blocks until it is there. `None`: the epoch is over.
     ///
-    /// `taken`: batches that came together with one before.
-    pub(crate) fn next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
+    /// `taken`: batches that came together with one before. `quietly`: workers for whom there is room now are left asleep, unless
+    /// the call blocks. The caller wakes them ([`wake_workers`](Pipeline::wake_workers)) when it has all that it came for.
+    pub(crate) fn next(
+        &self,
+        live: &Live,
+        taken: &mut Taken<B>,
+        quietly: bool,
+    ) -> Option<Result<Made<B>>> {
         if let Some(next) = taken.pop_front() {
             return Some(next);
         }
         if self.options.workers == 0 {
             self.load_next(live, taken)
         } else {
-            self.wait_for_next(live, taken)
+            self.wait_for_next(live, taken, quietly)
         }
     }
 
-    /// The next batch of the epoch, if it is ready.
+    /// The next batch of the epoch, if it is ready. Workers are left asleep.
     pub(crate) fn try_next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
         if let Some(next) = taken.pop_front() {
             return Some(next);
@@ -204,6 +210,14 @@ impl<B: Batch> Pipeline<B> {
         match next {
             Next::Ready(slot) => slot.outcome,
             Next::NotYet | Next::Over => None,
+        }
+    }
+
+    /// Lets workers see to what the consumer made room for. A worker that is woken takes the lock that the consumer would need
+    /// next, and may be given the consumer's processor: it is the last thing that the consumer does.
+    pub(crate) fn wake_workers(&self) {
+        if self.options.workers > 0 {
+            self.wake(&mut self.board.lock());
         }
     }
 
@@ -229,19 +243,25 @@ impl<B: Batch> Pipeline<B> {
         } else if state.widens && state.schedule.remaining() == 0 {
             let _ = self.wide.set(false);
         }
-        // Those that were taken before are used up, and others can be opened: also where none is ready.
-        self.wake(board);
         match delivered {
             Some(slot) => Next::Ready(slot),
             None => Next::NotYet,
         }
     }
 
-    fn wait_for_next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
+    fn wait_for_next(
+        &self,
+        live: &Live,
+        taken: &mut Taken<B>,
+        quietly: bool,
+    ) -> Option<Result<Made<B>>> {
         let mut board = self.board.lock();
         loop {
             match self.poll(&mut board, live, taken) {
                 Next::Ready(slot) => {
+                    if !quietly {
+                        self.wake(&mut board);
+                    }
                     drop(board);
                     return slot.outcome;
                 }
@@ -263,6 +283,8 @@ impl<B: Batch> Pipeline<B> {
                     self.tell_pin_thread();
                 }
             }
+            // The batches that were taken before are used up, and others can be opened.
+            self.wake(&mut board);
             live.ready.wait(&mut board);
         }
     }

@@ -8,6 +8,7 @@
 
 mod behind;
 mod cut;
+mod deliver;
 mod entry;
 mod missing;
 
@@ -458,44 +459,6 @@ impl Schedule {
     /// The consumer blocks on the first batch.
     pub(crate) fn block(&mut self) {
         self.blocked = true;
-    }
-
-    /// How many batches the consumer may take at once: those that are ready, as far as [`at_once`](Schedule::at_once) lets it.
-    /// What was sent is in nobody's way, and does not count.
-    pub(crate) fn ready(&self) -> usize {
-        let mut here = self.at_once();
-        let ready = |entry: &&Entry| {
-            let may_take = entry.sent || here > 0;
-            here -= usize::from(!entry.sent && may_take);
-            may_take && entry.stage == Stage::Done
-        };
-        self.open.iter().take_while(ready).count()
-    }
-
-    /// Batches that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than
-    /// `prefetch` promises. That pays only where making a batch takes less time than waking a worker; there it may take half
-    /// of the window, so that workers go on meanwhile.
-    fn at_once(&self) -> usize {
-        match self.batch_ns() {
-            Some(ns) if ns <= RUN_NS / 2 => (self.window() / 2).max(1),
-            _ => 1,
-        }
-    }
-
-    /// The consumer takes so many batches, which are ready: it has come to the first of them.
-    pub(crate) fn deliver(&mut self, count: usize) {
-        debug_assert!((1..=self.ready()).contains(&count));
-        let sent = |entries: &[bool]| entries.iter().filter(|sent| **sent).count();
-        let gone: Vec<bool> = self.open.drain(..count).map(|entry| entry.sent).collect();
-        self.sent -= sent(&gone);
-        self.first += count as u64;
-        self.taken = count - 1 - sent(&gone[1..]);
-        self.blocked = false;
-    }
-
-    /// The consumer has come to all batches that it took.
-    pub(crate) fn used_up(&mut self) {
-        self.taken = 0;
     }
 }
 

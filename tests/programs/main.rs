@@ -14,7 +14,6 @@ macro_rules! programs {
     )*};
 }
 
-// tabular_struct: after the derive is mended
 programs! {
     broken_file,
     evaluation,
@@ -25,6 +24,7 @@ programs! {
     replay_buffer,
     structs,
     tabular,
+    tabular_struct,
     text,
     tokio_tasks,
 }
