@@ -148,7 +148,7 @@ impl<T: Element> DeviceTensor<T> {
         // SAFETY: the source is kept by the flight below, or was read when the call returns, and is not written meanwhile
         // (*no access while in flight*); the target's users so far are waited for, and later ones wait for the event.
         let copied = unsafe { staging.copy(copy, source.is_pinned()) };
-        let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+        let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
         if !matches!(copied, Ok(Way::Staged)) {
             host.push(Arc::clone(source.storage()));
         }
@@ -265,7 +265,7 @@ unsafe fn download<T: Element>(
     if let Ok(Way::Staged) = copied {
         return Ok(download); // the bytes are there, and nothing is in flight
     }
-    let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+    let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
     host.push(Arc::clone(download.tensor.storage()));
     match driver.record(stream, false) {
         Ok(done) => {

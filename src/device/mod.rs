@@ -31,7 +31,7 @@ use std::fmt;
 
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
-pub(crate) use self::flights::Flights;
+pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Timing};
 pub use self::mixing::{Mix, Mixing};
 pub use self::normalize::Normalize;
@@ -39,6 +39,8 @@ use self::pool::Pool;
 pub(crate) use self::ring::{Account, Kind, Ring};
 pub(crate) use self::slab::FillingSlab;
 pub(crate) use self::slab::Slab;
+pub(crate) use self::staging::HeldOff;
+use self::staging::Staged;
 pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
 pub use self::upload::{Tensors, Upload};
@@ -48,7 +50,7 @@ use crate::driver::{Driver, RawStream, cpu};
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::Result;
 use crate::meter::Settle;
-use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock};
+use crate::sync::{Arc, Mutex, OnceLock};
 use crate::tensor::{Element, Shape, Tensor};
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
@@ -88,8 +90,7 @@ pub(crate) struct DeviceInner {
     /// For kernels of our own, which wait for copies and hold none up.
     transforming: OnceLock<Arc<RawStream>>,
     pub(crate) ring: Arc<Ring>,
-    /// How many of the ring's slabs stage copies.
-    staging_slabs: Arc<AtomicUsize>,
+    pub(crate) staged: Arc<Staged>,
     /// Spans on the embedder's streams that are not over.
     spans: Mutex<VecDeque<Timing>>,
     /// Where batches are cut, as a test has it.
@@ -166,7 +167,7 @@ impl Device {
                 transforming: OnceLock::new(),
                 ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
                 driver,
-                staging_slabs: Arc::default(),
+                staged: Arc::default(),
                 spans: Mutex::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
@@ -336,6 +337,16 @@ impl DeviceInner {
     fn submitted(&self, flight: Flight) {
         self.flights.push(flight);
         self.ring.news().notify_interested();
+    }
+
+    /// What is on its way to bring a slab of the ring home: one of `account`, if it is named, or any. Who finds nothing here
+    /// finds at home what was on its way before.
+    pub(crate) fn coming_home(&self, account: Option<usize>) -> Coming {
+        match self.flights.bringing_home(self.ring.name(), account) {
+            // Asked last: a staged upload counts as one until its copies are in the list.
+            Coming::Nothing if account.is_none() && self.staged.is_sending() => Coming::Staged,
+            coming => coming,
+        }
     }
 
     /// Looks after what is over: finished copies let go of their memory, finished spans are counted.

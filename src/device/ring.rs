@@ -6,8 +6,11 @@
 //! The same structure serves loaders that do not pin: then its blocks are pageable, and any number may be out.
 
 mod account;
+mod state;
 
 pub(crate) use self::account::Account;
+pub(crate) use self::state::Kind;
+use self::state::State;
 use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
 use super::slab::Slab;
@@ -26,39 +29,6 @@ pub(crate) struct Ring {
     news: Signal,
     helpers: Arc<Helpers>,
     pub(super) counters: Counters,
-}
-
-struct State {
-    /// Blocks for whole batches, and blocks for parts of batches. Parts are lent the others only while no epoch has whole
-    /// batches: or large ones would be missing where they are needed, and more be made.
-    shelves: [Shelf; 2],
-    /// The bytes of all blocks that are alive and page-locked, free or out.
-    pinned_bytes: usize,
-    /// The bytes of all blocks that are alive, free or out.
-    total_bytes: usize,
-    budget_bytes: usize,
-    /// The size of the block that is being made ahead, and is free when it is made.
-    ahead_bytes: usize,
-    /// How many free blocks a ring of pageable blocks keeps.
-    keep: usize,
-}
-
-/// What a block is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Whole = 0,
-    Part = 1,
-}
-
-#[derive(Default)]
-struct Shelf {
-    free: Vec<HostBlock>,
-    /// How many blocks there are, free or out.
-    blocks: usize,
-    /// How many of them are out without an account: downloads, and tensors that the program pinned.
-    strays: usize,
-    /// How many slabs the open accounts may have out, all together.
-    shares: usize,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +83,16 @@ impl Ring {
     /// Notified whenever there is news for who waits for a slab.
     pub(crate) fn news(&self) -> &Signal {
         &self.news
+    }
+
+    /// Tells rings apart, while they live.
+    pub(super) fn name(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// Whether a slab of so many bytes does not fit into the budget, whatever comes home.
+    pub(crate) fn is_beyond_budget(&self, bytes: usize) -> bool {
+        block_bytes(bytes).is_none_or(|size| size > self.state.lock().budget_bytes)
     }
 
     /// Takes a slab of at least `bytes`, if the budget has room.
@@ -395,66 +375,6 @@ impl Ring {
                 "the system does not page-lock as much: {pinned} bytes are locked. Free memory, raise the limit of \
                  locked memory, or lower prefetch or batch_size"
             ),
-        }
-    }
-}
-
-impl Shelf {
-    /// Takes the smallest free block that is large enough, and not too large; one that is not page-locked only where there is
-    /// no other; of equal ones the one that came back last, which the processor's cache may still hold.
-    fn take_best(&mut self, size: usize, most: usize) -> Option<HostBlock> {
-        let fits = |(_, block): &(usize, &HostBlock)| (size..=most).contains(&block.capacity());
-        let free = self.free.iter().enumerate().rev();
-        let (best, _) = free
-            .filter(fits)
-            .min_by_key(|(_, block)| (!block.is_pinned(), block.capacity()))?;
-        Some(self.free.remove(best))
-    }
-}
-
-impl State {
-    fn free(&self) -> impl Iterator<Item = &HostBlock> {
-        self.shelves.iter().flat_map(|shelf| &shelf.free)
-    }
-
-    /// How many blocks the accounts of one kind have, or may have when they are free.
-    fn blocks_for(&self, kind: Kind) -> usize {
-        let own = |kind| {
-            let shelf: &Shelf = &self.shelves[kind as usize];
-            shelf.blocks - shelf.strays
-        };
-        match kind {
-            Kind::Part if self.lends() => own(Kind::Part) + own(Kind::Whole),
-            _ => own(kind),
-        }
-    }
-
-    /// Whether parts may have the blocks of whole batches.
-    fn lends(&self) -> bool {
-        self.shelves[Kind::Whole as usize].shares == 0
-    }
-
-    /// How many bytes a new block may have if all free ones went.
-    fn room_bytes(&self) -> usize {
-        let idle_bytes: usize = self.free().map(HostBlock::capacity).sum();
-        let in_use = self.total_bytes - idle_bytes;
-        self.budget_bytes.saturating_sub(in_use)
-    }
-
-    /// Takes a free block out for good, from the first of the shelves that has one.
-    fn evict(&mut self, shelves: &[Kind]) -> Option<HostBlock> {
-        let mut shelves = shelves.iter();
-        let (block, kind) =
-            shelves.find_map(|&kind| Some((self.shelves[kind as usize].free.pop()?, kind)))?;
-        self.forget(&block, kind);
-        Some(block)
-    }
-
-    fn forget(&mut self, block: &HostBlock, kind: Kind) {
-        self.shelves[kind as usize].blocks -= 1;
-        self.total_bytes -= block.capacity();
-        if block.is_pinned() {
-            self.pinned_bytes -= block.capacity();
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::ptr::NonNull;
 
 use super::storage::VecStorage;
-use super::{Backend, Storage};
+use super::{Backend, Home, Storage};
 use crate::meter::Meter;
 use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
 
@@ -143,8 +143,8 @@ impl Storage for Scattered {
         !self.sources.pageable.load(Ordering::Relaxed)
     }
 
-    fn account(&self) -> Option<usize> {
-        self.slab.account()
+    fn home(&self) -> Option<Home> {
+        self.slab.home()
     }
 
     fn meter(&self) -> Option<&Arc<Meter>> {

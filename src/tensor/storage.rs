@@ -22,8 +22,8 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
-    /// Names the account that the memory counts in, where it comes home when its holders are gone.
-    fn account(&self) -> Option<usize> {
+    /// Where the memory goes when its holders are gone, if that is a ring.
+    fn home(&self) -> Option<Home> {
         None
     }
 
@@ -49,6 +49,14 @@ pub(crate) trait Storage: Send + Sync {
     }
 }
 
+/// A ring, and the account in it that a slab counts in while it is out. Both are names, which tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) ring: usize,
+    /// `None` for what is no batch's: a slab that stages copies, a tensor that the program pinned, a download.
+    pub(crate) account: Option<usize>,
+}
+
 /// Whose devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
@@ -69,8 +77,8 @@ impl Storage for Lease {
         Some(Arc::as_ptr(&self.0).cast::<()>() as usize)
     }
 
-    fn account(&self) -> Option<usize> {
-        self.0.account()
+    fn home(&self) -> Option<Home> {
+        self.0.home()
     }
 
     fn meter(&self) -> Option<&Arc<Meter>> {
