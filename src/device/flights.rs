@@ -5,14 +5,15 @@
 
 use std::panic::AssertUnwindSafe;
 
+use super::aside::Aside;
 use crate::driver::RawEvent;
 use crate::error::{Result, panic_message};
 use crate::meter::Meter;
 use crate::sync::{Arc, Mutex};
 use crate::tensor::Storage;
 
-#[derive(Default)]
 pub(crate) struct Flights {
+    aside: Aside,
     list: Mutex<Vec<Flight>>,
     /// Held while finished copies let go of their memory, so that it is never nowhere: who looks for copies in flight
     /// and finds none finds the memory at home; who waited for a copy and reaped is rid of its hold.
@@ -66,13 +67,26 @@ impl Timing {
 }
 
 impl Flights {
+    pub(super) fn new(aside: Aside) -> Flights {
+        Flights {
+            aside,
+            list: Mutex::default(),
+            landing: Mutex::default(),
+            leaked: crate::meter::Sum::default(),
+        }
+    }
+
     pub(crate) fn push(&self, flight: Flight) {
         self.list.lock().push(flight);
     }
 
-    /// Lets go of what finished copies held.
+    /// Lets go of what finished copies held. It waits for nothing: what has to be unlocked is unlocked aside.
     pub(crate) fn reap(&self) {
         for owner in self.land() {
+            if owner.registered().is_some() {
+                self.aside.run(move || drop(owner));
+                continue;
+            }
             // It may do anything, also come back here, or panic.
             let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(owner)));
             if let Err(payload) = gone {
@@ -82,7 +96,7 @@ impl Flights {
         }
     }
 
-    /// As `reap`, but for owners of the program's: they are returned.
+    /// As `reap`, but for what must not be dropped under the lock: it is returned.
     fn land(&self) -> Vec<Arc<dyn Storage>> {
         let _landing = self.landing.lock();
         let mut finished = Vec::new();
@@ -111,15 +125,16 @@ impl Flights {
         for flight in failed {
             self.leak(flight.host);
         }
-        // Not under the list's lock: this sends slabs home, and may unlock pages, while others submit copies.
-        let mut owners = Vec::new();
+        // Not under the list's lock: this sends slabs home while others submit copies.
+        let mut last = Vec::new();
         for flight in finished {
             if let Some(timing) = flight.timing {
                 timing.settle();
             }
-            owners.extend(flight.host.into_iter().filter_map(Storage::let_go));
+            let host = flight.host.into_iter();
+            host.for_each(|storage| storage.let_go(&mut last));
         }
-        owners
+        last
     }
 
     /// The event of the copy that was submitted first, of those in flight.

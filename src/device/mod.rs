@@ -5,6 +5,7 @@
 //! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, from and
 //! into pageable memory by way of [`staging`], and [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
 
+mod aside;
 mod assembly;
 mod block;
 mod download;
@@ -29,6 +30,7 @@ mod upload;
 use std::collections::VecDeque;
 use std::fmt;
 
+use self::aside::{Aside, Finish};
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
@@ -96,6 +98,8 @@ pub(crate) struct DeviceInner {
     /// Where batches are cut, as a test has it.
     #[cfg(feature = "testing")]
     cut_at: Mutex<Option<(usize, usize)>>,
+    /// Last, so that it goes last: what the others leave to unlock is unlocked.
+    finish: Finish,
 }
 
 impl Device {
@@ -157,20 +161,22 @@ impl Device {
             Arc::new(driver.create_stream()?),
         );
         let pinned_budget = crate::system::usable_memory_bytes() / 4;
+        let aside = Aside::default();
         Ok(Device {
             inner: Arc::new(DeviceInner {
-                flights: Flights::default(),
+                flights: Flights::new(aside.clone()),
                 pool: Pool::new(driver.clone(), info.total_memory_bytes / 4),
                 h2d,
                 d2h,
                 in_place: OnceLock::new(),
                 transforming: OnceLock::new(),
-                ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
+                ring: Ring::pinned(driver.clone(), Arc::default(), aside.clone(), pinned_budget),
                 driver,
                 staged: Arc::default(),
                 spans: Mutex::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
+                finish: Finish(aside),
             }),
         })
     }
@@ -210,7 +216,7 @@ impl Device {
     ///
     /// Loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is pageable
     /// (for these a hundred MB are enough) share it. What is page-locked beyond a lowered budget is
-    /// given back as it falls idle.
+    /// given back as it falls idle: by a thread of its own, for that waits for running kernels.
     pub fn set_pinned_budget_bytes(&self, bytes: usize) {
         self.inner.ring.set_budget_bytes(bytes);
     }
@@ -224,8 +230,8 @@ impl Device {
     ///
     /// # Synchronization
     ///
-    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds; page-locking that is under way is
-    /// waited for.
+    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds, and waits for running kernels;
+    /// page-locking that is under way is waited for.
     pub fn release_pinned(&self) -> usize {
         self.inner.settle();
         self.inner.ring.release()
@@ -331,6 +337,11 @@ impl DeviceInner {
             return Some(bytes);
         }
         self.driver.resident_bytes()
+    }
+
+    /// What is done without anybody waiting for it.
+    fn aside(&self) -> &Aside {
+        &self.finish.0
     }
 
     /// Enters a copy into the list, and tells who waits for a slab that there is a copy to wait for.

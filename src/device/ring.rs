@@ -11,6 +11,7 @@ mod state;
 pub(crate) use self::account::Account;
 pub(crate) use self::state::Kind;
 use self::state::State;
+use super::aside::Aside;
 use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
 use super::slab::Slab;
@@ -28,6 +29,8 @@ pub(crate) struct Ring {
     /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
     news: Signal,
     helpers: Arc<Helpers>,
+    /// Who unlocks what is beyond the budget.
+    aside: Aside,
     pub(super) counters: Counters,
 }
 
@@ -42,8 +45,13 @@ pub(super) struct Counters {
 }
 
 impl Ring {
-    pub(super) fn pinned(driver: Driver, helpers: Arc<Helpers>, budget_bytes: usize) -> Arc<Ring> {
-        Ring::new(Some(driver), helpers, budget_bytes, usize::MAX)
+    pub(super) fn pinned(
+        driver: Driver,
+        helpers: Arc<Helpers>,
+        aside: Aside,
+        budget_bytes: usize,
+    ) -> Arc<Ring> {
+        Ring::new(Some(driver), helpers, aside, budget_bytes, usize::MAX)
     }
 
     /// A ring of pageable blocks, which keeps at most `keep` of them while they are not in use. There are never more than
@@ -52,6 +60,7 @@ impl Ring {
         Ring::new(
             None,
             Arc::default(),
+            Aside::default(),
             crate::system::usable_memory_bytes(),
             keep,
         )
@@ -60,6 +69,7 @@ impl Ring {
     fn new(
         driver: Option<Driver>,
         helpers: Arc<Helpers>,
+        aside: Aside,
         budget_bytes: usize,
         keep: usize,
     ) -> Arc<Ring> {
@@ -71,11 +81,15 @@ impl Ring {
                 total_bytes: 0,
                 budget_bytes,
                 ahead_bytes: 0,
+                leaving: Vec::new(),
+                leaving_bytes: 0,
+                is_unlocking: false,
                 keep,
             }),
             ahead: Mutex::default(),
             news: Signal::default(),
             helpers,
+            aside,
             counters: Counters::default(),
         })
     }
@@ -185,6 +199,14 @@ impl Ring {
                 .into_iter()
                 .find(|size| *size <= room_bytes)?;
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
+            // What is on its way out makes room; and nobody has more than the budget meanwhile.
+            if state.leaving_bytes > 0 && !room(&state) {
+                drop(state);
+                return match self.aside.wait() {
+                    true => self.take_block(bytes, largest, share),
+                    false => None,
+                };
+            }
             // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.
             let shelf = &state.shelves[kind as usize];
@@ -292,27 +314,49 @@ impl Ring {
     }
 
     /// Brings a block home. The caller holds it alone: nothing reads or writes it any more.
-    pub(super) fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
+    /// What is beyond the budget is unlocked aside: that waits for kernels, and whoever looks after finished copies does not.
+    pub(super) fn put(self: &Arc<Ring>, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
             // SAFETY: the block is the caller's alone (*no access while in flight*).
             unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };
         }
-        let surplus = {
+        let mut surplus = None;
+        let unlocks = {
             let mut state = self.state.lock();
-            let within = state.total_bytes <= state.budget_bytes;
+            let within = state.total_bytes - state.leaving_bytes <= state.budget_bytes;
             let keep = state.keep;
             let shelf = &mut state.shelves[kind as usize];
             shelf.strays -= usize::from(stray);
             if shelf.free.len() < keep && within {
                 shelf.free.push(block);
-                None
+                false
+            } else if block.is_pinned() {
+                state.leave(block, kind)
             } else {
                 state.forget(&block, kind);
-                Some(block)
+                surplus = Some(block);
+                false
             }
         };
         drop(surplus);
+        if unlocks {
+            let ring = Arc::clone(self);
+            self.aside.run(move || ring.unlock_leaving());
+        }
         self.news.notify_interested();
+    }
+
+    /// Unlocks what is on its way out.
+    fn unlock_leaving(&self) {
+        loop {
+            let Some(block) = self.state.lock().next_leaving() else {
+                return;
+            };
+            let bytes = block.capacity();
+            drop(block);
+            self.state.lock().left(bytes);
+            self.news.notify_interested();
+        }
     }
 
     /// The device's threads for large copies.
@@ -335,7 +379,10 @@ impl Ring {
             let idle: Vec<_> = std::iter::from_fn(|| state.evict(&kinds)).collect();
             idle
         };
-        idle.iter().map(HostBlock::capacity).sum()
+        let leaving_bytes = self.state.lock().leaving_bytes;
+        self.aside.wait();
+        let idle_bytes: usize = idle.iter().map(HostBlock::capacity).sum();
+        idle_bytes + leaving_bytes
     }
 
     pub(super) fn set_budget_bytes(&self, bytes: usize) {
@@ -343,15 +390,13 @@ impl Ring {
         self.news.notify();
     }
 
-    /// (page-locked bytes alive, bytes of them that are free, budget)
+    /// (page-locked bytes alive, bytes of them that are idle, budget)
     pub(super) fn bytes(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
-        let free = state
-            .free()
-            .filter(|block| block.is_pinned())
-            .map(HostBlock::capacity)
-            .sum();
-        (state.pinned_bytes, free, state.budget_bytes)
+        let free = state.free().filter(|block| block.is_pinned());
+        let free_bytes: usize = free.map(HostBlock::capacity).sum();
+        let idle_bytes = free_bytes + state.leaving_bytes;
+        (state.pinned_bytes, idle_bytes, state.budget_bytes)
     }
 
     /// The error of somebody who insists on page-locked memory.
@@ -397,7 +442,7 @@ mod tests {
     fn a_slab_that_is_being_made_ahead_is_waited_for() {
         const BYTES: usize = 48 << 20;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
-        let ring = Ring::pinned(driver, Arc::default(), BYTES);
+        let ring = Ring::pinned(driver, Arc::default(), Aside::default(), BYTES);
         let account = Account::open(&ring, 1);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES)));

@@ -42,10 +42,10 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
-    /// Lets go of the memory, but for an owner of the program's: what its `Drop` does is unknown, so it goes where no lock
-    /// is held.
-    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
-        None
+    /// Lets go of the memory. What must not be dropped under a lock goes to `last`, if this may be its last holder: an owner of
+    /// the program's, whose `Drop` may do anything, and registered memory, which is unlocked then.
+    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
+        let _ = last;
     }
 }
 
@@ -98,8 +98,8 @@ impl<O: Send + Sync + 'static> Storage for Owned<O> {
         true
     }
 
-    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
-        Some(self)
+    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
+        last.push(self);
     }
 }
 

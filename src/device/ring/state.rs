@@ -13,6 +13,12 @@ pub(super) struct State {
     pub(super) budget_bytes: usize,
     /// The size of the block that is being made ahead, and is free when it is made.
     pub(super) ahead_bytes: usize,
+    /// Blocks beyond the budget, which are to be unlocked.
+    pub(super) leaving: Vec<HostBlock>,
+    /// Their bytes, and those of the one that is being unlocked: `total_bytes` has them until they are gone.
+    pub(super) leaving_bytes: usize,
+    /// Somebody unlocks what is leaving, or is about to.
+    pub(super) is_unlocking: bool,
     /// How many free blocks a ring of pageable blocks keeps.
     pub(super) keep: usize,
 }
@@ -70,10 +76,10 @@ impl State {
         self.shelves[Kind::Whole as usize].shares == 0
     }
 
-    /// How many bytes a new block may have if all free ones went.
+    /// How many bytes a new block may have if all free ones went, and what is leaving.
     pub(super) fn room_bytes(&self) -> usize {
         let idle_bytes: usize = self.free().map(HostBlock::capacity).sum();
-        let in_use = self.total_bytes - idle_bytes;
+        let in_use = self.total_bytes - idle_bytes - self.leaving_bytes;
         self.budget_bytes.saturating_sub(in_use)
     }
 
@@ -84,6 +90,28 @@ impl State {
             shelves.find_map(|&kind| Some((self.shelves[kind as usize].free.pop()?, kind)))?;
         self.forget(&block, kind);
         Some(block)
+    }
+
+    /// Puts a block on its way out; says whether somebody has to be told to unlock it.
+    pub(super) fn leave(&mut self, block: HostBlock, kind: Kind) -> bool {
+        self.shelves[kind as usize].blocks -= 1;
+        self.leaving_bytes += block.capacity();
+        self.leaving.push(block);
+        !std::mem::replace(&mut self.is_unlocking, true)
+    }
+
+    /// The next block to be unlocked.
+    pub(super) fn next_leaving(&mut self) -> Option<HostBlock> {
+        let block = self.leaving.pop();
+        self.is_unlocking = block.is_some();
+        block
+    }
+
+    /// So many bytes were unlocked.
+    pub(super) fn left(&mut self, bytes: usize) {
+        self.leaving_bytes -= bytes;
+        self.pinned_bytes -= bytes;
+        self.total_bytes -= bytes;
     }
 
     pub(super) fn forget(&mut self, block: &HostBlock, kind: Kind) {

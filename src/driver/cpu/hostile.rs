@@ -12,6 +12,8 @@ pub(super) const POISON: u8 = 0xDB;
 /// against late copies, failures and little memory, without a GPU. Everything it does follows from the seed and from
 /// the order of the calls.
 ///
+/// Where memory is unlocked or freed, it waits for what all streams hold, as a GPU does.
+///
 /// Idle memory (host slabs that come home, device blocks before they are handed out again) is filled with a poison
 /// byte, so that whoever reads too late or too early reads nonsense, and a test that compares bytes finds out.
 #[derive(Debug, Clone, Default)]
