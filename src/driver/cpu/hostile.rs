@@ -25,7 +25,8 @@ pub struct Hostile {
     pub max_delay: Duration,
     /// The number (from 0) of the device call that fails: calls that allocate, lock, copy, record or wait are counted.
     pub fail_call: Option<u64>,
-    /// Only calls of this name count for `fail_call`: `copy`, `record_event`, `alloc_device`, `lock_pages`, ...
+    /// Only calls of this name count for `fail_call`: `copy`, `record_event`, `alloc_device`, `lock_pages`, ... Questions whether
+    /// an event has fired, and waits for it, count by their own name only, `event_query`; an event that fails once fails always.
     pub fail_operation: Option<&'static str>,
     /// Whether the device stays broken after the call that failed, as a GPU does after a fault in a kernel.
     pub sticky: bool,
@@ -67,6 +68,11 @@ impl Hostility {
             self.broken.store(true, Ordering::Relaxed);
         }
         fails
+    }
+
+    /// As `fails`, for an operation that counts by its own name only, because it is called so often.
+    pub(super) fn fails_by_name(&self, operation: &'static str) -> bool {
+        self.options.fail_operation == Some(operation) && self.fails(operation)
     }
 
     pub(super) fn is_broken(&self) -> bool {

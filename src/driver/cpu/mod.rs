@@ -13,7 +13,7 @@ pub(crate) use stream::{Event, Stream};
 use self::hostile::Hostility;
 use super::{Copy, DeviceInfo, Gather, Labelling, Normalizing, fault};
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::tensor::ALIGNMENT;
 
 /// The CPU as a device.
@@ -28,6 +28,8 @@ struct Shared {
     /// The queues of the streams that are alive, where somebody must wait for all of them.
     queues: Mutex<Vec<stream::Queue>>,
 }
+
+const EVENT_QUERY: &str = "event_query";
 
 /// The alignment of what stands for page-locked memory.
 const PAGE: usize = 4096;
@@ -293,11 +295,25 @@ impl Cpu {
         fault(operation, self.name(), code, message)
     }
 
+    /// Whether this event is, or now becomes, one that cannot be asked.
+    fn event_fails(&self, is_lost: &AtomicBool) -> Result<()> {
+        let Some(hostility) = &self.0.hostility else {
+            return Ok(());
+        };
+        if !is_lost.load(Ordering::Relaxed) && hostility.fails_by_name(EVENT_QUERY) {
+            is_lost.store(true, Ordering::Relaxed);
+        }
+        match is_lost.load(Ordering::Relaxed) {
+            true => Err(self.fault(EVENT_QUERY, 999, "hostile failure")),
+            false => Ok(()),
+        }
+    }
+
     /// The fault of a device that has failed for good, if it has.
     fn sticky(&self) -> Result<()> {
         match &self.0.hostility {
             Some(hostility) if hostility.is_broken() => {
-                Err(self.fault("event_query", 999, "hostile failure"))
+                Err(self.fault(EVENT_QUERY, 999, "hostile failure"))
             }
             _ => Ok(()),
         }

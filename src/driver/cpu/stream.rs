@@ -10,7 +10,7 @@ use super::Cpu;
 use super::hostile::Delays;
 use crate::driver::Gather;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, AtomicBool, Condvar, Mutex};
 
 /// A queue with its thread. When the last handle goes, the thread works off what is queued and ends.
 pub(crate) struct Stream {
@@ -82,6 +82,8 @@ pub(crate) struct Event {
 struct State {
     fired: Mutex<Option<Instant>>,
     changed: Condvar,
+    /// The device does not say any more whether it fired.
+    is_lost: AtomicBool,
 }
 
 impl State {
@@ -202,12 +204,18 @@ impl Operation {
 }
 
 impl Event {
+    pub(crate) fn same(&self, other: &Event) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     pub(crate) fn is_complete(&self) -> Result<bool> {
         self.device.sticky()?;
+        self.device.event_fails(&self.state.is_lost)?;
         Ok(self.state.fired.lock().is_some())
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
+        self.device.event_fails(&self.state.is_lost)?;
         self.state.wait();
         self.device.sticky()
     }
