@@ -10,7 +10,7 @@ use super::Cpu;
 use super::hostile::Delays;
 use crate::driver::Gather;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicBool, Condvar, Mutex};
+use crate::sync::{Arc, AtomicBool, Condvar, Mutex, mark_own_thread};
 
 /// A queue with its thread. When the last handle goes, the thread works off what is queued and ends.
 pub(crate) struct Stream {
@@ -103,6 +103,7 @@ impl Stream {
             .name(name.clone())
             .spawn(move || {
                 IS_STREAM.set(true);
+                mark_own_thread();
                 let mut delays = delays;
                 for operation in operations {
                     if let Some(delays) = &mut delays {
