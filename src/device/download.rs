@@ -42,8 +42,8 @@ impl<T: Element> Download<T> {
     }
 
     /// Makes the stream's later work wait for the copy: what it copies from may then be written or freed on it.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn hold(&self, stream: &Stream) -> Result<()> {
+    #[cfg(any(feature = "cuda", test))]
+    fn hold(&self, stream: &Stream) -> Result<()> {
         match &self.done {
             Some(done) => self.device.driver.stream_wait(stream.raw(), done),
             None => Ok(()),
@@ -191,7 +191,8 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::WrongDevice`] if the stream is of another device, [`Error::Shape`] if the shape has too many elements
-    /// for memory, [`Error::Device`] if the device failed.
+    /// for memory, [`Error::Device`] if the device failed. A copy that was under way then is waited for, so that nothing reads
+    /// the memory any more (a device that does not even answer that is lost).
     ///
     /// # Safety
     ///
@@ -219,6 +220,29 @@ impl Device {
         let target = self.inner.host_tensor(shape.into());
         // SAFETY: the caller's contract.
         unsafe { download(&self.inner, source, target, non_blocking) }
+    }
+
+    /// As [`download_raw`](Device::download_raw), without blocking; and the stream's later work waits for the copy. If that
+    /// cannot be had, the copy is waited for, before the error is returned.
+    ///
+    /// # Safety
+    ///
+    /// From `address` on, as many initialized elements as the shape has must lie in memory of this device. Nothing but work of
+    /// `stream` may write or free them.
+    #[cfg(any(feature = "cuda", test))]
+    pub(crate) unsafe fn download_ahead_of<T: Element>(
+        &self,
+        address: u64,
+        shape: &[usize],
+        stream: &Stream,
+    ) -> Result<Download<T>> {
+        // SAFETY: the caller's contract; the stream's later work is behind the copy, or the copy is over, when this returns.
+        let download = unsafe { self.download_raw(address, shape, stream, true) }?;
+        download.hold(stream).inspect_err(|_| {
+            // If it fails, so did the device, and the copy's own memory is leaked, and counted, when the list is looked through.
+            let _ = download.synchronize();
+        })?;
+        Ok(download)
     }
 }
 
@@ -280,6 +304,10 @@ unsafe fn download<T: Element>(
             });
             download.done = Some(done);
         }
+        // The source is not ours to leak, so there must be an end to its use.
+        Err(error) if source.reader.is_none() && driver.synchronize(stream).is_ok() => {
+            return Err(copied.err().unwrap_or(error));
+        }
         Err(error) => {
             device.flights.leak(host);
             if let Some(reader) = source.reader {
@@ -287,6 +315,9 @@ unsafe fn download<T: Element>(
             }
             return Err(copied.err().unwrap_or(error));
         }
+    }
+    if copied.is_err() && source.reader.is_none() {
+        let _ = download.synchronize(); // pieces may be under way
     }
     copied?;
     if !non_blocking {
@@ -313,4 +344,46 @@ fn check_shape(elements: usize, from: &Shape, to: &Shape) -> Result<()> {
         elements,
         shape: to.clone(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::driver::{Driver, cpu};
+
+    /// A device that is late, and fails the `call`th operation of this name.
+    fn failing(seed: u64, operation: &'static str, call: u64) -> Device {
+        let mut options = cpu::Hostile::default();
+        options.seed = seed;
+        options.max_delay = Duration::from_millis(3);
+        options.fail_operation = Some(operation);
+        options.fail_call = Some(call);
+        Device::open(Driver::Cpu(cpu::Cpu::new(Some(options)))).unwrap()
+    }
+
+    /// Whoever owns what a raw download reads may free it when the call fails: nothing is under way then.
+    #[test]
+    fn a_raw_download_that_fails_leaves_nothing_under_way() {
+        // The wait for the stream, and its wait for the copy; the event behind the stream, and the one behind the copy.
+        for (operation, calls) in [("stream_wait_event", 2), ("record_event", 2), ("copy", 1)] {
+            for (call, seed) in (0..calls).flat_map(|call| (0..10).map(move |seed| (call, seed))) {
+                let device = failing(seed, operation, call);
+                let stream = device.stream().unwrap();
+                let source = vec![7i64; 1000];
+                let address = source.as_ptr() as u64;
+                // SAFETY: on the CPU device, any memory is the device's; it is freed behind the call, which has ended.
+                let error = unsafe { device.download_ahead_of::<i64>(address, &[1000], &stream) };
+                assert!(error.is_err(), "{operation} {call}");
+                drop(source);
+                let memory = device.memory();
+                assert_eq!(
+                    memory.pinned_bytes, memory.pinned_idle_bytes,
+                    "{operation} {call}"
+                );
+                assert_eq!(memory.leaked, 0, "{operation} {call}");
+            }
+        }
+    }
 }
