@@ -188,7 +188,7 @@ pub enum Error {
 
     /// Two things of different devices met.
     #[error(
-        "{what} belongs to {found}, and the call is for {expected}: copy through the host, or use one device"
+        "{what} belongs to {found}, and the call is for {expected}: copy through the host, or open one device and clone it"
     )]
     WrongDevice {
         /// The tensor or stream.
@@ -197,6 +197,22 @@ pub enum Error {
         found: String,
         /// The call's device.
         expected: String,
+    },
+
+    /// The library's own kernels do not run on a device as old.
+    #[error(
+        "{device} has compute capability {}.{}, and {what} is a kernel that needs {}.{} or newer. Loading, pinning and copies work \
+         on this device: do this step on the host, or in kernels of your own", found.0, found.1, required.0, required.1
+    )]
+    ComputeCapability {
+        /// What was asked for.
+        what: &'static str,
+        /// The device.
+        device: String,
+        /// Its compute capability, as (major, minor).
+        found: (i32, i32),
+        /// The oldest that the kernels run on.
+        required: (i32, i32),
     },
 
     /// A per-thread default stream was used from another thread.

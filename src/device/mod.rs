@@ -50,9 +50,9 @@ pub use crate::driver::DeviceInfo;
 use crate::driver::{Driver, RawStream, cpu};
 #[cfg(feature = "testing")]
 pub use crate::driver::{Way, cpu::Hostile};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::meter::Settle;
-use crate::sync::{Arc, Mutex, OnceLock};
+use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
 use crate::tensor::{Element, Shape, Tensor};
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
@@ -81,6 +81,8 @@ pub struct Device {
 }
 
 pub(crate) struct DeviceInner {
+    /// Counts the devices that the process opened, from 1: several may have one name.
+    number: usize,
     /// First, so that it goes first: copies in flight end before the memory that they use.
     pub(crate) flights: Flights,
     pub(crate) pool: Pool,
@@ -133,6 +135,8 @@ impl Device {
     /// [`NoDriver`](crate::Error::NoDriver), [`DriverTooOld`](crate::Error::DriverTooOld) (CUDA 12.0 is the oldest
     /// served), [`StubDriver`](crate::Error::StubDriver), [`NoDevice`](crate::Error::NoDevice), or
     /// [`FeatureMissing`](crate::Error::FeatureMissing) without the feature `cuda`; none is ever replaced by the CPU.
+    /// (On devices of a compute capability below 7.0 it opens, and [`DeviceTensor::normalize`] and others that are kernels of this
+    /// crate are errors.)
     pub fn cuda(ordinal: usize) -> Result<Device> {
         #[cfg(feature = "cuda")]
         {
@@ -141,7 +145,7 @@ impl Device {
         #[cfg(not(feature = "cuda"))]
         {
             let _ = ordinal;
-            Err(crate::error::Error::FeatureMissing { feature: "cuda" })
+            Err(Error::FeatureMissing { feature: "cuda" })
         }
     }
 
@@ -162,8 +166,10 @@ impl Device {
         );
         let pinned_budget = crate::system::usable_memory_bytes() / 4;
         let aside = Aside::default();
+        static OPENED: AtomicUsize = AtomicUsize::new(0);
         Ok(Device {
             inner: Arc::new(DeviceInner {
+                number: OPENED.fetch_add(1, Ordering::Relaxed) + 1,
                 flights: Flights::new(aside.clone()),
                 pool: Pool::new(driver.clone(), info.total_memory_bytes / 4),
                 h2d,
@@ -330,6 +336,23 @@ impl Settle for DeviceInner {
 }
 
 impl DeviceInner {
+    /// The error of something of this device that was used where `expected` is meant.
+    fn is_not(&self, expected: &DeviceInner, what: &'static str) -> Error {
+        let names = [self, expected].map(|device| device.driver.name());
+        let [found, expected] = match names[0] == names[1] {
+            false => names,
+            true => [self, expected].map(|device| {
+                let (name, number) = (device.driver.name(), device.number);
+                format!("{name} (device {number} of those that this process opened)")
+            }),
+        };
+        Error::WrongDevice {
+            what,
+            found,
+            expected,
+        }
+    }
+
     /// As [`Driver::resident_bytes`], unless a test has it otherwise.
     pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
         #[cfg(feature = "testing")]
@@ -429,6 +452,7 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("name", &self.name())
+            .field("number", &self.inner.number)
             .finish_non_exhaustive()
     }
 }
