@@ -355,11 +355,13 @@ mod tests {
 
     /// A device that is late, and fails the `call`th operation of this name.
     fn failing(seed: u64, operation: &'static str, call: u64) -> Device {
-        let mut options = cpu::Hostile::default();
-        options.seed = seed;
-        options.max_delay = Duration::from_millis(3);
-        options.fail_operation = Some(operation);
-        options.fail_call = Some(call);
+        let options = cpu::Hostile {
+            seed,
+            max_delay: Duration::from_millis(3),
+            fail_operation: Some(operation),
+            fail_call: Some(call),
+            ..cpu::Hostile::default()
+        };
         Device::open(Driver::Cpu(cpu::Cpu::new(Some(options)))).unwrap()
     }
 

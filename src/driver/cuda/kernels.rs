@@ -110,10 +110,11 @@ impl Shared {
     pub(super) fn unload_modules(&mut self) {
         let handle = self.handle();
         let modules = std::mem::take(self.modules.get_mut());
+        if modules.is_empty() {
+            return;
+        }
         // SAFETY: the context is alive: `self` keeps the object, or the embedder keeps the handle.
-        if modules.is_empty()
-            || unsafe { sys::cuCtxPushCurrent_v2(handle) } != CUresult::CUDA_SUCCESS
-        {
+        if unsafe { sys::cuCtxPushCurrent_v2(handle) } != CUresult::CUDA_SUCCESS {
             return;
         }
         for Module(module) in modules {
