@@ -200,6 +200,18 @@ pub enum Error {
         expected: String,
     },
 
+    /// The library's own kernels do not run on a device as old.
+    ComputeCapability {
+        /// What was asked for.
+        what: &'static str,
+        /// The device.
+        device: String,
+        /// Its compute capability, as (major, minor).
+        found: (i32, i32),
+        /// The oldest that the kernels run on.
+        required: (i32, i32),
+    },
+
     /// A per-thread default stream was used from another thread.
     WrongThread,
 

@@ -6,6 +6,21 @@ pub(crate) use std::sync::{Arc, OnceLock};
 
 pub(crate) use parking_lot::{Condvar, Mutex};
 
+thread_local! {
+    static IS_OWN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Says that the calling thread is one of the library's.
+pub(crate) fn mark_own_thread() {
+    IS_OWN.set(true);
+}
+
+/// Whether the calling thread is one of the library's. The program's code that runs there (a `get`, a `drop`) must wait for no
+/// other such thread: that may be waiting for this one.
+pub(crate) fn is_own_thread() -> bool {
+    IS_OWN.get()
+}
+
 /// A counter that threads can sleep on: whoever changes something that others wait for calls [`Signal::notify`].
 ///
 /// The waiter reads the [`ticket`](Signal::ticket) *before* it looks at the state that it waits for, and hands it to

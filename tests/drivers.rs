@@ -2,6 +2,8 @@
 //!
 //! Each driver is a small library of C (`drivers/libcuda.c`), built here and found first by a child process: this
 //! program again, told by environment variables what to ask. No GPU is needed, and one that is there is not seen.
+//!
+//! Some have a device, of a compute capability that the machine's own has not, and count what is loaded and unloaded.
 
 #![cfg(all(target_os = "linux", feature = "cuda", not(miri)))]
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
@@ -10,7 +12,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use pinfeed::{Batch, Device, Error, Tensor};
+use pinfeed::{Batch, DataLoader, Device, Error, Mix, Normalize, Tensor, TensorDataset};
 use tempfile::TempDir;
 
 /// What a child asks for: an ordinal, or `available`.
@@ -114,6 +116,50 @@ fn available_falls_back_to_the_cpu_and_logs_why() {
     assert!(says.words.contains("CUDA 11.8"), "{}", says.words);
 }
 
+/// Pascal is older than what the kernels are made for: all else works there.
+#[test]
+fn a_device_that_is_too_old_for_the_kernels_still_copies() {
+    let says = ask(&stub(&["-DMAJOR=6", "-DMINOR=1"]), "old device");
+    for words in [
+        "cuda:0 has compute capability 6.1, and normalizing is a kernel that needs 7.0 or newer",
+        "and making soft labels is a kernel",
+        "copies are right",
+        "0 loaded, 0 unloaded",
+    ] {
+        assert!(says.words.contains(words), "{words}: {}", says.words);
+    }
+    // It is known before, and nothing to warn of.
+    assert!(!says.words.contains("WARN"), "{}", says.words);
+}
+
+/// Kernels that the driver does not load for another reason: rows are gathered without, and the reason is told.
+#[test]
+fn kernels_that_do_not_load_are_done_without_where_that_can_be() {
+    let says = ask(
+        &stub(&["-DMAJOR=7", "-DMINOR=0", "-DLOAD_RESULT=218"]),
+        "old device",
+    );
+    for words in [
+        "cuModuleLoadData failed on cuda:0: STUB: STUB (218)",
+        "WARN cuda:0: rows of registered memory are copied one by one",
+        "copies are right",
+        "0 loaded, 0 unloaded",
+    ] {
+        assert!(says.words.contains(words), "{words}: {}", says.words);
+    }
+}
+
+/// Kernels go with the last handle of their device, in its context.
+#[test]
+fn kernels_are_unloaded_with_their_device() {
+    let says = ask(&stub(&["-DMAJOR=7", "-DMINOR=0"]), "devices");
+    assert!(
+        says.words.contains("9 loaded, 9 unloaded"),
+        "{}",
+        says.words
+    );
+}
+
 /// What the child does; by itself it is no test.
 #[test]
 #[ignore = "the other tests run it, in processes of its own"]
@@ -132,6 +178,16 @@ fn child() {
             .unwrap();
         let back = there.to_host(false).unwrap().wait().unwrap();
         assert_eq!(back.as_slice(), [1, 2]);
+    } else if asked == "old device" {
+        log::set_logger(&Printer).unwrap();
+        log::set_max_level(log::LevelFilter::Warn);
+        use_an_old_device();
+        say_what_was_loaded();
+    } else if asked == "devices" {
+        for _ in 0..3 {
+            use_kernels();
+        }
+        say_what_was_loaded();
     } else {
         let error = Device::cuda(asked.parse().unwrap()).err().unwrap();
         let variant = match &error {
@@ -145,6 +201,82 @@ fn child() {
         println!("{SAYS}{variant}");
         println!("{SAYS}{error}");
     }
+}
+
+fn pictures(device: &Device) -> pinfeed::DeviceTensor<u8> {
+    let pictures = Tensor::from_vec(vec![9u8; 2 * 4 * 4 * 3], &[2, 4, 4, 3]).unwrap();
+    pictures.to_device(device, true).unwrap()
+}
+
+/// Everything that a device does which runs none of the kernels; and what is said where they are asked for.
+fn use_an_old_device() {
+    let device = Device::cuda(0).unwrap();
+    let bytes: Vec<u8> = (0..4 << 14).map(|at: u32| (at / 7 % 251) as u8).collect();
+    // Rows that the device gathers, and rows in slabs.
+    for registered in [true, false] {
+        let rows = Tensor::from_vec(bytes.clone(), &[4, 1 << 14]).unwrap();
+        let rows = match registered {
+            true => rows.register(&device).unwrap(),
+            false => rows,
+        };
+        let loader = DataLoader::builder(TensorDataset::new(rows).unwrap());
+        let loader = loader.batch_size(4).pin_memory(&device).build().unwrap();
+        for there in loader.epoch(0).to_device(&device, 1) {
+            let back = there.unwrap().to_host(false).unwrap().wait().unwrap();
+            assert!(back.as_slice() == bytes);
+        }
+    }
+    println!("{SAYS}copies are right");
+    let error = pictures(&device)
+        .normalize::<f32>(&Normalize::IMAGENET)
+        .unwrap_err();
+    println!("{SAYS}{error}");
+    let labels = Tensor::from_vec(vec![1i64, 2], &[2]).unwrap();
+    let labels = labels.to_device(&device, true).unwrap();
+    let error = labels.soft_labels::<f32>(3, &Mix::none(), 0.0).unwrap_err();
+    println!("{SAYS}{error}");
+    let is_told = matches!(error, Error::ComputeCapability { found: (6, 1), .. });
+    assert_eq!(
+        is_told,
+        device.info().unwrap().compute_capability == Some((6, 1))
+    );
+}
+
+/// All three of them, by two handles of one device.
+fn use_kernels() {
+    let device = Device::cuda(0).unwrap();
+    let other = device.clone();
+    drop(
+        pictures(&device)
+            .normalize::<f32>(&Normalize::IMAGENET)
+            .unwrap(),
+    );
+    drop(
+        pictures(&other)
+            .normalize::<f32>(&Normalize::IMAGENET)
+            .unwrap(),
+    );
+    drop(device);
+    let labels = Tensor::from_vec(vec![1i64, 2], &[2]).unwrap();
+    let labels = labels.to_device(&other, true).unwrap();
+    drop(labels.soft_labels::<f32>(3, &Mix::none(), 0.0).unwrap());
+    let rows = Tensor::from_vec(vec![1u8; 4 << 14], &[4, 1 << 14]).unwrap();
+    let rows = rows.register(&other).unwrap();
+    let loader = DataLoader::builder(TensorDataset::new(rows).unwrap());
+    let loader = loader.batch_size(4).pin_memory(&other).build().unwrap();
+    assert_eq!(loader.epoch(0).to_device(&other, 1).count(), 1);
+}
+
+/// What the stub counted.
+fn say_what_was_loaded() {
+    // SAFETY: it is loaded already.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    let count = |name: &[u8]| {
+        // SAFETY: the stub has these, as integers.
+        unsafe { **library.get::<*const i32>(name).unwrap() }
+    };
+    let (loaded, unloaded) = (count(b"stub_loaded"), count(b"stub_unloaded"));
+    println!("{SAYS}{loaded} loaded, {unloaded} unloaded");
 }
 
 /// Begins each line that the parent reads.

@@ -55,8 +55,8 @@ impl<T: Element> Download<T> {
     }
 
     /// Makes the stream's later work wait for the copy: what it copies from may then be written or freed on it.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn hold(&self, stream: &Stream) -> Result<()> {
+    #[cfg(any(feature = "cuda", test))]
+    fn hold(&self, stream: &Stream) -> Result<()> {
         match &self.done {
             Some(done) => self.device.driver.stream_wait(stream.raw(), done),
             None => Ok(()),
@@ -161,7 +161,7 @@ impl<T: Element> DeviceTensor<T> {
         // SAFETY: the source is kept by the flight below, or was read when the call returns, and is not written meanwhile
         // (*no access while in flight*); the target's users so far are waited for, and later ones wait for the event.
         let copied = unsafe { staging.copy(copy, source.is_pinned()) };
-        let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+        let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
         if !matches!(copied, Ok(Way::Staged)) {
             host.push(Arc::clone(source.storage()));
         }
@@ -204,7 +204,8 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::WrongDevice`] if the stream is of another device, [`Error::Shape`] if the shape has too many elements
-    /// for memory, [`Error::Device`] if the device failed.
+    /// for memory, [`Error::Device`] if the device failed. A copy that was under way then is waited for, so that nothing reads
+    /// the memory any more (a device that does not even answer that is lost).
     ///
     /// # Safety
     ///
@@ -232,6 +233,29 @@ impl Device {
         let target = self.inner.host_tensor(shape.into());
         // SAFETY: the caller's contract.
         unsafe { download(&self.inner, source, target, non_blocking) }
+    }
+
+    /// As [`download_raw`](Device::download_raw), without blocking; and the stream's later work waits for the copy. If that
+    /// cannot be had, the copy is waited for, before the error is returned.
+    ///
+    /// # Safety
+    ///
+    /// From `address` on, as many initialized elements as the shape has must lie in memory of this device. Nothing but work of
+    /// `stream` may write or free them.
+    #[cfg(any(feature = "cuda", test))]
+    pub(crate) unsafe fn download_ahead_of<T: Element>(
+        &self,
+        address: u64,
+        shape: &[usize],
+        stream: &Stream,
+    ) -> Result<Download<T>> {
+        // SAFETY: the caller's contract; the stream's later work is behind the copy, or the copy is over, when this returns.
+        let download = unsafe { self.download_raw(address, shape, stream, true) }?;
+        download.hold(stream).inspect_err(|_| {
+            // If it fails, so did the device, and the copy's own memory is leaked, and counted, when the list is looked through.
+            let _ = download.synchronize();
+        })?;
+        Ok(download)
     }
 }
 
@@ -278,7 +302,7 @@ unsafe fn download<T: Element>(
     if let Ok(Way::Staged) = copied {
         return Ok(download); // the bytes are there, and nothing is in flight
     }
-    let mut host: Vec<Arc<dyn Storage>> = staging.into_held().collect();
+    let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
     host.push(Arc::clone(download.tensor.storage()));
     match driver.record(stream, false) {
         Ok(done) => {
@@ -293,6 +317,10 @@ unsafe fn download<T: Element>(
             });
             download.done = Some(done);
         }
+        // The source is not ours to leak, so there must be an end to its use.
+        Err(error) if source.reader.is_none() && driver.synchronize(stream).is_ok() => {
+            return Err(copied.err().unwrap_or(error));
+        }
         Err(error) => {
             device.flights.leak(host);
             if let Some(reader) = source.reader {
@@ -300,6 +328,9 @@ unsafe fn download<T: Element>(
             }
             return Err(copied.err().unwrap_or(error));
         }
+    }
+    if copied.is_err() && source.reader.is_none() {
+        let _ = download.synchronize(); // pieces may be under way
     }
     copied?;
     if !non_blocking {
@@ -326,4 +357,48 @@ fn check_shape(elements: usize, from: &Shape, to: &Shape) -> Result<()> {
         elements,
         shape: to.clone(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::driver::{Driver, cpu};
+
+    /// A device that is late, and fails the `call`th operation of this name.
+    fn failing(seed: u64, operation: &'static str, call: u64) -> Device {
+        let options = cpu::Hostile {
+            seed,
+            max_delay: Duration::from_millis(3),
+            fail_operation: Some(operation),
+            fail_call: Some(call),
+            ..cpu::Hostile::default()
+        };
+        Device::open(Driver::Cpu(cpu::Cpu::new(Some(options)))).unwrap()
+    }
+
+    /// Whoever owns what a raw download reads may free it when the call fails: nothing is under way then.
+    #[test]
+    fn a_raw_download_that_fails_leaves_nothing_under_way() {
+        // The wait for the stream, and its wait for the copy; the event behind the stream, and the one behind the copy.
+        for (operation, calls) in [("stream_wait_event", 2), ("record_event", 2), ("copy", 1)] {
+            for (call, seed) in (0..calls).flat_map(|call| (0..10).map(move |seed| (call, seed))) {
+                let device = failing(seed, operation, call);
+                let stream = device.stream().unwrap();
+                let source = vec![7i64; 1000];
+                let address = source.as_ptr() as u64;
+                // SAFETY: on the CPU device, any memory is the device's; it is freed behind the call, which has ended.
+                let error = unsafe { device.download_ahead_of::<i64>(address, &[1000], &stream) };
+                assert!(error.is_err(), "{operation} {call}");
+                drop(source);
+                let memory = device.memory();
+                assert_eq!(
+                    memory.pinned_bytes, memory.pinned_idle_bytes,
+                    "{operation} {call}"
+                );
+                assert_eq!(memory.leaked, 0, "{operation} {call}");
+            }
+        }
+    }
 }

@@ -5,14 +5,15 @@
 
 use std::panic::AssertUnwindSafe;
 
+use super::aside::Aside;
 use crate::driver::RawEvent;
 use crate::error::{Result, panic_message};
 use crate::meter::Meter;
 use crate::sync::{Arc, Mutex};
 use crate::tensor::Storage;
 
-#[derive(Default)]
 pub(crate) struct Flights {
+    aside: Aside,
     list: Mutex<Vec<Flight>>,
     /// Held while finished copies let go of their memory, so that it is never nowhere: who looks for copies in flight
     /// and finds none finds the memory at home; who waited for a copy and reaped is rid of its hold.
@@ -38,6 +39,17 @@ pub(crate) enum Lane {
     InPlace,
 }
 
+/// What is on its way to bring a slab home without the program's doing.
+pub(crate) enum Coming {
+    /// An upload that has a batch's slab.
+    Batch(RawEvent),
+    /// An upload that has other memory of the ring's: slabs that staged it, or a tensor that the program pinned.
+    Other(RawEvent),
+    /// The call of a staged upload, which has slabs and no event yet. Its end is news of the ring's.
+    Staged,
+    Nothing,
+}
+
 /// A span on a stream, and whose sum it counts to once it is over.
 pub(crate) struct Timing {
     pub(crate) start: RawEvent,
@@ -55,13 +67,26 @@ impl Timing {
 }
 
 impl Flights {
+    pub(super) fn new(aside: Aside) -> Flights {
+        Flights {
+            aside,
+            list: Mutex::default(),
+            landing: Mutex::default(),
+            leaked: crate::meter::Sum::default(),
+        }
+    }
+
     pub(crate) fn push(&self, flight: Flight) {
         self.list.lock().push(flight);
     }
 
-    /// Lets go of what finished copies held.
+    /// Lets go of what finished copies held. It waits for nothing: what has to be unlocked is unlocked aside.
     pub(crate) fn reap(&self) {
         for owner in self.land() {
+            if owner.registered().is_some() {
+                self.aside.run(move || drop(owner));
+                continue;
+            }
             // It may do anything, also come back here, or panic.
             let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(owner)));
             if let Err(payload) = gone {
@@ -71,7 +96,7 @@ impl Flights {
         }
     }
 
-    /// As `reap`, but for owners of the program's: they are returned.
+    /// As `reap`, but for what must not be dropped under the lock: it is returned.
     fn land(&self) -> Vec<Arc<dyn Storage>> {
         let _landing = self.landing.lock();
         let mut finished = Vec::new();
@@ -100,15 +125,16 @@ impl Flights {
         for flight in failed {
             self.leak(flight.host);
         }
-        // Not under the list's lock: this sends slabs home, and may unlock pages, while others submit copies.
-        let mut owners = Vec::new();
+        // Not under the list's lock: this sends slabs home while others submit copies.
+        let mut last = Vec::new();
         for flight in finished {
             if let Some(timing) = flight.timing {
                 timing.settle();
             }
-            owners.extend(flight.host.into_iter().filter_map(Storage::let_go));
+            let host = flight.host.into_iter();
+            host.for_each(|storage| storage.let_go(&mut last));
         }
-        owners
+        last
     }
 
     /// The event of the copy that was submitted first, of those in flight.
@@ -116,26 +142,37 @@ impl Flights {
         self.list.lock().first().map(|flight| flight.done.clone())
     }
 
-    /// The event of a copy in flight, most often the first, that will bring a batch's slab home: one of `account`, if it is named, or of
-    /// any. Downloads and copies into existing tensors bring none, and may wait for kernels; uploads do not.
-    pub(crate) fn bringing_home(&self, account: Option<usize>) -> Option<RawEvent> {
+    /// The upload in flight, most often the first, that will bring a slab of this ring home: one of `account`, if it is named;
+    /// if not, one of any batch, or else one that has other memory of the ring's.
+    ///
+    /// Uploads alone: they wait for nothing but each other. Downloads and copies into existing tensors may wait for kernels,
+    /// and those for the program, whatever memory they use.
+    pub(super) fn bringing_home(&self, ring: usize, account: Option<usize>) -> Coming {
         let _landing = self.landing.lock();
-        let brings = |flight: &&Flight| {
-            let mut accounts = flight.host.iter().filter_map(|host| host.account());
-            match account {
-                Some(account) => accounts.any(|other| other == account),
-                None => accounts.next().is_some(),
-            }
-        };
         let list = self.list.lock();
-        let count = list.iter().filter(brings).count();
-        let first = list.iter().find(brings)?;
+        let has = |flight: &Flight, wanted: &dyn Fn(Option<usize>) -> bool| {
+            let mut homes = flight.host.iter().filter_map(|host| host.home());
+            flight.lane == Lane::Upload
+                && homes.any(|home| home.ring == ring && wanted(home.account))
+        };
+        let brings = |flight: &&Flight| match account {
+            Some(_) => has(flight, &|other| other == account),
+            None => has(flight, &|other| other.is_some()),
+        };
+        let Some(first) = list.iter().find(brings) else {
+            let other = |flight: &&Flight| account.is_none() && has(flight, &|_| true);
+            let other = list.iter().find(other);
+            return other.map_or(Coming::Nothing, |flight| Coming::Other(flight.done.clone()));
+        };
         // Batches whose rows the device gathers are made in no time: of many copies the middle one is waited for, and its
         // slab comes home together with those before.
         let gathers = first.host.iter().any(|host| host.scattered().is_some());
-        let skip = if gathers { (count - 1) / 2 } else { 0 };
-        let awaited = list.iter().filter(brings).nth(skip);
-        awaited.map(|flight| flight.done.clone())
+        let skip = match gathers {
+            true => (list.iter().filter(brings).count() - 1) / 2,
+            false => 0,
+        };
+        let awaited = list.iter().filter(brings).nth(skip).unwrap_or(first);
+        Coming::Batch(awaited.done.clone())
     }
 
     /// Keeps memory for good: the device failed, and nobody can say whether it still uses it.

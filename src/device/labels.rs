@@ -29,7 +29,8 @@ impl DeviceTensor<i64> {
     ///
     /// [`Error::Option`] if the shape is another one, there is no class, or `label_smoothing` is not from 0 to 1;
     /// [`Error::DeviceBudget`] if live device tensors leave no room for the result, [`Error::WrongThread`] if a write loan on
-    /// another thread's default stream was forgotten, [`Error::Device`] if the device failed.
+    /// another thread's default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older),
+    /// [`Error::Device`] if the device failed.
     pub fn soft_labels<F: Float>(
         &self,
         classes: usize,

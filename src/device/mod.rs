@@ -5,6 +5,7 @@
 //! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, from and
 //! into pageable memory by way of [`staging`], and [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
 
+mod aside;
 mod assembly;
 mod block;
 mod download;
@@ -29,9 +30,10 @@ mod upload;
 use std::collections::VecDeque;
 use std::fmt;
 
+use self::aside::{Aside, Finish};
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
-pub(crate) use self::flights::Flights;
+pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Timing};
 pub use self::mixing::{Mix, Mixing};
 pub use self::normalize::Normalize;
@@ -39,6 +41,8 @@ use self::pool::Pool;
 pub(crate) use self::ring::{Account, Kind, Ring};
 pub(crate) use self::slab::FillingSlab;
 pub(crate) use self::slab::Slab;
+pub(crate) use self::staging::HeldOff;
+use self::staging::Staged;
 pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
 pub use self::upload::{Tensors, Upload};
@@ -46,9 +50,9 @@ pub use crate::driver::DeviceInfo;
 use crate::driver::{Driver, RawStream, cpu};
 #[cfg(feature = "testing")]
 pub use crate::driver::{Way, cpu::Hostile};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::meter::Settle;
-use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock};
+use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
 use crate::tensor::{Element, Shape, Tensor};
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
@@ -77,6 +81,8 @@ pub struct Device {
 }
 
 pub(crate) struct DeviceInner {
+    /// Counts the devices that the process opened, from 1: several may have one name.
+    number: usize,
     /// First, so that it goes first: copies in flight end before the memory that they use.
     pub(crate) flights: Flights,
     pub(crate) pool: Pool,
@@ -88,13 +94,14 @@ pub(crate) struct DeviceInner {
     /// For kernels of our own, which wait for copies and hold none up.
     transforming: OnceLock<Arc<RawStream>>,
     pub(crate) ring: Arc<Ring>,
-    /// How many of the ring's slabs stage copies.
-    staging_slabs: Arc<AtomicUsize>,
+    pub(crate) staged: Arc<Staged>,
     /// Spans on the embedder's streams that are not over.
     spans: Mutex<VecDeque<Timing>>,
     /// Where batches are cut, as a test has it.
     #[cfg(feature = "testing")]
     cut_at: Mutex<Option<(usize, usize)>>,
+    /// Last, so that it goes last: what the others leave to unlock is unlocked.
+    finish: Finish,
 }
 
 impl Device {
@@ -128,6 +135,8 @@ impl Device {
     /// [`NoDriver`](crate::Error::NoDriver), [`DriverTooOld`](crate::Error::DriverTooOld) (CUDA 12.0 is the oldest
     /// served), [`StubDriver`](crate::Error::StubDriver), [`NoDevice`](crate::Error::NoDevice), or
     /// [`FeatureMissing`](crate::Error::FeatureMissing) without the feature `cuda`; none is ever replaced by the CPU.
+    /// (On devices of a compute capability below 7.0 it opens, and [`DeviceTensor::normalize`] and others that are kernels of this
+    /// crate are errors.)
     pub fn cuda(ordinal: usize) -> Result<Device> {
         #[cfg(feature = "cuda")]
         {
@@ -136,7 +145,7 @@ impl Device {
         #[cfg(not(feature = "cuda"))]
         {
             let _ = ordinal;
-            Err(crate::error::Error::FeatureMissing { feature: "cuda" })
+            Err(Error::FeatureMissing { feature: "cuda" })
         }
     }
 
@@ -156,20 +165,24 @@ impl Device {
             Arc::new(driver.create_stream()?),
         );
         let pinned_budget = crate::system::usable_memory_bytes() / 4;
+        let aside = Aside::default();
+        static OPENED: AtomicUsize = AtomicUsize::new(0);
         Ok(Device {
             inner: Arc::new(DeviceInner {
-                flights: Flights::default(),
+                number: OPENED.fetch_add(1, Ordering::Relaxed) + 1,
+                flights: Flights::new(aside.clone()),
                 pool: Pool::new(driver.clone(), info.total_memory_bytes / 4),
                 h2d,
                 d2h,
                 in_place: OnceLock::new(),
                 transforming: OnceLock::new(),
-                ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
+                ring: Ring::pinned(driver.clone(), Arc::default(), aside.clone(), pinned_budget),
                 driver,
-                staging_slabs: Arc::default(),
+                staged: Arc::default(),
                 spans: Mutex::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
+                finish: Finish(aside),
             }),
         })
     }
@@ -209,7 +222,7 @@ impl Device {
     ///
     /// Loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is pageable
     /// (for these a hundred MB are enough) share it. What is page-locked beyond a lowered budget is
-    /// given back as it falls idle.
+    /// given back as it falls idle: by a thread of its own, for that waits for running kernels.
     pub fn set_pinned_budget_bytes(&self, bytes: usize) {
         self.inner.ring.set_budget_bytes(bytes);
     }
@@ -223,8 +236,8 @@ impl Device {
     ///
     /// # Synchronization
     ///
-    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds; page-locking that is under way is
-    /// waited for.
+    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds, and waits for running kernels;
+    /// page-locking that is under way is waited for.
     pub fn release_pinned(&self) -> usize {
         self.inner.settle();
         self.inner.ring.release()
@@ -335,6 +348,23 @@ impl Settle for DeviceInner {
 }
 
 impl DeviceInner {
+    /// The error of something of this device that was used where `expected` is meant.
+    fn is_not(&self, expected: &DeviceInner, what: &'static str) -> Error {
+        let names = [self, expected].map(|device| device.driver.name());
+        let [found, expected] = match names[0] == names[1] {
+            false => names,
+            true => [self, expected].map(|device| {
+                let (name, number) = (device.driver.name(), device.number);
+                format!("{name} (device {number} of those that this process opened)")
+            }),
+        };
+        Error::WrongDevice {
+            what,
+            found,
+            expected,
+        }
+    }
+
     /// As [`Driver::resident_bytes`], unless a test has it otherwise.
     pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
         #[cfg(feature = "testing")]
@@ -344,10 +374,25 @@ impl DeviceInner {
         self.driver.resident_bytes()
     }
 
+    /// What is done without anybody waiting for it.
+    fn aside(&self) -> &Aside {
+        &self.finish.0
+    }
+
     /// Enters a copy into the list, and tells who waits for a slab that there is a copy to wait for.
     fn submitted(&self, flight: Flight) {
         self.flights.push(flight);
         self.ring.news().notify_interested();
+    }
+
+    /// What is on its way to bring a slab of the ring home: one of `account`, if it is named, or any. Who finds nothing here
+    /// finds at home what was on its way before.
+    pub(crate) fn coming_home(&self, account: Option<usize>) -> Coming {
+        match self.flights.bringing_home(self.ring.name(), account) {
+            // Asked last: a staged upload counts as one until its copies are in the list.
+            Coming::Nothing if account.is_none() && self.staged.is_sending() => Coming::Staged,
+            coming => coming,
+        }
     }
 
     /// Looks after what is over: finished copies let go of their memory, finished spans are counted.
@@ -419,6 +464,7 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("name", &self.name())
+            .field("number", &self.inner.number)
             .finish_non_exhaustive()
     }
 }

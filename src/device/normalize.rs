@@ -100,7 +100,7 @@ impl DeviceTensor<u8> {
     ///
     /// The tensor is gone also then. [`Error::Option`] if the shape is another one, [`Error::DeviceBudget`] if live device
     /// tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's default stream was
-    /// forgotten, [`Error::Device`] if the device failed.
+    /// forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older), [`Error::Device`] if the device failed.
     pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
         self.normalize_by("normalize", normalize, &Mix::none())
     }

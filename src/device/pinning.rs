@@ -37,9 +37,10 @@ impl Storage for Registered {
         self.owner.is_read_only()
     }
 
-    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
-        let foreign = self.is_read_only();
-        foreign.then_some(self as Arc<dyn Storage>)
+    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
+        if let Some(registered) = Arc::into_inner(self) {
+            last.push(Arc::new(registered));
+        }
     }
 }
 
@@ -82,7 +83,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Page-locks the tensor's own memory, without copying; it is unlocked when the tensor, its views and all copies
-    /// in flight are gone. For data that is read again and again, such as a data set that fits in memory, or a
+    /// in flight are gone. Unlocking waits for running kernels: whoever drops the last view does, and where a copy in flight was
+    /// the last, a thread of the device's. For data that is read again and again, such as a data set that fits in memory, or a
     /// memory-mapped file ([`Tensor::from_owner`]).
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
@@ -110,6 +112,8 @@ impl<T: Element> Tensor<T> {
             return Ok(self);
         };
         let bytes = self.size_bytes();
+        // What is being unlocked may be these very pages.
+        device.inner.aside().wait();
         // SAFETY: the tensor's memory is allocated, and `Registered` keeps it so until it has unlocked it.
         unsafe { driver.lock_pages(base.as_ptr().cast(), bytes, read_only) }?;
         let storage = Registered {

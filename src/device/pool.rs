@@ -48,6 +48,15 @@ impl Idle {
         Ok(true)
     }
 
+    /// A user that is not known to be done.
+    fn awaits(&self) -> Option<Pending> {
+        let event = self.pending.last()?.clone();
+        Some(Pending {
+            address: self.memory.address,
+            event,
+        })
+    }
+
     fn has_fired(&mut self) -> bool {
         matches!(self.fired(), Ok(true))
     }
@@ -91,6 +100,13 @@ impl Pool {
     }
 
     fn find(&self, bytes: usize, waits: bool) -> Result<Memory> {
+        // What could not be waited for says more than that there is no memory.
+        let mut failed = None;
+        self.find_behind(bytes, waits, &mut failed)
+            .map_err(|error| failed.unwrap_or(error))
+    }
+
+    fn find_behind(&self, bytes: usize, waits: bool, failed: &mut Option<Error>) -> Result<Memory> {
         let size = bytes
             .max(1)
             .checked_next_multiple_of(GRAIN_BYTES)
@@ -120,15 +136,32 @@ impl Pool {
                             match pending {
                                 _ if !idle.is_empty() => self.free(idle),
                                 Some(_) if !waits => return Err(self.exhausted(size)),
-                                Some(event) => event.synchronize()?,
+                                Some(pending) => self.wait(&pending, failed),
                                 None => return Err(error),
                             }
                         }
                     }
                 }
                 Step::Wait(_) if !waits => return Err(self.exhausted(size)),
-                Step::Wait(event) => event.sleep()?,
+                Step::Wait(pending) => self.wait(&pending, failed),
             }
+        }
+    }
+
+    /// Waits for a user of an idle block. A block that cannot be waited for is given up, and others are looked at.
+    fn wait(&self, pending: &Pending, failed: &mut Option<Error>) {
+        let Err(error) = pending.event.sleep() else {
+            return;
+        };
+        failed.get_or_insert(error);
+        let mut state = self.state.lock();
+        // Somebody else may have given it up, or found it free after all.
+        let is_it = |idle: &Idle| {
+            let mut events = idle.pending.iter();
+            idle.memory.address == pending.address && events.any(|event| event.same(&pending.event))
+        };
+        if let Some(index) = state.idle.iter().position(is_it) {
+            self.give_up(&mut state, index);
         }
     }
 
@@ -169,14 +202,11 @@ impl Pool {
         }
         // A block that will fit when its kernels are done is worth waiting for: freeing others waits for kernels too.
         let pending = |state: &State, fits: &dyn Fn(&Idle) -> bool| {
-            let idle = state
-                .idle
-                .iter()
-                .find(|idle| fits(idle) && !idle.pending.is_empty());
-            idle.and_then(|idle| idle.pending.last().cloned())
+            let mut idle = state.idle.iter().filter(|idle| fits(idle));
+            idle.find_map(Idle::awaits)
         };
-        if let Some(event) = pending(&state, &fits) {
-            return Ok(Step::Wait(event));
+        if let Some(pending) = pending(&state, &fits) {
+            return Ok(Step::Wait(pending));
         }
         if state.held_bytes.saturating_add(size) > state.budget_bytes {
             return Err(Error::DeviceBudget {
@@ -204,7 +234,7 @@ impl Pool {
         drop(state);
         self.free(evicted);
         match event {
-            Some(event) => Ok(Step::Wait(event)),
+            Some(pending) => Ok(Step::Wait(pending)),
             None => Err(self.exhausted(size)),
         }
     }
@@ -260,20 +290,25 @@ impl Pool {
 
     /// Gives all idle memory back to the driver, waiting for its last users; returns its bytes.
     pub(super) fn release(&self) -> Result<usize> {
-        let pending: Vec<RawEvent> = {
+        let pending: Vec<Pending> = {
             let mut state = self.state.lock();
             self.give_up_failed(&mut state);
-            state
-                .idle
-                .iter()
-                .flat_map(|idle| idle.pending.iter().cloned())
-                .collect()
+            let idle = state.idle.iter();
+            let pending = idle.flat_map(|idle| {
+                let address = idle.memory.address;
+                let events = idle.pending.iter().cloned();
+                events.map(move |event| Pending { address, event })
+            });
+            pending.collect()
         };
-        pending.iter().try_for_each(RawEvent::sleep)?;
+        // What cannot be waited for is given up, and the others are free all the same.
+        let mut failed = None;
+        let each = pending.iter();
+        each.for_each(|pending| self.wait(pending, &mut failed));
         let idle = self.state.lock().take_fired();
         let bytes = idle.iter().map(|memory| memory.capacity).sum();
         self.free(idle);
-        Ok(bytes)
+        failed.map_or(Ok(bytes), Err)
     }
 
     pub(super) fn set_budget_bytes(&self, bytes: usize) {
@@ -296,7 +331,13 @@ enum Step {
     Reuse(Memory),
     /// The bytes are reserved; these are in their way.
     Allocate(Vec<Memory>),
-    Wait(RawEvent),
+    Wait(Pending),
+}
+
+/// A user of an idle block.
+struct Pending {
+    address: u64,
+    event: RawEvent,
 }
 
 impl State {
@@ -317,10 +358,8 @@ impl State {
     }
 
     /// An event behind which memory that was given back is free.
-    fn pending(&self) -> Option<RawEvent> {
-        self.idle
-            .iter()
-            .find_map(|idle| idle.pending.last().cloned())
+    fn pending(&self) -> Option<Pending> {
+        self.idle.iter().find_map(Idle::awaits)
     }
 
     fn take_fired(&mut self) -> Vec<Memory> {

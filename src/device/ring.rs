@@ -7,8 +7,12 @@
 
 mod account;
 mod refusal;
+mod state;
 
 pub(crate) use self::account::Account;
+pub(crate) use self::state::Kind;
+use self::state::State;
+use super::aside::Aside;
 use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
 use super::slab::Slab;
@@ -26,40 +30,9 @@ pub(crate) struct Ring {
     /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
     news: Signal,
     helpers: Arc<Helpers>,
+    /// Who unlocks what is beyond the budget.
+    aside: Aside,
     pub(super) counters: Counters,
-}
-
-struct State {
-    /// Blocks for whole batches, and blocks for parts of batches. Parts are lent the others only while no epoch has whole
-    /// batches: or large ones would be missing where they are needed, and more be made.
-    shelves: [Shelf; 2],
-    /// The bytes of all blocks that are alive and page-locked, free or out.
-    pinned_bytes: usize,
-    /// The bytes of all blocks that are alive, free or out.
-    total_bytes: usize,
-    budget_bytes: usize,
-    /// The size of the block that is being made ahead, and is free when it is made.
-    ahead_bytes: usize,
-    /// How many free blocks a ring of pageable blocks keeps.
-    keep: usize,
-}
-
-/// What a block is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Whole = 0,
-    Part = 1,
-}
-
-#[derive(Default)]
-struct Shelf {
-    free: Vec<HostBlock>,
-    /// How many blocks there are, free or out.
-    blocks: usize,
-    /// How many of them are out without an account: downloads, and tensors that the program pinned.
-    strays: usize,
-    /// How many slabs the open accounts may have out, all together.
-    shares: usize,
 }
 
 #[derive(Debug, Default)]
@@ -73,8 +46,13 @@ pub(super) struct Counters {
 }
 
 impl Ring {
-    pub(super) fn pinned(driver: Driver, helpers: Arc<Helpers>, budget_bytes: usize) -> Arc<Ring> {
-        Ring::new(Some(driver), helpers, budget_bytes, usize::MAX)
+    pub(super) fn pinned(
+        driver: Driver,
+        helpers: Arc<Helpers>,
+        aside: Aside,
+        budget_bytes: usize,
+    ) -> Arc<Ring> {
+        Ring::new(Some(driver), helpers, aside, budget_bytes, usize::MAX)
     }
 
     /// A ring of pageable blocks, which keeps at most `keep` of them while they are not in use. There are never more than
@@ -83,6 +61,7 @@ impl Ring {
         Ring::new(
             None,
             Arc::default(),
+            Aside::default(),
             crate::system::usable_memory_bytes(),
             keep,
         )
@@ -91,6 +70,7 @@ impl Ring {
     fn new(
         driver: Option<Driver>,
         helpers: Arc<Helpers>,
+        aside: Aside,
         budget_bytes: usize,
         keep: usize,
     ) -> Arc<Ring> {
@@ -102,11 +82,15 @@ impl Ring {
                 total_bytes: 0,
                 budget_bytes,
                 ahead_bytes: 0,
+                leaving: Vec::new(),
+                leaving_bytes: 0,
+                is_unlocking: false,
                 keep,
             }),
             ahead: Mutex::default(),
             news: Signal::default(),
             helpers,
+            aside,
             counters: Counters::default(),
         })
     }
@@ -114,6 +98,16 @@ impl Ring {
     /// Notified whenever there is news for who waits for a slab.
     pub(crate) fn news(&self) -> &Signal {
         &self.news
+    }
+
+    /// Tells rings apart, while they live.
+    pub(super) fn name(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// Whether a slab of so many bytes does not fit into the budget, whatever comes home.
+    pub(crate) fn is_beyond_budget(&self, bytes: usize) -> bool {
+        block_bytes(bytes).is_none_or(|size| size > self.state.lock().budget_bytes)
     }
 
     /// Takes a slab of at least `bytes`, if the budget has room.
@@ -206,6 +200,14 @@ impl Ring {
                 .into_iter()
                 .find(|size| *size <= room_bytes)?;
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
+            // What is on its way out makes room; and nobody has more than the budget meanwhile.
+            if state.leaving_bytes > 0 && !room(&state) {
+                drop(state);
+                return match self.aside.wait() {
+                    true => self.take_block(bytes, largest, share),
+                    false => None,
+                };
+            }
             // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.
             let shelf = &state.shelves[kind as usize];
@@ -313,27 +315,49 @@ impl Ring {
     }
 
     /// Brings a block home. The caller holds it alone: nothing reads or writes it any more.
-    pub(super) fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
+    /// What is beyond the budget is unlocked aside: that waits for kernels, and whoever looks after finished copies does not.
+    pub(super) fn put(self: &Arc<Ring>, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
             // SAFETY: the block is the caller's alone (*no access while in flight*).
             unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };
         }
-        let surplus = {
+        let mut surplus = None;
+        let unlocks = {
             let mut state = self.state.lock();
-            let within = state.total_bytes <= state.budget_bytes;
+            let within = state.total_bytes - state.leaving_bytes <= state.budget_bytes;
             let keep = state.keep;
             let shelf = &mut state.shelves[kind as usize];
             shelf.strays -= usize::from(stray);
             if shelf.free.len() < keep && within {
                 shelf.free.push(block);
-                None
+                false
+            } else if block.is_pinned() {
+                state.leave(block, kind)
             } else {
                 state.forget(&block, kind);
-                Some(block)
+                surplus = Some(block);
+                false
             }
         };
         drop(surplus);
+        if unlocks {
+            let ring = Arc::clone(self);
+            self.aside.run(move || ring.unlock_leaving());
+        }
         self.news.notify_interested();
+    }
+
+    /// Unlocks what is on its way out.
+    fn unlock_leaving(&self) {
+        loop {
+            let Some(block) = self.state.lock().next_leaving() else {
+                return;
+            };
+            let bytes = block.capacity();
+            drop(block);
+            self.state.lock().left(bytes);
+            self.news.notify_interested();
+        }
     }
 
     /// The device's threads for large copies.
@@ -356,7 +380,10 @@ impl Ring {
             let idle: Vec<_> = std::iter::from_fn(|| state.evict(&kinds)).collect();
             idle
         };
-        idle.iter().map(HostBlock::capacity).sum()
+        let leaving_bytes = self.state.lock().leaving_bytes;
+        self.aside.wait();
+        let idle_bytes: usize = idle.iter().map(HostBlock::capacity).sum();
+        idle_bytes + leaving_bytes
     }
 
     pub(super) fn set_budget_bytes(&self, bytes: usize) {
@@ -364,75 +391,13 @@ impl Ring {
         self.news.notify();
     }
 
-    /// (page-locked bytes alive, bytes of them that are free, budget)
+    /// (page-locked bytes alive, bytes of them that are idle, budget)
     pub(super) fn bytes(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
-        let free = state
-            .free()
-            .filter(|block| block.is_pinned())
-            .map(HostBlock::capacity)
-            .sum();
-        (state.pinned_bytes, free, state.budget_bytes)
-    }
-}
-
-impl Shelf {
-    /// Takes the smallest free block that is large enough, and not too large; one that is not page-locked only where there is
-    /// no other; of equal ones the one that came back last, which the processor's cache may still hold.
-    fn take_best(&mut self, size: usize, most: usize) -> Option<HostBlock> {
-        let fits = |(_, block): &(usize, &HostBlock)| (size..=most).contains(&block.capacity());
-        let free = self.free.iter().enumerate().rev();
-        let (best, _) = free
-            .filter(fits)
-            .min_by_key(|(_, block)| (!block.is_pinned(), block.capacity()))?;
-        Some(self.free.remove(best))
-    }
-}
-
-impl State {
-    fn free(&self) -> impl Iterator<Item = &HostBlock> {
-        self.shelves.iter().flat_map(|shelf| &shelf.free)
-    }
-
-    /// How many blocks the accounts of one kind have, or may have when they are free.
-    fn blocks_for(&self, kind: Kind) -> usize {
-        let own = |kind| {
-            let shelf: &Shelf = &self.shelves[kind as usize];
-            shelf.blocks - shelf.strays
-        };
-        match kind {
-            Kind::Part if self.lends() => own(Kind::Part) + own(Kind::Whole),
-            _ => own(kind),
-        }
-    }
-
-    /// Whether parts may have the blocks of whole batches.
-    fn lends(&self) -> bool {
-        self.shelves[Kind::Whole as usize].shares == 0
-    }
-
-    /// How many bytes a new block may have if all free ones went.
-    fn room_bytes(&self) -> usize {
-        let idle_bytes: usize = self.free().map(HostBlock::capacity).sum();
-        let in_use = self.total_bytes - idle_bytes;
-        self.budget_bytes.saturating_sub(in_use)
-    }
-
-    /// Takes a free block out for good, from the first of the shelves that has one.
-    fn evict(&mut self, shelves: &[Kind]) -> Option<HostBlock> {
-        let mut shelves = shelves.iter();
-        let (block, kind) =
-            shelves.find_map(|&kind| Some((self.shelves[kind as usize].free.pop()?, kind)))?;
-        self.forget(&block, kind);
-        Some(block)
-    }
-
-    fn forget(&mut self, block: &HostBlock, kind: Kind) {
-        self.shelves[kind as usize].blocks -= 1;
-        self.total_bytes -= block.capacity();
-        if block.is_pinned() {
-            self.pinned_bytes -= block.capacity();
-        }
+        let free = state.free().filter(|block| block.is_pinned());
+        let free_bytes: usize = free.map(HostBlock::capacity).sum();
+        let idle_bytes = free_bytes + state.leaving_bytes;
+        (state.pinned_bytes, idle_bytes, state.budget_bytes)
     }
 }
 
@@ -454,7 +419,7 @@ mod tests {
     fn a_slab_that_is_being_made_ahead_is_waited_for() {
         const BYTES: usize = 48 << 20;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
-        let ring = Ring::pinned(driver, Arc::default(), BYTES);
+        let ring = Ring::pinned(driver, Arc::default(), Aside::default(), BYTES);
         let account = Account::open(&ring, 1);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES)));

@@ -10,7 +10,7 @@ use super::host_memory::HostBlock;
 use super::ring::{Account, Kind, Ring};
 use crate::meter::Meter;
 use crate::sync::Arc;
-use crate::tensor::{Element, Filled, Layout, Row, Sources, Storage};
+use crate::tensor::{Element, Filled, Home, Layout, Row, Sources, Storage};
 
 /// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
 pub struct Slab {
@@ -80,8 +80,11 @@ impl Storage for Slab {
         self.is_page_locked()
     }
 
-    fn account(&self) -> Option<usize> {
-        self.account.as_ref().map(Account::name)
+    fn home(&self) -> Option<Home> {
+        Some(Home {
+            ring: self.ring.name(),
+            account: self.account.as_ref().map(Account::name),
+        })
     }
 
     fn meter(&self) -> Option<&Arc<Meter>> {

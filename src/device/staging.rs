@@ -13,7 +13,7 @@ use crate::driver::{Copy, Driver, RawEvent, RawStream};
 use crate::error::Result;
 use crate::memory::copy_streaming;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
-use crate::tensor::Storage;
+use crate::tensor::{Home, Storage};
 
 /// What fits into fewer pieces is left to the driver: nothing would overlap.
 const LEAST_PIECES: usize = 2;
@@ -38,12 +38,69 @@ const LEAST_SLABS: usize = 2;
 /// Whether the program's memory is written around the cache: what is staged is larger than most caches.
 const STREAM_INTO_TARGETS: bool = true;
 
+/// What a device's staged copies are at.
+#[derive(Default)]
+pub(crate) struct Staged {
+    /// How many of the ring's slabs stage copies.
+    slabs: AtomicUsize,
+    /// How many uploads are being staged: calls whose slabs no copy in the list of flights has yet.
+    sending: AtomicUsize,
+    /// How many batches wait for what staged uploads have.
+    held_off: AtomicUsize,
+}
+
+impl Staged {
+    /// Whether an upload is being staged. Who finds none, and then no slab in the ring, has missed none that such a call had.
+    pub(super) fn is_sending(&self) -> bool {
+        // SeqCst, as `Signal::interest`: a call is counted before it takes a slab, and says so to who is interested.
+        self.sending.load(Ordering::SeqCst) > 0
+    }
+
+    /// While this is held, no copy begins to be staged: a batch waits for the slabs of those that are, and others would take
+    /// them again and again.
+    pub(crate) fn hold_off(self: &Arc<Staged>) -> HeldOff {
+        self.held_off.fetch_add(1, Ordering::Relaxed);
+        HeldOff(Arc::clone(self))
+    }
+}
+
+/// See [`Staged::hold_off`].
+pub(crate) struct HeldOff(Arc<Staged>);
+
+impl Drop for HeldOff {
+    fn drop(&mut self) {
+        self.0.held_off.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The call of a staged upload, until its slabs are held by a copy in the list of flights, or are at home.
+struct Sending<'a>(&'a DeviceInner);
+
+impl<'a> Sending<'a> {
+    fn begin(device: &'a DeviceInner) -> Sending<'a> {
+        device.staged.sending.fetch_add(1, Ordering::SeqCst);
+        // Before it takes a slab: who looked for one, and found neither slab nor call, looks again.
+        device.ring.news().notify_interested();
+        Sending(device)
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.staged.sending.fetch_sub(1, Ordering::SeqCst);
+        // Who waits for the call sleeps on nothing else: not all of its slabs need have come home.
+        self.0.ring.news().notify_interested();
+    }
+}
+
 /// The staging of one call's copies on one stream. The slabs are taken when they are first needed, serve all of the call's
-/// copies, and must be held until those are done ([`Staging::into_held`]).
+/// copies, and must be held until those are done ([`Staging::hold`]). It is dropped when they are.
 pub(super) struct Staging<'a> {
     device: &'a DeviceInner,
     stream: &'a Arc<RawStream>,
     places: VecDeque<Place>,
+    /// Behind `places`, so that it goes after them.
+    sending: Option<Sending<'a>>,
     /// The size of a piece, once there was one.
     chunk: Option<usize>,
 }
@@ -80,6 +137,7 @@ impl<'a> Staging<'a> {
             device,
             stream,
             places: VecDeque::new(),
+            sending: None,
             chunk: None,
         }
     }
@@ -98,6 +156,7 @@ impl<'a> Staging<'a> {
         let bytes = copy.bytes();
         match driver.staging_chunk_bytes() {
             Some(least) if !is_pinned && bytes >= LEAST_PIECES * least => {
+                self.begin()?;
                 let chunk = *self.chunk.get_or_insert_with(|| chunk_for(bytes, least));
                 if self.find_places(chunk, bytes.div_ceil(chunk)) {
                     return self.stage(copy, chunk).map(|()| Way::Staged);
@@ -111,21 +170,38 @@ impl<'a> Staging<'a> {
     }
 
     /// The slabs: until an event that is recorded on the stream now has fired, they may be in use.
-    pub(super) fn into_held(self) -> impl Iterator<Item = Arc<dyn Storage>> {
+    pub(super) fn hold(&mut self) -> impl Iterator<Item = Arc<dyn Storage>> {
         let hold = |place: Place| Arc::new(place.slab) as Arc<dyn Storage>;
-        self.places.into_iter().map(hold)
+        self.places.drain(..).map(hold)
+    }
+
+    /// Before the first slab is taken.
+    fn begin(&mut self) -> Result<()> {
+        if !self.places.is_empty() {
+            return Ok(());
+        }
+        if Arc::ptr_eq(self.stream, &self.device.h2d) {
+            let device = self.device;
+            self.sending.get_or_insert_with(|| Sending::begin(device));
+            return Ok(());
+        }
+        // Other streams wait for kernels. The caller is to wait for those before it has slabs, which others could use
+        // meanwhile, and instead of the helpers, which others need.
+        self.device.driver.record(self.stream, false)?.synchronize()
     }
 
     /// Takes slabs for so many pieces, as far as there are any, and says whether there are enough.
     fn find_places(&mut self, chunk: usize, pieces: usize) -> bool {
-        let (ring, out) = (&self.device.ring, &self.device.staging_slabs);
-        while self.places.len() < pieces.min(SLABS) {
-            if self.places.len() >= LEAST_SLABS && out.load(Ordering::Relaxed) >= MOST_SLABS {
+        let (ring, staged) = (&self.device.ring, &self.device.staged);
+        let held_off = self.places.is_empty() && staged.held_off.load(Ordering::Relaxed) > 0;
+        while !held_off && self.places.len() < pieces.min(SLABS) {
+            let out = staged.slabs.load(Ordering::Relaxed);
+            if self.places.len() >= LEAST_SLABS && out >= MOST_SLABS {
                 break;
             }
             match ring.take(chunk) {
                 Some(slab) if slab.is_page_locked() => self.places.push_back(Place {
-                    slab: StagingSlab::new(slab, out),
+                    slab: StagingSlab::new(slab, staged),
                     busy: None,
                     arriving: None,
                 }),
@@ -135,16 +211,13 @@ impl<'a> Staging<'a> {
         let enough = self.places.len() >= LEAST_SLABS;
         if !enough {
             self.places.clear(); // none was used: a transfer has as many from its start
+            self.sending = None;
         }
         enough
     }
 
     fn stage(&mut self, copy: Copy, chunk: usize) -> Result<()> {
         let driver = &self.device.driver;
-        if !Arc::ptr_eq(self.stream, &self.device.h2d) {
-            // Other streams wait for kernels. The caller is to wait for those, and not the helpers: others need them.
-            driver.record(self.stream, false)?.synchronize()?;
-        }
         let threads = self.places.len().min(THREADS);
         let transfer = Arc::new(Transfer {
             driver: driver.clone(),
@@ -344,15 +417,15 @@ unsafe fn put(from: *const u8, to: *mut u8, bytes: usize, around_the_cache: bool
 /// A slab that stages copies, counted while it is out.
 struct StagingSlab {
     slab: Slab,
-    out: Arc<AtomicUsize>,
+    staged: Arc<Staged>,
 }
 
 impl StagingSlab {
-    fn new(slab: Slab, out: &Arc<AtomicUsize>) -> StagingSlab {
-        out.fetch_add(1, Ordering::Relaxed);
+    fn new(slab: Slab, staged: &Arc<Staged>) -> StagingSlab {
+        staged.slabs.fetch_add(1, Ordering::Relaxed);
         StagingSlab {
             slab,
-            out: Arc::clone(out),
+            staged: Arc::clone(staged),
         }
     }
 
@@ -365,10 +438,14 @@ impl Storage for StagingSlab {
     fn is_pinned(&self) -> bool {
         true
     }
+
+    fn home(&self) -> Option<Home> {
+        self.slab.home()
+    }
 }
 
 impl Drop for StagingSlab {
     fn drop(&mut self) {
-        self.out.fetch_sub(1, Ordering::Relaxed);
+        self.staged.slabs.fetch_sub(1, Ordering::Relaxed);
     }
 }

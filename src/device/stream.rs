@@ -92,11 +92,7 @@ impl Stream {
     /// Checks that the stream is of this device, and may be used from this thread.
     pub(super) fn check(&self, device: &Arc<DeviceInner>, what: &'static str) -> Result<()> {
         if !self.0.device.driver.same_device(&device.driver) {
-            return Err(Error::WrongDevice {
-                what,
-                found: self.0.device.driver.name(),
-                expected: device.driver.name(),
-            });
+            return Err(self.0.device.is_not(device, what));
         }
         self.check_thread()
     }

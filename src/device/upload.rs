@@ -296,7 +296,7 @@ pub(super) fn submit(
             meter.transfer_bytes.add(run.bytes as u64);
         }
     }
-    host.extend(staging.into_held());
+    host.extend(staging.hold());
     match driver.record(stream, meter.is_some()) {
         Ok(done) => {
             blocks

@@ -417,6 +417,17 @@ impl RawEvent {
         }
     }
 
+    /// Whether both are one event.
+    pub(crate) fn same(&self, other: &RawEvent) -> bool {
+        match (self, other) {
+            (RawEvent::Cpu(one), RawEvent::Cpu(other)) => one.same(other),
+            #[cfg(feature = "cuda")]
+            (RawEvent::Cuda(one), RawEvent::Cuda(other)) => one.same(other),
+            #[cfg(feature = "cuda")]
+            _ => false,
+        }
+    }
+
     /// The time from `start` to this event in nanoseconds, where both are timed and complete.
     pub(crate) fn elapsed_ns(&self, start: &RawEvent) -> Option<u64> {
         match (self, start) {

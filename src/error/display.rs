@@ -93,7 +93,19 @@ impl fmt::Display for Error {
                 expected,
             } => write!(
                 f,
-                "{what} belongs to {found}, and the call is for {expected}: copy through the host, or use one device"
+                "{what} belongs to {found}, and the call is for {expected}: copy through the host, or open one device \
+                 and clone it"
+            ),
+            Error::ComputeCapability {
+                what,
+                device,
+                found,
+                required,
+            } => write!(
+                f,
+                "{device} has compute capability {}.{}, and {what} is a kernel that needs {}.{} or newer. Loading, pinning and \
+                 copies work on this device: do this step on the host, or in kernels of your own",
+                found.0, found.1, required.0, required.1
             ),
             Error::WrongThread => f.write_str(
                 "this per-thread default stream belongs to another thread: its handle names a different stream here. \

@@ -55,7 +55,8 @@ pub fn stream(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
 /// # Errors
 ///
 /// [`Error::Shape`] if the shape does not have as many elements as the slice, [`Error::WrongDevice`] if the slice is of
-/// another device, [`Error::Device`] if the device failed.
+/// another device, [`Error::Device`] if the device failed. A copy that was under way then is waited for: the slice may be
+/// dropped all the same.
 pub fn to_host<T: Element, S: DevicePtr<T>>(
     device: &Device,
     slice: &S,
@@ -75,10 +76,8 @@ pub fn to_host<T: Element, S: DevicePtr<T>>(
         device.inner.driver.synchronize_context()?;
     }
     let (address, guard) = slice.device_ptr(owner);
-    // SAFETY: cudarc's slice is that long and alive; its stream's later work, its release among it, waits for the
-    // copy by the call below.
-    let download = unsafe { device.download_raw(address, shape, &ours, true) }?;
-    download.hold(&ours)?;
+    // SAFETY: cudarc's slice is that long and alive, and its stream's later work writes and releases it.
+    let download = unsafe { device.download_ahead_of(address, shape, &ours) }?;
     drop(guard); // cudarc notes the read, where it tracks slices, behind the copy
     if !non_blocking || of_some_thread {
         download.synchronize()?;

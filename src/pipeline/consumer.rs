@@ -2,7 +2,6 @@
 
 use super::arrivals::Arrivals;
 use super::board::{Board, Destination, Entering, Live, Made, Slot, Taken};
-use super::pin::Served;
 use super::schedule::Cut;
 use super::source::BatchId;
 use super::{DEFAULT_DEPTH, Parts, Pipeline};
@@ -291,6 +290,7 @@ impl<B: Batch> Pipeline<B> {
 
     /// Without workers the caller does everything, one job after the other.
     fn load_next(&self, live: &Live, taken: &mut Taken<B>) -> Option<Result<Made<B>>> {
+        let mut held_off = None;
         loop {
             let (job, want) = {
                 let mut board = self.board.lock();
@@ -317,12 +317,7 @@ impl<B: Batch> Pipeline<B> {
             match (job, want, &self.options.pinning) {
                 (Some(job), ..) => self.perform(job),
                 (None, Some(want), Some(pinning)) => {
-                    let serve = || self.serve(pinning, live, want);
-                    if let Some(Served::WaitForCopy(event)) = self.guarded(live, want.batch, serve)
-                    {
-                        // A failed copy counts as ended: the next round finds nothing in flight.
-                        drop(event.synchronize());
-                    }
+                    self.serve_here(pinning, live, want, &mut held_off);
                 }
                 (None, ..) => unreachable!(
                     "a batch that is not ready has rows to load, or waits for its slab"

@@ -9,7 +9,7 @@ use super::source::Failed;
 use super::work::Work;
 use super::{Pinning, Pipeline};
 use crate::batch::{Batch, Relocation};
-use crate::device::{Account, Kind, Slab};
+use crate::device::{Account, Coming, HeldOff, Kind, Slab};
 use crate::driver::RawEvent;
 use crate::error::{Error, panic_message};
 use crate::sync::Ordering;
@@ -18,18 +18,16 @@ use crate::trace::span;
 /// What the ring gives.
 enum Taken {
     Slab(Slab),
-    /// Nothing now; a copy was in flight.
-    WaitForCopy(RawEvent),
-    /// Nothing now, and no copy was in flight.
-    Nothing,
+    /// Nothing now, and what was on its way to bring a slab home.
+    Nothing(Coming),
 }
 
 /// What became of a want.
 pub(super) enum Served {
     /// The batch has its slab, or goes without.
     Done,
-    /// A copy is in flight: behind its event, a slab comes home.
-    WaitForCopy(RawEvent),
+    /// An upload brings a slab home.
+    WaitForCopy(Coming),
     /// Something must change first.
     Sleep,
 }
@@ -121,7 +119,7 @@ impl<B: Batch> Pipeline<B> {
     /// Takes a slab from the device's ring, once finished copies have brought theirs home.
     fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Taken {
         let Some(account) = &live.account else {
-            return Taken::Nothing;
+            return Taken::Nothing(Coming::Nothing);
         };
         let start = Instant::now();
         let device = &pinning.device.inner;
@@ -131,28 +129,32 @@ impl<B: Batch> Pipeline<B> {
         let own = account
             .is_full(want.reserve)
             .then(|| Account::name(account));
-        let copy = device.flights.bringing_home(own);
+        let coming = device.coming_home(own);
+        // More blocks than there are shares for are made only where no batch's is going to come home.
+        let grow = !matches!(coming, Coming::Batch(_));
         let largest_bytes = &self.largest_bytes[account.kind() as usize];
         let largest = largest_bytes.load(Ordering::Relaxed);
         let slab = device
             .ring
-            .take_for(account, want.bytes, largest, want.reserve, copy.is_none());
+            .take_for(account, want.bytes, largest, want.reserve, grow);
         live.meter.pinning_ns.add_since(start);
-        match (slab, copy) {
-            (Some(slab), _) => {
+        match slab {
+            Some(slab) => {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
                     device.ring.news().notify(); // others are going to be as large
                 }
                 Taken::Slab(slab.for_epoch(live.meter.clone()))
             }
-            (None, Some(copy)) => Taken::WaitForCopy(copy),
-            (None, None) => Taken::Nothing,
+            // What comes home is of no use to a batch that the whole budget does not hold.
+            None if device.ring.is_beyond_budget(want.bytes) => Taken::Nothing(Coming::Nothing),
+            None => Taken::Nothing(coming),
         }
     }
 
     /// The pin thread's life.
     pub(super) fn pin(&self, pinning: &Pinning) {
         let news = pinning.device.inner.ring.news();
+        let mut held_off: Option<HeldOff> = None;
         loop {
             // The ticket first: what happens while we look is not slept through.
             let ticket = news.ticket();
@@ -168,21 +170,52 @@ impl<B: Batch> Pipeline<B> {
             }
             // With nothing to serve, slabs that come and go do not matter.
             let _interest = (!wants.is_empty()).then(|| news.interest());
-            let mut copy = None;
+            let mut awaited = None;
+            let mut staged = None;
             let mut progress = false;
             for (live, want) in wants {
                 let serve = || self.serve(pinning, &live, want);
                 match self.guarded(&live, want.batch, serve) {
                     Some(Served::Done) | None => progress = true,
-                    Some(Served::WaitForCopy(event)) => copy = copy.or(Some(event)),
+                    Some(Served::WaitForCopy(coming)) => {
+                        staged = staged.or_else(|| hold_off(pinning, &coming));
+                        awaited = awaited.or(event_of(coming));
+                    }
                     Some(Served::Sleep) => {}
                 }
             }
-            match copy {
-                _ if progress => {}
+            if progress {
+                continue;
+            }
+            drop(std::mem::replace(&mut held_off, staged));
+            match awaited {
                 // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
                 Some(event) => drop(event.sleep()),
-                None if self.make_ahead(pinning) => {}
+                None if held_off.is_none() && self.make_ahead(pinning) => {}
+                None => news.wait(ticket),
+            }
+        }
+    }
+
+    /// Without workers, the consumer sees to its batch's slab: tries to get it, and waits if that is of use. `held_off` is for
+    /// the next try.
+    pub(super) fn serve_here(
+        &self,
+        pinning: &Pinning,
+        live: &Live,
+        want: Want,
+        held_off: &mut Option<HeldOff>,
+    ) {
+        let news = pinning.device.inner.ring.news();
+        // Until the wait is over, so that no news is missed between the look and the wait.
+        let _interest = news.interest();
+        let ticket = news.ticket();
+        let serve = || self.serve(pinning, live, want);
+        if let Some(Served::WaitForCopy(coming)) = self.guarded(live, want.batch, serve) {
+            *held_off = hold_off(pinning, &coming);
+            match event_of(coming) {
+                // A failed copy counts as ended: the next round finds nothing in flight.
+                Some(event) => drop(event.synchronize()),
                 None => news.wait(ticket),
             }
         }
@@ -217,31 +250,31 @@ impl<B: Batch> Pipeline<B> {
         let news = pinning.device.inner.ring.news();
         let _interest = news.interest();
         let ticket = news.ticket();
-        let copy = match self.take(pinning, live, want) {
+        let coming = match self.take(pinning, live, want) {
             Taken::Slab(slab) => {
                 self.give(pinning, live, want, slab);
                 return Served::Done;
             }
-            Taken::WaitForCopy(copy) => Some(copy),
-            Taken::Nothing => None,
+            Taken::Nothing(coming) => coming,
         };
-        match (missing(copy.is_some(), want.blocked), copy) {
-            (Missing::WaitForCopy, Some(event)) => {
+        let is_coming = !matches!(coming, Coming::Nothing);
+        match missing(is_coming, want.blocked) {
+            Missing::WaitForCopy => {
                 self.not_granted(live, want.batch);
-                Served::WaitForCopy(event)
+                Served::WaitForCopy(coming)
             }
             // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
-            (Missing::Unpinned, _) if news.ticket() == ticket => {
+            Missing::Unpinned if news.ticket() == ticket => {
                 self.warn_once(pinning, live, want);
                 pinning.device.inner.ring.count_missed();
                 self.go_without(pinning, live, want, None);
                 Served::Done
             }
-            (Missing::Unpinned, _) => {
+            Missing::Unpinned => {
                 self.not_granted(live, want.batch);
                 Served::Done
             }
-            _ => {
+            Missing::Sleep => {
                 self.not_granted(live, want.batch);
                 Served::Sleep
             }
@@ -361,6 +394,20 @@ impl<B: Batch> Pipeline<B> {
             state.schedule.not_granted(batch);
         }
     }
+}
+
+/// The event to wait for; `None` for what has none, and is news of the ring's when it is over.
+fn event_of(coming: Coming) -> Option<RawEvent> {
+    match coming {
+        Coming::Batch(event) | Coming::Other(event) => Some(event),
+        Coming::Staged | Coming::Nothing => None,
+    }
+}
+
+/// While a batch waits for what staged uploads have, no other begins: there is an end to the wait.
+fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
+    let staged = &pinning.device.inner.staged;
+    matches!(coming, Coming::Other(_) | Coming::Staged).then(|| staged.hold_off())
 }
 
 pub(super) fn too_large(bytes: usize) -> Failed {

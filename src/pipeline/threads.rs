@@ -1,4 +1,4 @@
-//! The threads of a loader: named, its own, and joined when it goes.
+//! The threads of a loader: named, its own, and joined when it goes; unless it goes on a thread of the library's own.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::sync::Arc;
+use crate::sync::{Arc, is_own_thread, mark_own_thread};
 use crate::system;
 
 /// A sample that is an array of 224 x 224 x 3 floats (600 KB) lies on the stack a dozen times over in a build without
@@ -65,7 +65,10 @@ impl<B: Batch> Threads<B> {
         let handle = std::thread::Builder::new()
             .name(name.clone())
             .stack_size(STACK_BYTES)
-            .spawn(move || run(&pipeline))
+            .spawn(move || {
+                mark_own_thread();
+                run(&pipeline);
+            })
             .map_err(|source| {
                 not_started(name, &source, self.handles.len(), &self.pipeline.options)
             })?;
@@ -90,15 +93,18 @@ fn not_started(name: String, source: &io::Error, started: usize, options: &Optio
 }
 
 impl<B: Batch> Drop for Threads<B> {
+    /// Ends the threads, and waits for them: what the data set holds is free then.
+    ///
+    /// A data set may hold a loader, its own or another's, and drop it on a worker. That one waits for nobody: the threads may be
+    /// waiting for it, or be dropping its own loader. They end by themselves, for each holds all that it uses.
     fn drop(&mut self) {
         self.pipeline.close();
-        let here = std::thread::current().id();
+        if is_own_thread() {
+            return;
+        }
         for handle in self.handles.drain(..) {
-            // A data set that holds its own loader may drop it on a worker, which cannot wait for itself.
-            if handle.thread().id() != here {
-                // Threads catch what they run; an error here has nobody left to be told to.
-                let _ = handle.join();
-            }
+            // Threads catch what they run; an error here has nobody left to be told to.
+            let _ = handle.join();
         }
     }
 }

@@ -42,4 +42,4 @@ pub use sample::{Host, Sample};
 
 pub(crate) use layout::ALIGNMENT;
 pub(crate) use scattered::{Scattered, Sources};
-pub(crate) use storage::{Backend, Lease, Storage};
+pub(crate) use storage::{Backend, Home, Lease, Storage};

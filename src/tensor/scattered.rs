@@ -7,7 +7,7 @@
 use std::ptr::NonNull;
 
 use super::storage::VecStorage;
-use super::{Backend, Storage};
+use super::{Backend, Home, Storage};
 use crate::meter::Meter;
 use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
 
@@ -146,8 +146,8 @@ impl Storage for Scattered {
         !self.sources.pageable.load(Ordering::Relaxed)
     }
 
-    fn account(&self) -> Option<usize> {
-        self.slab.account()
+    fn home(&self) -> Option<Home> {
+        self.slab.home()
     }
 
     fn meter(&self) -> Option<&Arc<Meter>> {
@@ -158,13 +158,11 @@ impl Storage for Scattered {
         Some(self)
     }
 
-    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
+    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
         // The slab goes home at once, and the owners of the rows may follow.
         let sources = Arc::clone(&self.sources);
         drop(self);
-        sources
-            .is_read_only()
-            .then_some(sources as Arc<dyn Storage>)
+        sources.let_go(last);
     }
 }
 
@@ -173,9 +171,11 @@ impl Storage for Sources {
         !self.pageable.load(Ordering::Relaxed)
     }
 
-    /// Whether some are, and have an owner of the program's.
-    fn is_read_only(&self) -> bool {
-        let read_only = |storage: &Arc<dyn Storage>| storage.is_read_only();
-        self.first.get().is_some_and(read_only) || self.others.lock().iter().any(read_only)
+    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
+        if let Some(sources) = Arc::into_inner(self) {
+            let first = sources.first.into_inner();
+            let all = first.into_iter().chain(sources.others.into_inner());
+            all.for_each(|storage| storage.let_go(last));
+        }
     }
 }

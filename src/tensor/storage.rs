@@ -25,8 +25,8 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
-    /// Names the account that the memory counts in, where it comes home when its holders are gone.
-    fn account(&self) -> Option<usize> {
+    /// Where the memory goes when its holders are gone, if that is a ring.
+    fn home(&self) -> Option<Home> {
         None
     }
 
@@ -45,11 +45,19 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
-    /// Lets go of the memory, but for an owner of the program's: what its `Drop` does is unknown, so it goes where no lock
-    /// is held.
-    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
-        None
+    /// Lets go of the memory. What must not be dropped under a lock goes to `last`, if this may be its last holder: an owner of
+    /// the program's, whose `Drop` may do anything, and registered memory, which is unlocked then.
+    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
+        let _ = last;
     }
+}
+
+/// A ring, and the account in it that a slab counts in while it is out. Both are names, which tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) ring: usize,
+    /// `None` for what is no batch's: a slab that stages copies, a tensor that the program pinned, a download.
+    pub(crate) account: Option<usize>,
 }
 
 /// Whose devices.
@@ -72,8 +80,8 @@ impl Storage for Lease {
         Some(Arc::as_ptr(&self.0).cast::<()>() as usize)
     }
 
-    fn account(&self) -> Option<usize> {
-        self.0.account()
+    fn home(&self) -> Option<Home> {
+        self.0.home()
     }
 
     fn meter(&self) -> Option<&Arc<Meter>> {
@@ -93,8 +101,8 @@ impl<O: Send + Sync + 'static> Storage for Owned<O> {
         true
     }
 
-    fn let_go(self: Arc<Self>) -> Option<Arc<dyn Storage>> {
-        Some(self)
+    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
+        last.push(self);
     }
 }
 

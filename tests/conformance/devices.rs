@@ -121,6 +121,17 @@ fn devices_and_streams_do_not_mix(backend: &Backend) {
         there.on(&elsewhere),
         Err(Error::WrongDevice { .. })
     ));
+    // Two of one name are told apart.
+    let there = ones().to_device(&Device::cpu(), true).unwrap();
+    match there.on(&elsewhere).unwrap_err() {
+        Error::WrongDevice {
+            found, expected, ..
+        } => assert!(
+            found != expected && found.contains("cpu") && expected.contains("cpu"),
+            "{found} and {expected}"
+        ),
+        other => panic!("{other}"),
+    }
 }
 
 fn tensors_outlive_their_device_handle(backend: &Backend) {

@@ -20,6 +20,7 @@ mod mixing;
 mod normalize;
 mod parts;
 mod ragged;
+mod slabs;
 mod staging;
 mod stress;
 mod transfers;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         normalize::TESTS,
         mixing::TESTS,
         ragged::TESTS,
+        slabs::TESTS,
         devices::TESTS,
         staging::TESTS,
         stress::TESTS,

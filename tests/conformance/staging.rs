@@ -65,7 +65,7 @@ pub const HOSTILE: &[Test] = &[
 const SMALL: usize = 16 << 10;
 
 /// The size of a piece.
-fn piece(backend: &Backend) -> usize {
+pub fn piece(backend: &Backend) -> usize {
     if backend.is_cuda() { 2 << 20 } else { SMALL }
 }
 

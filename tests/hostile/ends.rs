@@ -192,6 +192,82 @@ fn a_loader_may_end_on_its_own_worker() {
     });
 }
 
+/// Two data sets hold each other's loader, and let go of it on their workers at the same time: neither waits for the other. Their
+/// threads end all the same, and all that they held is free.
+#[test]
+fn loaders_may_end_on_each_others_workers() {
+    type Held = Arc<Mutex<Option<Arc<DataLoader<Tensor<i64>>>>>>;
+
+    watched("loaders_may_end_on_each_others_workers", |seed| {
+        for pinned in [false, true] {
+            for _ in 0..10 {
+                let device = late_device(seed);
+                let held: [Held; 2] = Default::default();
+                let ready = Arc::new(std::sync::Barrier::new(2));
+                let ((begins, begun), (ends, ended)) = (mpsc::channel(), mpsc::channel());
+                let loaders = [0, 1].map(|own| {
+                    let (other, ready) = (Arc::clone(&held[1 - own]), Arc::clone(&ready));
+                    let (begins, ends) = (begins.clone(), ends.clone());
+                    let dataset = from_fn(1, move |index, _| {
+                        let other = other.lock().unwrap().take().unwrap();
+                        begins.send(()).unwrap();
+                        while Arc::strong_count(&other) > 1 {
+                            std::thread::yield_now();
+                        }
+                        ready.wait();
+                        drop(other);
+                        ends.send(()).unwrap();
+                        Ok(index as i64)
+                    });
+                    let builder = DataLoader::builder(dataset).num_workers(2);
+                    let builder = match pinned {
+                        true => builder.pin_memory(&device),
+                        false => builder,
+                    };
+                    Arc::new(builder.build().unwrap())
+                });
+                for (held, loader) in held.iter().zip(&loaders) {
+                    *held.lock().unwrap() = Some(Arc::clone(loader));
+                }
+                let epochs = loaders.each_ref().map(|loader| loader.owned_epoch(0));
+                // Both workers are at their sample; from then on each has the last hold on the other's loader.
+                begun.iter().take(2).for_each(drop);
+                drop(epochs);
+                drop(loaders);
+                ended.iter().take(2).for_each(drop);
+                // The data sets go with the last thread of each.
+                drop((begins, ends));
+                assert!(ended.recv().is_err() && begun.recv().is_err());
+            }
+        }
+    });
+}
+
+/// A loader that ends on a thread of the program's has ended its threads when that goes on.
+#[test]
+fn a_loader_that_ends_has_joined_its_threads() {
+    watched("a_loader_that_ends_has_joined_its_threads", |seed| {
+        for pinned in [false, true] {
+            let device = late_device(seed);
+            let token = Arc::new(());
+            let of_dataset = Arc::clone(&token);
+            let dataset = from_fn(100, move |index, _| {
+                let _ = &of_dataset;
+                Ok(index as i64)
+            });
+            let builder = DataLoader::builder(dataset).num_workers(3);
+            let builder = match pinned {
+                true => builder.pin_memory(&device),
+                false => builder,
+            };
+            let loader = builder.build().unwrap();
+            drop(loader.epoch(0));
+            drop(loader);
+            assert_eq!(Arc::strong_count(&token), 1);
+        }
+    });
+}
+
 /// The user's `drop` runs without a lock of the loader's, also where a worker holds the last of a dropped epoch.
 #[test]
 fn samples_are_dropped_without_a_lock() {

@@ -191,3 +191,61 @@ fn failures_leak_and_free_nothing_in_use() {
         }
     });
 }
+
+/// The budget is used up by blocks whose kernels run. One of their events cannot be asked, or waited for: its block is given up,
+/// and the others serve, as soon as their kernels are done.
+#[test]
+fn an_event_that_is_lost_costs_one_block() {
+    watched("an_event_that_is_lost_costs_one_block", |seed| {
+        const BLOCKS: usize = 3;
+        let block = || Tensor::from(vec![5u8; 4096]);
+        let mut lost = 0;
+        for query in 0..40 {
+            let options = failing(seed, query, Some("event_query"), false);
+            let device = Device::hostile(options).unwrap();
+            device.set_device_budget_bytes(BLOCKS * 4096);
+            let sent: Vec<_> = (0..BLOCKS)
+                .map(|_| block().to_device(&device, true).unwrap())
+                .collect();
+            let (started, running) = std::sync::mpsc::channel::<()>();
+            let mut kernels = Vec::new();
+            for there in &sent {
+                let stream = device.stream().unwrap();
+                let loan = there.on(&stream).unwrap();
+                let (release, held) = std::sync::mpsc::channel::<()>();
+                let started = started.clone();
+                stream
+                    .host_fn(move || {
+                        started.send(()).unwrap();
+                        let _ = held.recv();
+                    })
+                    .unwrap();
+                drop(loan);
+                kernels.push((stream, release));
+            }
+            running.iter().take(BLOCKS).for_each(drop);
+            drop(sent);
+            // They end while it is waited for.
+            let kernels = std::thread::spawn(move || {
+                for (_, release) in kernels {
+                    std::thread::sleep(Duration::from_millis(1));
+                    drop(release);
+                }
+            });
+            let context = format!("query {query}");
+            for _ in 0..2 {
+                let there = block().to_device(&device, true);
+                let there = there.unwrap_or_else(|error| panic!("{context}: {error}"));
+                drop(there);
+            }
+            kernels.join().unwrap();
+            let memory = device.memory();
+            assert!(memory.leaked <= 3, "{context}: {memory:?}");
+            lost += memory.leaked;
+            let _ = device.release_device_memory();
+            let left = device.memory().device_bytes;
+            assert!(left <= 4096, "{context}: {left} bytes were not freed");
+        }
+        assert!(lost > 20, "{lost}: events are to fail");
+    });
+}

@@ -14,6 +14,7 @@ mod boundaries;
 mod ends;
 mod failures;
 mod forgotten;
+mod giving_back;
 mod growth;
 mod memory;
 mod order;

@@ -12,6 +12,8 @@ pub(super) const POISON: u8 = 0xDB;
 /// against late copies, failures and little memory, without a GPU. Everything it does follows from the seed and from
 /// the order of the calls.
 ///
+/// Where memory is unlocked or freed, it waits for what all streams hold, as a GPU does.
+///
 /// Idle memory (host slabs that come home, device blocks before they are handed out again) is filled with a poison
 /// byte, so that whoever reads too late or too early reads nonsense, and a test that compares bytes finds out.
 ///
@@ -37,7 +39,8 @@ pub struct Hostile {
     pub max_delay: Duration,
     /// The number (from 0) of the device call that fails: calls that allocate, lock, copy, record or wait are counted.
     pub fail_call: Option<u64>,
-    /// Only calls of this name count for `fail_call`: `copy`, `record_event`, `alloc_device`, `lock_pages`, ...
+    /// Only calls of this name count for `fail_call`: `copy`, `record_event`, `alloc_device`, `lock_pages`, ... Questions whether
+    /// an event has fired, and waits for it, count by their own name only, `event_query`; an event that fails once fails always.
     pub fail_operation: Option<&'static str>,
     /// Whether the device stays broken after the call that failed, as a GPU does after a fault in a kernel.
     pub sticky: bool,
@@ -79,6 +82,11 @@ impl Hostility {
             self.broken.store(true, Ordering::Relaxed);
         }
         fails
+    }
+
+    /// As `fails`, for an operation that counts by its own name only, because it is called so often.
+    pub(super) fn fails_by_name(&self, operation: &'static str) -> bool {
+        self.options.fail_operation == Some(operation) && self.fails(operation)
     }
 
     pub(super) fn is_broken(&self) -> bool {

@@ -13,7 +13,7 @@ pub(crate) use stream::{Event, Stream};
 use self::hostile::Hostility;
 use super::{Copy, DeviceInfo, Gather, Labelling, Normalizing, fault};
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::tensor::ALIGNMENT;
 
 /// The CPU as a device.
@@ -25,7 +25,11 @@ struct Shared {
     device_bytes: AtomicUsize,
     locked_bytes: AtomicUsize,
     streams: AtomicUsize,
+    /// The queues of the streams that are alive, where somebody must wait for all of them.
+    queues: Mutex<Vec<stream::Queue>>,
 }
+
+const EVENT_QUERY: &str = "event_query";
 
 /// The alignment of what stands for page-locked memory.
 const PAGE: usize = 4096;
@@ -44,6 +48,7 @@ impl Cpu {
             device_bytes: AtomicUsize::new(0),
             locked_bytes: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
+            queues: Mutex::default(),
         }))
     }
 
@@ -71,13 +76,23 @@ impl Cpu {
     pub(super) fn create_stream(&self) -> Result<Stream> {
         self.may_fail("create_stream")?;
         let number = self.0.streams.fetch_add(1, Ordering::Relaxed);
-        Stream::start(
-            number,
-            self.0
-                .hostility
-                .as_ref()
-                .map(|hostility| hostility.delays(number)),
-        )
+        let hostility = self.0.hostility.as_ref();
+        let delays = hostility.map(|hostility| hostility.delays(number));
+        let stream = Stream::start(number, delays)?;
+        let mut queues = self.0.queues.lock();
+        queues.retain(stream::Queue::is_alive);
+        queues.push(stream.queue());
+        Ok(stream)
+    }
+
+    /// Waits for what all streams hold now, as a GPU does where memory is unlocked or freed; on a hostile device only.
+    fn wait_as_a_gpu(&self) {
+        if self.0.hostility.is_none() || stream::is_on_one() {
+            return;
+        }
+        let queues = self.0.queues.lock().clone();
+        let ends: Vec<_> = queues.iter().filter_map(stream::Queue::end).collect();
+        ends.iter().for_each(stream::End::wait);
     }
 
     pub(super) fn record(&self, stream: &Stream) -> Result<Event> {
@@ -122,6 +137,7 @@ impl Cpu {
     ///
     /// As `Driver::free_device`.
     pub(super) unsafe fn free_device(&self, address: u64, bytes: usize) -> Result<()> {
+        self.wait_as_a_gpu();
         self.0.device_bytes.fetch_sub(bytes, Ordering::Relaxed);
         // SAFETY: the caller's contract: it was allocated so, and nothing uses it.
         unsafe { deallocate(address as *mut u8, bytes, ALIGNMENT) };
@@ -149,6 +165,7 @@ impl Cpu {
     ///
     /// As `Driver::unlock_pages`.
     pub(super) unsafe fn unlock_pages(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        self.wait_as_a_gpu();
         self.0.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
         crate::system::unlock_pages(pointer, bytes);
         Ok(())
@@ -172,6 +189,7 @@ impl Cpu {
     ///
     /// As `Driver::free_host`.
     pub(super) unsafe fn free_host(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
+        self.wait_as_a_gpu();
         self.0.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
         // SAFETY: the caller's contract: it was allocated so, and nothing uses it.
         unsafe { deallocate(pointer, bytes, PAGE) };
@@ -277,11 +295,25 @@ impl Cpu {
         fault(operation, self.name(), code, message)
     }
 
+    /// Whether this event is, or now becomes, one that cannot be asked.
+    fn event_fails(&self, is_lost: &AtomicBool) -> Result<()> {
+        let Some(hostility) = &self.0.hostility else {
+            return Ok(());
+        };
+        if !is_lost.load(Ordering::Relaxed) && hostility.fails_by_name(EVENT_QUERY) {
+            is_lost.store(true, Ordering::Relaxed);
+        }
+        match is_lost.load(Ordering::Relaxed) {
+            true => Err(self.fault(EVENT_QUERY, 999, "hostile failure")),
+            false => Ok(()),
+        }
+    }
+
     /// The fault of a device that has failed for good, if it has.
     fn sticky(&self) -> Result<()> {
         match &self.0.hostility {
             Some(hostility) if hostility.is_broken() => {
-                Err(self.fault("event_query", 999, "hostile failure"))
+                Err(self.fault(EVENT_QUERY, 999, "hostile failure"))
             }
             _ => Ok(()),
         }

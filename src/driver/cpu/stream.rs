@@ -1,5 +1,7 @@
 //! Streams of the CPU backend: each is a queue of operations with a thread that works it off in order.
 
+use std::cell::Cell;
+use std::sync::Weak;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
@@ -8,12 +10,47 @@ use super::Cpu;
 use super::hostile::Delays;
 use crate::driver::Gather;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, AtomicBool, Condvar, Mutex, mark_own_thread};
 
 /// A queue with its thread. When the last handle goes, the thread works off what is queued and ends.
 pub(crate) struct Stream {
-    operations: Sender<Operation>,
+    operations: Arc<Sender<Operation>>,
     number: usize,
+}
+
+/// A stream's queue, as long as the stream is alive.
+#[derive(Clone)]
+pub(super) struct Queue(Weak<Sender<Operation>>);
+
+/// The end of what a stream holds.
+pub(super) struct End(Arc<State>);
+
+thread_local! {
+    static IS_STREAM: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is a stream's, which can wait for none.
+pub(super) fn is_on_one() -> bool {
+    IS_STREAM.get()
+}
+
+impl Queue {
+    pub(super) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    pub(super) fn end(&self) -> Option<End> {
+        let operations = self.0.upgrade()?;
+        let state = Arc::new(State::default());
+        let sent = operations.send(Operation::Fire(Arc::clone(&state)));
+        sent.is_ok().then_some(End(state))
+    }
+}
+
+impl End {
+    pub(super) fn wait(&self) {
+        self.0.wait();
+    }
 }
 
 enum Operation {
@@ -45,6 +82,8 @@ pub(crate) struct Event {
 struct State {
     fired: Mutex<Option<Instant>>,
     changed: Condvar,
+    /// The device does not say any more whether it fired.
+    is_lost: AtomicBool,
 }
 
 impl State {
@@ -63,6 +102,8 @@ impl Stream {
         std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
+                IS_STREAM.set(true);
+                mark_own_thread();
                 let mut delays = delays;
                 for operation in operations {
                     if let Some(delays) = &mut delays {
@@ -73,9 +114,13 @@ impl Stream {
             })
             .map_err(|source| Error::Thread { name, source })?;
         Ok(Stream {
-            operations: sender,
+            operations: Arc::new(sender),
             number,
         })
+    }
+
+    pub(super) fn queue(&self) -> Queue {
+        Queue(Arc::downgrade(&self.operations))
     }
 
     pub(super) fn record(&self, device: Cpu) -> Event {
@@ -160,12 +205,18 @@ impl Operation {
 }
 
 impl Event {
+    pub(crate) fn same(&self, other: &Event) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     pub(crate) fn is_complete(&self) -> Result<bool> {
         self.device.sticky()?;
+        self.device.event_fails(&self.state.is_lost)?;
         Ok(self.state.fired.lock().is_some())
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
+        self.device.event_fails(&self.state.is_lost)?;
         self.state.wait();
         self.device.sticky()
     }

@@ -2,14 +2,14 @@
 //!
 //! Where the driver has it (12.8 and newer), by one batch of copies, which the copy engine works off. Where it has not,
 //! by a kernel that reads the rows over the link, from a few blocks; and where the device cannot read host memory by the
-//! host's addresses, row by row.
+//! host's addresses, or is too old for the kernel, row by row.
 
 use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys;
 
-use super::kernels::ptx;
-use super::{Cuda, Stream};
+use super::kernels::{Function, ptx};
+use super::{Cuda, Stream, kernels};
 use crate::driver::{Gather, Way};
 use crate::error::Result;
 
@@ -59,24 +59,38 @@ impl Cuda {
         match (self.way(), self.0.probe.memcpy_batch) {
             // SAFETY: the caller's contract.
             (Way::Batch, Some(batch)) => unsafe { self.gather_by_batch(batch, stream, gather) },
-            // SAFETY: likewise.
-            (Way::Kernel, _) if gather.is_table_locked => unsafe {
-                self.gather_by_kernel(stream, gather)
+            (Way::Kernel, _) if gather.is_table_locked => match self.gathering() {
+                // SAFETY: likewise.
+                Some(kernel) => unsafe { self.gather_by_kernel(kernel, stream, gather) },
+                // SAFETY: likewise.
+                None => unsafe { self.gather_by_row(stream, gather) },
             },
             // SAFETY: likewise.
             _ => unsafe { self.gather_by_row(stream, gather) },
         }
     }
 
+    /// The kernel; `None` if it cannot be loaded, which is logged once. The context is current.
+    fn gathering(&self) -> Option<Function> {
+        *self.0.gathering.get_or_init(|| {
+            let module = self.load_module(PTX, "gathering rows");
+            let kernel = module.and_then(|module| self.function(module, c"pinfeed_gather"));
+            kernel
+                .inspect_err(|error| {
+                    log::warn!(
+                        "{}: rows of registered memory are copied one by one, which is slow: {error}",
+                        self.name()
+                    );
+                })
+                .ok()
+        })
+    }
+
     fn way(&self) -> Way {
         *self.0.way.get_or_init(|| {
-            if !self.reads_host_addresses() {
-                return Way::Rows;
-            }
-            match self.0.probe.memcpy_batch {
-                Some(_) => Way::Batch,
-                None => Way::Kernel,
-            }
+            let has_batch = self.0.probe.memcpy_batch.is_some();
+            let runs_kernels = kernels::run_on(self.compute_capability());
+            best_way(self.reads_host_addresses(), has_batch, runs_kernels)
         })
     }
 
@@ -142,14 +156,12 @@ impl Cuda {
     /// # Safety
     ///
     /// As `gather`; the table must be page-locked too.
-    unsafe fn gather_by_kernel(&self, stream: &Stream, gather: Gather<'_>) -> Result<()> {
-        let kernel = match self.0.gathering.get() {
-            Some(kernel) => *kernel,
-            None => {
-                let kernel = self.function(self.load_module(PTX)?, c"pinfeed_gather")?;
-                *self.0.gathering.get_or_init(|| kernel)
-            }
-        };
+    unsafe fn gather_by_kernel(
+        &self,
+        kernel: Function,
+        stream: &Stream,
+        gather: Gather<'_>,
+    ) -> Result<()> {
         let mut table = gather.rows.as_ptr() as u64;
         let (mut rows, mut row_bytes, mut to) =
             (gather.rows.len() as u64, gather.row_bytes as u64, gather.to);
@@ -176,5 +188,46 @@ impl Cuda {
             self.check("cuMemcpyHtoDAsync", result)?;
         }
         Ok(())
+    }
+}
+
+/// How rows are gathered best, by a device that reads host memory by the host's addresses, or does not, and runs the kernel.
+fn best_way(reads_host_addresses: bool, has_batch: bool, runs_kernels: bool) -> Way {
+    match (has_batch, runs_kernels) {
+        _ if !reads_host_addresses => Way::Rows,
+        (true, _) => Way::Batch,
+        (false, true) => Way::Kernel,
+        (false, false) => Way::Rows,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_gathered_as_well_as_can_be() {
+        assert_eq!(best_way(true, true, true), Way::Batch);
+        // A new driver on an old device: the copy engine needs no kernel.
+        assert_eq!(best_way(true, true, false), Way::Batch);
+        assert_eq!(best_way(true, false, true), Way::Kernel);
+        assert_eq!(best_way(true, false, false), Way::Rows);
+        for (has_batch, runs_kernels) in [(true, true), (false, true), (false, false)] {
+            assert_eq!(best_way(false, has_batch, runs_kernels), Way::Rows);
+        }
+    }
+
+    #[test]
+    fn kernels_run_on_what_they_are_made_for() {
+        assert!(
+            [(7, 0), (7, 5), (8, 9), (9, 0), (12, 0)]
+                .into_iter()
+                .all(kernels::run_on)
+        );
+        assert!(
+            ![(5, 2), (6, 0), (6, 1), (6, 2), (0, 0)]
+                .into_iter()
+                .any(kernels::run_on)
+        );
     }
 }

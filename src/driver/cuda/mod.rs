@@ -4,6 +4,7 @@
 //! thread to the relaxed capture mode meanwhile, so that neither the embedder's choice of device nor a graph capture
 //! on another thread is disturbed.
 
+mod fault;
 mod gather;
 mod kernels;
 mod normalize;
@@ -18,8 +19,9 @@ use cudarc::driver::sys::{self, CUresult};
 
 pub(crate) use objects::{Event, PER_THREAD, Stream};
 
-use super::{Copy, DeviceInfo, fault};
-use crate::error::{Error, Result};
+use self::fault::{driver_fault, fault_of};
+use super::{Copy, DeviceInfo};
+use crate::error::Result;
 use crate::sync::{Arc, Mutex, OnceLock};
 
 /// Large enough that the link keeps its rate (16 copies of 2.4 MB: 52 GB/s of 55), and small enough that the first one is
@@ -44,8 +46,10 @@ struct Shared {
     probe: &'static probe::Probe,
     /// How rows are gathered, and the kernel if that is how.
     way: OnceLock<super::Way>,
-    gathering: OnceLock<kernels::Function>,
+    gathering: OnceLock<Option<kernels::Function>>,
     normalizing: [OnceLock<kernels::Module>; 2], // by whether pictures are mixed
+    /// All modules that were loaded.
+    modules: Mutex<Vec<kernels::Module>>,
 }
 
 enum Context {
@@ -115,6 +119,7 @@ impl Cuda {
             way: OnceLock::new(),
             gathering: OnceLock::new(),
             normalizing: Default::default(),
+            modules: Mutex::default(),
         }))
     }
 
@@ -131,10 +136,7 @@ impl Cuda {
     }
 
     fn handle(&self) -> sys::CUcontext {
-        match &self.0.context {
-            Context::Object(context) => context.cu_ctx(),
-            Context::Handle(context) => *context,
-        }
+        self.0.handle()
     }
 
     /// Makes the context current until the guard goes, where it is not.
@@ -422,8 +424,18 @@ impl Cuda {
     }
 }
 
+impl Shared {
+    fn handle(&self) -> sys::CUcontext {
+        match &self.context {
+            Context::Object(context) => context.cu_ctx(),
+            Context::Handle(context) => *context,
+        }
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.unload_modules();
         let previous = current_context();
         let [untimed, timed] = &mut self.events;
         for RawHandle(event) in untimed.get_mut().drain(..).chain(timed.get_mut().drain(..)) {
@@ -467,34 +479,4 @@ fn current_context() -> Option<sys::CUcontext> {
     // SAFETY: it writes one handle.
     let result = unsafe { sys::cuCtxGetCurrent(&mut context) };
     (result == CUresult::CUDA_SUCCESS).then_some(context)
-}
-
-fn driver_fault(operation: &'static str, ordinal: usize, code: CUresult) -> Error {
-    match code {
-        CUresult::CUDA_ERROR_STUB_LIBRARY => return Error::StubDriver,
-        CUresult::CUDA_ERROR_NO_DEVICE => return Error::NoDevice { ordinal, count: 0 },
-        _ => {}
-    }
-    let words = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
-        let mut text = std::ptr::null();
-        // SAFETY: it writes one pointer, to a text that lives as long as the driver.
-        let result = unsafe { get(code, &mut text) };
-        if result != CUresult::CUDA_SUCCESS || text.is_null() {
-            return "unknown".to_owned();
-        }
-        // SAFETY: the driver's texts end in a zero.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
-    };
-    let message = format!(
-        "{}: {}",
-        words(sys::cuGetErrorName),
-        words(sys::cuGetErrorString)
-    );
-    fault(operation, format!("cuda:{ordinal}"), code as i32, message)
-}
-
-fn fault_of(operation: &'static str, device: &str, code: i32, message: &str) -> Error {
-    fault(operation, device.to_owned(), code, message)
 }

@@ -45,7 +45,7 @@ impl Cuda {
             (true, _, false) => c"pinfeed_mix_f32_chw",
             (true, _, true) => c"pinfeed_mix_f32_hwc",
         };
-        let kernel = self.normalizing(work.mixture.is_some(), name)?;
+        let kernel = self.normalizing(work.mixture.is_some(), name, "normalizing")?;
         let (mut from, mut to) = (work.from, work.to);
         let (mut images, mut pixels) = (work.images as u64, work.pixels as u64);
         let mut numbers = [work.scale, work.bias].concat();
@@ -79,7 +79,7 @@ impl Cuda {
             2 => c"pinfeed_labels_16",
             _ => c"pinfeed_labels_32",
         };
-        let kernel = self.normalizing(true, name)?;
+        let kernel = self.normalizing(true, name, "making soft labels")?;
         let (mut from, mut to) = (work.from, work.to);
         let (mut rows, mut classes) = (work.rows as u64, work.classes as u64);
         let (mut mixed, mut weights) = (u32::from(work.is_mixed), work.weights);
@@ -96,7 +96,7 @@ impl Cuda {
         unsafe { self.launch(kernel, grid, stream, &mut parameters) }
     }
 
-    fn normalizing(&self, mixes: bool, name: &CStr) -> Result<Function> {
+    fn normalizing(&self, mixes: bool, name: &CStr, what: &'static str) -> Result<Function> {
         let (loaded, ptx) = (
             &self.0.normalizing[usize::from(mixes)],
             PTX[usize::from(mixes)],
@@ -104,7 +104,7 @@ impl Cuda {
         let module = match loaded.get() {
             Some(module) => *module,
             None => {
-                let module = self.load_module(ptx)?;
+                let module = self.load_module(ptx, what)?;
                 *loaded.get_or_init(|| module)
             }
         };

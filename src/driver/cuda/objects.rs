@@ -115,6 +115,10 @@ impl Event {
         self.0.handle.0
     }
 
+    pub(crate) fn same(&self, other: &Event) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn is_complete(&self) -> Result<bool> {
         // Acquire pairs with the Release below: what the finder saw of the copied memory is seen here too.
         if self.0.complete.load(Ordering::Acquire) {

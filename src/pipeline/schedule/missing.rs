@@ -3,7 +3,7 @@
 /// What happens to a batch for which the ring has no slab now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// A copy is in flight: its slab comes back without the user.
+    /// An upload has a slab, which comes back without the user.
     WaitForCopy,
     /// The consumer has work to do, or batches to drop: something will change.
     Sleep,
@@ -11,9 +11,10 @@ pub(crate) enum Missing {
     Unpinned,
 }
 
-/// The rule when a slab is missing.
-pub(crate) fn missing(copy_in_flight: bool, blocked: bool) -> Missing {
-    match (copy_in_flight, blocked) {
+/// The rule when a slab is missing. `coming`: an upload that has one is on its way. Nothing else counts: a download, a copy
+/// into a tensor that exists, and what the program holds may all wait for the program, which waits for this batch.
+pub(crate) fn missing(coming: bool, blocked: bool) -> Missing {
+    match (coming, blocked) {
         (true, _) => Missing::WaitForCopy,
         (false, true) => Missing::Unpinned,
         (false, false) => Missing::Sleep,
