@@ -4,7 +4,7 @@
 
 mod container;
 mod foreign;
-mod jpeg;
+pub(super) mod jpeg;
 
 use std::io::Cursor;
 
@@ -70,7 +70,7 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
             orientation = jpeg::orientation(bytes);
         }
         #[cfg(feature = "turbojpeg")]
-        if let Some(header) = turbo::header(bytes) {
+        if let Some(header) = frame.and_then(|frame| turbo::header(bytes, &frame)) {
             let stored = header.size;
             let size_bytes = u64::from(stored.width) * u64::from(stored.height) * 3;
             check_size(stored, size_bytes, decoding)?;
@@ -279,7 +279,7 @@ impl Picture<'_> {
                 decode_any(decoder, rgb, raw)
             }
             #[cfg(feature = "turbojpeg")]
-            Decoder::Turbo(bytes, _) => turbo::decode(bytes, part, shrunk, rgb),
+            Decoder::Turbo(bytes, header) => turbo::decode(bytes, header, part, shrunk, rgb),
         }
     }
 }
