@@ -95,7 +95,7 @@ fn broken() -> Vec<(String, Vec<u8>)> {
         let file = fixture(name);
         let frame = find(
             &file,
-            [0xFF, 0xC0 | u8::from(name == "progressive.jpg") * 2],
+            [0xFF, 0xC0 + 2 * u8::from(name == "progressive.jpg")],
         );
         let scan = find(&file, [0xFF, 0xDA]);
         let end = [0xFF, 0xD9];

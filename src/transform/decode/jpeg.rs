@@ -1,5 +1,10 @@
 //! What a JPEG file's segments say, before a decoder is asked.
 
+mod bits;
+mod blocks;
+mod walk;
+mod watch;
+
 use image::metadata::Orientation;
 
 use crate::transform::error::{Advice, Cause, MOST_SCANS};
@@ -20,10 +25,6 @@ pub(in crate::transform) struct Frame {
     luma_is_finest: bool,
     /// How many times finer luma is than all of the chroma, across and down; `None` where channels of chroma differ, or it is no
     /// whole number.
-    #[cfg_attr(
-        not(feature = "turbojpeg"),
-        expect(dead_code, reason = "it is libjpeg-turbo's")
-    )]
     finer: Option<(u8, u8)>,
     /// How many channels the first scan has; none if there is no scan.
     in_first_scan: usize,
@@ -78,7 +79,7 @@ impl Frame {
         let alike = channels[1..]
             .iter()
             .all(|channel| factors(channel) == chroma);
-        let whole = |of: u8, by: u8| (by > 0 && of % by == 0).then(|| of / by);
+        let whole = |of: u8, by: u8| (by > 0 && of.is_multiple_of(by)).then(|| of / by);
         Some(Frame {
             size: Size {
                 width: u32::from(u16::from_be_bytes([*left, *right])),
@@ -134,10 +135,20 @@ impl Frame {
         Err(Cause::NotDecoded(what.into(), Advice::Convert))
     }
 
+    /// Whether libjpeg would not smooth the chroma, for there are no more than two columns of it, where the other decoder does.
+    fn is_narrow(&self) -> bool {
+        let Size { width, height } = self.size;
+        let one = |by: u8| width == 1 && (by == 1 || height <= 2);
+        matches!(self.finer, Some((2, by @ (1 | 2))) if width <= 4 && !one(by))
+    }
+
     /// Refuses what the `image` crate's decoder does not read, or gets wrong.
     pub(super) fn check_for_default(&self, bytes: &[u8]) -> Result<(), Cause> {
         let what = match self.kind {
             0xC9 | 0xCA => "JPEG with arithmetic coding",
+            _ if self.is_narrow() => {
+                "JPEG of at most four columns, whose chroma has fewer columns than its luma"
+            }
             _ if !self.luma_is_finest => "JPEG whose luma is coarser than its chroma",
             // Where the channels of such a file are sampled alike, they are put together rightly.
             0xC0 | 0xC1 if self.in_first_scan < self.channels && self.sampled => {
@@ -157,6 +168,32 @@ impl Frame {
             false => Advice::Turbo,
         };
         Err(Cause::NotDecoded(what.into(), advice))
+    }
+}
+
+impl Frame {
+    /// Decodes a file of Huffman codes by the default decoder, as RGB, or as grey if it is; unless it is damaged so that the decoder
+    /// would make up pixels. Gives whether it did so: a few files of rare layouts are left to the `image` crate, which asks the
+    /// same decoder to be less strict.
+    pub(super) fn decode(
+        &self,
+        bytes: &[u8],
+        grey: bool,
+        pixels: &mut [u8],
+    ) -> Result<bool, Cause> {
+        let progressive = self.kind == 0xC2;
+        if self.in_first_scan < self.channels && !progressive {
+            walk::check(bytes).map_err(Cause::Damaged)?;
+            return Ok(false);
+        }
+        if progressive {
+            walk::check_first_scan(bytes).map_err(Cause::Damaged)?;
+        }
+        let seen = watch::decode(bytes, grey, progressive, pixels);
+        if seen != watch::Seen::Nothing {
+            walk::check(bytes).map_err(Cause::Damaged)?;
+        }
+        Ok(seen != watch::Seen::Refusal)
     }
 }
 
