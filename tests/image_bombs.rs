@@ -234,6 +234,11 @@ fn bombs_are_errors_before_they_go_off() {
         ("PNG of one row", header(u32::MAX / 4, 1), "max_pixels"),
         ("JPEG", jpeg(side), "max_pixels"),
         ("BMP", bmp, "max_pixels"),
+        (
+            "GIF",
+            put(fixture("palette.gif"), 6, &[0xFF; 4]),
+            "max_pixels",
+        ),
         ("PNM", b"P6 60000 60000 255\n...".to_vec(), "max_pixels"),
         ("PAM", pam.into_bytes(), "max_pixels"),
         ("strips", grey_tiff(&strips), "contradicts itself"),
