@@ -108,3 +108,46 @@ fn every_kind_of_picture_becomes_the_pixels_that_it_should() {
     }
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
+
+/// A damaged JPEG file is what libjpeg makes of it, or an error: never something else, such as grey, without a word.
+#[test]
+fn damage_is_an_error_or_what_libjpeg_makes_of_it() {
+    let text = fs::read_to_string(fixtures().join("damaged.json")).unwrap();
+    let Value::Array(cases) = serde_json::from_str(&text).unwrap() else {
+        panic!("damaged.json is no list")
+    };
+    let (mut complaints, mut refused, mut decoded) = (Vec::new(), 0, 0);
+    for (index, case) in cases.iter().enumerate() {
+        let number = |name: &str| case[name].as_u64().unwrap() as usize;
+        let name = case["name"].as_str().unwrap();
+        let mut file = fs::read(fixtures().join("pictures").join(name)).unwrap();
+        let (at, put) = (number("at"), unhex(case["put"].as_str().unwrap()));
+        file.splice(at..at + number("length"), put);
+        let pixels = match decode(&file, false) {
+            Ok(pixels) => pixels,
+            Err(error) => {
+                refused += 1;
+                assert!(!error.to_string().is_empty());
+                continue;
+            }
+        };
+        decoded += 1;
+        // What Pillow refuses, libjpeg decodes as far as it can.
+        let Some(expected) = case["pixels"].as_str().map(unhex) else {
+            continue;
+        };
+        let far = pixels.as_slice().iter().zip(&expected);
+        let far: Vec<_> = far.map(|(a, b)| a.abs_diff(*b)).collect();
+        let mean = far.iter().copied().map(f64::from).sum::<f64>() / far.len() as f64;
+        let most = far.iter().max().unwrap();
+        // Damage has sharp edges, where interpolated chroma differs more.
+        if mean > 1.5 || *most > 48 || far.len() != pixels.len() {
+            complaints.push(format!(
+                "{index}, {name} at {at}: {mean:.2} off, {most} at most"
+            ));
+        }
+    }
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+    assert!(decoded > 15, "{decoded}");
+    assert_eq!(refused > 15, !cfg!(feature = "turbojpeg"), "{refused}");
+}

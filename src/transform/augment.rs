@@ -145,12 +145,12 @@ enum Operation {
 impl Operation {
     /// How strong the operation is in a bin, and whether its sign is drawn: torchvision's `_augmentation_space`.
     fn strength(self, bin: usize, bins: usize, size: Size) -> (f32, bool) {
-        // torch.linspace: from both ends towards the middle.
+        // torch.linspace: from both ends towards the middle, multiplying and adding in one rounding.
         let linear = |start: f32, end: f32| {
             let step = (end - start) / (bins - 1) as f32;
             match bin < bins / 2 {
-                true => start + step * bin as f32,
-                false => end - step * (bins - 1 - bin) as f32,
+                true => step.mul_add(bin as f32, start),
+                false => (-step).mul_add((bins - 1 - bin) as f32, end),
             }
         };
         match self {

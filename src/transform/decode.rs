@@ -4,12 +4,16 @@
 
 mod container;
 mod foreign;
-mod jpeg;
+mod gif;
+pub(super) mod jpeg;
 
 use std::io::Cursor;
 
 use image::metadata::Orientation;
-use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+use image::{
+    ColorType, DynamicImage, ExtendedColorType, ImageDecoder, ImageFormat, ImageReader, Limits,
+    RgbImage,
+};
 
 use super::error::Cause;
 use super::scratch::Buffer;
@@ -47,6 +51,11 @@ pub(super) struct Picture<'a> {
 enum Decoder<'a> {
     /// One of the `image` crate's.
     Any(Box<dyn ImageDecoder + 'a>),
+    /// One of the `image` crate's, for a part of the picture; around it there is black.
+    Inset(Box<dyn ImageDecoder + 'a>, Rect<u32>),
+    Gif(Box<gif::Gif<'a>>),
+    /// The one of JPEG files, with the file.
+    Jpeg(Box<dyn ImageDecoder + 'a>, &'a [u8], jpeg::Frame),
     /// libjpeg-turbo, and the file.
     #[cfg(feature = "turbojpeg")]
     Turbo(&'a [u8], turbo::Header),
@@ -58,19 +67,30 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
         return Err(Cause::Empty);
     }
     let format = format(bytes)?;
+    if format == ImageFormat::Gif {
+        let gif = Box::new(gif::Gif::open(bytes)?);
+        let stored = gif.size();
+        check_size(stored, 0, decoding)?;
+        return Ok(Picture {
+            decoder: Decoder::Gif(gif),
+            stored,
+            orientation: Orientation::NoTransforms,
+        });
+    }
     let exif_orientation = decoding.exif_orientation;
     let mut orientation = Orientation::NoTransforms;
+    let mut frame = None;
     if format == ImageFormat::Jpeg {
         if !jpeg::is_complete(bytes) {
             return Err(Cause::Truncated("JPEG"));
         }
-        let frame = jpeg::Frame::read(bytes);
+        frame = jpeg::Frame::read(bytes);
         frame.as_ref().map_or(Ok(()), jpeg::Frame::check)?;
         if exif_orientation {
             orientation = jpeg::orientation(bytes);
         }
         #[cfg(feature = "turbojpeg")]
-        if let Some(header) = turbo::header(bytes) {
+        if let Some(header) = frame.and_then(|frame| turbo::header(bytes, &frame)) {
             let stored = header.size;
             let size_bytes = u64::from(stored.width) * u64::from(stored.height) * 3;
             check_size(stored, size_bytes, decoding)?;
@@ -80,7 +100,7 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
                 orientation,
             });
         }
-        if let Some(frame) = frame {
+        if let Some(frame) = &frame {
             frame.check_for_default(bytes)?;
         }
     }
@@ -98,11 +118,56 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
     if format == ImageFormat::WebP {
         container::check_webp(bytes, stored)?;
     }
-    if exif_orientation && format != ImageFormat::Jpeg {
+    if exif_orientation && format == ImageFormat::WebP {
+        orientation = container::webp_orientation(decoder.exif_metadata()?);
+    } else if exif_orientation && format != ImageFormat::Jpeg {
         orientation = decoder.orientation()?;
     }
+    // Of an animation, the decoder would blend the first frame with nothing, which takes the colour of transparent pixels.
+    if format == ImageFormat::WebP
+        && let Some((still, left, top)) = container::first_frame(bytes)
+    {
+        return inset(still, left, top, stored, orientation, decoding);
+    }
+    let decoder = Box::new(decoder);
     Ok(Picture {
-        decoder: Decoder::Any(Box::new(decoder)),
+        decoder: match frame {
+            Some(frame) => Decoder::Jpeg(decoder, bytes, frame),
+            None => Decoder::Any(decoder),
+        },
+        stored,
+        orientation,
+    })
+}
+
+/// A picture that shows a file of WebP at a place of it.
+fn inset<'a>(
+    still: Vec<u8>,
+    left: u32,
+    top: u32,
+    stored: Size,
+    orientation: Orientation,
+    decoding: Decoding,
+) -> Result<Picture<'a>, Cause> {
+    let mut reader = ImageReader::with_format(Cursor::new(still), ImageFormat::WebP);
+    reader.limits(limits(&[], ImageFormat::WebP, decoding.max_pixels)?);
+    let decoder = reader.into_decoder()?;
+    let (width, height) = decoder.dimensions();
+    let fits =
+        |at: u32, side: u32, whole: u32| at.checked_add(side).is_some_and(|end| end <= whole);
+    if !fits(left, width, stored.width) || !fits(top, height, stored.height) {
+        return Err(Cause::Contradiction(
+            "a picture within is larger than the whole",
+        ));
+    }
+    let place = Rect {
+        left,
+        top,
+        width,
+        height,
+    };
+    Ok(Picture {
+        decoder: Decoder::Inset(Box::new(decoder), place),
         stored,
         orientation,
     })
@@ -111,7 +176,7 @@ pub(super) fn open(bytes: &[u8], decoding: Decoding) -> Result<Picture<'_>, Caus
 /// The format of a file that can be decoded.
 pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, Cause> {
     match image::guess_format(bytes) {
-        Ok(format) if format.reading_enabled() => Ok(format),
+        Ok(format) if format.reading_enabled() || format == ImageFormat::Gif => Ok(format),
         Ok(format) => Err(foreign::disabled(bytes, format)),
         Err(_) if container::is_big_tiff(bytes) => Ok(ImageFormat::Tiff),
         Err(_) => Err(foreign::cause(bytes)),
@@ -258,9 +323,22 @@ impl Picture<'_> {
     pub(super) fn decode_labels(self, labels: &mut [u8]) -> Result<(), Cause> {
         match self.decoder {
             Decoder::Any(decoder) => match decoder.color_type() {
-                ColorType::L8 => Ok(decoder.read_image(labels)?),
+                ColorType::L8 => {
+                    // Of one bit, the labels are 0 and 1, as in PNG and of Pillow's mode "1"; the decoder makes black and white.
+                    let one_bit = decoder.original_color_type() == ExtendedColorType::L1;
+                    decoder.read_image(labels)?;
+                    if one_bit {
+                        labels
+                            .iter_mut()
+                            .for_each(|label| *label = (*label != 0).into());
+                    }
+                    Ok(())
+                }
                 color => Err(Cause::NotAMask(format!("{color:?}"))),
             },
+            Decoder::Inset(..) => Err(Cause::NotAMask("of a film".into())),
+            Decoder::Gif(..) => Err(Cause::NotAMask("of a GIF file".into())),
+            Decoder::Jpeg(..) => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
             #[cfg(feature = "turbojpeg")]
             Decoder::Turbo(..) => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
         }
@@ -278,8 +356,44 @@ impl Picture<'_> {
                 debug_assert_eq!((part, shrunk), (Rect::whole(self.stored), 1));
                 decode_any(decoder, rgb, raw)
             }
+            Decoder::Gif(gif) => gif.decode(rgb, raw),
+            Decoder::Inset(decoder, place) if place == Rect::whole(self.stored) => {
+                decode_any(decoder, rgb, raw)
+            }
+            Decoder::Inset(decoder, place) => {
+                let mut part = vec![0; place.width as usize * place.height as usize * 3];
+                decode_any(decoder, &mut part, raw)?;
+                rgb.fill(0);
+                let rows = rgb.chunks_exact_mut(self.stored.width as usize * 3);
+                let lines = part.chunks_exact(place.width as usize * 3);
+                for (row, line) in rows.skip(place.top as usize).zip(lines) {
+                    row[place.left as usize * 3..][..line.len()].copy_from_slice(line);
+                }
+                Ok(())
+            }
+            Decoder::Jpeg(decoder, bytes, frame) => {
+                debug_assert_eq!((part, shrunk), (Rect::whole(self.stored), 1));
+                let color = decoder.color_type();
+                let decoded = match color {
+                    ColorType::L8 => {
+                        let grey = raw.zeroed(decoder.total_bytes() as usize);
+                        frame.decode(bytes, true, grey)? && {
+                            to_rgb(color, grey, rgb)?;
+                            true
+                        }
+                    }
+                    _ => frame.decode(bytes, false, rgb)?,
+                };
+                match decoded {
+                    true => Ok(()),
+                    false => {
+                        rgb.fill(0);
+                        decode_any(decoder, rgb, raw)
+                    }
+                }
+            }
             #[cfg(feature = "turbojpeg")]
-            Decoder::Turbo(bytes, _) => turbo::decode(bytes, part, shrunk, rgb),
+            Decoder::Turbo(bytes, header) => turbo::decode(bytes, header, part, shrunk, rgb),
         }
     }
 }

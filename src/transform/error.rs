@@ -68,6 +68,8 @@ pub(super) enum Cause {
     Truncated(&'static str),
     #[error("its header contradicts itself: {0}")]
     Contradiction(&'static str),
+    #[error("its JPEG data are damaged: {0}{advice}", advice = DAMAGE_ADVICE)]
+    Damaged(&'static str),
     #[error("it has {0} scans, and {most} at most are decoded", most = MOST_SCANS)]
     TooManyScans(usize),
     #[error(
@@ -108,6 +110,10 @@ pub(super) enum Cause {
     NotAMask(String),
     #[error("the mask has {mask} pixels and its picture {picture} (width x height)")]
     OtherSize { mask: String, picture: String },
+    #[error("there is no picture in it")]
+    NoFrame,
+    #[error("GIF: {0}")]
+    Gif(#[from] gif::DecodingError),
     #[error(transparent)]
     Png(#[from] png::DecodingError),
     #[error(transparent)]
@@ -155,6 +161,14 @@ impl fmt::Display for Advice {
         f.write_str("convert it to PNG, WebP or ordinary JPEG")
     }
 }
+
+/// Who decodes what can be decoded of a damaged JPEG file.
+const DAMAGE_ADVICE: &str = match cfg!(feature = "turbojpeg") {
+    true => "", // it is CMYK
+    false => {
+        " (with pinfeed's feature `turbojpeg` it would be decoded as libjpeg does, with the damage in the picture)"
+    }
+};
 
 /// A file may have thousands of scans, each of which takes the time of a whole picture: those that encoders make have about
 /// ten. (This is the default decoder's own limit for progressive files.)

@@ -22,9 +22,10 @@ use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 /// is there it is only the bytes of a file. [`ImageFolder`](crate::ImageFolder) gives such samples; a data set of
 /// one's own makes them from bytes ([`encoded`](LazyImage::encoded)) or pixels ([`rgb`](LazyImage::rgb)).
 ///
-/// The formats are JPEG, PNG, WebP, TIFF, BMP and PNM, and what else the program has the `image` crate decode; the
-/// content tells which. Grey is repeated in all three channels, palettes are looked up, alpha is dropped, 16 bits keep
-/// their upper half, CMYK is converted without a colour profile. Of an animation or a file of several pages, it is the
+/// The formats are JPEG, PNG, WebP, GIF, TIFF, BMP and PNM, and what else the program has the `image` crate decode; the
+/// content tells which. Grey is repeated in all three channels, palettes are looked up, alpha is dropped (so transparent pixels
+/// keep the colour that the file has of them, and what the first frame of a GIF leaves uncovered has its transparent colour), 16
+/// bits keep their upper half, CMYK is converted without a colour profile. Of an animation or a file of several pages, it is the
 /// first picture.
 ///
 /// With the feature `turbojpeg`, JPEG files in grey and YCbCr are decoded by libjpeg-turbo, where a transform crops first only
@@ -33,12 +34,20 @@ use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 ///
 /// # Errors
 ///
-/// A file that is empty, truncated or broken fails as its sample does, with an [`ImageError`] that names the file. As
-/// in libjpeg, damage within a complete JPEG shows as damaged pixels.
+/// A file that is empty, truncated or broken fails as its sample does, with an [`ImageError`] that names the file.
+///
+/// A JPEG file with damage within its data is refused if the damage shows there: codes that no table has, data that end too soon,
+/// restart markers that are missing. Of files with one damaged place those are about a quarter, 4 in 10 of those with restart
+/// markers, and 6 in 10 of progressive ones. Other damage decodes to a possible picture. Nothing tells it from one, and libjpeg draws the
+/// same without a word. (In 1 file of 250 the damaged data have the right length, but coefficients that no picture has. There the
+/// damaged blocks differ from libjpeg's.) With the feature `turbojpeg`, files in grey and YCbCr come out as libjpeg shows them, with
+/// the damage in the picture.
 ///
 /// What is not decoded is an error that names it and says what to do: other formats; JPEG of 12 bits, without loss, or of more
 /// than 100 scans; TIFF with a palette, or grey with alpha or in floating point. So are JPEG files with arithmetic coding and
-/// of a few rare layouts, unless the feature `turbojpeg` is on.
+/// of a few rare layouts (luma coarser than chroma; channels one behind the other and subsampled; four columns or fewer, of which chroma
+/// has half), unless the feature `turbojpeg` is on. A PNG file is refused if the checksum of its pixels or its palette is wrong, though
+/// Pillow does not look at that of pixels; of other chunks, a wrong one does not matter.
 ///
 /// # Examples
 ///

@@ -24,7 +24,8 @@ use crate::tensor::{Dense, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 /// As a sample it becomes `u8`: a batch of them is a `Tensor<u8>` of shape `[n, height, width]`. Labels are taken from the
 /// nearest pixel, never mixed, and operations on colours leave them alone.
 ///
-/// Files are PNG, in grey or with a palette, whose indices are the labels (as in PASCAL VOC), and TIFF and PGM in grey.
+/// Files are PNG, in grey or with a palette, whose indices are the labels (as in PASCAL VOC), and TIFF, PGM and PBM in grey. Those
+/// of one bit have the labels 0 (black) and 1, as `numpy.array` has them of Pillow's mode "1".
 ///
 /// # Errors
 ///

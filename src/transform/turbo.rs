@@ -1,19 +1,22 @@
 //! Decoding JPEG files by libjpeg-turbo: of a picture that is cropped, only the box that the crop needs.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 
 use turbojpeg_sys as tj;
 
+use super::decode::jpeg::Frame;
 use super::error::{Cause, MOST_SCANS};
 use super::size::{Rect, Size};
 
 /// What a header says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) size: Size,
     /// The width of a block of columns that is decoded as one; `None` if the picture can only be decoded as a whole.
     columns: Option<u32>,
+    /// Whether the file has all the tables that it needs.
+    is_self_contained: bool,
 }
 
 impl Header {
@@ -23,10 +26,18 @@ impl Header {
     }
 }
 
-/// Reads the header of a JPEG file; `None` if it is one for the other decoder: of another colour space than grey, YCbCr and
-/// RGB, of 12 bits, lossless, or broken.
-pub(super) fn header(bytes: &[u8]) -> Option<Header> {
-    with(|decompressor| decompressor.header(bytes)).ok()?
+/// Reads the header of a JPEG file, whose frame we read as `frame`; `None` if it is one for the other decoder: of another
+/// colour space than grey, YCbCr and RGB, of 12 bits, lossless, or broken.
+pub(super) fn header(bytes: &[u8], frame: &Frame) -> Option<Header> {
+    let is_self_contained = frame.is_self_contained();
+    with(is_self_contained, |decompressor| {
+        let said = decompressor.header(bytes)?;
+        let header = said.header(is_self_contained)?;
+        let agrees = said.is(frame);
+        decompressor.failed |= !agrees;
+        agrees.then_some(header)
+    })
+    .ok()?
 }
 
 /// The box that is decoded so that `needed` is what it would be if the whole picture were: whole blocks of columns, and one
@@ -47,30 +58,83 @@ pub(super) fn region(header: Header, needed: Rect<u32>, shrunk: u32) -> Rect<u32
     }
 }
 
-/// Decodes such a box into `rgb`, which has three bytes for each of its pixels.
+/// Decodes such a box into `rgb`, which has three bytes for each of its pixels. The header is that of these bytes.
 pub(super) fn decode(
     bytes: &[u8],
+    header: Header,
     region: Rect<u32>,
     shrunk: u32,
     rgb: &mut [u8],
 ) -> Result<(), Cause> {
-    with(|decompressor| decompressor.decode(bytes, region, shrunk, rgb))?
+    with(header.is_self_contained, |decompressor| {
+        decompressor.decode(bytes, header, region, shrunk, rgb)
+    })?
 }
 
 thread_local! {
-    static DECOMPRESSOR: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: Cell<Option<Decompressor>> = const { Cell::new(None) };
 }
 
-/// Lends this thread's decompressor.
-fn with<R>(f: impl FnOnce(&mut Decompressor) -> R) -> Result<R, Cause> {
-    DECOMPRESSOR.with_borrow_mut(|decompressor| match decompressor {
-        Some(decompressor) => Ok(f(decompressor)),
-        None => Ok(f(decompressor.insert(Decompressor::new()?))),
-    })
+/// Lends this thread's decompressor, or a new one to a file that might make do with what an earlier file left in it: tables.
+/// After anything but success (also a panic, or a warning) it is not used again, for nobody knows what it would mix up.
+fn with<R>(is_self_contained: bool, f: impl FnOnce(&mut Decompressor) -> R) -> Result<R, Cause> {
+    let kept = DECOMPRESSOR.take().filter(|_| is_self_contained);
+    let mut decompressor = match kept {
+        Some(decompressor) => decompressor,
+        None => Decompressor::new()?,
+    };
+    decompressor.failed = false;
+    let result = f(&mut decompressor);
+    if !decompressor.failed {
+        DECOMPRESSOR.set(Some(decompressor));
+    }
+    Ok(result)
 }
 
 /// A decompressor of the library's. It is used by the thread that made it.
-struct Decompressor(*mut c_void);
+struct Decompressor {
+    handle: *mut c_void,
+    /// Whether a call failed or warned.
+    failed: bool,
+}
+
+/// What the library read of a file.
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    size: Size,
+    colors: c_int,
+    subsampling: c_int,
+    /// Whether it has 8 bits a channel, with loss.
+    usual: bool,
+}
+
+impl Said {
+    /// `None` if it is one for the other decoder.
+    fn header(&self, is_self_contained: bool) -> Option<Header> {
+        (self.usual && self.channels().is_some()).then_some(Header {
+            size: self.size,
+            columns: columns(self.subsampling),
+            is_self_contained,
+        })
+    }
+
+    fn channels(&self) -> Option<usize> {
+        const GREY: c_int = tj::TJCS_TJCS_GRAY as c_int;
+        const YCBCR: c_int = tj::TJCS_TJCS_YCbCr as c_int;
+        const RGB: c_int = tj::TJCS_TJCS_RGB as c_int;
+        match self.colors {
+            GREY => Some(1),
+            YCBCR | RGB => Some(3),
+            _ => None,
+        }
+    }
+
+    /// Whether it is what we read ourselves: that it says success does not tell that it read anything.
+    fn is(&self, frame: &Frame) -> bool {
+        let channels = self.channels();
+        channels.is_some_and(|channels| frame.is(self.size, channels, finer(self.subsampling)))
+    }
+}
 
 impl Decompressor {
     fn new() -> Result<Decompressor, Cause> {
@@ -79,47 +143,52 @@ impl Decompressor {
         if handle.is_null() {
             return Err(Cause::Turbo("no memory for a decompressor".to_owned()));
         }
-        let decompressor = Decompressor(handle);
+        let decompressor = Decompressor {
+            handle,
+            failed: false,
+        };
         decompressor.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MOST_SCANS as c_int);
         Ok(decompressor)
     }
 
     fn set(&self, parameter: tj::TJPARAM, value: c_int) {
         // SAFETY: the handle is alive; the call checks the numbers.
-        let code = unsafe { tj::tj3Set(self.0, parameter as c_int, value) };
+        let code = unsafe { tj::tj3Set(self.handle, parameter as c_int, value) };
         debug_assert_eq!(code, 0, "{parameter} cannot be {value}");
     }
 
     fn get(&self, parameter: tj::TJPARAM) -> c_int {
         // SAFETY: the handle is alive; the call checks the number.
-        unsafe { tj::tj3Get(self.0, parameter as c_int) }
+        unsafe { tj::tj3Get(self.handle, parameter as c_int) }
     }
 
-    fn header(&mut self, bytes: &[u8]) -> Option<Header> {
+    /// Reads a header; `None` if that failed.
+    fn header(&mut self, bytes: &[u8]) -> Option<Said> {
         // SAFETY: the handle is alive, and the bytes are read for the length of the call.
-        let code =
-            unsafe { tj::tj3DecompressHeader(self.0, bytes.as_ptr(), bytes.len() as tj::size_t) };
+        let code = unsafe {
+            tj::tj3DecompressHeader(self.handle, bytes.as_ptr(), bytes.len() as tj::size_t)
+        };
         if code != 0 {
+            self.failed = true;
             return None;
         }
-        let colors = self.get(tj::TJPARAM_TJPARAM_COLORSPACE);
-        let plain = [tj::TJCS_TJCS_YCbCr, tj::TJCS_TJCS_GRAY, tj::TJCS_TJCS_RGB]
-            .into_iter()
-            .any(|plain| colors == plain as c_int)
-            && self.get(tj::TJPARAM_TJPARAM_PRECISION) == 8
-            && self.get(tj::TJPARAM_TJPARAM_LOSSLESS) == 0;
         let side = |parameter| u32::try_from(self.get(parameter)).ok();
-        let size = Size {
-            width: side(tj::TJPARAM_TJPARAM_JPEGWIDTH)?,
-            height: side(tj::TJPARAM_TJPARAM_JPEGHEIGHT)?,
-        };
-        let columns = columns(self.get(tj::TJPARAM_TJPARAM_SUBSAMP));
-        plain.then_some(Header { size, columns })
+        Some(Said {
+            size: Size {
+                width: side(tj::TJPARAM_TJPARAM_JPEGWIDTH)?,
+                height: side(tj::TJPARAM_TJPARAM_JPEGHEIGHT)?,
+            },
+            colors: self.get(tj::TJPARAM_TJPARAM_COLORSPACE),
+            subsampling: self.get(tj::TJPARAM_TJPARAM_SUBSAMP),
+            usual: self.get(tj::TJPARAM_TJPARAM_PRECISION) == 8
+                && self.get(tj::TJPARAM_TJPARAM_LOSSLESS) == 0,
+        })
     }
 
     fn decode(
         &mut self,
         bytes: &[u8],
+        header: Header,
         region: Rect<u32>,
         shrunk: u32,
         rgb: &mut [u8],
@@ -129,15 +198,21 @@ impl Decompressor {
             region.width as usize * region.height as usize * 3
         );
         // The region is checked against the header that was read last.
-        let Some(header) = self.header(bytes) else {
+        let Some(said) = self.header(bytes) else {
             return Err(self.error());
         };
+        if said.header(header.is_self_contained) != Some(header) {
+            self.failed = true;
+            return Err(Cause::Turbo(
+                "it read another header than before".to_owned(),
+            ));
+        }
         let scale = tj::tjscalingfactor {
             num: 1,
             denom: shrunk as c_int,
         };
         // SAFETY: the handle is alive; the call checks the numbers.
-        if unsafe { tj::tj3SetScalingFactor(self.0, scale) } != 0 {
+        if unsafe { tj::tj3SetScalingFactor(self.handle, scale) } != 0 {
             return Err(self.error());
         }
         let side = |pixels: u32| c_int::try_from(pixels).unwrap_or(c_int::MAX);
@@ -160,14 +235,14 @@ impl Decompressor {
             }
         };
         // SAFETY: the handle is alive; the call checks the region.
-        if unsafe { tj::tj3SetCroppingRegion(self.0, cropped) } != 0 {
+        if unsafe { tj::tj3SetCroppingRegion(self.handle, cropped) } != 0 {
             return Err(self.error());
         }
         // SAFETY: the handle is alive, the bytes are read for the length of the call, and it writes the region's rows, of three
         // bytes a pixel and one behind the other: `rgb` has as many.
         let code = unsafe {
             tj::tj3Decompress8(
-                self.0,
+                self.handle,
                 bytes.as_ptr(),
                 bytes.len() as tj::size_t,
                 rgb.as_mut_ptr(),
@@ -176,7 +251,9 @@ impl Decompressor {
             )
         };
         // SAFETY: the handle is alive.
-        let warned = || unsafe { tj::tj3GetErrorCode(self.0) } == tj::TJERR_TJERR_WARNING as c_int;
+        let warned =
+            || unsafe { tj::tj3GetErrorCode(self.handle) } == tj::TJERR_TJERR_WARNING as c_int;
+        self.failed = code != 0;
         match code {
             0 => Ok(()),
             // Damage within a complete file shows as damaged pixels.
@@ -185,9 +262,10 @@ impl Decompressor {
         }
     }
 
-    fn error(&self) -> Cause {
+    fn error(&mut self) -> Cause {
+        self.failed = true;
         // SAFETY: the handle is alive, and its message is a string that stays until the next call with it.
-        let message = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.0)) };
+        let message = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.handle)) };
         Cause::Turbo(message.to_string_lossy().into_owned())
     }
 }
@@ -195,7 +273,7 @@ impl Decompressor {
 impl Drop for Decompressor {
     fn drop(&mut self) {
         // SAFETY: the handle is alive, and nobody uses it after this.
-        unsafe { tj::tj3Destroy(self.0) };
+        unsafe { tj::tj3Destroy(self.handle) };
     }
 }
 
@@ -209,6 +287,19 @@ fn columns(subsampling: c_int) -> Option<u32> {
         | tj::TJSAMP_TJSAMP_441 => Some(8),
         tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => Some(16),
         tj::TJSAMP_TJSAMP_411 => Some(32),
+        _ => None,
+    }
+}
+
+/// By how many times luma is finer than chroma, across and down; `None` for kinds that the library has no name for.
+fn finer(subsampling: c_int) -> Option<(u8, u8)> {
+    match subsampling {
+        tj::TJSAMP_TJSAMP_444 | tj::TJSAMP_TJSAMP_GRAY => Some((1, 1)),
+        tj::TJSAMP_TJSAMP_422 => Some((2, 1)),
+        tj::TJSAMP_TJSAMP_420 => Some((2, 2)),
+        tj::TJSAMP_TJSAMP_440 => Some((1, 2)),
+        tj::TJSAMP_TJSAMP_411 => Some((4, 1)),
+        tj::TJSAMP_TJSAMP_441 => Some((1, 4)),
         _ => None,
     }
 }

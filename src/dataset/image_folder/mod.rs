@@ -27,8 +27,8 @@ use crate::transform::{Decoding, ImageTransform, LazyImage};
 ///
 /// This is torchvision's `ImageFolder`: the classes are the names of the folders in code-point order, and so are the
 /// pictures within each, those in nested folders included. Pictures are the files with the endings jpg, jpeg, png, ppm,
-/// bmp, pgm, tif, tiff and webp, in capitals or not; what they really are is told by their content. Beyond torchvision,
-/// hidden files and folders, whose name begins with a dot, and links that lead nowhere are passed over.
+/// bmp, pgm, tif, tiff, webp and gif, in capitals or not; what they really are is told by their content. Beyond torchvision,
+/// which leaves GIF out, hidden files and folders, whose name begins with a dot, and links that lead nowhere are passed over.
 ///
 /// Opening lists the folders by several threads and touches no file. Where even that takes long, keep the list
 /// ([`save_index`](ImageFolder::save_index), [`open_index`](ImageFolder::open_index)), or bring one of your own

@@ -13,9 +13,9 @@ use super::progress::{ListingProgress, Pace};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// The endings of pictures: torchvision's `IMG_EXTENSIONS`.
-const EXTENSIONS: [&str; 9] = [
-    "jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp",
+/// The endings of pictures: torchvision's `IMG_EXTENSIONS`, and GIF.
+const EXTENSIONS: [&str; 10] = [
+    "jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif",
 ];
 
 /// A network file system answers many questions at once, and a local disk is not slowed down by them.

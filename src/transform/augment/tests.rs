@@ -70,11 +70,11 @@ fn strengths_are_torchvisions() {
                 let (strength, signed) = operation.strength(bin, 31, size);
                 let theirs = magnitudes[bin.min(magnitudes.len() - 1)].as_f64().unwrap() as f32;
                 assert_eq!(expected["signed"], signed);
-                assert!(
-                    (strength - theirs).abs() < 1e-4,
+                assert_eq!(
+                    strength.to_bits(),
+                    theirs.to_bits(),
                     "{operation:?} {bin}: {strength} {theirs}"
                 );
-                assert_eq!(strength as i32, theirs as i32, "{operation:?} {bin}");
             }
         }
     }

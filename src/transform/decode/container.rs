@@ -1,6 +1,8 @@
 //! What the tags of a TIFF file and the chunks of a WebP file claim, before a decoder believes it: theirs take memory for
 //! values and pictures within, which may be of another size than the picture.
 
+use image::metadata::Orientation;
+
 use super::{Cause, jpeg};
 use crate::transform::size::Size;
 
@@ -164,6 +166,41 @@ pub(super) fn check_webp(bytes: &[u8], canvas: Size) -> Result<(), Cause> {
         }
     }
     Ok(())
+}
+
+/// Of an animation, the first frame as a file of its own, without its alpha where it is lossy; and where it is.
+pub(super) fn first_frame(bytes: &[u8]) -> Option<(Vec<u8>, u32, u32)> {
+    const ANIMATED: u8 = 2;
+    let mut chunks_of_file = chunks(bytes.get(12..)?);
+    let (kind, header) = chunks_of_file.next()?;
+    if kind != *b"VP8X" || header.ok()?.first()? & ANIMATED == 0 {
+        return None;
+    }
+    let (_, frame) = chunks_of_file.find(|(kind, _)| kind == b"ANMF")?;
+    let (header, within) = frame.ok()?.split_at_checked(16)?;
+    let mut within = chunks(within);
+    let (kind, picture) = within.find(|(kind, _)| matches!(kind, b"VP8 " | b"VP8L"))?;
+    let picture = picture.ok()?;
+    let size = picture.len() as u32;
+    let padded = size + size % 2;
+    let mut still = b"RIFF".to_vec();
+    still.extend((4 + 8 + padded).to_le_bytes());
+    still.extend(b"WEBP");
+    still.extend(kind);
+    still.extend(size.to_le_bytes());
+    still.extend(picture);
+    still.resize(20 + padded as usize, 0);
+    // Places are even, and halved.
+    let place = |at: usize| 2 * little(&header[at..at + 3]) as u32;
+    Some((still, place(0), place(3)))
+}
+
+/// The orientation that EXIF data of a WebP file ask for. They may begin as they do in JPEG.
+pub(super) fn webp_orientation(exif: Option<Vec<u8>>) -> Orientation {
+    exif.as_deref()
+        .map(|exif| exif.strip_prefix(b"Exif\0\0").unwrap_or(exif))
+        .and_then(Orientation::from_exif_chunk)
+        .unwrap_or(Orientation::NoTransforms)
 }
 
 const CHUNKS: [&[u8; 4]; 9] = [

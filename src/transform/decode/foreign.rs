@@ -47,7 +47,6 @@ const NO_PICTURES: &[(&[u8], &str)] = &[
 ];
 
 const PICTURES: &[(&[u8], &str)] = &[
-    (b"GIF8", "GIF"),
     (b"\0\0\0\x0CjP  \r\n\x87\n", "JPEG 2000"),
     (b"\xFF\x4F\xFF\x51", "JPEG 2000"),
     (b"\0\0\0\x0CJXL ", "JPEG XL"),

@@ -1,5 +1,10 @@
 //! What a JPEG file's segments say, before a decoder is asked.
 
+mod bits;
+mod blocks;
+mod walk;
+mod watch;
+
 use image::metadata::Orientation;
 
 use crate::transform::error::{Advice, Cause, MOST_SCANS};
@@ -7,7 +12,7 @@ use crate::transform::size::Size;
 
 /// How a picture is coded.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Frame {
+pub(in crate::transform) struct Frame {
     pub(super) size: Size,
     /// The marker that the frame began with.
     kind: u8,
@@ -18,23 +23,42 @@ pub(super) struct Frame {
     sampled: bool,
     /// Whether the first channel, luma, is the finest.
     luma_is_finest: bool,
-    /// How many channels the first scan has.
+    /// How many times finer luma is than all of the chroma, across and down; `None` where channels of chroma differ, or it is no
+    /// whole number.
+    finer: Option<(u8, u8)>,
+    /// How many channels the first scan has; none if there is no scan.
     in_first_scan: usize,
+    /// Whether the first scan has all channels, and all tables that it needs stand in front of it.
+    #[cfg_attr(
+        not(feature = "turbojpeg"),
+        expect(dead_code, reason = "it is libjpeg-turbo's")
+    )]
+    is_self_contained: bool,
 }
 
 impl Frame {
     /// Reads the segments in front of the first scan; `None` if they make no sense, as the decoder will say.
-    pub(super) fn read(bytes: &[u8]) -> Option<Frame> {
+    pub(in crate::transform) fn read(bytes: &[u8]) -> Option<Frame> {
         let mut frame: Option<Frame> = None;
+        let mut tables = Tables::default();
         for (marker, content) in segments(bytes) {
             match marker {
-                // These are no frames: Huffman tables, a marker that is reserved, and tables for arithmetic coding.
-                0xC4 | 0xC8 | 0xCC => {}
-                0xC0..=0xCF | 0xF7 if frame.is_none() => frame = Some(Frame::new(marker, content)?),
+                0xC4 => tables.add_huffman(content),
+                0xDB => tables.add_quantization(content),
+                // These are no frames: a marker that is reserved, and tables for arithmetic coding.
+                0xC8 | 0xCC => {}
+                0xC0..=0xCF | 0xF7 if frame.is_none() => {
+                    frame = Some(Frame::new(marker, content)?);
+                    tables.need_quantization(content);
+                }
                 0xDA => {
                     let in_first_scan = usize::from(*content.first()?);
+                    tables.need_huffman(content);
                     return frame.map(|frame| Frame {
                         in_first_scan,
+                        is_self_contained: in_first_scan == frame.channels
+                            && matches!(frame.kind, 0xC0 | 0xC1)
+                            && tables.are_there(),
                         ..frame
                     });
                 }
@@ -51,6 +75,11 @@ impl Frame {
         let (channels, _) = rest.get(..3 * usize::from(*channels))?.as_chunks::<3>();
         let factors = |[_, factors, _]: &[u8; 3]| (factors >> 4, factors & 15);
         let (across, down) = factors(channels.first()?);
+        let chroma = channels.get(1).map_or((across, down), factors);
+        let alike = channels[1..]
+            .iter()
+            .all(|channel| factors(channel) == chroma);
+        let whole = |of: u8, by: u8| (by > 0 && of.is_multiple_of(by)).then(|| of / by);
         Some(Frame {
             size: Size {
                 width: u32::from(u16::from_be_bytes([*left, *right])),
@@ -66,8 +95,32 @@ impl Frame {
                 .iter()
                 .map(factors)
                 .all(|(a, d)| a <= across && d <= down),
-            in_first_scan: channels.len(),
+            finer: whole(across, chroma.0)
+                .zip(whole(down, chroma.1))
+                .filter(|_| alike),
+            in_first_scan: 0,
+            is_self_contained: false,
         })
+    }
+
+    /// Whether nothing of the picture depends on tables that a decoder kept of an earlier one.
+    #[cfg(feature = "turbojpeg")]
+    pub(in crate::transform) fn is_self_contained(&self) -> bool {
+        self.is_self_contained
+    }
+
+    /// Whether this is what somebody else read: a picture of this size, with so many channels, whose luma is so many times finer
+    /// than its chroma, across and down.
+    #[cfg(feature = "turbojpeg")]
+    pub(in crate::transform) fn is(
+        &self,
+        size: Size,
+        channels: usize,
+        finer: Option<(u8, u8)>,
+    ) -> bool {
+        self.in_first_scan > 0
+            && (self.size, self.channels) == (size, channels)
+            && (finer.is_none() || finer == self.finer)
     }
 
     /// Refuses what none of the decoders reads.
@@ -82,10 +135,20 @@ impl Frame {
         Err(Cause::NotDecoded(what.into(), Advice::Convert))
     }
 
+    /// Whether libjpeg would not smooth the chroma, for there are no more than two columns of it, where the other decoder does.
+    fn is_narrow(&self) -> bool {
+        let Size { width, height } = self.size;
+        let one = |by: u8| width == 1 && (by == 1 || height <= 2);
+        matches!(self.finer, Some((2, by @ (1 | 2))) if width <= 4 && !one(by))
+    }
+
     /// Refuses what the `image` crate's decoder does not read, or gets wrong.
     pub(super) fn check_for_default(&self, bytes: &[u8]) -> Result<(), Cause> {
         let what = match self.kind {
             0xC9 | 0xCA => "JPEG with arithmetic coding",
+            _ if self.is_narrow() => {
+                "JPEG of at most four columns, whose chroma has fewer columns than its luma"
+            }
             _ if !self.luma_is_finest => "JPEG whose luma is coarser than its chroma",
             // Where the channels of such a file are sampled alike, they are put together rightly.
             0xC0 | 0xC1 if self.in_first_scan < self.channels && self.sampled => {
@@ -108,6 +171,87 @@ impl Frame {
     }
 }
 
+impl Frame {
+    /// Decodes a file of Huffman codes by the default decoder, as RGB, or as grey if it is; unless it is damaged so that the decoder
+    /// would make up pixels. Gives whether it did so: a few files of rare layouts are left to the `image` crate, which asks the
+    /// same decoder to be less strict.
+    pub(super) fn decode(
+        &self,
+        bytes: &[u8],
+        grey: bool,
+        pixels: &mut [u8],
+    ) -> Result<bool, Cause> {
+        let progressive = self.kind == 0xC2;
+        if self.in_first_scan < self.channels && !progressive {
+            walk::check(bytes).map_err(Cause::Damaged)?;
+            return Ok(false);
+        }
+        if progressive {
+            walk::check_first_scan(bytes).map_err(Cause::Damaged)?;
+        }
+        let seen = watch::decode(bytes, grey, progressive, pixels);
+        if seen != watch::Seen::Nothing {
+            walk::check(bytes).map_err(Cause::Damaged)?;
+        }
+        Ok(seen != watch::Seen::Refusal)
+    }
+}
+
+/// Which tables a file has, and which it needs: a bit for each.
+#[derive(Debug, Default)]
+struct Tables {
+    huffman: u8,
+    needs_huffman: u8,
+    quantization: u8,
+    needs_quantization: u8,
+}
+
+impl Tables {
+    fn add_huffman(&mut self, mut content: &[u8]) {
+        while let Some((table, counts)) = content
+            .split_first()
+            .and_then(|(table, behind)| Some((table, behind.first_chunk::<16>()?)))
+        {
+            self.huffman |= huffman_bit(*table);
+            let values: usize = counts.iter().copied().map(usize::from).sum();
+            content = content.get(17 + values..).unwrap_or_default();
+        }
+    }
+
+    fn add_quantization(&mut self, mut content: &[u8]) {
+        while let Some(table) = content.first() {
+            self.quantization |= 1 << (table & 3);
+            let bytes = if *table < 16 { 65 } else { 129 };
+            content = content.get(bytes..).unwrap_or_default();
+        }
+    }
+
+    /// What the channels of a frame need.
+    fn need_quantization(&mut self, frame: &[u8]) {
+        for [.., table] in frame.get(6..).unwrap_or_default().as_chunks::<3>().0 {
+            self.needs_quantization |= 1 << (table & 3);
+        }
+    }
+
+    /// What the channels of a scan need.
+    fn need_huffman(&mut self, scan: &[u8]) {
+        let channels = scan.first().map_or(0, |channels| usize::from(*channels));
+        let channels = scan.get(1..1 + 2 * channels).unwrap_or_default();
+        for [_, tables] in channels.as_chunks::<2>().0 {
+            self.needs_huffman |= huffman_bit(tables >> 4) | huffman_bit(0x10 | tables & 15);
+        }
+    }
+
+    fn are_there(&self) -> bool {
+        self.needs_huffman & !self.huffman == 0 && self.needs_quantization & !self.quantization == 0
+    }
+}
+
+/// The bit of a Huffman table: 0 to 3 are for DC, 16 to 19 for AC.
+fn huffman_bit(table: u8) -> u8 {
+    1 << (table >> 2 & 4 | table & 3)
+}
+
 /// The orientation that a file's EXIF data ask for.
 pub(super) fn orientation(bytes: &[u8]) -> Orientation {
     segments(bytes)
@@ -117,7 +261,7 @@ pub(super) fn orientation(bytes: &[u8]) -> Orientation {
         .unwrap_or(Orientation::NoTransforms)
 }
 
-/// The markers up to the first scan's, each with its segment's content.
+/// The markers up to the first scan's or the end's, each with its segment's content.
 fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = bytes;
     let mut in_header = true;
@@ -125,6 +269,9 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
         while in_header {
             let (marker, behind) = next_marker(rest)?;
             rest = behind;
+            if marker == 0xD9 {
+                return None;
+            }
             if stands_alone(marker) {
                 continue;
             }

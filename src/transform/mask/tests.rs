@@ -73,6 +73,29 @@ fn other_files_of_grey_are_masks_too() {
     }
 }
 
+/// As those of a PNG file of one bit, and of Pillow's mode "1".
+#[test]
+fn labels_of_one_bit_are_0_and_1() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/pictures/");
+    for name in ["bits.tif", "bits-group4.tif"] {
+        let file = std::fs::read(format!("{folder}{name}")).unwrap();
+        let shown = LazyImage::encoded(file.clone()).decode().unwrap();
+        let white = shown.as_slice().iter().step_by(3).map(|grey| grey / 255);
+        let labels = read(file).unwrap();
+        assert!(labels.contains(&0) && labels.contains(&1), "{labels:?}");
+        assert!(labels.iter().copied().eq(white), "{name}: {labels:?}");
+    }
+    // Ones are black there.
+    assert_eq!(
+        read(b"P4 3 2 \x40\xA0".to_vec()).unwrap(),
+        [1, 0, 1, 0, 1, 0]
+    );
+    assert_eq!(
+        read(b"P1 3 2 0 1 0 1 0 1".to_vec()).unwrap(),
+        [1, 0, 1, 0, 1, 0]
+    );
+}
+
 #[test]
 fn what_has_no_labels_says_what_to_do() {
     use png::{BitDepth, ColorType};
