@@ -314,7 +314,8 @@ impl Ring {
         }
     }
 
-    /// Brings a block home. The caller holds it alone: nothing reads or writes it any more.
+    /// Brings a block home. The caller holds it alone: nothing reads or writes it any more. Who waits is the caller's to tell.
+    ///
     /// What is beyond the budget is unlocked aside: that waits for kernels, and whoever looks after finished copies does not.
     pub(super) fn put(self: &Arc<Ring>, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
@@ -344,7 +345,6 @@ impl Ring {
             let ring = Arc::clone(self);
             self.aside.run(move || ring.unlock_leaving());
         }
-        self.news.notify_interested();
     }
 
     /// Unlocks what is on its way out.

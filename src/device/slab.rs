@@ -94,13 +94,15 @@ impl Storage for Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // The account first: whoever the ring wakes must find room in it.
-        if let Some(account) = &self.account {
-            account.release();
-        }
+        // The block first: whoever finds room in the account finds a block for it, and makes none.
         if let Some(block) = self.block.take() {
             self.ring.put(block, self.kind, self.account.is_none());
         }
+        if let Some(account) = &self.account {
+            account.release();
+        }
+        // The news last: whoever is woken finds both.
+        self.ring.news().notify_interested();
     }
 }
 

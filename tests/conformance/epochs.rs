@@ -420,13 +420,16 @@ fn nothing_is_page_locked_at_a_boundary(backend: &Backend) {
         for by_epoch in [false, true] {
             device.release_pinned();
             let (made_before, missed) = (device.memory().slabs_made, device.memory().slabs_missed);
-            let how = How {
-                workers: 3,
-                prefetch,
-                pin: Some(false),
-                batch_size,
-            };
-            let loader = loader(samples(), &how, device);
+            // Slabs of one size, also if the last batch of an epoch is the first that asks: none is made twice.
+            let loader = DataLoader::builder(samples())
+                .batch_size(batch_size)
+                .shuffle(true)
+                .num_workers(3)
+                .prefetch(prefetch)
+                .pin_memory(device)
+                .max_batch_bytes((batch_size + 1) * (ROW + 256))
+                .build()
+                .unwrap();
             // Of the batches ahead, the consumer's, one that is copied and one on its way.
             let most = prefetch as u64 + 3;
             let after = |seen: usize| {
