@@ -179,8 +179,10 @@ impl<B: Batch> Sending<B> {
 
     /// Sends a batch, or a part of one.
     fn send(&self, pipeline: &Pipeline<B>, live: &Live, part: B, ahead: bool) -> Reply<B> {
-        // It may wait, for device memory or a copy, and workers are not to wait with it.
-        pipeline.wake_workers();
+        if !ahead || self.arrivals.is_none() {
+            // It may wait, for device memory or a copy, and workers are not to wait with it.
+            pipeline.wake_workers();
+        }
         let Some(arrivals) = &self.arrivals else {
             // The batch may be of the program's own type. If its functions panic, that is its own error: a batch that was sent
             // before, and is about to be given out, must not be lost with it. Unwind safety: the batch is gone.

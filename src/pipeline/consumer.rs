@@ -79,7 +79,9 @@ impl<B: Batch> Pipeline<B> {
         device: &Device,
         depth: usize,
     ) -> (Cut, Option<Arc<Arrivals<B>>>) {
-        self.send_in(live, device, depth, self.parts_to(device))
+        let sent = self.send_in(live, device, depth, self.parts_to(device));
+        self.wake_workers();
+        sent
     }
 
     /// How batches that go to the device are cut, if they are.
@@ -105,7 +107,7 @@ impl<B: Batch> Pipeline<B> {
         })
     }
 
-    /// The same as [`send_to`](Pipeline::send_to), cut as the caller says.
+    /// The same as [`send_to`](Pipeline::send_to), cut as the caller says, who wakes the workers.
     pub(super) fn send_in(
         &self,
         live: &Live,
@@ -148,7 +150,6 @@ impl<B: Batch> Pipeline<B> {
                 false => Destination::Host,
             });
         }
-        self.wake(&mut board);
         (cut, arrivals)
     }
 

@@ -28,7 +28,8 @@ pub(crate) enum Goes<'a> {
 pub(crate) type Begun<B> = (Live, Option<(Cut, Option<Arc<Arrivals<B>>>)>);
 
 impl<B: Batch> Pipeline<B> {
-    /// Begins an epoch behind this one, if it is time for that: workers will soon have nothing else to do.
+    /// Begins an epoch behind this one, if it is time for that: workers will soon have nothing else to do. They are left asleep,
+    /// as by [`next`](Pipeline::next): the consumer has a batch to come to first.
     ///
     /// `None` as well where it is to be loaded in another way than this one, which needs other slabs: they are not
     /// page-locked beside those that are there.
@@ -52,12 +53,7 @@ impl<B: Batch> Pipeline<B> {
             after: Some(live.clone()),
             goes_on: true,
         };
-        let begun = {
-            let mut board = self.board.lock();
-            let begun = board.enter(entering, &self.options);
-            self.wake(&mut board);
-            begun
-        };
+        let begun = self.board.lock().enter(entering, &self.options);
         let sent = match goes {
             Goes::ToDevice(device, depth) => Some(self.send_in(&begun, device, depth, parts)),
             Goes::ToHost | Goes::Unknown => None,
