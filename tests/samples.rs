@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
-use std::error::Error as _;
 use std::path::PathBuf;
 
 use pinfeed::{Batch, DataLoader, Error, Sample, Tensor, from_fn};
@@ -17,10 +16,15 @@ fn batch_of<S: Sample<Batch: Batch>>(
     loader.build()?.epoch(0).next().unwrap()
 }
 
-/// What the error says of its cause.
+/// What the error says of the sample, and of its cause.
 fn cause<B: std::fmt::Debug>(batch: Result<B, Error>) -> (String, String) {
     let error = batch.unwrap_err();
-    (error.to_string(), error.source().unwrap().to_string())
+    let Error::Collate(misfit) = &error else {
+        panic!("{error}")
+    };
+    let (said, cause) = (error.to_string(), misfit.source.to_string());
+    assert!(said.ends_with(&cause), "{said}");
+    (said, cause)
 }
 
 #[test]
