@@ -51,6 +51,7 @@ mod cuda {
         }
         beside_writers(&bare)?;
         stalls(&device, &bare)?;
+        beside_unlocking(&device, &bare)?;
         starts_at_once(&device, &bare)?;
         normalizes::<f32>(&device, "f32")?;
         normalizes::<f16>(&device, "f16")?;
@@ -339,6 +340,51 @@ mod cuda {
                 times[0], times[1]
             );
         }
+        Ok(())
+    }
+
+    /// Whether copies are held up while a thread unlocks memory, and so waits for a kernel of 200 ms.
+    fn beside_unlocking(device: &Device, bare: &Bare) -> Outcome {
+        const KERNEL: Duration = Duration::from_millis(200);
+        let stream = device.stream()?;
+        let wrapped = bare.wrap(&stream);
+        let mut word: DeviceTensor<u32> = Tensor::<u32>::zeros(&[1]).to_device(device, false)?;
+        let own = Tensor::<u8>::zeros(&[1 << 20]).pin(device)?;
+        drop(own.view().to_device(device, false)?); // its memory is there from now on
+        let mut memory = vec![1u8; 64 << 20];
+        let (host, bytes) = (memory.as_mut_ptr() as usize, memory.len());
+        bare.context.bind_to_thread()?;
+        // SAFETY: the memory is ours, and is unregistered below, before it goes.
+        unsafe { sys::cuMemHostRegister_v2(host as *mut _, bytes, 1) }.result()?;
+        let loan = word.on_mut(&stream)?;
+        bare.spin(&wrapped, loan.address(), KERNEL)?;
+        let (submitted, arrived, unlocked) =
+            std::thread::scope(|scope| -> Result<_, Box<dyn std::error::Error>> {
+                let unlocks = scope.spawn(|| {
+                    let start = Instant::now();
+                    bare.context.bind_to_thread()?;
+                    // SAFETY: it was registered above, and nothing uses it.
+                    unsafe { sys::cuMemHostUnregister(host as *mut _) }.result()?;
+                    Ok::<_, cudarc::driver::DriverError>(start.elapsed())
+                });
+                std::thread::sleep(Duration::from_millis(20));
+                let start = Instant::now();
+                let there = own.view().to_device(device, true)?;
+                let submitted = start.elapsed();
+                there.synchronize()?;
+                let arrived = start.elapsed();
+                let unlocked = unlocks.join().map_err(|_| "the thread panicked")??;
+                Ok((submitted, arrived, unlocked))
+            })?;
+        drop(loan);
+        stream.synchronize()?;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        println!(
+            "{{\"check\":\"beside_unlocking\",\"submitted_ms\":{:.3},\"arrived_ms\":{:.3},\"unlocked_ms\":{:.1}}}",
+            ms(submitted),
+            ms(arrived),
+            ms(unlocked)
+        );
         Ok(())
     }
 
