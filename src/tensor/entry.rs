@@ -6,7 +6,7 @@ use crate::error::CollateError;
 /// What arrays and vectors may hold that are samples: any [`Element`]; `bool`, which becomes `u8`; `u64`, `usize` and `isize`,
 /// which become `i64`; and arrays of these, of any depth. It cannot be implemented elsewhere.
 ///
-/// A number that does not fit into an `i64` is an error of its sample ([`CollateError::Number`](crate::CollateError::Number)).
+/// A number that does not fit into an `i64` is an error of its sample ([`CollateError::Number`]).
 /// (Neither PyTorch nor candle computes with 64 bits without a sign; what counts or indexes fits.)
 ///
 /// # Examples
