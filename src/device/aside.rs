@@ -18,30 +18,74 @@ pub(super) struct Aside(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     state: Mutex<State>,
-    /// Notified when the thread finds nothing more to do.
+    /// Notified when nobody is at the jobs any more.
     idle: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// Somebody is at the jobs, or about to be.
-    is_running: bool,
+    at: At,
     thread: Option<ThreadId>,
+    /// As a test has it, the system gives no threads.
+    #[cfg(test)]
+    no_threads: bool,
+}
+
+/// Who is at the jobs.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Nobody. If there are jobs all the same, no thread was to be had for them.
+    #[default]
+    Nobody,
+    /// Nobody yet: who entered the first is about to start a thread.
+    Starting,
+    Somebody,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
 impl Aside {
-    /// Has a job done. It returns at once, unless the system gives no thread: then the caller does it.
+    /// Has a job done. It returns at once, unless the system gives no thread: then the caller does it, and so must hold no lock.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.enter(job);
+        if !self.start() {
+            self.wait();
+        }
+    }
+
+    /// Enters a job. From now on [`wait`](Aside::wait) waits for it, and the caller is to [`start`](Aside::start) it, once it
+    /// holds no lock that a job takes.
+    pub(super) fn enter(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.0.state.lock();
+        state.jobs.push_back(Box::new(job));
+        if state.at == At::Nobody {
+            state.at = At::Starting;
+        }
+    }
+
+    /// Sees to it that there is a thread for what was entered. `false`: the system gives none, and the jobs are left to who
+    /// waits for them, or starts them later.
+    pub(super) fn start(&self) -> bool {
         {
             let mut state = self.0.state.lock();
-            state.jobs.push_back(Box::new(job));
-            if state.is_running {
-                return;
+            if state.at == At::Somebody || state.jobs.is_empty() {
+                return true;
             }
-            state.is_running = true;
+            state.at = At::Somebody;
+        }
+        let started = self.spawn();
+        if !started {
+            self.0.state.lock().at = At::Nobody;
+            self.0.idle.notify_all();
+        }
+        started
+    }
+
+    fn spawn(&self) -> bool {
+        #[cfg(test)]
+        if self.0.state.lock().no_threads {
+            return false;
         }
         let inner = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("pinfeed-unlock".to_owned());
@@ -49,21 +93,31 @@ impl Aside {
             mark_own_thread();
             inner.work();
         });
-        if spawned.is_err() {
-            self.0.work();
+        spawned.is_ok()
+    }
+
+    /// Waits until everything is done; does it, if there is no thread for it. `false`: the caller is at it already, and waits for
+    /// nothing.
+    pub(super) fn wait(&self) -> bool {
+        let mut state = self.0.state.lock();
+        loop {
+            match state.at {
+                At::Nobody if state.jobs.is_empty() => return true,
+                At::Nobody => {
+                    state.at = At::Somebody;
+                    drop(state);
+                    self.0.work();
+                    state = self.0.state.lock();
+                }
+                At::Somebody if state.thread == Some(std::thread::current().id()) => return false,
+                At::Starting | At::Somebody => self.0.idle.wait(&mut state),
+            }
         }
     }
 
-    /// Waits until everything is done. `false`: the caller is at it itself, and waits for nothing.
-    pub(super) fn wait(&self) -> bool {
-        let mut state = self.0.state.lock();
-        while state.is_running {
-            if state.thread == Some(std::thread::current().id()) {
-                return false;
-            }
-            self.0.idle.wait(&mut state);
-        }
-        true
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.state.lock().at == At::Nobody
     }
 }
 
@@ -74,7 +128,7 @@ impl Inner {
             let job = {
                 let mut state = self.state.lock();
                 let Some(job) = state.jobs.pop_front() else {
-                    state.is_running = false;
+                    state.at = At::Nobody;
                     state.thread = None;
                     self.idle.notify_all();
                     return;
@@ -128,5 +182,33 @@ mod tests {
         aside.run(move || done.send(3).unwrap());
         assert!(aside.wait());
         assert_eq!(order.try_recv(), Ok(3));
+    }
+
+    /// Who enters a job may hold a lock that the job takes, or the program's `drop` in it: it never does the job itself.
+    #[test]
+    fn without_a_thread_jobs_are_left_to_who_waits() {
+        let aside = Aside::default();
+        aside.0.state.lock().no_threads = true;
+        let (done, order) = mpsc::channel();
+        for number in [1, 2] {
+            let done = done.clone();
+            aside.enter(move || done.send(number).unwrap());
+            assert!(!aside.start());
+        }
+        assert!(order.try_recv().is_err());
+        assert!(aside.wait());
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [1, 2]);
+        // Who holds no lock does it at once.
+        let again = done.clone();
+        aside.run(move || again.send(3).unwrap());
+        assert_eq!(order.try_recv(), Ok(3));
+        // And what was left is done when there are threads again.
+        let again = done.clone();
+        aside.enter(move || again.send(4).unwrap());
+        assert!(!aside.start());
+        aside.0.state.lock().no_threads = false;
+        aside.run(move || done.send(5).unwrap());
+        assert!(aside.wait());
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [4, 5]);
     }
 }

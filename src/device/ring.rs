@@ -323,27 +323,32 @@ impl Ring {
             unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };
         }
         let mut surplus = None;
-        let unlocks = {
+        let leaves = {
             let mut state = self.state.lock();
             let within = state.total_bytes - state.leaving_bytes <= state.budget_bytes;
             let keep = state.keep;
             let shelf = &mut state.shelves[kind as usize];
             shelf.strays -= usize::from(stray);
-            if shelf.free.len() < keep && within {
+            let keeps = shelf.free.len() < keep && within;
+            let leaves = !keeps && block.is_pinned();
+            if keeps {
                 shelf.free.push(block);
-                false
-            } else if block.is_pinned() {
-                state.leave(block, kind)
+            } else if leaves {
+                // Under the lock: who finds something leaving can wait for it.
+                if state.leave(block, kind) {
+                    let ring = Arc::clone(self);
+                    self.aside.enter(move || ring.unlock_leaving());
+                }
             } else {
                 state.forget(&block, kind);
                 surplus = Some(block);
-                false
             }
+            leaves
         };
         drop(surplus);
-        if unlocks {
-            let ring = Arc::clone(self);
-            self.aside.run(move || ring.unlock_leaving());
+        if leaves {
+            // If there is no thread for it, who needs the room unlocks it: the caller may hold a lock.
+            self.aside.start();
         }
     }
 
@@ -431,5 +436,30 @@ mod tests {
             );
         });
         assert_eq!(ring.counters.made.get(), 1);
+    }
+
+    /// Whoever finds memory on its way out finds somebody at it, to wait for; so it is not looked for again and again.
+    #[test]
+    fn what_is_leaving_can_be_waited_for() {
+        const BYTES: usize = 1 << 12;
+        let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
+        let aside = Aside::default();
+        let ring = Ring::pinned(driver, Arc::default(), aside.clone(), BYTES);
+        let over = crate::sync::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    ring.set_budget_bytes(BYTES);
+                    let slab = ring.take(BYTES);
+                    ring.set_budget_bytes(0);
+                    drop(slab);
+                }
+                over.store(true, crate::sync::Ordering::Relaxed);
+            });
+            while !over.load(crate::sync::Ordering::Relaxed) {
+                let state = ring.state.lock();
+                assert!(state.leaving_bytes == 0 || !aside.is_idle());
+            }
+        });
     }
 }

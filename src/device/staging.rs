@@ -156,9 +156,8 @@ impl<'a> Staging<'a> {
         let bytes = copy.bytes();
         match driver.staging_chunk_bytes() {
             Some(least) if !is_pinned && bytes >= LEAST_PIECES * least => {
-                self.begin()?;
                 let chunk = *self.chunk.get_or_insert_with(|| chunk_for(bytes, least));
-                if self.find_places(chunk, bytes.div_ceil(chunk)) {
+                if self.begin()? && self.find_places(chunk, bytes.div_ceil(chunk)) {
                     return self.stage(copy, chunk).map(|()| Way::Staged);
                 }
                 self.device.ring.counters.unstaged.add(1);
@@ -175,26 +174,31 @@ impl<'a> Staging<'a> {
         self.places.drain(..).map(hold)
     }
 
-    /// Before the first slab is taken.
-    fn begin(&mut self) -> Result<()> {
+    /// Before the first slab is taken. `false`: the call is held off.
+    fn begin(&mut self) -> Result<bool> {
         if !self.places.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        if Arc::ptr_eq(self.stream, &self.device.h2d) {
-            let device = self.device;
+        let device = self.device;
+        let held_off = || device.staged.held_off.load(Ordering::Relaxed) > 0;
+        if Arc::ptr_eq(self.stream, &device.h2d) {
+            // Looked at before the call is announced: a batch that learns of it waits for this call, and holds off others.
+            if held_off() {
+                return Ok(false);
+            }
             self.sending.get_or_insert_with(|| Sending::begin(device));
-            return Ok(());
+            return Ok(true);
         }
         // Other streams wait for kernels. The caller is to wait for those before it has slabs, which others could use
         // meanwhile, and instead of the helpers, which others need.
-        self.device.driver.record(self.stream, false)?.synchronize()
+        device.driver.record(self.stream, false)?.synchronize()?;
+        Ok(!held_off())
     }
 
     /// Takes slabs for so many pieces, as far as there are any, and says whether there are enough.
     fn find_places(&mut self, chunk: usize, pieces: usize) -> bool {
         let (ring, staged) = (&self.device.ring, &self.device.staged);
-        let held_off = self.places.is_empty() && staged.held_off.load(Ordering::Relaxed) > 0;
-        while !held_off && self.places.len() < pieces.min(SLABS) {
+        while self.places.len() < pieces.min(SLABS) {
             let out = staged.slabs.load(Ordering::Relaxed);
             if self.places.len() >= LEAST_SLABS && out >= MOST_SLABS {
                 break;
@@ -447,5 +451,25 @@ impl Storage for StagingSlab {
 impl Drop for StagingSlab {
     fn drop(&mut self) {
         self.staged.slabs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    /// A batch that learns of a copy holds off those that follow, and not the one that it is going to wait for.
+    #[test]
+    fn a_copy_is_not_held_off_by_who_learns_of_it() {
+        let device = Device::cpu();
+        let mut first = Staging::new(&device.inner, &device.inner.h2d);
+        assert!(first.begin().unwrap());
+        let held_off = device.inner.staged.hold_off();
+        assert!(first.find_places(4096, 4));
+        let mut next = Staging::new(&device.inner, &device.inner.h2d);
+        assert!(!next.begin().unwrap());
+        drop((first, held_off));
+        assert!(next.begin().unwrap() && next.find_places(4096, 4));
     }
 }

@@ -198,7 +198,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Without workers, the consumer sees to its batch's slab: tries to get it, and waits if that is of use. `held_off` is for
-    /// the next try.
+    /// the next try, and no longer: loading the batch may take its time, and may copy to the device itself.
     pub(super) fn serve_here(
         &self,
         pinning: &Pinning,
@@ -211,13 +211,15 @@ impl<B: Batch> Pipeline<B> {
         let _interest = news.interest();
         let ticket = news.ticket();
         let serve = || self.serve(pinning, live, want);
-        if let Some(Served::WaitForCopy(coming)) = self.guarded(live, want.batch, serve) {
-            *held_off = hold_off(pinning, &coming);
-            match event_of(coming) {
-                // A failed copy counts as ended: the next round finds nothing in flight.
-                Some(event) => drop(event.synchronize()),
-                None => news.wait(ticket),
-            }
+        let coming = match self.guarded(live, want.batch, serve) {
+            Some(Served::WaitForCopy(coming)) => coming,
+            _ => return *held_off = None,
+        };
+        *held_off = hold_off(pinning, &coming);
+        match event_of(coming) {
+            // A failed copy counts as ended: the next round finds nothing in flight.
+            Some(event) => drop(event.synchronize()),
+            None => news.wait(ticket),
         }
     }
 

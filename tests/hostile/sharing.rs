@@ -319,3 +319,29 @@ fn loaders_nest() {
         }
     });
 }
+
+/// Without workers: when a batch has its slab, pageable memory is staged again, also by the samples of that very batch.
+#[test]
+fn copies_are_staged_while_a_batch_is_loaded() {
+    const PIECE: usize = 16 << 10;
+    watched("copies_are_staged_while_a_batch_is_loaded", |seed| {
+        let device = Device::hostile(late(seed, Duration::from_millis(20))).unwrap();
+        let of_get = device.clone();
+        let dataset = from_fn(4, move |index, _| {
+            if index == 3 {
+                let before = of_get.memory().unstaged;
+                of_get.set_pinned_budget_bytes(64 * PIECE);
+                drop(Tensor::from(vec![1u8; 6 * PIECE]).to_device(&of_get, true)?);
+                assert_eq!(of_get.memory().unstaged, before);
+            }
+            Ok(index as i64)
+        });
+        let builder = DataLoader::builder(dataset).batch_size(4).num_workers(0);
+        let loader = builder.pin_memory(&device).build().unwrap();
+        // The batch waits for what a copy that is on its way was staged through: all that there is.
+        device.set_pinned_budget_bytes(2 * PIECE);
+        let there = Tensor::from(vec![1u8; 8 * PIECE]).to_device(&device, true);
+        assert!(loader.epoch(0).next().unwrap().unwrap().is_pinned());
+        drop(there);
+    });
+}
