@@ -60,6 +60,18 @@ pub enum Error {
     /// A sample's `get` panicked, or its own `plan` or `fill`; the loader goes on.
     SamplePanicked(SampleId, String),
 
+    /// The sampler panicked, so it is not known which sample stands at a position; the loader goes on.
+    SamplerPanicked {
+        /// The epoch.
+        epoch: u64,
+        /// The batch's position in its epoch.
+        batch: u64,
+        /// The position in the epoch's order that the sampler was asked for.
+        position: u64,
+        /// The panic's message.
+        message: String,
+    },
+
     /// A sample does not fit into its batch.
     Collate(Box<Misfit>),
 

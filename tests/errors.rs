@@ -5,7 +5,7 @@
 use std::error::Error as StdError;
 use std::{fmt, io};
 
-use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, from_fn};
+use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Sampler, Tensor, from_fn};
 
 /// A cause with a cause, as `anyhow::Context` makes them.
 #[derive(Debug)]
@@ -167,4 +167,47 @@ fn described_samples_are_named() {
     assert_eq!(errors(described, 2), expected);
     assert_eq!(errors(mapped, 0), expected);
     assert_eq!(errors(changed, 0), expected);
+}
+
+/// Where the sampler panics, nobody knows which sample it would have been: no made-up one is named.
+#[test]
+fn a_sampler_that_panics_is_said_to() {
+    struct Odd;
+    impl Sampler for Odd {
+        fn len(&self) -> u64 {
+            6
+        }
+
+        fn index(&self, _: u64, position: u64) -> u64 {
+            assert!(position != 3, "nothing stands at three");
+            position
+        }
+    }
+
+    for workers in [0, 2] {
+        let data = from_fn(6, |index, _| Ok(index as i64)).describe(|index| {
+            panic!("nobody asked for {index}");
+        });
+        let builder = DataLoader::builder(data).batch_size(2).sampler(Odd);
+        let loader = builder.num_workers(workers).build().unwrap();
+        let error = the_second_of(loader.epoch(7).collect());
+        let said =
+            "the sampler panicked at position 3 of epoch 7, in batch 1: nothing stands at three";
+        assert_eq!(error.to_string(), said);
+        assert!(matches!(error, Error::SamplerPanicked { position: 3, .. }));
+        assert!(loader.epoch(8).next().unwrap().is_ok());
+    }
+}
+
+/// A data set is not asked to describe what it does not have: `paths[index]` would panic, and say so on the terminal.
+#[test]
+fn an_index_that_the_data_set_does_not_have_is_not_described() {
+    let data = from_fn(6, |index, _| Ok(index as i64)).describe(|index| format!("{index}.jpg"));
+    let builder = DataLoader::builder(data).batch_size(2);
+    let loader = builder.sampler(vec![0, 1, 2, 60, 4, 5]).build().unwrap();
+    let error = the_second_of(loader.epoch(7).collect());
+    assert_eq!(
+        error.to_string(),
+        "sample 60, row 1 of batch 1 in epoch 7, failed to load: the sampler gave index 60, and the data set has 6 samples"
+    );
 }

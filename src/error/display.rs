@@ -16,6 +16,15 @@ impl fmt::Display for Error {
             Error::SamplePanicked(sample, message) => {
                 write!(f, "{sample} panicked while loading: {message}")
             }
+            Error::SamplerPanicked {
+                epoch,
+                batch,
+                position,
+                message,
+            } => write!(
+                f,
+                "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
+            ),
             Error::Collate(misfit) => misfit.say(f),
             Error::Stack(misfit) => write!(f, "{misfit}"),
             Error::CollateFn { epoch, batch, .. } => {
