@@ -75,7 +75,8 @@ pub enum Error {
     /// A sample does not fit into its batch.
     Collate(Box<Misfit>),
 
-    /// Of samples that are stacked by [`Arena::collate`](crate::Arena::collate), one does not fit to the others.
+    /// Of what is stacked by [`Arena::collate`](crate::Arena::collate) or [`Arena::stack`](crate::Arena::stack), one does not fit
+    /// to the others.
     Stack(Box<StackMisfit>),
 
     /// The `collate_fn` returned an error.
@@ -301,7 +302,7 @@ pub struct ShapeError {
 #[non_exhaustive]
 pub enum CollateError {
     /// Its shape is not the one that the batch was planned with.
-    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape, or give a collate_fn", FieldName(.field))]
+    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged", FieldName(.field))]
     Shape {
         /// The field's name, empty where it has none.
         field: &'static str,

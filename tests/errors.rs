@@ -211,3 +211,26 @@ fn an_index_that_the_data_set_does_not_have_is_not_described() {
         "sample 60, row 1 of batch 1 in epoch 7, failed to load: the sampler gave index 60, and the data set has 6 samples"
     );
 }
+
+/// `stack` names the row that differs, as `collate` does. In a `collate_fn`, to give one is no advice.
+#[test]
+fn rows_that_cannot_be_stacked_are_named() {
+    let rows = |samples: &[Vec<f32>]| -> Vec<Tensor<f32>> {
+        samples
+            .iter()
+            .map(|sample| Tensor::from(sample.clone()))
+            .collect()
+    };
+    let samples = vec![vec![1.0f32; 3], vec![1.0; 3], vec![1.0; 2]];
+    let said = "collate_fn failed on batch 0 of epoch 0: of 3 samples to stack, number 2 does not fit to the others, \
+                whose layout was planned from number 0: its shape is [2], and the batch's rows are [3]: \
+                make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged";
+    let builder = DataLoader::builder(samples.clone()).batch_size(3);
+    let stacked = builder.collate_fn(move |samples, arena| Ok(arena.stack(&rows(&samples))?));
+    let builder = DataLoader::builder(samples).batch_size(3);
+    let collated = builder.collate_fn(|samples: Vec<Vec<f32>>, arena| Ok(arena.collate(samples)?));
+    for loader in [stacked.build().unwrap(), collated.build().unwrap()] {
+        let error = loader.epoch(0).next().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), said);
+    }
+}
