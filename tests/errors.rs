@@ -234,3 +234,17 @@ fn rows_that_cannot_be_stacked_are_named() {
         assert_eq!(error.to_string(), said);
     }
 }
+
+/// What `main` prints of an error by `?`, and `unwrap` of one.
+#[cfg(feature = "image")]
+#[test]
+fn a_picture_error_says_the_same_by_its_debug() {
+    let page = pinfeed::LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
+    let error = page.decode().unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert!(
+        error
+            .to_string()
+            .starts_with("cat.jpg: its content is an HTML page")
+    );
+}

@@ -19,7 +19,6 @@ use crate::tensor::Shape;
 ///     assert_eq!(error.path().and_then(|path| path.to_str()), Some("cat.jpg"));
 /// }
 /// ```
-#[derive(Debug)]
 pub struct ImageError {
     path: Option<PathBuf>,
     cause: Cause,
@@ -42,6 +41,13 @@ impl fmt::Display for ImageError {
             Some(path) => write!(f, "{}: {}", path.display(), self.cause),
             None => write!(f, "an image: {}", self.cause),
         }
+    }
+}
+
+/// What `main` prints of the error that it returns, and `unwrap` of the one that it meets: all that `{}` says.
+impl fmt::Debug for ImageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
     }
 }
 
