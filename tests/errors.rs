@@ -5,7 +5,9 @@
 use std::error::Error as StdError;
 use std::{fmt, io};
 
-use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Sampler, Tensor, from_fn};
+use pinfeed::{
+    Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Sampler, Tensor, from_fn,
+};
 
 /// A cause with a cause, as `anyhow::Context` makes them.
 #[derive(Debug)]
@@ -247,4 +249,23 @@ fn a_picture_error_says_the_same_by_its_debug() {
             .to_string()
             .starts_with("cat.jpg: its content is an HTML page")
     );
+}
+
+/// A program that holds nothing has nothing to drop.
+#[test]
+fn a_device_budget_below_one_batch_is_said_to_be() {
+    let device = Device::cpu();
+    device.set_device_budget_bytes(1_000);
+    let loader = DataLoader::builder(vec![[0.0f32; 100]; 10])
+        .batch_size(10)
+        .build()
+        .unwrap();
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    let text = batch.to_device(&device, true).unwrap_err().to_string();
+    assert!(text.contains("budget of 1000"), "{text}");
+    assert!(
+        text.ends_with("Lower batch_size, or raise the budget (Device::set_device_budget_bytes)"),
+        "{text}"
+    );
+    assert!(!text.contains("Drop"), "{text}");
 }

@@ -81,12 +81,20 @@ impl fmt::Display for Error {
                 budget_bytes,
                 held_bytes,
                 held_blocks,
-            } => write!(
-                f,
-                "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}: {held_blocks} \
-                 blocks that are alive hold {held_bytes}. Drop batches that are done with, or raise the budget \
-                 (Device::set_device_budget_bytes)"
-            ),
+            } => {
+                write!(
+                    f,
+                    "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}"
+                )?;
+                match held_blocks {
+                    0 => f.write_str(", of which nothing is held. Lower batch_size")?,
+                    _ => write!(
+                        f,
+                        ": {held_blocks} blocks that are alive hold {held_bytes}. Drop batches that are done with"
+                    )?,
+                }
+                f.write_str(", or raise the budget (Device::set_device_budget_bytes)")
+            }
             Error::Pinned { bytes, reason } => write!(
                 f,
                 "page-locked memory: {bytes} bytes could not be had: {reason}"
