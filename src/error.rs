@@ -60,10 +60,23 @@ pub enum Error {
     /// A sample's `get` panicked, or its own `plan` or `fill`; the loader goes on.
     SamplePanicked(SampleId, String),
 
+    /// The sampler panicked, so it is not known which sample stands at a position; the loader goes on.
+    SamplerPanicked {
+        /// The epoch.
+        epoch: u64,
+        /// The batch's position in its epoch.
+        batch: u64,
+        /// The position in the epoch's order that the sampler was asked for.
+        position: u64,
+        /// The panic's message.
+        message: String,
+    },
+
     /// A sample does not fit into its batch.
     Collate(Box<Misfit>),
 
-    /// Of samples that are stacked by [`Arena::collate`](crate::Arena::collate), one does not fit to the others.
+    /// Of what is stacked by [`Arena::collate`](crate::Arena::collate) or [`Arena::stack`](crate::Arena::stack), one does not fit
+    /// to the others.
     Stack(Box<StackMisfit>),
 
     /// The `collate_fn` returned an error.
@@ -289,7 +302,7 @@ pub struct ShapeError {
 #[non_exhaustive]
 pub enum CollateError {
     /// Its shape is not the one that the batch was planned with.
-    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape, or give a collate_fn", FieldName(.field))]
+    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged", FieldName(.field))]
     Shape {
         /// The field's name, empty where it has none.
         field: &'static str,

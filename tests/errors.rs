@@ -5,7 +5,9 @@
 use std::error::Error as StdError;
 use std::{fmt, io};
 
-use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, from_fn};
+use pinfeed::{
+    Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Sampler, Tensor, from_fn,
+};
 
 /// A cause with a cause, as `anyhow::Context` makes them.
 #[derive(Debug)]
@@ -167,4 +169,103 @@ fn described_samples_are_named() {
     assert_eq!(errors(described, 2), expected);
     assert_eq!(errors(mapped, 0), expected);
     assert_eq!(errors(changed, 0), expected);
+}
+
+/// Where the sampler panics, nobody knows which sample it would have been: no made-up one is named.
+#[test]
+fn a_sampler_that_panics_is_said_to() {
+    struct Odd;
+    impl Sampler for Odd {
+        fn len(&self) -> u64 {
+            6
+        }
+
+        fn index(&self, _: u64, position: u64) -> u64 {
+            assert!(position != 3, "nothing stands at three");
+            position
+        }
+    }
+
+    for workers in [0, 2] {
+        let data = from_fn(6, |index, _| Ok(index as i64)).describe(|index| {
+            panic!("nobody asked for {index}");
+        });
+        let builder = DataLoader::builder(data).batch_size(2).sampler(Odd);
+        let loader = builder.num_workers(workers).build().unwrap();
+        let error = the_second_of(loader.epoch(7).collect());
+        let said =
+            "the sampler panicked at position 3 of epoch 7, in batch 1: nothing stands at three";
+        assert_eq!(error.to_string(), said);
+        assert!(matches!(error, Error::SamplerPanicked { position: 3, .. }));
+        assert!(loader.epoch(8).next().unwrap().is_ok());
+    }
+}
+
+/// A data set is not asked to describe what it does not have: `paths[index]` would panic, and say so on the terminal.
+#[test]
+fn an_index_that_the_data_set_does_not_have_is_not_described() {
+    let data = from_fn(6, |index, _| Ok(index as i64)).describe(|index| format!("{index}.jpg"));
+    let builder = DataLoader::builder(data).batch_size(2);
+    let loader = builder.sampler(vec![0, 1, 2, 60, 4, 5]).build().unwrap();
+    let error = the_second_of(loader.epoch(7).collect());
+    assert_eq!(
+        error.to_string(),
+        "sample 60, row 1 of batch 1 in epoch 7, failed to load: the sampler gave index 60, and the data set has 6 samples"
+    );
+}
+
+/// `stack` names the row that differs, as `collate` does. In a `collate_fn`, to give one is no advice.
+#[test]
+fn rows_that_cannot_be_stacked_are_named() {
+    let rows = |samples: &[Vec<f32>]| -> Vec<Tensor<f32>> {
+        samples
+            .iter()
+            .map(|sample| Tensor::from(sample.clone()))
+            .collect()
+    };
+    let samples = vec![vec![1.0f32; 3], vec![1.0; 3], vec![1.0; 2]];
+    let said = "collate_fn failed on batch 0 of epoch 0: of 3 samples to stack, number 2 does not fit to the others, \
+                whose layout was planned from number 0: its shape is [2], and the batch's rows are [3]: \
+                make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged";
+    let builder = DataLoader::builder(samples.clone()).batch_size(3);
+    let stacked = builder.collate_fn(move |samples, arena| Ok(arena.stack(&rows(&samples))?));
+    let builder = DataLoader::builder(samples).batch_size(3);
+    let collated = builder.collate_fn(|samples: Vec<Vec<f32>>, arena| Ok(arena.collate(samples)?));
+    for loader in [stacked.build().unwrap(), collated.build().unwrap()] {
+        let error = loader.epoch(0).next().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), said);
+    }
+}
+
+/// What `main` prints of an error by `?`, and `unwrap` of one.
+#[cfg(feature = "image")]
+#[test]
+fn a_picture_error_says_the_same_by_its_debug() {
+    let page = pinfeed::LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
+    let error = page.decode().unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert!(
+        error
+            .to_string()
+            .starts_with("cat.jpg: its content is an HTML page")
+    );
+}
+
+/// A program that holds nothing has nothing to drop.
+#[test]
+fn a_device_budget_below_one_batch_is_said_to_be() {
+    let device = Device::cpu();
+    device.set_device_budget_bytes(1_000);
+    let loader = DataLoader::builder(vec![[0.0f32; 100]; 10])
+        .batch_size(10)
+        .build()
+        .unwrap();
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    let text = batch.to_device(&device, true).unwrap_err().to_string();
+    assert!(text.contains("budget of 1000"), "{text}");
+    assert!(
+        text.ends_with("Lower batch_size, or raise the budget (Device::set_device_budget_bytes)"),
+        "{text}"
+    );
+    assert!(!text.contains("Drop"), "{text}");
 }

@@ -18,7 +18,7 @@ const LONGEST: usize = 500;
 /// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
-    "CollateError", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
+    "CollateError", "Dense", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
     "BoxError", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows",
 ];
 

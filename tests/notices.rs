@@ -185,7 +185,7 @@ fn a_program_that_holds_all_slabs_is_told_so() {
         "{log:?}"
     );
     assert!(
-        log[0].contains("raise prefetch") && !log[0].contains("budget"),
+        log[0].contains("(with workers) raise prefetch") && !log[0].contains("budget"),
         "{log:?}"
     );
     let stats = loader.stats();

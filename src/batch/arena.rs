@@ -3,7 +3,7 @@
 mod collate;
 
 use crate::device::Slab;
-use crate::error::{Error, Result, ShapeError};
+use crate::error::{CollateError, Error, Result, StackMisfit};
 use crate::sync::Arc;
 use crate::system::usable_memory_bytes;
 use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
@@ -88,16 +88,22 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// [`Error::Shape`] if the rows' shapes differ, [`Error::HostMemory`] as for [`zeros`](Arena::zeros).
+    /// [`Error::Stack`] if the rows' shapes differ, [`Error::HostMemory`] as for [`zeros`](Arena::zeros).
     pub fn stack<T: Element>(&mut self, rows: &[Tensor<T>]) -> Result<Tensor<T>> {
         let row_shape = rows
             .first()
             .map_or(Shape::default(), |row| row.shape().clone());
-        if let Some(other) = rows.iter().find(|row| row.shape() != &row_shape) {
-            return Err(Error::Shape(ShapeError {
-                elements: other.len(),
-                shape: row_shape,
-            }));
+        if let Some(place) = rows.iter().position(|row| row.shape() != &row_shape) {
+            return Err(Error::Stack(Box::new(StackMisfit {
+                place,
+                count: rows.len(),
+                planned_from: Some(0),
+                source: CollateError::Shape {
+                    field: "",
+                    expected: row_shape,
+                    found: rows[place].shape().clone(),
+                },
+            })));
         }
         let mut stacked = self.zeros(&Shape::batched(rows.len(), &row_shape))?;
         if let Some(elements) = stacked.as_mut_slice() {

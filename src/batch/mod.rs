@@ -64,7 +64,8 @@ use crate::tensor::{Element, Host, Tensor};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch",
     label = "not a batch",
-    note = "batches are made of pinfeed::Tensor, of Vec and pinfeed::Host (which stay on the host), tuples of these, and structs with #[derive(pinfeed::Batch)]"
+    note = "batches are made of pinfeed::Tensor, of Vec and pinfeed::Host (which stay on the host), tuples of these, and structs with #[derive(pinfeed::Batch)]",
+    note = "a field of any other type stays on the host by #[pinfeed(host)]"
 )]
 pub trait Batch: Sized + Send + 'static {
     /// The same batch on a device.

@@ -16,6 +16,15 @@ impl fmt::Display for Error {
             Error::SamplePanicked(sample, message) => {
                 write!(f, "{sample} panicked while loading: {message}")
             }
+            Error::SamplerPanicked {
+                epoch,
+                batch,
+                position,
+                message,
+            } => write!(
+                f,
+                "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
+            ),
             Error::Collate(misfit) => misfit.say(f),
             Error::Stack(misfit) => write!(f, "{misfit}"),
             Error::CollateFn { epoch, batch, .. } => {
@@ -72,12 +81,20 @@ impl fmt::Display for Error {
                 budget_bytes,
                 held_bytes,
                 held_blocks,
-            } => write!(
-                f,
-                "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}: {held_blocks} \
-                 blocks that are alive hold {held_bytes}. Drop batches that are done with, or raise the budget \
-                 (Device::set_device_budget_bytes)"
-            ),
+            } => {
+                write!(
+                    f,
+                    "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}"
+                )?;
+                match held_blocks {
+                    0 => f.write_str(", of which nothing is held. Lower batch_size")?,
+                    _ => write!(
+                        f,
+                        ": {held_blocks} blocks that are alive hold {held_bytes}. Drop batches that are done with"
+                    )?,
+                }
+                f.write_str(", or raise the budget (Device::set_device_budget_bytes)")
+            }
             Error::Pinned { bytes, reason } => write!(
                 f,
                 "page-locked memory: {bytes} bytes could not be had: {reason}"
@@ -255,7 +272,7 @@ mod tests {
             "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
              which was planned from sample 9 (train/cat/9.jpg): \
              field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
-             make all samples of one shape, or give a collate_fn"
+             make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged"
         );
         let error = Error::DriverTooOld {
             found: 11080,

@@ -5,6 +5,26 @@ use std::fmt;
 use super::CollateError;
 
 /// Of samples that a `collate_fn` stacks, one does not fit to the others, or failed to load.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{Arena, DataLoader, Error};
+///
+/// let words = vec![vec![1i64, 2, 3], vec![4]]; // not padded
+/// let loader = DataLoader::builder(words)
+///     .batch_size(2)
+///     .collate_fn(|words: Vec<Vec<i64>>, arena: &mut Arena| Ok(arena.collate(words)?))
+///     .build()?;
+/// match loader.epoch(0).next() {
+///     Some(Err(Error::CollateFn { source, .. })) => match source.downcast_ref() {
+///         Some(Error::Stack(misfit)) => assert_eq!((misfit.place, misfit.count), (1, 2)),
+///         _ => panic!("{source}"),
+///     },
+///     _ => panic!("they cannot be stacked"),
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StackMisfit {

@@ -167,9 +167,13 @@ impl Stats {
         let batches = |count: u64| if count == 1 { "batch" } else { "batches" };
         if held > 0 {
             let noun = batches(held);
+            let prefetch = match self.workers {
+                0 => "", // it needs workers
+                _ => ", or raise prefetch",
+            };
             writeln!(
                 f,
-                "{held} {noun} went unpinned: the program held all slabs (drop batches sooner, or raise prefetch)"
+                "{held} {noun} went unpinned: the program held all slabs (drop batches sooner{prefetch})"
             )?;
         }
         if self.over_budget > 0 {
@@ -193,7 +197,13 @@ impl Stats {
 
     fn advice(&self) -> &'static str {
         match self.limit() {
+            Limit::Unknown if self.wall_ns() > 0 => {
+                "Nothing was measured: there was no batch without an error."
+            }
             Limit::Unknown => "Nothing was measured yet: iterate an epoch first.",
+            Limit::Consumer if self.workers == 0 => {
+                "The training step limits the loop: the loader keeps up."
+            }
             Limit::Consumer => {
                 "The training step limits the loop: the loader keeps up, and fewer workers might do."
             }
@@ -208,7 +218,11 @@ impl Stats {
                  (ImageTransform::scaled_decoding, smaller files)."
             }
             Limit::Collating => {
-                "Collating limits the loop: raise num_workers, or make samples that fill their row in place."
+                "Collating limits the loop: raise num_workers, or make the collate_fn cheaper (where there is none: have samples \
+                 fill their row in place)."
+            }
+            Limit::Pinning if self.workers == 0 => {
+                "Slabs limit the loop: raise the pinned budget, and drop batches sooner."
             }
             Limit::Pinning => {
                 "Slabs limit the loop: raise prefetch or the pinned budget, and drop batches sooner."
@@ -311,5 +325,45 @@ mod tests {
         assert!(table.contains("\ndecoding (all workers)            5000.0       500.000\n"));
         assert_eq!(table.contains("turbojpeg"), !cfg!(feature = "turbojpeg"));
         assert!(table.contains("\nDecoding limits the loop: raise num_workers"));
+    }
+
+    /// No advice that `build` would refuse, or that changes nothing.
+    #[test]
+    fn the_advice_is_for_the_loop_at_hand() {
+        let fed = Stats {
+            batches: 10,
+            host_ns: 1_000_000,
+            unpinned: 3,
+            ..Stats::default()
+        };
+        let [without, with] = [0, 4].map(|workers| Stats { workers, ..fed }.to_string());
+        assert!(with.contains("raise prefetch"), "{with}");
+        assert!(!without.contains("prefetch"), "{without}"); // it needs workers
+        assert!(with.contains("fewer workers"), "{with}");
+        assert!(!without.contains("fewer workers"), "{without}");
+
+        let slabs = Stats {
+            slab_wait_ns: 1_000_000,
+            consumer_wait_ns: 1_000_000,
+            ..fed
+        };
+        assert_eq!(slabs.limit(), Limit::Pinning);
+        assert!(!slabs.to_string().contains("prefetch"), "{slabs}");
+
+        let failed = Stats {
+            consumer_wait_ns: 1_000_000,
+            ..Stats::default()
+        };
+        assert_eq!(failed.limit(), Limit::Unknown);
+        assert!(
+            failed
+                .to_string()
+                .ends_with("there was no batch without an error.")
+        );
+        assert!(
+            Stats::default()
+                .to_string()
+                .ends_with("iterate an epoch first.")
+        );
     }
 }

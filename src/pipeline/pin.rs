@@ -429,7 +429,7 @@ fn held_by_program(live: &Live) -> String {
     let slabs = live.account.as_ref().map_or(0, |account| account.limit());
     format!(
         "the program holds all page-locked slabs of its epoch ({slabs}), and waits for one more. Drop batches or send them to \
-         the device before taking the next, or raise prefetch"
+         the device before taking the next, or (with workers) raise prefetch"
     )
 }
 

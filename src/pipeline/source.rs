@@ -115,7 +115,11 @@ impl<D: Dataset> Source<'_, D> {
 
     fn id(&self, row: usize, index: u64) -> SampleId {
         // The description is the user's code, and is asked for where something went wrong already.
-        let describe = AssertUnwindSafe(|| self.dataset.describe(index));
+        let describe = || match index < self.dataset.len() {
+            true => self.dataset.describe(index),
+            false => None,
+        };
+        let describe = AssertUnwindSafe(describe);
         SampleId {
             index,
             row: self.batch.first_row + row,
@@ -126,13 +130,20 @@ impl<D: Dataset> Source<'_, D> {
     }
 
     fn id_of_row(&self, row: usize) -> SampleId {
-        // The sampler is the user's code as well, and may be what went wrong.
-        let index = || {
-            self.sampler
-                .index(self.batch.epoch, self.batch.start + row as u64)
-        };
-        let index = std::panic::catch_unwind(AssertUnwindSafe(index)).unwrap_or(u64::MAX);
-        self.id(row, index)
+        self.id(row, self.index_of_row(row).unwrap_or(u64::MAX))
+    }
+
+    /// None where the sampler panics: it is the user's code as well, and may be what went wrong.
+    fn index_of_row(&self, row: usize) -> Option<u64> {
+        let position = self.batch.start + row as u64;
+        let index = AssertUnwindSafe(|| self.sampler.index(self.batch.epoch, position));
+        match std::panic::catch_unwind(index) {
+            Ok(index) => Some(index),
+            Err(payload) => {
+                drop(crate::error::panic_message(payload));
+                None
+            }
+        }
     }
 
     pub(super) fn failed(&self, failure: Failure) -> Failed {
@@ -170,11 +181,18 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
+    /// Something of the user's panicked while a row was loaded: the sample, or the sampler that was asked for its index.
     pub(super) fn sample_panicked(&self, row: usize, message: String) -> Failed {
-        Failed {
-            row,
-            error: Error::SamplePanicked(self.id_of_row(row), message),
-        }
+        let error = match self.index_of_row(row) {
+            Some(index) => Error::SamplePanicked(self.id(row, index), message),
+            None => Error::SamplerPanicked {
+                epoch: self.batch.epoch,
+                batch: self.batch.batch,
+                position: self.batch.start + row as u64,
+                message,
+            },
+        };
+        Failed { row, error }
     }
 
     /// The first sample does not fit to that of another part of its batch, which came before.

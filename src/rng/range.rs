@@ -6,6 +6,10 @@ use super::SampleRng;
 
 /// A range that [`SampleRng::range`] draws from: `a..b` or `a..=b`, of integers of up to 64 bits, `f32` or `f64`. It cannot be
 /// implemented elsewhere.
+///
+/// # Examples
+///
+/// In [`SampleRng::range`](crate::SampleRng::range#examples).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a range to draw a number from",
     label = "not `a..b` or `a..=b` of numbers",

@@ -108,6 +108,9 @@ impl<T: Element> Tensor<T> {
                 ),
             }));
         };
+        if bytes == 0 {
+            return Ok(Tensor::zeros(shape)); // no elements begin nowhere: an empty Vec's address is 1
+        }
         let pointer = found.as_ptr().cast::<T>();
         let past = pointer.addr() % align_of::<T>();
         let (0, Some(pointer)) = (past, NonNull::new(pointer.cast_mut())) else {
@@ -148,6 +151,12 @@ mod tests {
         assert_eq!(at(8, &[4]).unwrap().as_slice(), [7, 0, 0, 0]);
         assert_eq!(at(0, &[2, 1]).unwrap().as_slice(), [0, 7]);
         assert!(at(40, &[0]).unwrap().is_empty());
+        assert!(at(3, &[0, 4]).unwrap().is_empty()); // nothing is aligned for anything
+        let none = Tensor::<i64>::from_owner(Vec::new(), &[0, 4]).unwrap();
+        assert_eq!(
+            (none.shape()[..].to_vec(), none.as_slice()),
+            (vec![0, 4], &[][..])
+        );
         for (offset, shape, reason) in [
             (9, &[2][..], "at an address 1 past a multiple of 8"),
             (16, &[4], "takes 32 bytes from byte 16 on, and there are 40"),

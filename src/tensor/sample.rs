@@ -71,7 +71,7 @@ use crate::error::CollateError;
     label = "this is `{Self}`",
     note = "numbers, bool, arrays and Vec of these, Tensor, String, tuples of these, and structs with #[derive(pinfeed::Sample)] can",
     note = "instead of an Option, take the value and a bool; of a Vec of Vecs, a Tensor, or pinfeed::Ragged where lengths differ",
-    note = "wrap a value in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
+    note = "wrap a value in pinfeed::Host(..) to keep it on the host (a field of a struct: #[pinfeed(host)]), or give the builder a collate_fn"
 )]
 pub trait Sample: Send + Sized + 'static {
     /// What the samples become.

@@ -166,6 +166,8 @@ impl LazyImage {
 
     /// What the transform shows of the picture, for what belongs to it: masks, boxes, key points. The file's header is read.
     ///
+    /// Set the [`transform`](LazyImage::transform) first: the geometry of a picture without one is the picture as it is.
+    ///
     /// # Errors
     ///
     /// As [`shape`](LazyImage::shape).

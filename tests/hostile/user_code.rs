@@ -110,8 +110,15 @@ fn check_error(error: &Error, place: Place, index: u64, context: &str) {
             assert_eq!((id.batch, id.index), (batch, SAMPLES + 7), "{context}");
             return;
         }
-        (Place::SamplerPanics, Error::SamplePanicked(id, _)) => {
-            assert_eq!((id.batch, id.row as u64), (batch, index % 4), "{context}");
+        (
+            Place::SamplerPanics,
+            Error::SamplerPanicked {
+                batch: found,
+                position,
+                ..
+            },
+        ) => {
+            assert_eq!((*found, *position), (batch, index), "{context}");
             return;
         }
         (

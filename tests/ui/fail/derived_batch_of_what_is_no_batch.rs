@@ -2,6 +2,7 @@
 //~ once
 //~ says: `f32` is not a batch
 //~ says: pinfeed::Host (which stay on the host)
+//~ says: by #[pinfeed(host)]
 
 use pinfeed::{Batch, Tensor};
 
