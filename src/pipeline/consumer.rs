@@ -234,6 +234,7 @@ impl<B: Batch> Pipeline<B> {
             return Next::Over;
         };
         if state.schedule.remaining() == 0 {
+            state.schedule.used_up();
             return Next::Over;
         }
         let delivered = state.deliver(taken);
@@ -265,7 +266,11 @@ impl<B: Batch> Pipeline<B> {
                     drop(board);
                     return slot.outcome;
                 }
-                Next::Over => return None,
+                Next::Over => {
+                    // What was taken last counts as ahead no more, which is room for an epoch behind.
+                    self.wake(&mut board);
+                    return None;
+                }
                 Next::NotYet => {}
             }
             let state = board.epoch(live)?;

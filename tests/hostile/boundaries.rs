@@ -1,6 +1,7 @@
 //! Boundaries between epochs that follow each other: late copies, little memory, failures, and ends at any point.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -348,5 +349,37 @@ fn what_is_ahead_comes_last() {
         assert_eq!(order, expected.collect::<Vec<_>>());
         assert_eq!(other.map(Result::unwrap).count(), 4);
         assert_eq!(epochs.next().unwrap().map(Result::unwrap).count(), 4);
+    });
+}
+
+/// Batches that were taken together count as ahead until the consumer asks for more. The last time that it asks, it gets nothing,
+/// and may keep the epoch for as long as it likes: the next is loaded meanwhile.
+#[test]
+fn an_epoch_that_is_used_up_leaves_its_room() {
+    watched("an_epoch_that_is_used_up_leaves_its_room", |_| {
+        for _ in 0..50 {
+            let loaded = Arc::new(AtomicU64::new(0));
+            let of_get = Arc::clone(&loaded);
+            let dataset = from_fn(4, move |index, _| {
+                of_get.fetch_add(1, Ordering::SeqCst);
+                Ok(index as i64)
+            });
+            let builder = DataLoader::builder(dataset).batch_size(1).num_workers(1);
+            let loader = builder.build().unwrap();
+            let mut epochs = loader.epochs(0..2);
+            let mut epoch = epochs.next().unwrap();
+            // So that several batches are ready at once, most often: no more than two are sure to be loaded ahead.
+            for _ in 0..1_000 {
+                if loaded.load(Ordering::SeqCst) == 4 {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            assert_eq!(epoch.by_ref().count(), 4);
+            while loaded.load(Ordering::SeqCst) == 4 {
+                std::thread::yield_now();
+            }
+            drop(epoch);
+        }
     });
 }
