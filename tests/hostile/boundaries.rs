@@ -368,8 +368,11 @@ fn an_epoch_that_is_used_up_leaves_its_room() {
             let loader = builder.build().unwrap();
             let mut epochs = loader.epochs(0..2);
             let mut epoch = epochs.next().unwrap();
-            // So that several batches are ready at once.
-            while loaded.load(Ordering::SeqCst) < 4 {
+            // So that several batches are ready at once, most often: no more than two are sure to be loaded ahead.
+            for _ in 0..1_000 {
+                if loaded.load(Ordering::SeqCst) == 4 {
+                    break;
+                }
                 std::thread::yield_now();
             }
             assert_eq!(epoch.by_ref().count(), 4);
