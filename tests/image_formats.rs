@@ -151,3 +151,31 @@ fn damage_is_an_error_or_what_libjpeg_makes_of_it() {
     assert!(decoded > 15, "{decoded}");
     assert_eq!(refused > 15, !cfg!(feature = "turbojpeg"), "{refused}");
 }
+
+/// Whatever the format, and not in its decoder's words ("failed to fill whole buffer").
+#[test]
+fn files_that_are_cut_off_are_said_to_be() {
+    for name in [
+        "grey.jpg",
+        "palette-8.png",
+        "interlaced.gif",
+        "old.bmp",
+        "lossy.webp",
+        "grey.tif",
+    ] {
+        let path = format!("tests/fixtures/pictures/{name}");
+        let whole = std::fs::read(&path).unwrap();
+        let cut = &whole[..whole.len() * 9 / 10];
+        check_cut(cut.to_vec(), name);
+    }
+    check_cut(b"P6 2 2 255\n123456789".to_vec(), "rest.ppm");
+}
+
+fn check_cut(cut: Vec<u8>, name: &str) {
+    let error = LazyImage::encoded(cut).path(name).decode().unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.starts_with(&format!("{name}: the file is truncated: ")),
+        "{said}"
+    );
+}

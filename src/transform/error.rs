@@ -119,9 +119,9 @@ pub(super) enum Cause {
     #[error("there is no picture in it")]
     NoFrame,
     #[error("GIF: {0}")]
-    Gif(#[from] gif::DecodingError),
+    Gif(gif::DecodingError),
     #[error(transparent)]
-    Png(#[from] png::DecodingError),
+    Png(png::DecodingError),
     #[error(transparent)]
     Decode(image::ImageError),
     #[cfg(feature = "turbojpeg")]
@@ -136,9 +136,45 @@ impl From<image::ImageError> for Cause {
         match error {
             image::ImageError::Unsupported(_) => Cause::Unsupported(error),
             image::ImageError::Limits(_) => Cause::Memory,
+            error if ends_early(&error) => Cause::Truncated("picture"),
             error => Cause::Decode(error),
         }
     }
+}
+
+impl From<gif::DecodingError> for Cause {
+    fn from(error: gif::DecodingError) -> Cause {
+        match error {
+            gif::DecodingError::UnexpectedEof => Cause::Truncated("GIF"),
+            error if ends_early(&error) => Cause::Truncated("GIF"),
+            error => Cause::Gif(error),
+        }
+    }
+}
+
+impl From<png::DecodingError> for Cause {
+    fn from(error: png::DecodingError) -> Cause {
+        match error {
+            error if ends_early(&error) => Cause::Truncated("PNG"),
+            error => Cause::Png(error),
+        }
+    }
+}
+
+/// Whether a decoder wanted more bytes than there are. What it says then is "failed to fill whole buffer", or the like.
+fn ends_early(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|error| match error.downcast_ref::<std::io::Error>() {
+        Some(error) => error.kind() == std::io::ErrorKind::UnexpectedEof,
+        // (`image` and `png` show what the reader said as their own words, and its source as theirs.)
+        None => match (error.downcast_ref(), error.downcast_ref()) {
+            (Some(image::ImageError::IoError(error)), _)
+            | (_, Some(png::DecodingError::IoError(error))) => {
+                error.kind() == std::io::ErrorKind::UnexpectedEof
+            }
+            _ => false,
+        },
+    })
 }
 
 impl Cause {
