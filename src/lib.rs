@@ -38,7 +38,7 @@
 //! - Devices, streams and memory: [`Device`], [`Stream`], [`DeviceTensor`], [`Download`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
 //! - What goes wrong, and how a program goes on: [`Error`].
-//! - Whole programs to copy from (tables, texts, pictures, `ndarray`, `tokio`, a replay buffer, broken files):
+//! - Whole programs to copy from (tables, texts, pictures, `ndarray`, `.npy` files, `tokio`, a replay buffer, broken files):
 //!   [`tests/programs`](https://github.com/pinfeed/pinfeed/tree/main/tests/programs).
 //!
 //! # Features

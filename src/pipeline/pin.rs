@@ -383,10 +383,17 @@ impl<B: Batch> Pipeline<B> {
 
     fn granted(&self, live: &Live, batch: u64) {
         let mut board = self.board.lock();
-        if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
-            state.schedule.granted(batch);
-            count_wait(live, state.slot(batch).wanted.take());
-            self.wake(&mut board);
+        let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
+            return;
+        };
+        state.schedule.granted(batch);
+        count_wait(live, state.slot(batch).wanted.take());
+        let is_another_waiting = state.schedule.next_want().is_some();
+        self.wake(&mut board);
+        drop(board);
+        if is_another_waiting {
+            // Until now this one's slab was reserved beside being out, and the other may have been refused for that.
+            self.tell_pin_thread();
         }
     }
 

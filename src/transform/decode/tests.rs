@@ -230,7 +230,7 @@ fn what_is_no_picture_is_an_error_that_says_so() {
             "`git lfs pull`",
         ),
         (b"\x1F\x8B\x08\0", "gzip"),
-        (b"GIF89a...", "GIF: "),
+        (b"GIF89a...", "its GIF data ends too soon"),
         (b"\0\0\0\x1CftypavifXXXX", "AVIF"),
         (
             b"\0\0\0\x18ftypheicXXXX",
