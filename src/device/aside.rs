@@ -1,8 +1,9 @@
 //! A thread for what waits for kernels, and what nobody else should wait for: page-locked memory that is given back.
 //!
-//! Unlocking pages waits for the kernels that run (docs/gpu.md). What falls idle beyond the budget, or was registered and is
-//! let go of by a copy that ended, would be unlocked by whoever looked after finished copies: a `to_device` that is not to
-//! block, say. The thread is there while there is something to do.
+//! Unlocking pages waits for the kernels that run. What falls idle beyond the budget, or was registered and is let go of by a
+//! copy that ended, would be unlocked by whoever looks after finished copies, under the lock that each of these takes. So it is
+//! unlocked here, by a thread that is there while there is something to do. (CUDA's driver holds up other calls meanwhile all
+//! the same: docs/gpu.md.)
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;

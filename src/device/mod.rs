@@ -222,7 +222,8 @@ impl Device {
     ///
     /// Loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is pageable
     /// (for these a hundred MB are enough) share it. What is page-locked beyond a lowered budget is
-    /// given back as it falls idle: by a thread of its own, for that waits for running kernels.
+    /// given back as it falls idle, by a thread of its own. That waits for running kernels, and CUDA's driver holds up the process's
+    /// other calls meanwhile: lower the budget where a stall does no harm.
     pub fn set_pinned_budget_bytes(&self, bytes: usize) {
         self.inner.ring.set_budget_bytes(bytes);
     }
