@@ -25,7 +25,7 @@ Shows what each operation of an ImageTransform does to a photo: a row for each, 
 
 cargo run --release --example contact_sheet -- [PHOTO [SHEET]]
 
-  PHOTO               a picture: JPEG, PNG, WebP, TIFF, BMP or PNM (default: one is drawn)
+  PHOTO               a picture: JPEG, PNG, GIF, WebP, TIFF, BMP or PNM (default: one is drawn)
   SHEET               the PNG file to write (default: contact-sheet.png)
   --help              this text";
 

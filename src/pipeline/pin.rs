@@ -59,7 +59,7 @@ impl<B: Batch> Pipeline<B> {
         let Some(pinning) = pinning else {
             match self.pageable.take(bytes) {
                 Some(slab) => work.grant(slab.for_epoch(live.meter.clone())),
-                None => return self.fail(live, batch, too_large(bytes)),
+                None => return self.fail(live, batch, Failed::too_large(bytes)),
             }
             let mut board = self.board.lock();
             if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
@@ -347,7 +347,7 @@ impl<B: Batch> Pipeline<B> {
         let Some(Some(work)) = work else { return };
         let Some(slab) = slab else {
             drop(work);
-            return self.fail(live, want.batch, too_large(want.bytes));
+            return self.fail(live, want.batch, Failed::too_large(want.bytes));
         };
         if let Some(why) = unpinned {
             count_unpinned(live, want, why);
@@ -417,13 +417,6 @@ fn event_of(coming: Coming) -> Option<RawEvent> {
 fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
     let staged = &pinning.device.inner.staged;
     matches!(coming, Coming::Other(_) | Coming::Staged).then(|| staged.hold_off())
-}
-
-pub(super) fn too_large(bytes: usize) -> Failed {
-    Failed {
-        row: 0,
-        error: Error::HostMemory { bytes },
-    }
 }
 
 /// Whether the epoch's own share is used up, whatever the budget is.

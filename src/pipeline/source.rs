@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use super::pin::too_large;
 use super::schedule::Cut;
 use crate::batch::Failure;
 use crate::dataset::Dataset;
@@ -44,6 +43,16 @@ impl BatchId {
 pub(crate) struct Failed {
     pub(crate) row: usize,
     pub(crate) error: Error,
+}
+
+impl Failed {
+    /// A batch of so many bytes, which the process may not use.
+    pub(super) fn too_large(bytes: usize) -> Failed {
+        Failed {
+            row: 0,
+            error: Error::HostMemory { bytes },
+        }
+    }
 }
 
 /// Where a batch's samples come from.
@@ -168,7 +177,7 @@ impl<D: Dataset> Source<'_, D> {
                     source: error,
                 })),
             },
-            Failure::NoMemory { bytes } => too_large(bytes),
+            Failure::NoMemory { bytes } => Failed::too_large(bytes),
             Failure::Panicked { row, message } => self.sample_panicked(row, message),
             Failure::Function(source) => Failed {
                 row: 0,

@@ -34,8 +34,8 @@ impl<B: Batch> Threads<B> {
             return Err(Error::option(
                 "num_workers",
                 format!(
-                    "is {workers}: each worker takes 16 MiB of addresses for its stack, and the system gives this process \
-                     {most} of these (ulimit -v, vm.max_map_count)"
+                    "is {workers}, and the system lets this process have {most} at most: each worker takes 16 MiB of addresses for \
+                     its stack (ulimit -v, vm.max_map_count)"
                 ),
             ));
         }

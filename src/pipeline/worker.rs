@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::Pipeline;
 use super::arrivals::Fate;
 use super::board::{Job, Live, Made};
-use super::pin::too_large;
 use super::schedule::{Loaded, MOST_COPYING};
 use super::source::{BatchId, Failed};
 use super::work::Work;
@@ -217,7 +216,7 @@ impl<B: Batch> Pipeline<B> {
         match relocation_of(&made) {
             Ok(Some(0)) => self.publish(live, batch, Ok(Made::Here(made))),
             Ok(Some(bytes)) => self.ask_relocation(live, batch, made, bytes),
-            Ok(None) => self.publish(live, batch, Err(too_large(usize::MAX).error)),
+            Ok(None) => self.publish(live, batch, Err(Failed::too_large(usize::MAX).error)),
             Err(message) => self.publish(live, batch, Err(live.collate_panicked(batch, message))),
         }
     }

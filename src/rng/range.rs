@@ -9,7 +9,7 @@ use super::SampleRng;
 ///
 /// # Examples
 ///
-/// In [`SampleRng::range`](crate::SampleRng::range#examples).
+/// In [`SampleRng::range`](crate::SampleRng::range).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a range to draw a number from",
     label = "not `a..b` or `a..=b` of numbers",
