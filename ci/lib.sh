@@ -51,3 +51,12 @@ component() {
     command -v "$2" >/dev/null && "$2" --version >/dev/null 2>&1 && return
     run rustup component add "$1"
 }
+
+# Puts a tool of that version on the PATH. If it is missing, it is built into the target folder, unoptimized: that takes
+# about 90 seconds of CPU time, an optimized build several minutes.
+tool() {
+    local tools="${CARGO_TARGET_DIR:-$PWD/target}/tools"
+    PATH=$tools/bin:$PATH
+    [[ $("$1" --version 2>/dev/null) == "$1 $2" ]] && return
+    CARGO_PROFILE_DEV_DEBUG=0 run env -u CARGO_TARGET_DIR cargo install "$1" --version "$2" --locked --debug --root "$tools"
+}
