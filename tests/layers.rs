@@ -1,4 +1,4 @@
-//! The source's own order: who may import whom, where cudarc is named, how long a file gets, and what shows an example.
+//! The source's own order: who may import whom, where cudarc is named, and what shows an example.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
 //! layers are the table in docs/DESIGN.md.
@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// The only folders that name cudarc.
 const CUDARC: &[&str] = &["driver", "interop"];
-
-const LONGEST: usize = 500;
 
 /// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
 #[rustfmt::skip]
@@ -56,14 +54,6 @@ fn cudarc_is_named_where_drivers_and_embedders_meet_only() {
             let path = file.path.display();
             assert!(!code.contains("cudarc"), "{path}:{line}: {code}");
         }
-    }
-}
-
-#[test]
-fn files_are_short() {
-    for file in sources() {
-        let (path, lines) = (file.path.display(), file.text.lines().count());
-        assert!(lines <= LONGEST, "{path}: {lines} lines want splitting");
     }
 }
 
