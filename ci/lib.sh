@@ -21,6 +21,20 @@ run() {
     "$@"
 }
 
+# The nightly of every job that needs one, so that no job breaks because a newer one came: Miri in it refuses how
+# parking_lot_core 0.9 calls the system's futex, and the list of public items changes with rustdoc.
+nightly=nightly-2026-05-20
+
+# Installs it, with the components named, where they are missing.
+install_nightly() {
+    local component
+    rustup run "$nightly" rustc --version >/dev/null 2>&1 ||
+        run rustup toolchain install "$nightly" --profile minimal --no-self-update || return
+    for component in "$@"; do
+        run rustup component add "$component" --toolchain "$nightly" || return
+    done
+}
+
 # Installs what libjpeg-turbo is built with, where that is missing and may be installed.
 jpeg_tools() {
     command -v cmake >/dev/null && command -v nasm >/dev/null && return
