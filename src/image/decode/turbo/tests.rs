@@ -227,7 +227,7 @@ fn scaled_decoding_softens_and_moves_nothing() {
 /// What the library cannot crop is decoded as a whole, also after a picture that was cropped.
 #[test]
 fn a_rare_subsampling_is_decoded_as_a_whole() {
-    let rare = include_bytes!("../../../tests/fixtures/pictures/410-37x11.jpg");
+    let rare = include_bytes!("../../../../tests/fixtures/pictures/410-37x11.jpg");
     let rare_header = header(rare).unwrap();
     let needed = Rect {
         left: 20,
