@@ -16,6 +16,10 @@ const CUDARC: &[&str] = &["driver", "interop"];
 /// The module that sees the crate as a program does: it imports public items, from the root.
 const USER: &str = "image";
 
+/// What takes no part in the pipeline, and may have locks, threads and clocks of its own: the system's answers, which never
+/// change, and what reads folders and pictures.
+const UNSCHEDULED: &[&str] = &["dataset", "image", "system"];
+
 const LONGEST: usize = 500;
 
 /// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
@@ -58,6 +62,29 @@ fn cudarc_is_named_where_drivers_and_embedders_meet_only() {
         for (line, code) in file.code() {
             let path = file.path.display();
             assert!(!code.contains("cudarc"), "{path}:{line}: {code}");
+        }
+    }
+}
+
+#[test]
+fn locks_threads_and_clocks_come_from_sync() {
+    for file in sources() {
+        if file.module == "sync" || UNSCHEDULED.contains(&file.module.as_str()) {
+            continue;
+        }
+        let words = ["std::sync", "std::thread", "Instant", "thread_local!"];
+        let words = words.iter().chain(&["parking_lot", "crossbeam", "rayon"]);
+        for word in words {
+            let imports = file.imported_from_sync(word.trim_end_matches('!'));
+            for (line, code) in file.code() {
+                let code = code.replace("std::thread::available_parallelism", "");
+                let path = file.path.display();
+                let complaint = "shuttle would not see it: import it from crate::sync";
+                assert!(
+                    !code.contains(word) || imports,
+                    "{path}:{line}: {word}: {complaint}"
+                );
+            }
         }
     }
 }
@@ -203,6 +230,12 @@ impl Source {
         lines
             .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
             .map(|(number, line)| (number, line.split("//").next().unwrap()))
+    }
+
+    /// Whether an import from `crate::sync` has the name.
+    fn imported_from_sync(&self, name: &str) -> bool {
+        let mut imports = self.text.split("use crate::sync::").skip(1);
+        imports.any(|import| import.split(';').next().unwrap().contains(name))
     }
 
     /// What follows `crate::` in code, by line; empty where it is no single name.
