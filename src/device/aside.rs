@@ -7,10 +7,9 @@
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::thread::ThreadId;
 
 use crate::error::panic_message;
-use crate::sync::{Arc, Condvar, Mutex, mark_own_thread};
+use crate::sync::{Arc, Condvar, Mutex, mark_own_thread, thread};
 
 /// What is done aside, one after the other. Cloning it clones a reference.
 #[derive(Clone, Default)]
@@ -27,7 +26,7 @@ struct Inner {
 struct State {
     jobs: VecDeque<Job>,
     at: At,
-    thread: Option<ThreadId>,
+    thread: Option<thread::ThreadId>,
     /// As a test has it, the system gives no threads.
     #[cfg(test)]
     no_threads: bool,
@@ -89,7 +88,7 @@ impl Aside {
             return false;
         }
         let inner = Arc::clone(&self.0);
-        let thread = std::thread::Builder::new().name("pinfeed-unlock".to_owned());
+        let thread = thread::Builder::new().name("pinfeed-unlock".to_owned());
         let spawned = thread.spawn(move || {
             mark_own_thread();
             inner.work();
@@ -110,7 +109,7 @@ impl Aside {
                     self.0.work();
                     state = self.0.state.lock();
                 }
-                At::Somebody if state.thread == Some(std::thread::current().id()) => return false,
+                At::Somebody if state.thread == Some(thread::current().id()) => return false,
                 At::Starting | At::Somebody => self.0.idle.wait(&mut state),
             }
         }
@@ -124,7 +123,7 @@ impl Aside {
 
 impl Inner {
     fn work(&self) {
-        self.state.lock().thread = Some(std::thread::current().id());
+        self.state.lock().thread = Some(thread::current().id());
         loop {
             let job = {
                 let mut state = self.state.lock();

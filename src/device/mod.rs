@@ -52,7 +52,8 @@ use crate::driver::{Driver, RawStream, cpu};
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::{Error, Result};
 use crate::meter::Settle;
-use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
+use crate::sync::plain::AtomicUsize;
+use crate::sync::{Arc, Mutex, OnceLock, Ordering};
 use crate::tensor::{Element, Shape, Tensor};
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.

@@ -1,12 +1,11 @@
 //! The threads of a loader: named, its own, and joined when it goes; unless it goes on a thread of the library's own.
 
 use std::io;
-use std::thread::JoinHandle;
 
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, is_own_thread, mark_own_thread};
+use crate::sync::{Arc, is_own_thread, mark_own_thread, thread};
 use crate::system;
 
 /// A sample that is an array of 224 x 224 x 3 floats (600 KB) lies on the stack a dozen times over in a build without
@@ -15,7 +14,7 @@ const STACK_BYTES: usize = 16 << 20;
 
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
-    handles: Vec<JoinHandle<()>>,
+    handles: Vec<thread::JoinHandle<()>>,
 }
 
 impl<B: Batch> Threads<B> {
@@ -62,7 +61,7 @@ impl<B: Batch> Threads<B> {
         run: impl FnOnce(&Pipeline<B>) + Send + 'static,
     ) -> Result<()> {
         let pipeline = Arc::clone(&self.pipeline);
-        let handle = std::thread::Builder::new()
+        let handle = thread::Builder::new()
             .name(name.clone())
             .stack_size(STACK_BYTES)
             .spawn(move || {
