@@ -94,6 +94,7 @@ mod tensor;
 mod trace;
 #[cfg(feature = "image")]
 mod transform;
+mod tuning;
 
 pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
 pub use dataset::{Dataset, Described, FromFn, Map, TensorDataset, TensorRows, from_fn};

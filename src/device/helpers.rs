@@ -5,24 +5,15 @@ use std::time::{Duration, Instant};
 use crate::memory::copy_streaming;
 use crate::sync::{Arc, AtomicUsize, Condvar, Mutex, OnceLock, Ordering};
 use crate::system::PAGE_BYTES;
+use crate::tuning::{
+    COPY_SPIN_MS, COPY_THREADS, PARTS_PER_COPY_THREAD, SPLIT_COPY_BYTES, STREAMED_COPY_BYTES,
+};
 
 /// A pool of threads that is made when it is first needed.
 #[derive(Default)]
 pub(crate) struct Helpers {
     threads: OnceLock<Option<rayon::ThreadPool>>,
 }
-
-/// Below this, handing over costs more than it gains.
-const WORTH_SPLITTING: usize = 4 << 20;
-
-/// What is smaller stays in the cache, where its reader finds it.
-const WORTH_STREAMING: usize = 1 << 20;
-
-/// More threads do not copy faster: 8 reach 50 GB/s where one reaches 12.7.
-const MOST_THREADS: usize = 8;
-
-/// Several parts for each thread: one that wakes late leaves its share to the others.
-const PARTS_PER_THREAD: usize = 4;
 
 impl Helpers {
     /// Writes zeros to memory that the caller just allocated: its pages come into being on several cores at once.
@@ -38,7 +29,7 @@ impl Helpers {
     pub(crate) fn copy<T: Copy + Sync>(&self, from: &[T], to: &mut [T]) {
         assert_eq!(from.len(), to.len(), "source and target are of one length");
         let (source, target) = (from.as_ptr() as usize, to.as_mut_ptr() as usize);
-        let around_the_cache = size_of_val(from) >= WORTH_STREAMING;
+        let around_the_cache = size_of_val(from) >= STREAMED_COPY_BYTES;
         self.split(size_of_val(from), move |start, bytes| {
             let (from, to) = ((source + start) as *const u8, (target + start) as *mut u8);
             // SAFETY: both ranges are borrowed for this call, as long as each other, and the parts do not overlap.
@@ -55,14 +46,14 @@ impl Helpers {
     /// Calls `work` on parts of so many bytes (start, length), at once where there are enough of them, and returns when
     /// all of them are done.
     fn split(&self, bytes: usize, work: impl Fn(usize, usize) + Send + Sync + 'static) {
-        if bytes < WORTH_SPLITTING {
+        if bytes < SPLIT_COPY_BYTES {
             return work(0, bytes);
         }
         let part = bytes
-            .div_ceil(MOST_THREADS * PARTS_PER_THREAD)
+            .div_ceil(COPY_THREADS * PARTS_PER_COPY_THREAD)
             .next_multiple_of(PAGE_BYTES);
         let next = AtomicUsize::new(0);
-        self.together(MOST_THREADS, move || {
+        self.together(COPY_THREADS, move || {
             loop {
                 let start = next.fetch_add(part, Ordering::Relaxed);
                 if start >= bytes {
@@ -108,7 +99,7 @@ impl Helpers {
         let make = || {
             let threads = std::thread::available_parallelism()
                 .map_or(1, usize::from)
-                .min(MOST_THREADS);
+                .min(COPY_THREADS);
             let named = |index| format!("pinfeed-helper-{index}");
             rayon::ThreadPoolBuilder::new()
                 .num_threads(threads)
@@ -131,9 +122,6 @@ struct State<W> {
     work: Option<Arc<W>>,
     working: usize,
 }
-
-/// The others end at about the same time, and waking a sleeping thread was measured at 0.2 ms.
-const SPIN: Duration = Duration::from_millis(1);
 
 impl<W: Fn()> Crew<W> {
     fn join(&self) {
@@ -161,7 +149,7 @@ impl<W> Crew<W> {
         let work = self.state.lock().work.take();
         drop(work);
         let start = Instant::now();
-        while start.elapsed() < SPIN {
+        while start.elapsed() < Duration::from_millis(COPY_SPIN_MS) {
             if self.state.lock().working == 0 {
                 return;
             }
@@ -197,7 +185,7 @@ mod tests {
     #[test]
     fn every_byte_is_copied() {
         let helpers = Helpers::default();
-        for bytes in [0, 1, WORTH_STREAMING + 1, WORTH_SPLITTING, 9_876_543] {
+        for bytes in [0, 1, STREAMED_COPY_BYTES + 1, SPLIT_COPY_BYTES, 9_876_543] {
             copied(&helpers, bytes);
         }
     }
@@ -206,7 +194,7 @@ mod tests {
     fn threads_that_are_busy_elsewhere_are_not_waited_for() {
         let helpers = Helpers::default();
         let (busy, until) = crossbeam_channel::bounded::<()>(0);
-        for _ in 0..MOST_THREADS {
+        for _ in 0..COPY_THREADS {
             let until = until.clone();
             helpers.pool().unwrap().spawn(move || {
                 let _ = until.recv();

@@ -54,6 +54,7 @@ use crate::error::{Error, Result};
 use crate::meter::Settle;
 use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
 use crate::tensor::{Element, Shape, Tensor};
+use crate::tuning::BUDGET_DIVISOR;
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
 ///
@@ -164,14 +165,14 @@ impl Device {
             Arc::new(driver.create_stream()?),
             Arc::new(driver.create_stream()?),
         );
-        let pinned_budget = crate::system::usable_memory_bytes() / 4;
+        let pinned_budget = crate::system::usable_memory_bytes() / BUDGET_DIVISOR;
         let aside = Aside::default();
         static OPENED: AtomicUsize = AtomicUsize::new(0);
         Ok(Device {
             inner: Arc::new(DeviceInner {
                 number: OPENED.fetch_add(1, Ordering::Relaxed) + 1,
                 flights: Flights::new(aside.clone()),
-                pool: Pool::new(driver.clone(), info.total_memory_bytes / 4),
+                pool: Pool::new(driver.clone(), info.total_memory_bytes / BUDGET_DIVISOR),
                 h2d,
                 d2h,
                 in_place: OnceLock::new(),

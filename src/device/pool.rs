@@ -7,6 +7,7 @@ use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result};
 use crate::meter::Sum;
 use crate::sync::Mutex;
+use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(crate) struct Pool {
     driver: Driver,
@@ -64,7 +65,8 @@ impl Idle {
     /// Large enough, and not so large that others would miss it.
     fn fits(&self, size: usize) -> bool {
         let capacity = self.memory.capacity;
-        capacity >= size && capacity <= size.saturating_mul(2).max(1 << 20)
+        let most = size.saturating_mul(OVERSIZE_FACTOR).max(SMALL_BLOCK_BYTES);
+        (size..=most).contains(&capacity)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
 use crate::sync::{Arc, Mutex, Signal};
+use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(crate) struct Ring {
     /// Who page-locks; `None` for a ring of pageable blocks.
@@ -168,7 +169,7 @@ impl Ring {
             // takes any, for the last one of an epoch is small.
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
             let most = match is_stray && room(&state) {
-                true => size.saturating_mul(2).max(1 << 20),
+                true => size.saturating_mul(OVERSIZE_FACTOR).max(SMALL_BLOCK_BYTES),
                 false => usize::MAX,
             };
             let shelves: &[Kind] = match share {

@@ -14,29 +14,13 @@ use crate::error::Result;
 use crate::memory::copy_streaming;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::tensor::{Home, Storage};
+use crate::tuning::{
+    COPY_THREADS, FULLY_STAGED_COPIES, LEAST_STAGED_PIECES, LEAST_STAGING_SLABS,
+    STAGING_CACHE_SHARE, STAGING_SLABS_PER_THREAD,
+};
 
-/// What fits into fewer pieces is left to the driver: nothing would overlap.
-const LEAST_PIECES: usize = 2;
-
-/// Threads that copy, the caller among them: 8 write page-locked memory faster than the link reads it, and more than
-/// about 10 take so much of the memory's bandwidth that the link slows down.
-const THREADS: usize = 8;
-
-/// While a thread copies into one slab, the engine has another one of its to read.
-const SLABS_PER_THREAD: usize = 2;
-
-/// As many slabs as three transfers at once want. While so many are out, a further transfer makes do with
-/// [`LEAST_SLABS`], so that many small transfers in a row do not page-lock as much memory as they are long.
-const MOST_SLABS: usize = 3 * SLABS;
-
-/// As many slabs as one transfer wants.
-const SLABS: usize = THREADS * SLABS_PER_THREAD;
-
-/// With one, either the processor or the engine would wait for the other.
-const LEAST_SLABS: usize = 2;
-
-/// Whether the program's memory is written around the cache: what is staged is larger than most caches.
-const STREAM_INTO_TARGETS: bool = true;
+/// How many slabs one transfer wants.
+const SLABS: usize = COPY_THREADS * STAGING_SLABS_PER_THREAD;
 
 /// What a device's staged copies are at.
 #[derive(Default)]
@@ -155,7 +139,7 @@ impl<'a> Staging<'a> {
         let driver = &self.device.driver;
         let bytes = copy.bytes();
         match driver.staging_chunk_bytes() {
-            Some(least) if !is_pinned && bytes >= LEAST_PIECES * least => {
+            Some(least) if !is_pinned && bytes >= LEAST_STAGED_PIECES * least => {
                 let chunk = *self.chunk.get_or_insert_with(|| chunk_for(bytes, least));
                 if self.begin()? && self.find_places(chunk, bytes.div_ceil(chunk)) {
                     return self.stage(copy, chunk).map(|()| Way::Staged);
@@ -200,7 +184,7 @@ impl<'a> Staging<'a> {
         let (ring, staged) = (&self.device.ring, &self.device.staged);
         while self.places.len() < pieces.min(SLABS) {
             let out = staged.slabs.load(Ordering::Relaxed);
-            if self.places.len() >= LEAST_SLABS && out >= MOST_SLABS {
+            if self.places.len() >= LEAST_STAGING_SLABS && out >= FULLY_STAGED_COPIES * SLABS {
                 break;
             }
             match ring.take(chunk) {
@@ -212,7 +196,7 @@ impl<'a> Staging<'a> {
                 _ => break,
             }
         }
-        let enough = self.places.len() >= LEAST_SLABS;
+        let enough = self.places.len() >= LEAST_STAGING_SLABS;
         if !enough {
             self.places.clear(); // none was used: a transfer has as many from its start
             self.sending = None;
@@ -222,14 +206,13 @@ impl<'a> Staging<'a> {
 
     fn stage(&mut self, copy: Copy, chunk: usize) -> Result<()> {
         let driver = &self.device.driver;
-        let threads = self.places.len().min(THREADS);
+        let threads = self.places.len().min(COPY_THREADS);
         let transfer = Arc::new(Transfer {
             driver: driver.clone(),
             stream: Arc::clone(self.stream),
             region: Region::new(copy),
             chunk,
-            // Where the slabs stay in the cache until the engine has read them, it is faster to write them there.
-            around_the_cache: SLABS * chunk > crate::system::cache_bytes() / 2,
+            around_the_cache: outgrow_the_cache(chunk),
             next: AtomicUsize::new(0),
             ready: Mutex::new(std::mem::take(&mut self.places)),
             finished: Mutex::default(),
@@ -252,6 +235,12 @@ fn chunk_for(bytes: usize, least: usize) -> usize {
         true => 2 * least,
         false => least,
     }
+}
+
+/// Whether the slabs of a transfer do not stay in the last-level cache until the engine has read them.
+fn outgrow_the_cache(chunk: usize) -> bool {
+    let share = crate::system::cache_bytes() as f64 * STAGING_CACHE_SHARE;
+    SLABS * chunk > share as usize
 }
 
 /// The region that is copied, by addresses: threads share it.
@@ -355,7 +344,8 @@ impl Transfer {
             let to = (self.region.host + piece.start) as *mut u8;
             // SAFETY: the piece lies inside of the target, which is nobody else's and which the caller of
             // `Staging::copy` keeps until all threads are done; the copy into the slab is done.
-            unsafe { put(place.slab.base(), to, piece.bytes, STREAM_INTO_TARGETS) };
+            // (Nobody reads it soon, and what is staged is larger than most caches.)
+            unsafe { copy_streaming(place.slab.base(), to, piece.bytes) };
         }
         let Some(piece) = self.next_piece() else {
             return Ok(false);

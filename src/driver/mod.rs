@@ -311,7 +311,7 @@ impl Driver {
         match self {
             Driver::Cpu(driver) => driver.staging_chunk_bytes(),
             #[cfg(feature = "cuda")]
-            Driver::Cuda(_) => Some(cuda::STAGING_CHUNK_BYTES),
+            Driver::Cuda(_) => Some(crate::tuning::STAGED_PIECE_BYTES),
         }
     }
 
@@ -322,8 +322,9 @@ impl Driver {
             Driver::Cpu(driver) => driver.resident_bytes(),
             #[cfg(feature = "cuda")]
             Driver::Cuda(_) => Some((
-                (crate::system::cache_bytes() as f64 * cuda::RESIDENT) as usize,
-                cuda::LEAST_PART_BYTES,
+                (crate::system::cache_bytes() as f64 * crate::tuning::RESIDENT_CACHE_SHARE)
+                    as usize,
+                crate::tuning::LEAST_PART_BYTES,
             )),
         }
     }

@@ -12,6 +12,7 @@ use super::kernels::{Function, ptx};
 use super::{Cuda, Stream, kernels};
 use crate::driver::{Gather, Way};
 use crate::error::Result;
+use crate::tuning::{BLOCK_THREADS, GATHER_BLOCKS};
 
 /// `cuMemcpyBatchAsync` as of 12.8. (What cuda.h of 13.0 calls by that name is `cuMemcpyBatchAsync_v2` in the library.)
 pub(super) type MemcpyBatch = unsafe extern "C" fn(
@@ -41,10 +42,6 @@ const IN_STREAM_ORDER: i32 = 1;
 
 /// The kernel: made from gather.cu by `nvcc -ptx`, for the oldest driver and device served.
 const PTX: &CStr = ptx(concat!(include_str!("gather.ptx"), "\0"));
-
-/// Blocks of the kernel. As many bytes are in flight as the link holds, and most of the device is left to others.
-const BLOCKS: u32 = 32;
-const THREADS: u32 = 256;
 
 impl Cuda {
     /// # Safety
@@ -172,7 +169,14 @@ impl Cuda {
             (&raw mut to).cast(),
         ];
         // SAFETY: the parameters are the kernel's; the caller's contract for what they point to.
-        unsafe { self.launch(kernel, (BLOCKS, THREADS), stream, &mut parameters) }
+        unsafe {
+            self.launch(
+                kernel,
+                (GATHER_BLOCKS, BLOCK_THREADS),
+                stream,
+                &mut parameters,
+            )
+        }
     }
 
     /// # Safety

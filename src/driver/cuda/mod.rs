@@ -24,16 +24,6 @@ use super::{Copy, DeviceInfo};
 use crate::error::Result;
 use crate::sync::{Arc, Mutex, OnceLock};
 
-/// Large enough that the link keeps its rate (16 copies of 2.4 MB: 52 GB/s of 55), and small enough that the first one is
-/// soon under way, and the last one soon done: the link is idle before the one, and the processor after the other.
-pub(super) const STAGING_CHUNK_BYTES: usize = 2 << 20;
-
-/// A copy of so many bytes runs at 98 % of the link's rate.
-pub(super) const LEAST_PART_BYTES: usize = 8 << 20;
-
-/// The share of the processor's cache that slabs may take: what is loaded goes through it as well, and others use it.
-pub(super) const RESIDENT: f64 = 0.3;
-
 /// One CUDA device, through one context.
 #[derive(Clone)]
 pub(crate) struct Cuda(Arc<Shared>);

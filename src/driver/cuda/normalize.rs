@@ -8,18 +8,13 @@ use super::{Cuda, Stream};
 use crate::driver::{Labelling, Normalizing};
 use crate::error::Result;
 use crate::shape::DType;
+use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD, MOST_BLOCKS};
 
 /// The kernels, without mixing and with it: made from normalize.cu by `nvcc -ptx`, for the oldest driver and device served.
 const PTX: [&CStr; 2] = [
     ptx(concat!(include_str!("normalize.ptx"), "\0")),
     ptx(concat!(include_str!("mix.ptx"), "\0")),
 ];
-
-/// Enough blocks to keep any device's memory busy; each thread goes on with further pixels.
-const MOST_BLOCKS: usize = 4_096;
-const THREADS: usize = 256;
-const PIXELS_PER_THREAD: usize = 4;
-const LABELS_PER_THREAD: usize = 4;
 
 impl Cuda {
     /// # Safety
@@ -64,7 +59,7 @@ impl Cuda {
         if let Some(mixture) = &mut mixture {
             parameters.push(ptr::from_mut(mixture).cast());
         }
-        let grid = grid(work.images * work.pixels, PIXELS_PER_THREAD);
+        let grid = grid(work.images * work.pixels);
         // SAFETY: the parameters are the kernel's: two addresses, two counts, six numbers, and the mixture of those that mix; the
         // caller's contract for what they point to.
         unsafe { self.launch(kernel, grid, stream, &mut parameters) }
@@ -91,7 +86,7 @@ impl Cuda {
             (&raw mut mixed).cast(),
             (&raw mut weights).cast(),
         ];
-        let grid = grid(work.rows * work.classes, LABELS_PER_THREAD);
+        let grid = grid(work.rows * work.classes);
         // SAFETY: the parameters are the kernel's; the caller's contract for what they point to.
         unsafe { self.launch(kernel, grid, stream, &mut parameters) }
     }
@@ -113,9 +108,9 @@ impl Cuda {
 }
 
 /// Blocks, and threads of each.
-fn grid(items: usize, per_thread: usize) -> (u32, u32) {
-    let blocks = items.div_ceil(THREADS * per_thread).clamp(1, MOST_BLOCKS);
-    (blocks as u32, THREADS as u32)
+fn grid(items: usize) -> (u32, u32) {
+    let blocks = items.div_ceil(BLOCK_THREADS as usize * ITEMS_PER_THREAD);
+    (blocks.clamp(1, MOST_BLOCKS) as u32, BLOCK_THREADS)
 }
 
 #[cfg(test)]

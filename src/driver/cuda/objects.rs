@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUresult};
 use super::{Cuda, RawHandle};
 use crate::error::Result;
 use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::tuning::EVENT_SPIN_MS;
 
 /// A `CUstream`: ours, which goes with this object, or the embedder's.
 pub(crate) struct Stream {
@@ -83,9 +84,6 @@ impl Drop for Stream {
     }
 }
 
-/// A gigabyte takes 18 ms over PCIe 5 x16.
-const SPIN: Duration = Duration::from_millis(20);
-
 /// A recorded event, from the device's pool.
 #[derive(Clone)]
 pub(crate) struct Event(Arc<Recorded>);
@@ -150,7 +148,7 @@ impl Event {
         let start = Instant::now();
         {
             let _entered = self.0.cuda.enter()?;
-            while start.elapsed() < SPIN {
+            while start.elapsed() < Duration::from_millis(EVENT_SPIN_MS) {
                 if self.query()? {
                     return Ok(());
                 }
