@@ -73,6 +73,7 @@ mod loader;
 #[expect(unsafe_code, reason = "it copies by addresses")]
 mod memory;
 mod meter;
+mod ops;
 mod pipeline;
 mod rng;
 #[cfg_attr(
@@ -101,8 +102,7 @@ pub use dataset::{Dataset, Described, FromFn, Map, TensorDataset, TensorRows, fr
 #[cfg(feature = "image")]
 pub use dataset::{ImageFolder, ListingProgress};
 pub use device::{
-    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Mix, Mixing, Normalize,
-    Stream, Tensors, Upload,
+    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Stream, Tensors, Upload,
 };
 #[cfg(feature = "testing")]
 pub use device::{Hostile, Way};
@@ -110,6 +110,7 @@ pub use error::{
     BoxError, CollateError, DeviceFault, Error, Misfit, Result, SampleId, ShapeError, StackMisfit,
 };
 pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Limit, Stats};
+pub use ops::{Mix, Mixing, Normalize};
 pub use rng::{NumberRange, SampleRng};
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 #[doc(hidden)]

@@ -246,10 +246,10 @@ pub(crate) const BLOCK_THREADS: u32 = 256;
 ///
 /// Measured: 256 pictures of 224 x 224 are normalised to `f32` in 61 to 77 us.
 /// Elsewhere: it is more than any device runs at once; a smaller one works them off in turn.
-pub(crate) const MOST_BLOCKS: usize = 4_096;
+pub(crate) const MOST_BLOCKS: u64 = 4_096;
 
 /// How many pixels, or numbers of labels' rows, a thread has before there are more blocks.
 ///
 /// Chosen: four neighbouring bytes are one load, and four neighbouring numbers one store.
 /// Elsewhere: the same.
-pub(crate) const ITEMS_PER_THREAD: usize = 4;
+pub(crate) const ITEMS_PER_THREAD: u64 = 4;

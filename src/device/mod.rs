@@ -12,11 +12,7 @@ mod download;
 mod flights;
 mod helpers;
 mod host_memory;
-#[expect(unsafe_code, reason = "it has the device read and write memory")]
-mod labels;
-mod mixing;
-#[expect(unsafe_code, reason = "it has the device read and write memory")]
-mod normalize;
+mod launch;
 mod pinning;
 mod pool;
 mod ring;
@@ -24,7 +20,6 @@ mod slab;
 mod staging;
 mod stream;
 mod tensor;
-mod transforming;
 mod upload;
 
 use std::collections::VecDeque;
@@ -35,8 +30,6 @@ pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Timing};
-pub use self::mixing::{Mix, Mixing};
-pub use self::normalize::Normalize;
 use self::pool::Pool;
 pub(crate) use self::ring::{Account, Kind, Ring};
 pub(crate) use self::slab::FillingSlab;
@@ -93,7 +86,7 @@ pub(crate) struct DeviceInner {
     /// For copies into tensors that exist: they wait for kernels, which uploads must not.
     in_place: OnceLock<Arc<RawStream>>,
     /// For kernels of our own, which wait for copies and hold none up.
-    transforming: OnceLock<Arc<RawStream>>,
+    for_kernels: OnceLock<Arc<RawStream>>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) staged: Arc<Staged>,
     /// Spans on the embedder's streams that are not over.
@@ -176,7 +169,7 @@ impl Device {
                 h2d,
                 d2h,
                 in_place: OnceLock::new(),
-                transforming: OnceLock::new(),
+                for_kernels: OnceLock::new(),
                 ring: Ring::pinned(driver.clone(), Arc::default(), aside.clone(), pinned_budget),
                 driver,
                 staged: Arc::default(),
@@ -426,8 +419,8 @@ impl DeviceInner {
     }
 
     /// The stream for kernels of our own.
-    fn transforming(&self) -> Result<&Arc<RawStream>> {
-        self.stream_in(&self.transforming)
+    fn for_kernels(&self) -> Result<&Arc<RawStream>> {
+        self.stream_in(&self.for_kernels)
     }
 
     /// A stream that is made when it is first needed.

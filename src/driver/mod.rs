@@ -13,9 +13,9 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
-mod normalize;
+mod kernels;
 
-pub(crate) use self::normalize::{Labelling, Mixture, Normalizing, Weights};
+pub(crate) use self::kernels::{Kernel, Labelling, Mixture, Normalizing, Weights};
 use crate::error::{DeviceFault, Error, Result};
 use crate::tensor::Backend;
 

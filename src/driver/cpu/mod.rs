@@ -2,7 +2,6 @@
 //! reached. It is what programs use where there is no GPU, and, made [`Hostile`], what the tests use.
 
 mod hostile;
-mod normalize;
 mod stream;
 
 use std::alloc::Layout;
@@ -11,7 +10,7 @@ pub use hostile::Hostile;
 pub(crate) use stream::{Event, Stream};
 
 use self::hostile::Hostility;
-use super::{Copy, DeviceInfo, Gather, Labelling, Normalizing, fault};
+use super::{Copy, DeviceInfo, Gather, fault};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::tensor::ALIGNMENT;
@@ -233,23 +232,9 @@ impl Cpu {
         Ok(())
     }
 
-    /// # Safety
-    ///
-    /// As `Driver::normalize`.
-    pub(super) unsafe fn normalize(&self, stream: &Stream, work: Normalizing) -> Result<()> {
+    pub(super) fn launch(&self, stream: &Stream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.may_fail("launch")?;
-        // SAFETY: the caller's contract: all of it is valid, and in no one else's use, until the work is done.
-        stream.run(Box::new(move || unsafe { normalize::normalize(work) }));
-        Ok(())
-    }
-
-    /// # Safety
-    ///
-    /// As `Driver::label`.
-    pub(super) unsafe fn label(&self, stream: &Stream, work: Labelling) -> Result<()> {
-        self.may_fail("launch")?;
-        // SAFETY: the caller's contract: all of it is valid, and in no one else's use, until the work is done.
-        stream.run(Box::new(move || unsafe { normalize::label(work) }));
+        stream.run(work);
         Ok(())
     }
 

@@ -8,8 +8,9 @@ use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys;
 
-use super::kernels::{Function, ptx};
-use super::{Cuda, Stream, kernels};
+use super::launch::{self, Function};
+use super::{Cuda, Stream};
+use crate::driver::kernels::ptx;
 use crate::driver::{Gather, Way};
 use crate::error::Result;
 use crate::tuning::{BLOCK_THREADS, GATHER_BLOCKS};
@@ -70,9 +71,7 @@ impl Cuda {
     /// The kernel; `None` if it cannot be loaded, which is logged once. The context is current.
     fn gathering(&self) -> Option<Function> {
         *self.0.gathering.get_or_init(|| {
-            let module = self.load_module(PTX, "gathering rows");
-            let kernel = module.and_then(|module| self.function(module, c"pinfeed_gather"));
-            kernel
+            self.function(PTX, c"pinfeed_gather", "gathering rows")
                 .inspect_err(|error| {
                     log::warn!(
                         "{}: rows of registered memory are copied one by one, which is slow: {error}",
@@ -86,7 +85,7 @@ impl Cuda {
     fn way(&self) -> Way {
         *self.0.way.get_or_init(|| {
             let has_batch = self.0.probe.memcpy_batch.is_some();
-            let runs_kernels = kernels::run_on(self.compute_capability());
+            let runs_kernels = launch::run_on(self.compute_capability());
             best_way(self.reads_host_addresses(), has_batch, runs_kernels)
         })
     }
@@ -162,21 +161,15 @@ impl Cuda {
         let mut table = gather.rows.as_ptr() as u64;
         let (mut rows, mut row_bytes, mut to) =
             (gather.rows.len() as u64, gather.row_bytes as u64, gather.to);
-        let mut parameters: [*mut c_void; 4] = [
+        let mut arguments: [*mut c_void; 4] = [
             (&raw mut table).cast(),
             (&raw mut rows).cast(),
             (&raw mut row_bytes).cast(),
             (&raw mut to).cast(),
         ];
-        // SAFETY: the parameters are the kernel's; the caller's contract for what they point to.
-        unsafe {
-            self.launch(
-                kernel,
-                (GATHER_BLOCKS, BLOCK_THREADS),
-                stream,
-                &mut parameters,
-            )
-        }
+        let grid = (GATHER_BLOCKS, BLOCK_THREADS);
+        // SAFETY: the arguments are the kernel's; the caller's contract for what they point to.
+        unsafe { self.launch_grid(kernel, grid, stream, &mut arguments) }
     }
 
     /// # Safety
@@ -226,12 +219,12 @@ mod tests {
         assert!(
             [(7, 0), (7, 5), (8, 9), (9, 0), (12, 0)]
                 .into_iter()
-                .all(kernels::run_on)
+                .all(launch::run_on)
         );
         assert!(
             ![(5, 2), (6, 0), (6, 1), (6, 2), (0, 0)]
                 .into_iter()
-                .any(kernels::run_on)
+                .any(launch::run_on)
         );
     }
 }

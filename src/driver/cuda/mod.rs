@@ -6,8 +6,7 @@
 
 mod fault;
 mod gather;
-mod kernels;
-mod normalize;
+mod launch;
 mod objects;
 mod probe;
 
@@ -36,10 +35,8 @@ struct Shared {
     probe: &'static probe::Probe,
     /// How rows are gathered, and the kernel if that is how.
     way: OnceLock<super::Way>,
-    gathering: OnceLock<Option<kernels::Function>>,
-    normalizing: [OnceLock<kernels::Module>; 2], // by whether pictures are mixed
-    /// All modules that were loaded.
-    modules: Mutex<Vec<kernels::Module>>,
+    gathering: OnceLock<Option<launch::Function>>,
+    loaded: Mutex<launch::Loaded>,
 }
 
 enum Context {
@@ -108,8 +105,7 @@ impl Cuda {
             probe,
             way: OnceLock::new(),
             gathering: OnceLock::new(),
-            normalizing: Default::default(),
-            modules: Mutex::default(),
+            loaded: Mutex::default(),
         }))
     }
 

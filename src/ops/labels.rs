@@ -1,7 +1,7 @@
 //! Labels on the device: of each, a number for each class.
 
 use super::mixing::Mix;
-use super::tensor::DeviceTensor;
+use crate::device::DeviceTensor;
 use crate::driver::{Labelling, Weights};
 use crate::error::{Error, Result};
 use crate::tensor::Float;
@@ -53,21 +53,17 @@ impl DeviceTensor<i64> {
             ));
         }
         let weights = weights::<F>(classes, mix, label_smoothing);
-        self.transformed(&[rows, classes], |driver, stream, from, to| {
-            let work = Labelling {
-                from,
-                to,
-                rows,
-                classes,
-                element_bytes: size_of::<F>(),
-                is_mixed: !mix.is_none(),
-                weights,
-            };
-            // SAFETY: there are as many labels, behind their last write; nobody writes them, and their memory is used again, only
-            // behind this work, as it is with the target, a block of the pool's, whose last users are done (*memory outlives its
-            // events*).
-            unsafe { driver.label(stream, work) }
-        })
+        let kernel = |from, to| Labelling {
+            from,
+            to,
+            rows: rows as u64,
+            classes: classes as u64,
+            element_bytes: size_of::<F>(),
+            is_mixed: !mix.is_none(),
+            weights,
+        };
+        // SAFETY: the kernel reads as many labels, and writes as many numbers as the shape has, of `F`'s size.
+        unsafe { self.launch(&[rows, classes], kernel) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Kernels of our own: loaded from PTX when they are first needed.
+//! Loading the library's kernels from PTX, when they are first needed, and launching them.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -6,7 +6,9 @@ use std::ptr;
 use cudarc::driver::sys::{self, CUresult};
 
 use super::{Cuda, Shared, Stream};
+use crate::driver::kernels::Launch;
 use crate::error::{Error, Result};
+use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD, MOST_BLOCKS};
 
 /// The oldest compute capability that the kernels are made for: Volta's. (Each PTX in this folder says `.target sm_70`.)
 const OLDEST: (i32, i32) = (7, 0);
@@ -18,11 +20,18 @@ pub(super) fn run_on(capability: (i32, i32)) -> bool {
 
 /// A loaded module. It lives as long as the driver's object, which unloads it.
 #[derive(Clone, Copy)]
-pub(super) struct Module(sys::CUmodule);
+struct Module(sys::CUmodule);
 
 /// A kernel of one.
 #[derive(Clone, Copy)]
 pub(super) struct Function(sys::CUfunction);
+
+/// What was loaded so far: few enough to be looked through.
+#[derive(Default)]
+pub(super) struct Loaded {
+    modules: Vec<(&'static CStr, Module)>,
+    functions: Vec<(&'static CStr, Function)>,
+}
 
 // SAFETY: a module's handle may be used from any thread.
 unsafe impl Send for Module {}
@@ -34,12 +43,58 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Cuda {
-    /// Loads a module; the context is current. `what`: what it is for.
-    pub(super) fn load_module(&self, ptx: &CStr, what: &'static str) -> Result<Module> {
+    /// Launches a kernel with as many threads as its items want.
+    ///
+    /// # Safety
+    ///
+    /// As `Driver::launch`; each argument must be of the type that the kernel has in its place.
+    pub(in crate::driver) unsafe fn launch(
+        &self,
+        stream: &Stream,
+        launch: &Launch<'_>,
+    ) -> Result<()> {
+        let _entered = self.enter()?;
+        let function = self.function(launch.ptx, launch.function, launch.purpose)?;
+        let mut arguments: Vec<_> = launch.arguments.iter().map(|one| one.pointer()).collect();
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_grid(function, grid(launch.items), stream, &mut arguments) }
+    }
+
+    /// A kernel of this name, from the module that the text makes; the context is current. `purpose`: what it is for.
+    pub(super) fn function(
+        &self,
+        ptx: &'static CStr,
+        name: &'static CStr,
+        purpose: &'static str,
+    ) -> Result<Function> {
+        // Held while the driver compiles: two threads that need a kernel at once compile it once.
+        let mut loaded = self.0.loaded.lock();
+        if let Some((_, function)) = loaded.functions.iter().find(|(known, _)| *known == name) {
+            return Ok(*function);
+        }
+        let module = loaded.modules.iter().find(|(known, _)| *known == ptx);
+        let Module(module) = match module {
+            Some((_, module)) => *module,
+            None => {
+                let module = self.load_module(ptx, purpose)?;
+                loaded.modules.push((ptx, module));
+                module
+            }
+        };
+        let mut function = ptr::null_mut();
+        // SAFETY: the module is loaded, and the name ends in a zero.
+        self.check("cuModuleGetFunction", unsafe {
+            sys::cuModuleGetFunction(&mut function, module, name.as_ptr())
+        })?;
+        loaded.functions.push((name, Function(function)));
+        Ok(Function(function))
+    }
+
+    fn load_module(&self, ptx: &CStr, purpose: &'static str) -> Result<Module> {
         let found = self.compute_capability();
         if !run_on(found) {
             return Err(Error::ComputeCapability {
-                what,
+                what: purpose,
                 device: self.name(),
                 found,
                 required: OLDEST,
@@ -50,7 +105,6 @@ impl Cuda {
         self.check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&mut module, ptx.as_ptr().cast())
         })?;
-        self.0.modules.lock().push(Module(module));
         Ok(Module(module))
     }
 
@@ -63,27 +117,18 @@ impl Cuda {
         )
     }
 
-    pub(super) fn function(&self, Module(module): Module, name: &CStr) -> Result<Function> {
-        let mut function = ptr::null_mut();
-        // SAFETY: the module is loaded, and the name ends in a zero.
-        self.check("cuModuleGetFunction", unsafe {
-            sys::cuModuleGetFunction(&mut function, module, name.as_ptr())
-        })?;
-        Ok(Function(function))
-    }
-
-    /// Launches a kernel of one dimension; the context is current.
+    /// Launches a kernel of one dimension, of so many blocks and threads of each; the context is current.
     ///
     /// # Safety
     ///
-    /// Each parameter must point to a value of the type that the kernel has in its place, and what the kernel reads and writes
+    /// Each argument must point to a value of the type that the kernel has in its place, and what the kernel reads and writes
     /// must be valid, and in no one else's use but as ordered by the stream, until it is done.
-    pub(super) unsafe fn launch(
+    pub(super) unsafe fn launch_grid(
         &self,
         Function(function): Function,
         (blocks, threads): (u32, u32),
         stream: &Stream,
-        parameters: &mut [*mut c_void],
+        arguments: &mut [*mut c_void],
     ) -> Result<()> {
         // SAFETY: the caller's contract.
         self.check("cuLaunchKernel", unsafe {
@@ -97,7 +142,7 @@ impl Cuda {
                 1,
                 0,
                 stream.handle(),
-                parameters.as_mut_ptr(),
+                arguments.as_mut_ptr(),
                 ptr::null_mut(),
             )
         })
@@ -109,7 +154,7 @@ impl Shared {
     /// which hold this object, have waited for them.
     pub(super) fn unload_modules(&mut self) {
         let handle = self.handle();
-        let modules = std::mem::take(self.modules.get_mut());
+        let Loaded { modules, .. } = std::mem::take(self.loaded.get_mut());
         if modules.is_empty() {
             return;
         }
@@ -117,7 +162,7 @@ impl Shared {
         if unsafe { sys::cuCtxPushCurrent_v2(handle) } != CUresult::CUDA_SUCCESS {
             return;
         }
-        for Module(module) in modules {
+        for (_, Module(module)) in modules {
             // SAFETY: it was loaded in this context, and nobody launches its kernels any more. At process exit the driver may be
             // gone: then it says so, and there is nothing left to unload.
             let _ = unsafe { sys::cuModuleUnload(module) };
@@ -128,10 +173,8 @@ impl Shared {
     }
 }
 
-/// PTX as the driver takes it.
-pub(super) const fn ptx(text: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(text) => text,
-        Err(_) => panic!("PTX is text that ends in a zero"),
-    }
+/// Blocks, and threads of each.
+fn grid(items: u64) -> (u32, u32) {
+    let blocks = items.div_ceil(u64::from(BLOCK_THREADS) * ITEMS_PER_THREAD);
+    (blocks.clamp(1, MOST_BLOCKS) as u32, BLOCK_THREADS)
 }

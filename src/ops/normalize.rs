@@ -1,7 +1,7 @@
 //! Normalising pictures on the device: what travels as bytes becomes floating point numbers there, and can be mixed on the way.
 
 use super::mixing::Mix;
-use super::tensor::DeviceTensor;
+use crate::device::DeviceTensor;
 use crate::driver::Normalizing;
 use crate::error::{Error, Result};
 use crate::tensor::Float;
@@ -170,22 +170,18 @@ impl DeviceTensor<u8> {
             false => [images, 3, height, width],
         };
         let (scale, bias) = normalize.scale_and_bias();
-        self.transformed(&shape, |driver, stream, from, to| {
-            let work = Normalizing {
-                from,
-                to,
-                images,
-                pixels: height * width,
-                dtype: F::DTYPE,
-                channels_last: normalize.channels_last,
-                scale,
-                bias,
-                mixture,
-            };
-            // SAFETY: the source is as large, and behind its last write; nobody writes it, and its memory is used again, only
-            // behind this work, as it is with the target, a block of the pool's, whose last users are done (*memory outlives its
-            // events*).
-            unsafe { driver.normalize(stream, work) }
-        })
+        let kernel = |from, to| Normalizing {
+            from,
+            to,
+            images: images as u64,
+            pixels: (height * width) as u64,
+            dtype: F::DTYPE,
+            channels_last: normalize.channels_last,
+            scale,
+            bias,
+            mixture,
+        };
+        // SAFETY: the kernel reads the bytes of as many pictures, and writes as many elements as the shape has.
+        unsafe { self.launch(&shape, kernel) }
     }
 }

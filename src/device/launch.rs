@@ -2,19 +2,24 @@
 
 use super::block::DeviceBlock;
 use super::tensor::DeviceTensor;
-use crate::driver::{Driver, RawStream};
+use crate::driver::Kernel;
 use crate::error::Result;
 use crate::sync::Arc;
 use crate::tensor::Element;
 
 impl<T: Element> DeviceTensor<T> {
-    /// Makes a tensor by work that `start` enqueues, from this tensor's address to the new one's: on a stream of the device's own,
-    /// behind this tensor's last write and the last users of the new one's memory. Neither memory is used again but behind that
-    /// work.
-    pub(super) fn transformed<U: Element>(
+    /// Makes a tensor of this shape by a kernel, which is told this tensor's address and the new one's: on a stream of the
+    /// device's own, behind this tensor's last write and the last users of the new one's memory. Neither memory is used again but
+    /// behind the kernel.
+    ///
+    /// # Safety
+    ///
+    /// From the first address on, the kernel must only read, and no more than this tensor's bytes; from the second on, it must
+    /// write no more than the new one's. It must touch nothing else.
+    pub(crate) unsafe fn launch<U: Element, K: Kernel>(
         &self,
         shape: &[usize],
-        start: impl FnOnce(&Driver, &RawStream, u64, u64) -> Result<()>,
+        kernel: impl FnOnce(u64, u64) -> K,
     ) -> Result<DeviceTensor<U>> {
         let device = Arc::clone(self.inner());
         let bytes = shape.iter().fold(size_of::<U>(), |bytes, length| {
@@ -26,24 +31,28 @@ impl<T: Element> DeviceTensor<T> {
         if bytes == 0 {
             return Ok(made(None));
         }
-        let stream = device.transforming()?;
+        let stream = device.for_kernels()?;
         let driver = &device.driver;
         if let Some(written) = self.uses().last_write()? {
             driver.stream_wait(stream, &written)?;
         }
-        let started = start(driver, stream, self.address(), block.address());
+        let kernel = kernel(self.address(), block.address());
+        // SAFETY: the kernel stays within both memories, by the caller's contract. The source is behind its last write, and nobody
+        // writes it, or uses its memory again, but behind the event below; nor the target's, whose last users are done (*memory
+        // outlives its events*).
+        let launched = unsafe { driver.launch(stream, kernel) };
         match driver.record(stream, false) {
             Ok(done) => {
                 self.uses().read_behind(done.clone());
                 block.free_behind([done.clone()]);
-                started?;
+                launched?;
                 Ok(made(Some(done)))
             }
             Err(error) => {
-                // The work may be under way, and nothing will tell when it ends.
+                // The kernel may be running, and nothing will tell when it ends.
                 block.leak();
                 self.uses().block().leak();
-                Err(started.err().unwrap_or(error))
+                Err(launched.err().unwrap_or(error))
             }
         }
     }
