@@ -1,21 +1,33 @@
 #!/usr/bin/env bash
 # Each example runs, on the CPU and in seconds; and says in plain words what it does, and what is wrong with an argument.
+# Those that train are a package, examples/training, whose tests are those of candle's tensors.
 . "$(dirname "$0")/lib.sh"
 
 run cargo build --release --examples
+run cargo test --release --package training --lib --test "*"
+run cargo test --release --features candle --doc -- candle
 run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
-run cargo run --release --example train -- --quick
-run cargo run --release --example imagenet -- --quick --width 8 --size 32 --batch-size 32
-run cargo run --release --example segmentation -- --quick
-run cargo run --release --example detection -- --quick
+run cargo run --release --package training -- --quick
+run cargo run --release --package training --bin imagenet -- --quick --width 8 --size 32 --batch-size 32
+run cargo run --release --package training --bin segmentation -- --quick
+run cargo run --release --package training --bin detection -- --quick
 for example in train imagenet segmentation detection; do # a folder that is not there is an error
-    cargo run --release --example "$example" -- --data /nonexistent 2>/dev/null && exit 1
+    cargo run --release --package training --bin "$example" -- --data /nonexistent 2>/dev/null && exit 1
 done
 sheet=$(mktemp -d)
 cargo run --release --example contact_sheet -- /nonexistent 2>/dev/null && exit 1 # a photo that is not there is an error
 run env -C "$sheet" cargo run --release --manifest-path "$PWD/Cargo.toml" --example contact_sheet
 [[ -s "$sheet/contact-sheet.png" ]]
+
+# Which package an example is in, as cargo's arguments; train is the one that needs no name.
+target_of() {
+    case $1 in
+        train) echo "-p training" ;;
+        imagenet | segmentation | detection) echo "-p training --bin $1" ;;
+        *) echo "--example $1" ;;
+    esac
+}
 
 # `answer STATUS EXAMPLE ARGUMENTS`: runs it, which must end in that status, and keeps what it printed.
 said=$(mktemp)
@@ -23,7 +35,8 @@ errors=$(mktemp)
 trap 'rm -rf "$sheet" "$said" "$errors"' EXIT
 answer() {
     local expected=$1 example=$2 status=0
-    cargo run --quiet --release --example "$example" -- "${@:3}" >"$said" 2>"$errors" || status=$?
+    # shellcheck disable=SC2046 # these are several arguments
+    cargo run --quiet --release $(target_of "$example") -- "${@:3}" >"$said" 2>"$errors" || status=$?
     [[ $status == "$expected" ]] && return
     printf '%s %s: exit status %s, and not %s\n' "$example" "${*:3}" "$status" "$expected"
     cat "$said" "$errors"
@@ -32,11 +45,11 @@ answer() {
 for example in train imagenet segmentation detection contact_sheet transfer_bandwidth; do
     step "$example: --help, and a wrong argument"
     answer 0 "$example" --help
-    grep -q "cargo run --release --example $example -- " "$said"
+    grep -q "^cargo run --release $(target_of "$example") -- " "$said"
     [[ ! -s $errors ]]
     answer 2 "$example" --no-such-option
     grep -q "there is no option --no-such-option" "$errors"
-    grep -q "usage: cargo run --release --example $example -- " "$errors"
+    grep -q "usage: cargo run --release $(target_of "$example") -- " "$errors"
     [[ ! -s $said ]]
 done
 answer 2 train --epochs many

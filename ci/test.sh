@@ -6,4 +6,4 @@
 if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then
     note "there is no C compiler, and tests/drivers.rs will fail for it"
 fi
-run cargo test --workspace
+run cargo test

@@ -5,7 +5,6 @@
 //!
 //! Without a photo, a picture is drawn. In the last row, a mask and a box go with the picture: through the same geometry.
 
-#[path = "common/args.rs"]
 #[allow(unreachable_pub)] // a module of a program: what is `pub` in it is for the others
 mod args;
 

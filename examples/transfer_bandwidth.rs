@@ -12,7 +12,6 @@
 //! - `pin and reuse`: page-locked once and used again. This is the link's own speed, it is what the ring of a
 //!   `DataLoader` with `pin_memory` does, and the call returns before the copy is done.
 
-#[path = "common/args.rs"]
 #[allow(unreachable_pub)] // a module of a program: what is `pub` in it is for the others
 mod args;
 

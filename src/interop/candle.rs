@@ -126,24 +126,3 @@ impl<T: CandleElement> DeviceTensor<T> {
         ))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::{Batch, Device, Tensor};
-
-    #[test]
-    fn tensors_become_candles_with_shape_and_elements() {
-        let tensor = Tensor::from_vec((0..6u32).collect(), &[2, 3]).unwrap();
-        assert_eq!(
-            tensor
-                .to_candle(&candle_core::Device::Cpu)
-                .unwrap()
-                .to_vec2::<u32>()
-                .unwrap(),
-            [[0, 1, 2], [3, 4, 5]]
-        );
-        let there = tensor.to_device(&Device::cpu(), true).unwrap();
-        let candle = there.to_candle(&candle_core::Device::Cpu).unwrap();
-        assert_eq!(candle.to_vec2::<u32>().unwrap(), [[0, 1, 2], [3, 4, 5]]);
-    }
-}

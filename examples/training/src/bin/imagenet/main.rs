@@ -6,7 +6,7 @@
 //! draws some. A narrow network on small pictures learns to tell them apart in about 100 seconds of one core:
 //!
 //! ```text
-//! cargo run --release --example imagenet -- \
+//! cargo run --release -p training --bin imagenet -- \
 //!     --arch resnet18 --width 16 --size 48 --batch-size 32 --epochs 10 --lr 0.1
 //!
 //! 6 classes, 3000 training and 600 validation images; cpu with 2 workers
@@ -18,8 +18,6 @@
 //! (Two cores, which others used as well. The loss is that of mixed and smoothed targets: it cannot come near 0.)
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
-#[path = "../common/mod.rs"]
-mod common;
 mod data;
 mod optimizer;
 mod resnet;
@@ -33,16 +31,16 @@ use candle_core::{
 use candle_nn::ops::log_softmax;
 use pinfeed::{DataLoader, Device, Mixing, Normalize, SampleRng, Tensor};
 
-use common::args::{Args, Options};
-use common::{Result, json, loader, open};
 use data::Data;
 use optimizer::{Schedule, Sgd};
 use resnet::{Arch, ResNet};
+use training::args::{Args, Options};
+use training::{Result, json, loader, open};
 
 const HELP: &str = "\
 Trains a ResNet on pictures in class folders, with torchvision's newer recipe for ImageNet.
 
-cargo run --release --example imagenet -- [OPTIONS]
+cargo run --release -p training --bin imagenet -- [OPTIONS]
 
   --data DIR          pictures in DIR/train/<class>/ and DIR/val/<class>/, or in DIR/<class>/,
                       of which every tenth is held out (default: shapes, drawn into a cache folder)
@@ -66,7 +64,7 @@ const LABEL_SMOOTHING: f64 = 0.1;
 type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
 
 fn main() -> ExitCode {
-    common::start(HELP, run)
+    training::start(HELP, run)
 }
 
 fn run(mut options: Options) -> Result<()> {

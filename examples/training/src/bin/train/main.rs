@@ -1,10 +1,8 @@
 //! Trains a small network on JPEG files that pinfeed loads, and shows where the time went.
 //!
-//! `cargo run --release --example train` works as it stands: it draws its own data set.
+//! `cargo run --release -p training` works as it stands: it draws its own data set.
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
-#[path = "../common/mod.rs"]
-mod common;
 mod model;
 
 use std::process::ExitCode;
@@ -15,15 +13,15 @@ use candle_nn::loss::cross_entropy;
 use indicatif::{ProgressBar, ProgressStyle};
 use pinfeed::{DataLoader, Device, ImageFolder, ImageTransform, RandomResizedCrop, Tensor};
 
-use common::args::{Args, Options};
-use common::net::Trainer;
-use common::{Result, folders, json, loader, open};
 use model::{Network, SIDE};
+use training::args::{Args, Options};
+use training::net::Trainer;
+use training::{Result, folders, json, loader, open};
 
 const HELP: &str = "\
 Trains a small network to tell shapes apart, from JPEG files that pinfeed loads.
 
-cargo run --release --example train -- [OPTIONS]
+cargo run --release -p training -- [OPTIONS]
 
   --data DIR          images in DIR/train/<class>/ and DIR/val/<class>/
                       (default: shapes, drawn into a cache folder the first time)
@@ -41,7 +39,7 @@ cargo run --release --example train -- [OPTIONS]
 type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
 
 fn main() -> ExitCode {
-    common::start(HELP, run)
+    training::start(HELP, run)
 }
 
 fn run(mut options: Options) -> Result<()> {

@@ -1,6 +1,7 @@
-//! What the examples share.
-#![allow(dead_code)] // each example uses a part of it
+//! What the programs share.
+#![allow(missing_docs, missing_debug_implementations)] // nobody else uses it
 
+#[path = "../../args/mod.rs"]
 pub mod args;
 pub mod cache;
 pub mod folders;
@@ -32,8 +33,7 @@ pub fn open(device: DeviceName) -> Result<(Device, CandleDevice)> {
         DeviceName::Cpu => Ok((Device::cpu(), CandleDevice::Cpu)),
         DeviceName::Cuda(_) if cfg!(not(feature = "candle-cuda")) => Err(format!(
             "--device {device} needs the feature candle-cuda: \
-             cargo run --release --features candle-cuda --example {} -- --device {device}",
-            env!("CARGO_BIN_NAME")
+             cargo run --release -p training --features candle-cuda ... --device {device}"
         )
         .into()),
         DeviceName::Cuda(ordinal) => Ok((Device::cuda(ordinal)?, CandleDevice::new_cuda(ordinal)?)),

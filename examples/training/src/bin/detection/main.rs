@@ -1,15 +1,13 @@
 //! Trains a small network to find objects: pictures and their boxes go through one crop and flip, and each picture has as many
 //! boxes as it has.
 //!
-//! `cargo run --release --example detection` draws its own pictures, and prints after about 90 seconds:
+//! `cargo run --release -p training --bin detection` draws its own pictures, and prints after about 90 seconds:
 //!
 //! ```text
 //! at an IoU of 0.5: recall 100.0 %, precision 99.6 %
 //! ```
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
-#[path = "../common/mod.rs"]
-mod common;
 mod data;
 mod network;
 
@@ -19,16 +17,16 @@ use std::time::Instant;
 use candle_core::{Device as CandleDevice, Tensor as CandleTensor};
 use pinfeed::{Batch, DataLoader, Device, ImageTransform, RaggedTensor, RandomResizedCrop, Tensor};
 
-use common::args::{Args, Options, misuse};
-use common::net::Trainer;
-use common::{Result, json, loader, open};
 use data::{CocoDetection, drawn};
 use network::{CELL, Found, Network, loss, objects};
+use training::args::{Args, Options, misuse};
+use training::net::Trainer;
+use training::{Result, json, loader, open};
 
 const HELP: &str = "\
 Trains a small network to find objects.
 
-cargo run --release --example detection -- [OPTIONS]
+cargo run --release -p training --bin detection -- [OPTIONS]
 
   --data DIR          a folder in COCO's layout: DIR/train2017/, DIR/val2017/, DIR/annotations/
                       (default: shapes, drawn into a cache folder the first time)
@@ -51,7 +49,7 @@ const LEAST_IOU: f32 = 0.5;
 type Loader = DataLoader<(Tensor<u8>, RaggedTensor<f32>, RaggedTensor<i64>)>;
 
 fn main() -> ExitCode {
-    common::start(HELP, run)
+    training::start(HELP, run)
 }
 
 fn run(mut options: Options) -> Result<()> {

@@ -4,7 +4,7 @@
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
 use candle_nn::ops::sigmoid;
 
-use crate::common::net::{Convolution, Init, Layer, normalise};
+use training::net::{Convolution, Init, Layer, normalise};
 
 /// A cell has `CELL` x `CELL` pixels.
 pub const CELL: usize = 4;

@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::{Linear, Module};
 
-use crate::common::net::{Init, Layer, normalise};
+use training::net::{Init, Layer, normalise};
 
 /// The network takes images of `SIDE` x `SIDE` pixels.
 pub const SIDE: usize = 32;

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cache::{cached, on_all_cores};
-use super::rng::Rng;
-use super::shapes::{KINDS, paint, save_jpeg};
-use super::{Result, at};
+use crate::cache::{cached, on_all_cores};
+use crate::rng::Rng;
+use crate::shapes::{KINDS, paint, save_jpeg};
+use crate::{Result, at};
 
 /// How many images of each class a data set has.
 #[derive(Clone, Copy)]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use pinfeed::{Dataset, ImageFolder, ImageTransform, Normalize, RandAugment, RandomErasing};
 
-use crate::common::args::Args;
-use crate::common::{Result, folders};
+use training::args::Args;
+use training::{Result, folders};
 
 /// Where there is no folder of others, one picture in so many is held out.
 const HELD_OUT: usize = 10;

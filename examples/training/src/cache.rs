@@ -7,7 +7,7 @@ use std::{env, fs, process, thread};
 
 use indicatif::ProgressBar;
 
-use super::{Result, at};
+use crate::{Result, at};
 
 /// Returns the folder of a data set, which `draw` fills the first time.
 pub fn cached(name: &str, draw: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Module, Result, Tensor, Var};
 
-use crate::common::net::{Convolution, Init, Layer, normalise, spread};
+use training::net::{Convolution, Init, Layer, normalise, spread};
 
 pub struct Network {
     down: [Layer; 3],

@@ -9,11 +9,11 @@ impl Rng {
     pub fn new(key: [u64; 3]) -> Self {
         key.into_iter().fold(Rng(0), |mut rng, part| {
             rng.0 ^= part;
-            Rng(rng.next())
+            Rng(rng.next_u64())
         })
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -22,7 +22,7 @@ impl Rng {
 
     /// A number from `low` up to, but not including, `high`.
     pub fn between(&mut self, low: f32, high: f32) -> f32 {
-        let unit = (self.next() >> 40) as f32 / (1 << 24) as f32;
+        let unit = (self.next_u64() >> 40) as f32 / (1 << 24) as f32;
         low + unit * (high - low)
     }
 }

@@ -1,14 +1,12 @@
 //! Trains a small network to name the class of each pixel: pictures and their masks go through one crop, flip and rotation.
 //!
-//! `cargo run --release --example segmentation` draws its own pictures, and prints after about 80 seconds of one core:
+//! `cargo run --release -p training --bin segmentation` draws its own pictures, and prints after about 80 seconds of one core:
 //!
 //! ```text
 //! pixel accuracy 99.0 %, mean IoU 90.3 %
 //! ```
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
-#[path = "../common/mod.rs"]
-mod common;
 mod data;
 mod network;
 
@@ -21,17 +19,17 @@ use candle_core::{
 use candle_nn::ops::log_softmax;
 use pinfeed::{DataLoader, Device, ImageTransform, RandomResizedCrop, Tensor};
 
-use common::args::{Args, Options, misuse};
-use common::net::Trainer;
-use common::shapes::KINDS;
-use common::{Result, json, loader, open};
 use data::{IGNORED, VocSegmentation, drawn};
 use network::Network;
+use training::args::{Args, Options, misuse};
+use training::net::Trainer;
+use training::shapes::KINDS;
+use training::{Result, json, loader, open};
 
 const HELP: &str = "\
 Trains a small network to name the class of each pixel.
 
-cargo run --release --example segmentation -- [OPTIONS]
+cargo run --release -p training --bin segmentation -- [OPTIONS]
 
   --data DIR          a folder in PASCAL VOC's layout, such as VOCdevkit/VOC2012
                       (default: shapes, drawn into a cache folder the first time)
@@ -51,7 +49,7 @@ cargo run --release --example segmentation -- [OPTIONS]
 type Loader = DataLoader<(Tensor<u8>, Tensor<u8>)>;
 
 fn main() -> ExitCode {
-    common::start(HELP, run)
+    training::start(HELP, run)
 }
 
 fn run(mut options: Options) -> Result<()> {

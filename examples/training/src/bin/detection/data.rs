@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use pinfeed::{BoxError, Dataset, ImageTransform, LazyImage, Ragged, SampleRng};
 use serde_json::{Value, json};
 
-use crate::common::cache::{cached, on_all_cores};
-use crate::common::rng::Rng;
-use crate::common::shapes::{KINDS, paint_scene, save_jpeg};
-use crate::common::{Result, at};
+use training::cache::{cached, on_all_cores};
+use training::rng::Rng;
+use training::shapes::{KINDS, paint_scene, save_jpeg};
+use training::{Result, at};
 
 /// `root` has the pictures of a part, `train2017` say, in a folder of that name, and what is in them in
 /// `annotations/instances_train2017.json`.

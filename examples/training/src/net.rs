@@ -6,7 +6,7 @@ use std::f64::consts::PI;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
 
-use super::rng::Rng;
+use crate::rng::Rng;
 
 const EPSILON: f64 = 1e-3;
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{BatchNorm, Linear, Module, ModuleT};
 
-use crate::common::net::{Convolution, Init, Patches};
+use training::net::{Convolution, Init, Patches};
 
 #[derive(Clone, Copy)]
 pub enum Arch {

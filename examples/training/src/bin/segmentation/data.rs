@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use pinfeed::{BoxError, Dataset, ImageTransform, LazyImage, LazyMask, SampleRng};
 
-use crate::common::cache::{cached, on_all_cores};
-use crate::common::rng::Rng;
-use crate::common::shapes::{paint_scene, save_jpeg};
-use crate::common::{Result, at};
+use training::cache::{cached, on_all_cores};
+use training::rng::Rng;
+use training::shapes::{paint_scene, save_jpeg};
+use training::{Result, at};
 
 /// What lies outside of the picture, and what the annotators left open: the loss ignores it.
 pub const IGNORED: u8 = 255;

@@ -7,8 +7,8 @@ use std::path::Path;
 use image::codecs::jpeg::JpegEncoder;
 use image::{GrayImage, Luma, Rgb, RgbImage};
 
-use super::rng::Rng;
-use super::{Result, at};
+use crate::rng::Rng;
+use crate::{Result, at};
 
 /// Pictures have `SIDE` x `SIDE` pixels.
 pub const SIDE: u32 = 96;
@@ -106,8 +106,8 @@ pub fn paint_scene(rng: &mut Rng) -> Scene {
         mask: GrayImage::new(SIDE, SIDE),
         boxes: Vec::new(),
     };
-    for _ in 0..1 + rng.next() % 3 {
-        let index = (rng.next() % KINDS.len() as u64) as usize;
+    for _ in 0..1 + rng.next_u64() % 3 {
+        let index = (rng.next_u64() % KINDS.len() as u64) as usize;
         let radius = rng.between(0.12, 0.25) * side;
         let [x, y] = [0; 2].map(|_| rng.between(radius, side - radius));
         let touches = |([other_x, other_y], other): &([f32; 2], f32)| {
