@@ -5,15 +5,14 @@
 
 use std::panic::AssertUnwindSafe;
 
-use super::aside::Aside;
 use crate::driver::RawEvent;
 use crate::error::{Result, panic_message};
 use crate::meter::Meter;
 use crate::sync::{Arc, Mutex};
 use crate::tensor::Storage;
 
+#[derive(Default)]
 pub(crate) struct Flights {
-    aside: Aside,
     list: Mutex<Vec<Flight>>,
     /// Held while finished copies let go of their memory, so that it is never nowhere: who looks for copies in flight
     /// and finds none finds the memory at home; who waited for a copy and reaped is rid of its hold.
@@ -67,33 +66,14 @@ impl Timing {
 }
 
 impl Flights {
-    pub(super) fn new(aside: Aside) -> Flights {
-        Flights {
-            aside,
-            list: Mutex::default(),
-            landing: Mutex::default(),
-            leaked: crate::meter::Sum::default(),
-        }
-    }
-
     pub(crate) fn push(&self, flight: Flight) {
         self.list.lock().push(flight);
     }
 
-    /// Lets go of what finished copies held. It waits for nothing: what has to be unlocked is unlocked aside.
+    /// Lets go of what finished copies held. It waits for nothing: registered memory that a copy held last stays locked
+    /// ([`Parking`](super::registered::Parking)).
     pub(crate) fn reap(&self) {
-        for owner in self.land() {
-            if owner.registered().is_some() {
-                self.aside.run(move || drop(owner));
-                continue;
-            }
-            // It may do anything, also come back here, or panic.
-            let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(owner)));
-            if let Err(payload) = gone {
-                let message = panic_message(payload);
-                log::error!("an owner of host memory panicked when it was dropped: {message}");
-            }
-        }
+        self.land().into_iter().for_each(drop_owner);
     }
 
     /// As `reap`, but for what must not be dropped under the lock: it is returned.
@@ -200,6 +180,15 @@ impl Flights {
             self.reap();
         }
         result
+    }
+}
+
+/// Drops an owner of host memory, which may do anything, also call the library, or panic. The caller holds no lock.
+pub(super) fn drop_owner(owner: Arc<dyn Storage>) {
+    let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(owner)));
+    if let Err(payload) = gone {
+        let message = panic_message(payload);
+        log::error!("an owner of host memory panicked when it was dropped: {message}");
     }
 }
 

@@ -5,7 +5,6 @@
 //! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, from and
 //! into pageable memory by way of [`staging`], and [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
 
-mod aside;
 mod assembly;
 mod block;
 mod download;
@@ -15,6 +14,7 @@ mod host_memory;
 mod launch;
 mod pinning;
 mod pool;
+mod registered;
 mod ring;
 mod slab;
 mod staging;
@@ -25,12 +25,12 @@ mod upload;
 use std::collections::VecDeque;
 use std::fmt;
 
-use self::aside::{Aside, Finish};
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Timing};
 use self::pool::Pool;
+use self::registered::Parking;
 pub(crate) use self::ring::{Account, Kind, Ring};
 pub(crate) use self::slab::FillingSlab;
 pub(crate) use self::slab::Slab;
@@ -94,8 +94,8 @@ pub(crate) struct DeviceInner {
     /// Where batches are cut, as a test has it.
     #[cfg(feature = "testing")]
     cut_at: Mutex<Option<(usize, usize)>>,
-    /// Last, so that it goes last: what the others leave to unlock is unlocked.
-    finish: Finish,
+    /// Behind `flights`, so that it goes after them: what the last copies leave is unlocked.
+    parking: Arc<Parking>,
 }
 
 impl Device {
@@ -159,24 +159,23 @@ impl Device {
             Arc::new(driver.create_stream()?),
         );
         let pinned_budget = crate::system::usable_memory_bytes() / BUDGET_DIVISOR;
-        let aside = Aside::default();
         static OPENED: AtomicUsize = AtomicUsize::new(0);
         Ok(Device {
             inner: Arc::new(DeviceInner {
                 number: OPENED.fetch_add(1, Ordering::Relaxed) + 1,
-                flights: Flights::new(aside.clone()),
+                flights: Flights::default(),
                 pool: Pool::new(driver.clone(), info.total_memory_bytes / BUDGET_DIVISOR),
                 h2d,
                 d2h,
                 in_place: OnceLock::new(),
                 for_kernels: OnceLock::new(),
-                ring: Ring::pinned(driver.clone(), Arc::default(), aside.clone(), pinned_budget),
+                ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
                 driver,
                 staged: Arc::default(),
                 spans: Mutex::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
-                finish: Finish(aside),
+                parking: Arc::default(),
             }),
         })
     }
@@ -215,10 +214,17 @@ impl Device {
     /// Sets how many bytes of host memory the ring may page-lock; a quarter of the usable memory by default.
     ///
     /// Loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is pageable
-    /// (for these a hundred MB are enough) share it. What is page-locked beyond a lowered budget is
-    /// given back as it falls idle, by a thread of its own. That waits for running kernels, and CUDA's driver holds up the process's
-    /// other calls meanwhile: lower the budget where a stall does no harm.
+    /// (for these a hundred MB are enough) share it. What is in use beyond a lowered budget stays page-locked when it falls idle
+    /// ([`MemoryStats::pinned_idle_bytes`]), until a slab needs the room, or the program asks for it:
+    /// by [`release_pinned`](Device::release_pinned), or by this call again. It is used again meanwhile, but no more of it at a
+    /// time than the budget allows.
+    ///
+    /// # Synchronization
+    ///
+    /// Raising the budget waits for nothing. Lowering it gives back what is idle beyond it, and waits as
+    /// [`release_pinned`](Device::release_pinned) does.
     pub fn set_pinned_budget_bytes(&self, bytes: usize) {
+        self.inner.settle();
         self.inner.ring.set_budget_bytes(bytes);
     }
 
@@ -227,15 +233,16 @@ impl Device {
         self.inner.pool.set_budget_bytes(bytes);
     }
 
-    /// Gives page-locked memory that is not in use back to the system; returns how many bytes.
+    /// Gives page-locked memory that is not in use back to the system: idle slabs, and registered memory that the program let go
+    /// of ([`Tensor::register`]). Returns how many bytes.
     ///
     /// # Synchronization
     ///
     /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds, and waits for running kernels;
-    /// page-locking that is under way is waited for.
+    /// CUDA's driver holds up the process's other calls meanwhile. Page-locking that is under way is waited for.
     pub fn release_pinned(&self) -> usize {
         self.inner.settle();
-        self.inner.ring.release()
+        self.inner.ring.release() + self.inner.parking.release()
     }
 
     /// Gives device memory that no tensor holds back to the driver; returns how many bytes.
@@ -276,6 +283,7 @@ impl Device {
             pinned_bytes,
             pinned_idle_bytes,
             pinned_budget_bytes,
+            parked_bytes: self.inner.parking.bytes(),
             slabs_made: counters.made.get(),
             slabs_reused: counters.reused.get(),
             slabs_missed: counters.missed.get(),
@@ -309,10 +317,13 @@ impl Device {
 pub struct MemoryStats {
     /// Page-locked bytes of the ring, in use or idle.
     pub pinned_bytes: usize,
-    /// Page-locked bytes of the ring that are idle: what [`Device::release_pinned`] would give back.
+    /// Page-locked bytes of the ring that are idle: [`Device::release_pinned`] gives them back.
     pub pinned_idle_bytes: usize,
     /// How many bytes the ring may page-lock.
     pub pinned_budget_bytes: usize,
+    /// Bytes of registered memory that a copy or a thread of the library's held last ([`Tensor::register`]):
+    /// [`Device::release_pinned`] gives them back.
+    pub parked_bytes: usize,
     /// Slabs made: after warm-up this stands still.
     pub slabs_made: u64,
     /// Slabs used again.
@@ -367,11 +378,6 @@ impl DeviceInner {
             return Some(bytes);
         }
         self.driver.resident_bytes()
-    }
-
-    /// What is done without anybody waiting for it.
-    fn aside(&self) -> &Aside {
-        &self.finish.0
     }
 
     /// Enters a copy into the list, and tells who waits for a slab that there is a copy to wait for.

@@ -1,61 +1,13 @@
-//! Page-locked tensors: copies in the ring, and memory of the user's that is registered.
+//! Page-locked tensors: copies in the ring, and memory of the program's that is registered.
 
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use super::Device;
+use super::registered::Registered;
 use super::ring::take_pinned;
-use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
-use crate::tensor::{Backend, Element, Storage, Tensor};
-
-/// Memory of the user's, page-locked as long as this lives.
-struct Registered {
-    base: NonNull<u8>,
-    bytes: usize,
-    driver: Driver,
-    /// Who owns the memory; taken when it is unlocked.
-    owner: ManuallyDrop<Arc<dyn Storage>>,
-}
-
-// SAFETY: it hands out nothing; the memory is the owner's, who is `Send + Sync`.
-unsafe impl Send for Registered {}
-// SAFETY: as above.
-unsafe impl Sync for Registered {}
-
-impl Storage for Registered {
-    fn is_pinned(&self) -> bool {
-        true
-    }
-
-    fn registered(&self) -> Option<Backend> {
-        Some(self.driver.backend())
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.owner.is_read_only()
-    }
-
-    fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
-        if let Some(registered) = Arc::into_inner(self) {
-            last.push(Arc::new(registered));
-        }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // SAFETY: the range was registered in `Tensor::register`. Copies in flight hold an `Arc` of this storage, so
-        // none is left (*no access while in flight*).
-        match unsafe { self.driver.unlock_pages(self.base.as_ptr(), self.bytes) } {
-            // SAFETY: it is dropped once, here, and not used again.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.owner) },
-            // Memory that may still be registered must not serve anybody else: it is leaked.
-            Err(error) => log::warn!("memory stays page-locked, and allocated: {error}"),
-        }
-    }
-}
+use crate::tensor::{Element, Tensor};
 
 impl<T: Element> Tensor<T> {
     /// Copies the tensor into page-locked memory of the device's ring, from which copies to the device are
@@ -82,16 +34,24 @@ impl<T: Element> Tensor<T> {
         Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(slab)) })
     }
 
-    /// Page-locks the tensor's own memory, without copying; it is unlocked when the tensor, its views and all copies
-    /// in flight are gone. Unlocking waits for running kernels: whoever drops the last view does, and where a copy in flight was
-    /// the last, a thread of the device's. For data that is read again and again, such as a data set that fits in memory, or a
-    /// memory-mapped file ([`Tensor::from_owner`]).
+    /// Page-locks the tensor's own memory, without copying: for data that is read again and again, such as a data set that fits
+    /// in memory, or a memory-mapped file ([`Tensor::from_owner`]).
+    ///
+    /// It is unlocked where the program drops the tensor and the last of its views. If a copy in flight or one of the library's
+    /// threads was the last holder, nobody asked for that yet: the memory stays locked and allocated
+    /// ([`MemoryStats::parked_bytes`](crate::MemoryStats::parked_bytes)) until other memory is registered,
+    /// [`Device::release_pinned`] is called, or the device is dropped.
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
     /// host in epochs that go to the device ([`Epoch::to_device`](crate::Epoch::to_device), with `pin_memory` of the same
     /// device): the device gathers them from where they lie.
     ///
     /// The bytes do not count in the ring's budget: they are the program's.
+    ///
+    /// # Synchronization
+    ///
+    /// Locking waits for nothing. Unlocking waits for running kernels, and CUDA's driver holds up the process's other calls
+    /// meanwhile: the thread that drops the last view waits, and so does this call if memory is parked.
     ///
     /// # Errors
     ///
@@ -107,22 +67,23 @@ impl<T: Element> Tensor<T> {
         if self.is_pinned() || self.is_empty() {
             return Ok(self);
         }
-        let driver = &device.inner.driver;
         let Some(base) = NonNull::new(self.as_ptr()) else {
             return Ok(self);
         };
-        let bytes = self.size_bytes();
-        // What is being unlocked may be these very pages.
-        device.inner.aside().wait();
-        // SAFETY: the tensor's memory is allocated, and `Registered` keeps it so until it has unlocked it.
-        unsafe { driver.lock_pages(base.as_ptr().cast(), bytes, read_only) }?;
-        let storage = Registered {
-            base: base.cast(),
-            bytes,
-            driver: driver.clone(),
-            owner: ManuallyDrop::new(Arc::clone(self.storage())),
-        };
+        // What is parked may be these very pages; and so no more is parked than the program had registered at once.
+        device.inner.settle();
+        device.inner.parking.release();
+        // SAFETY: the memory is the storage's, which keeps it.
+        let registered = unsafe {
+            Registered::lock(
+                &device.inner.driver,
+                &device.inner.parking,
+                base.cast(),
+                self.size_bytes(),
+                self.storage(),
+            )
+        }?;
         // SAFETY: the same elements; nothing shared the old storage, and `Registered` keeps it alive.
-        Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(storage)) })
+        Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(registered)) })
     }
 }
