@@ -1,7 +1,7 @@
 //! Batches that come to the device in parts: one block of device memory, into which each part is copied on its own.
 
 use super::block::DeviceBlock;
-use super::upload::{Placed, Region, Run, Tensors, Upload, submit};
+use super::upload::{CopyRun, Placed, Region, Tensors, Upload, submit};
 use super::{Device, DeviceInner};
 use crate::driver::RawEvent;
 use crate::error::{CollateError, Error, Result};
@@ -12,7 +12,7 @@ use crate::tensor::{ALIGNMENT, DType, Shape};
 pub(crate) struct Assembly {
     device: Arc<DeviceInner>,
     block: Arc<DeviceBlock>,
-    fields: Vec<Place>,
+    fields: Vec<FieldPlace>,
     rows: usize,
     /// Where the block ends.
     end: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Assembly {
 }
 
 /// Where a field's rows go, one behind the other.
-struct Place {
+struct FieldPlace {
     address: u64,
     dtype: DType,
     row_bytes: usize,
@@ -61,7 +61,7 @@ impl Assembly {
             let row_bytes = Shape::elements(row_shape)
                 .and_then(|elements| elements.checked_mul(region.dtype.size_bytes()))
                 .unwrap_or(usize::MAX);
-            fields.push(Place {
+            fields.push(FieldPlace {
                 address: bytes as u64,
                 dtype: region.dtype,
                 row_bytes,
@@ -99,10 +99,10 @@ impl Assembly {
         }
         let meter = regions.iter().find_map(Region::meter);
         let places = || self.fields.iter().enumerate();
-        let runs: Vec<Run> = places()
+        let runs: Vec<CopyRun> = places()
             .map(|(index, place)| {
                 let to = place.address + (rows.first * place.row_bytes) as u64;
-                Run::alone(index, &regions[index], to)
+                CopyRun::alone(index, &regions[index], to)
             })
             .collect();
         let placed = places().map(|(index, place)| {
@@ -130,7 +130,7 @@ impl Assembly {
         pairs.try_for_each(|(region, place)| self.check_one(region, place, rows))
     }
 
-    fn check_one(&self, region: &Region, place: &Place, rows: Rows) -> Result<(), Unsent> {
+    fn check_one(&self, region: &Region, place: &FieldPlace, rows: Rows) -> Result<(), Unsent> {
         let (found, expected) = (region.dtype, place.dtype);
         if found != expected {
             return Err(unlike(format!(

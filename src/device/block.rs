@@ -117,11 +117,11 @@ impl Drop for DeviceBlock {
 /// next borrowed exclusively: then nobody can hold it any more, and an event behind the stream's work so far ends it.
 pub(super) struct Uses {
     block: Arc<DeviceBlock>,
-    state: Mutex<State>,
+    state: Mutex<UseList>,
 }
 
 #[derive(Default)]
-struct State {
+struct UseList {
     write: Option<Use>,
     reads: Vec<Use>,
     next: u64,
@@ -144,7 +144,7 @@ impl Uses {
     pub(super) fn new(block: Arc<DeviceBlock>, written: Option<RawEvent>) -> Uses {
         Uses {
             block,
-            state: Mutex::new(State {
+            state: Mutex::new(UseList {
                 write: written.map(|event| Use {
                     id: 0,
                     progress: Progress::Closed(event),
@@ -261,7 +261,7 @@ impl Uses {
     }
 
     /// Closes a write loan that was forgotten: a shared borrow of the tensor proves that it is not held any more.
-    fn settle_write(&self, state: &mut State) -> Result<()> {
+    fn settle_write(&self, state: &mut UseList) -> Result<()> {
         match &mut state.write {
             Some(write) => self.settle(write),
             None => Ok(()),
@@ -269,7 +269,7 @@ impl Uses {
     }
 
     /// Closes all loans that were forgotten: an exclusive borrow proves that none is held any more.
-    fn settle_all(&self, state: &mut State) -> Result<()> {
+    fn settle_all(&self, state: &mut UseList) -> Result<()> {
         self.settle_write(state)?;
         state
             .reads
@@ -288,7 +288,7 @@ impl Uses {
     }
 }
 
-impl State {
+impl UseList {
     fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next

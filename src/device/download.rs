@@ -4,11 +4,11 @@ use std::fmt;
 
 use super::block::Uses;
 use super::flights::{Flight, Lane};
-use super::staging::{Staging, Way};
+use super::staging::{CopyOutcome, Staging};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
-use crate::driver::{Copy, RawEvent};
+use crate::driver::{RawCopy, RawEvent};
 use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
 use crate::tensor::{Element, Shape, Storage, Tensor};
@@ -120,7 +120,7 @@ impl<T: Element> DeviceTensor<T> {
     }
 
     fn download(&self, target: Tensor<T>, non_blocking: bool) -> Result<Download<T>> {
-        let source = Source {
+        let source = DownloadSource {
             address: self.address(),
             behind: self.uses().last_write()?,
             reader: Some(self.uses()),
@@ -152,7 +152,7 @@ impl<T: Element> DeviceTensor<T> {
         for event in self.uses_mut().all_events()? {
             driver.stream_wait(stream, &event)?;
         }
-        let copy = Copy::ToDevice {
+        let copy = RawCopy::ToDevice {
             from: source.as_ptr().cast(),
             to: self.address(),
             bytes: self.size_bytes(),
@@ -162,7 +162,7 @@ impl<T: Element> DeviceTensor<T> {
         // (*no access while in flight*); the target's users so far are waited for, and later ones wait for the event.
         let copied = unsafe { staging.copy(copy, source.is_pinned()) };
         let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
-        if !matches!(copied, Ok(Way::Staged)) {
+        if !matches!(copied, Ok(CopyOutcome::Staged)) {
             host.push(Arc::clone(source.storage()));
         }
         let done = match driver.record(stream, false) {
@@ -225,7 +225,7 @@ impl Device {
                 elements: 0,
                 shape: shape.into(),
             })?;
-        let source = Source {
+        let source = DownloadSource {
             address,
             behind: Some(self.inner.driver.record(stream.raw(), false)?),
             reader: None,
@@ -260,7 +260,7 @@ impl Device {
 }
 
 /// Where a download reads.
-struct Source<'a> {
+struct DownloadSource<'a> {
     address: u64,
     /// The event that the bytes are behind.
     behind: Option<RawEvent>,
@@ -273,7 +273,7 @@ struct Source<'a> {
 /// The source must be valid for the target's bytes until the copy is done; nobody else may hold the target.
 unsafe fn download<T: Element>(
     device: &Arc<DeviceInner>,
-    source: Source<'_>,
+    source: DownloadSource<'_>,
     target: Tensor<T>,
     non_blocking: bool,
 ) -> Result<Download<T>> {
@@ -290,7 +290,7 @@ unsafe fn download<T: Element>(
     if let Some(event) = &source.behind {
         driver.stream_wait(stream, event)?;
     }
-    let copy = Copy::ToHost {
+    let copy = RawCopy::ToHost {
         from: source.address,
         to: download.tensor.as_ptr().cast(),
         bytes: download.tensor.size_bytes(),
@@ -299,7 +299,7 @@ unsafe fn download<T: Element>(
     // SAFETY: the caller's contract for the source; the target is this download's alone, which gives it out behind
     // the event only, and the flight below keeps it until then (*no access while in flight*).
     let copied = unsafe { staging.copy(copy, download.tensor.is_pinned()) };
-    if let Ok(Way::Staged) = copied {
+    if let Ok(CopyOutcome::Staged) = copied {
         return Ok(download); // the bytes are there, and nothing is in flight
     }
     let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();

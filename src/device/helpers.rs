@@ -75,7 +75,7 @@ impl Helpers {
     pub(super) fn together<W: Fn() + Send + Sync + 'static>(&self, threads: usize, work: W) {
         let work = Arc::new(work);
         let crew = Arc::new(Crew {
-            state: Mutex::new(State {
+            state: Mutex::new(CrewState {
                 work: Some(Arc::clone(&work)),
                 working: 0,
             }),
@@ -113,11 +113,11 @@ impl Helpers {
 
 /// The threads that work together on one thing.
 struct Crew<W> {
-    state: Mutex<State<W>>,
+    state: Mutex<CrewState<W>>,
     last_left: Condvar,
 }
 
-struct State<W> {
+struct CrewState<W> {
     /// Taken away when the caller is done: who comes later has nothing to hold.
     work: Option<Arc<W>>,
     working: usize,

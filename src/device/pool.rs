@@ -11,11 +11,11 @@ use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(crate) struct Pool {
     driver: Driver,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     leaked: Sum,
 }
 
-struct State {
+struct PoolState {
     idle: Vec<Idle>,
     /// All bytes allocated, held or idle.
     total_bytes: usize,
@@ -77,7 +77,7 @@ impl Pool {
     pub(super) fn new(driver: Driver, budget_bytes: usize) -> Pool {
         Pool {
             driver,
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 idle: Vec::new(),
                 total_bytes: 0,
                 held_bytes: 0,
@@ -116,8 +116,8 @@ impl Pool {
         loop {
             let step = self.step(size)?;
             match step {
-                Step::Reuse(memory) => return Ok(memory),
-                Step::Allocate(evicted) => {
+                PoolStep::Reuse(memory) => return Ok(memory),
+                PoolStep::Allocate(evicted) => {
                     self.free(evicted);
                     match self.driver.alloc_device(size) {
                         Ok(address) => {
@@ -144,8 +144,8 @@ impl Pool {
                         }
                     }
                 }
-                Step::Wait(_) if !waits => return Err(self.exhausted(size)),
-                Step::Wait(pending) => self.wait(&pending, failed),
+                PoolStep::Wait(_) if !waits => return Err(self.exhausted(size)),
+                PoolStep::Wait(pending) => self.wait(&pending, failed),
             }
         }
     }
@@ -167,7 +167,7 @@ impl Pool {
         }
     }
 
-    fn step(&self, size: usize) -> Result<Step> {
+    fn step(&self, size: usize) -> Result<PoolStep> {
         let mut state = self.state.lock();
         // The smallest block that fits; of equal ones the one that came back first.
         let fits = |idle: &Idle| idle.fits(size);
@@ -195,20 +195,20 @@ impl Pool {
         if let Some((index, capacity)) = best {
             let memory = state.idle.remove(index).memory;
             state.lend(capacity, 1);
-            return Ok(Step::Reuse(memory));
+            return Ok(PoolStep::Reuse(memory));
         }
         if state.total_bytes.saturating_add(size) <= state.budget_bytes {
             state.total_bytes += size;
             state.lend(size, 1);
-            return Ok(Step::Allocate(Vec::new()));
+            return Ok(PoolStep::Allocate(Vec::new()));
         }
         // A block that will fit when its kernels are done is worth waiting for: freeing others waits for kernels too.
-        let pending = |state: &State, fits: &dyn Fn(&Idle) -> bool| {
+        let pending = |state: &PoolState, fits: &dyn Fn(&Idle) -> bool| {
             let mut idle = state.idle.iter().filter(|idle| fits(idle));
             idle.find_map(Idle::awaits)
         };
         if let Some(pending) = pending(&state, &fits) {
-            return Ok(Step::Wait(pending));
+            return Ok(PoolStep::Wait(pending));
         }
         if state.held_bytes.saturating_add(size) > state.budget_bytes {
             return Err(Error::DeviceBudget {
@@ -229,14 +229,14 @@ impl Pool {
         if state.total_bytes.saturating_add(size) <= state.budget_bytes {
             state.total_bytes += size;
             state.lend(size, 1);
-            return Ok(Step::Allocate(evicted));
+            return Ok(PoolStep::Allocate(evicted));
         }
         // What was given back and is still in use by kernels will be free without the program's doing.
         let event = pending(&state, &|_| true);
         drop(state);
         self.free(evicted);
         match event {
-            Some(pending) => Ok(Step::Wait(pending)),
+            Some(pending) => Ok(PoolStep::Wait(pending)),
             None => Err(self.exhausted(size)),
         }
     }
@@ -254,12 +254,12 @@ impl Pool {
 
     /// Gives up a block that nobody can ask about any more: one event that cannot be queried (it was recorded into a
     /// graph, say) must not stand in the way of all others.
-    fn give_up(&self, state: &mut State, index: usize) {
+    fn give_up(&self, state: &mut PoolState, index: usize) {
         state.idle.remove(index);
         self.leaked.add(1);
     }
 
-    fn give_up_failed(&self, state: &mut State) {
+    fn give_up_failed(&self, state: &mut PoolState) {
         for index in (0..state.idle.len()).rev() {
             if state.idle[index].fired().is_err() {
                 self.give_up(state, index);
@@ -329,7 +329,7 @@ impl Pool {
     }
 }
 
-enum Step {
+enum PoolStep {
     Reuse(Memory),
     /// The bytes are reserved; these are in their way.
     Allocate(Vec<Memory>),
@@ -342,7 +342,7 @@ struct Pending {
     event: RawEvent,
 }
 
-impl State {
+impl PoolState {
     fn lend(&mut self, bytes: usize, blocks: isize) {
         self.held = self.held.saturating_add_signed(blocks);
         if blocks > 0 {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use super::DeviceInner;
 use super::slab::Slab;
-use crate::driver::{Copy, Driver, RawEvent, RawStream};
+use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
 use crate::memory::copy_streaming;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
@@ -58,18 +58,18 @@ impl Drop for HeldOff {
 }
 
 /// The call of a staged upload, until its slabs are held by a copy in the list of flights, or are at home.
-struct Sending<'a>(&'a DeviceInner);
+struct StagedUpload<'a>(&'a DeviceInner);
 
-impl<'a> Sending<'a> {
-    fn begin(device: &'a DeviceInner) -> Sending<'a> {
+impl<'a> StagedUpload<'a> {
+    fn begin(device: &'a DeviceInner) -> StagedUpload<'a> {
         device.staged.sending.fetch_add(1, Ordering::SeqCst);
         // Before it takes a slab: who looked for one, and found neither slab nor call, looks again.
         device.ring.news().notify_interested();
-        Sending(device)
+        StagedUpload(device)
     }
 }
 
-impl Drop for Sending<'_> {
+impl Drop for StagedUpload<'_> {
     fn drop(&mut self) {
         self.0.staged.sending.fetch_sub(1, Ordering::SeqCst);
         // Who waits for the call sleeps on nothing else: not all of its slabs need have come home.
@@ -82,16 +82,16 @@ impl Drop for Sending<'_> {
 pub(super) struct Staging<'a> {
     device: &'a DeviceInner,
     stream: &'a Arc<RawStream>,
-    places: VecDeque<Place>,
+    places: VecDeque<StagingPlace>,
     /// Behind `places`, so that it goes after them.
-    sending: Option<Sending<'a>>,
+    sending: Option<StagedUpload<'a>>,
     /// The size of a piece, once there was one.
     chunk: Option<usize>,
 }
 
 /// How a copy went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CopyOutcome {
     /// It is enqueued, as [`Driver::copy`] does it.
     Enqueued,
     /// It was staged. To the device: the source has been read, and what remains is behind the stream's work. To the host:
@@ -100,7 +100,7 @@ pub(super) enum Way {
 }
 
 /// A slab, and the copy that uses it.
-struct Place {
+struct StagingPlace {
     slab: StagingSlab,
     /// The last copy from or to the slab; `None` if there is none, or it is done.
     busy: Option<RawEvent>,
@@ -135,26 +135,26 @@ impl<'a> Staging<'a> {
     /// # Safety
     ///
     /// As [`Driver::copy`], for a copy that is enqueued; a staged one needs the host memory for the call only.
-    pub(super) unsafe fn copy(&mut self, copy: Copy, is_pinned: bool) -> Result<Way> {
+    pub(super) unsafe fn copy(&mut self, copy: RawCopy, is_pinned: bool) -> Result<CopyOutcome> {
         let driver = &self.device.driver;
         let bytes = copy.bytes();
         match driver.staging_chunk_bytes() {
             Some(least) if !is_pinned && bytes >= LEAST_STAGED_PIECES * least => {
                 let chunk = *self.chunk.get_or_insert_with(|| chunk_for(bytes, least));
                 if self.begin()? && self.find_places(chunk, bytes.div_ceil(chunk)) {
-                    return self.stage(copy, chunk).map(|()| Way::Staged);
+                    return self.stage(copy, chunk).map(|()| CopyOutcome::Staged);
                 }
                 self.device.ring.counters.unstaged.add(1);
             }
             _ => {}
         }
         // SAFETY: the caller's contract.
-        unsafe { driver.copy(self.stream, copy) }.map(|()| Way::Enqueued)
+        unsafe { driver.copy(self.stream, copy) }.map(|()| CopyOutcome::Enqueued)
     }
 
     /// The slabs: until an event that is recorded on the stream now has fired, they may be in use.
     pub(super) fn hold(&mut self) -> impl Iterator<Item = Arc<dyn Storage>> {
-        let hold = |place: Place| Arc::new(place.slab) as Arc<dyn Storage>;
+        let hold = |place: StagingPlace| Arc::new(place.slab) as Arc<dyn Storage>;
         self.places.drain(..).map(hold)
     }
 
@@ -170,7 +170,8 @@ impl<'a> Staging<'a> {
             if held_off() {
                 return Ok(false);
             }
-            self.sending.get_or_insert_with(|| Sending::begin(device));
+            self.sending
+                .get_or_insert_with(|| StagedUpload::begin(device));
             return Ok(true);
         }
         // Other streams wait for kernels. The caller is to wait for those before it has slabs, which others could use
@@ -188,7 +189,7 @@ impl<'a> Staging<'a> {
                 break;
             }
             match ring.take(chunk) {
-                Some(slab) if slab.is_page_locked() => self.places.push_back(Place {
+                Some(slab) if slab.is_page_locked() => self.places.push_back(StagingPlace {
                     slab: StagingSlab::new(slab, staged),
                     busy: None,
                     arriving: None,
@@ -204,13 +205,13 @@ impl<'a> Staging<'a> {
         enough
     }
 
-    fn stage(&mut self, copy: Copy, chunk: usize) -> Result<()> {
+    fn stage(&mut self, copy: RawCopy, chunk: usize) -> Result<()> {
         let driver = &self.device.driver;
         let threads = self.places.len().min(COPY_THREADS);
         let transfer = Arc::new(Transfer {
             driver: driver.clone(),
             stream: Arc::clone(self.stream),
-            region: Region::new(copy),
+            region: TransferRegion::new(copy),
             chunk,
             around_the_cache: outgrow_the_cache(chunk),
             next: AtomicUsize::new(0),
@@ -245,20 +246,20 @@ fn outgrow_the_cache(chunk: usize) -> bool {
 
 /// The region that is copied, by addresses: threads share it.
 #[derive(Debug, Clone, Copy)]
-struct Region {
+struct TransferRegion {
     host: usize,
     device: u64,
     bytes: usize,
     to_device: bool,
 }
 
-impl Region {
-    fn new(copy: Copy) -> Region {
+impl TransferRegion {
+    fn new(copy: RawCopy) -> TransferRegion {
         let (host, device, to_device) = match copy {
-            Copy::ToDevice { from, to, .. } => (from as usize, to, true),
-            Copy::ToHost { from, to, .. } => (to as usize, from, false),
+            RawCopy::ToDevice { from, to, .. } => (from as usize, to, true),
+            RawCopy::ToHost { from, to, .. } => (to as usize, from, false),
         };
-        Region {
+        TransferRegion {
             host,
             device,
             bytes: copy.bytes(),
@@ -271,16 +272,16 @@ impl Region {
 struct Transfer {
     driver: Driver,
     stream: Arc<RawStream>,
-    region: Region,
+    region: TransferRegion,
     chunk: usize,
     /// How slabs are written.
     around_the_cache: bool,
     /// Where the next piece begins that nobody has taken.
     next: AtomicUsize,
     /// The slabs that nobody is busy with, those whose copy was enqueued first in front.
-    ready: Mutex<VecDeque<Place>>,
+    ready: Mutex<VecDeque<StagingPlace>>,
     /// The slabs for which no piece was left.
-    finished: Mutex<VecDeque<Place>>,
+    finished: Mutex<VecDeque<StagingPlace>>,
     has_failed: AtomicBool,
     error: Mutex<Option<crate::error::Error>>,
 }
@@ -316,7 +317,7 @@ impl Transfer {
     }
 
     /// Sends the next piece to the device; says whether there was one.
-    fn send(&self, place: &mut Place) -> Result<bool> {
+    fn send(&self, place: &mut StagingPlace) -> Result<bool> {
         let Some(piece) = self.next_piece() else {
             return Ok(false);
         };
@@ -326,7 +327,7 @@ impl Transfer {
         // done; it fits into the slab, which is this thread's alone, for its last copy is done (*no access while in
         // flight*).
         unsafe { put(from, place.slab.base(), piece.bytes, self.around_the_cache) };
-        let copy = Copy::ToDevice {
+        let copy = RawCopy::ToDevice {
             from: place.slab.base(),
             to: self.region.device + piece.start as u64,
             bytes: piece.bytes,
@@ -338,7 +339,7 @@ impl Transfer {
     }
 
     /// Puts what arrived into the program's memory, and has the engine bring the next piece; says whether there was one.
-    fn receive(&self, place: &mut Place) -> Result<bool> {
+    fn receive(&self, place: &mut StagingPlace) -> Result<bool> {
         place.wait()?;
         if let Some(piece) = place.arriving.take() {
             let to = (self.region.host + piece.start) as *mut u8;
@@ -350,7 +351,7 @@ impl Transfer {
         let Some(piece) = self.next_piece() else {
             return Ok(false);
         };
-        let copy = Copy::ToHost {
+        let copy = RawCopy::ToHost {
             from: self.region.device + piece.start as u64,
             to: place.slab.base(),
             bytes: piece.bytes,
@@ -365,7 +366,7 @@ impl Transfer {
     /// # Safety
     ///
     /// As [`Driver::copy`].
-    unsafe fn enqueue(&self, place: &mut Place, copy: Copy) -> Result<()> {
+    unsafe fn enqueue(&self, place: &mut StagingPlace, copy: RawCopy) -> Result<()> {
         // SAFETY: the caller's contract.
         unsafe { self.driver.copy(&self.stream, copy) }?;
         // Without an event of its own the slab is used no more: the transfer has failed.
@@ -382,7 +383,7 @@ impl Transfer {
     }
 }
 
-impl Place {
+impl StagingPlace {
     /// Waits until the copy that uses the slab is done.
     fn wait(&mut self) -> Result<()> {
         if let Some(busy) = &self.busy {

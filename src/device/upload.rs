@@ -7,7 +7,7 @@ use super::flights::{Flight, Lane, Timing};
 use super::staging::Staging;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
-use crate::driver::{Copy, Gather, RawEvent};
+use crate::driver::{Gather, RawCopy, RawEvent};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::Arc;
@@ -147,7 +147,7 @@ impl Placed {
 }
 
 /// Regions that are copied in one go: neighbours in one slab, with nothing but padding between them.
-pub(super) struct Run {
+pub(super) struct CopyRun {
     base: NonNull<u8>,
     bytes: usize,
     /// Where it goes on the device.
@@ -247,7 +247,7 @@ impl std::fmt::Debug for Upload {
 /// Enqueues the copies and the event behind them, and enters them into the device's list. `None`: nothing to copy.
 pub(super) fn submit(
     device: &Arc<DeviceInner>,
-    runs: &[Run],
+    runs: &[CopyRun],
     blocks: &[Arc<DeviceBlock>],
     mut host: Vec<Arc<dyn Storage>>,
     meter: Option<Arc<Meter>>,
@@ -277,7 +277,7 @@ pub(super) fn submit(
                 driver.gather(stream, gather)
             },
             None => {
-                let copy = Copy::ToDevice {
+                let copy = RawCopy::ToDevice {
                     from: run.base.as_ptr(),
                     to: run.to,
                     bytes: run.bytes,
@@ -324,10 +324,10 @@ pub(super) fn submit(
     }
 }
 
-impl Run {
+impl CopyRun {
     /// Of one region, which goes to this address.
-    pub(super) fn alone(index: usize, region: &Region, to: u64) -> Run {
-        Run {
+    pub(super) fn alone(index: usize, region: &Region, to: u64) -> CopyRun {
+        CopyRun {
             base: region.base,
             bytes: region.bytes,
             to,
@@ -345,10 +345,10 @@ impl Run {
 }
 
 /// Groups regions into runs: within one slab, from one field to the next as long as only padding lies between.
-fn runs(regions: &[Region]) -> Vec<Run> {
+fn runs(regions: &[Region]) -> Vec<CopyRun> {
     let mut order: Vec<usize> = (0..regions.len()).collect();
     order.sort_by_key(|&index| (regions[index].storage.slab(), regions[index].base));
-    let mut runs: Vec<Run> = Vec::with_capacity(1);
+    let mut runs: Vec<CopyRun> = Vec::with_capacity(1);
     let mut slab = None;
     for index in order {
         let region = &regions[index];
@@ -367,7 +367,7 @@ fn runs(regions: &[Region]) -> Vec<Run> {
             continue;
         }
         slab = region.storage.slab();
-        runs.push(Run::alone(index, region, 0));
+        runs.push(CopyRun::alone(index, region, 0));
     }
     runs
 }

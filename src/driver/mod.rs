@@ -238,7 +238,7 @@ impl Driver {
     ///
     /// Source and destination must be valid for the bytes until the copy is done; until then nobody may write the
     /// source, or touch the destination, but work that is ordered by the stream.
-    pub(crate) unsafe fn copy(&self, stream: &RawStream, copy: Copy) -> Result<()> {
+    pub(crate) unsafe fn copy(&self, stream: &RawStream, copy: RawCopy) -> Result<()> {
         match (self, stream) {
             // SAFETY: the caller's contract is the backend's.
             (Driver::Cpu(driver), RawStream::Cpu(stream)) => unsafe { driver.copy(stream, copy) },
@@ -341,7 +341,7 @@ impl Driver {
 
 /// One copy, by addresses. Host memory that is not page-locked makes the call block on CUDA.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Copy {
+pub(crate) enum RawCopy {
     ToDevice {
         from: *const u8,
         to: u64,
@@ -382,10 +382,10 @@ pub enum Way {
     Rows,
 }
 
-impl Copy {
+impl RawCopy {
     pub(crate) fn bytes(&self) -> usize {
         match *self {
-            Copy::ToDevice { bytes, .. } | Copy::ToHost { bytes, .. } => bytes,
+            RawCopy::ToDevice { bytes, .. } | RawCopy::ToHost { bytes, .. } => bytes,
         }
     }
 }

@@ -160,10 +160,10 @@ fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
 /// assert!(Mix::none().is_none()); // for validation
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mix(Kind);
+pub struct Mix(MixKind);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Kind {
+enum MixKind {
     None,
     MixUp {
         lambda: f64,
@@ -178,7 +178,7 @@ enum Kind {
 impl Mix {
     /// Mixes nothing.
     pub fn none() -> Mix {
-        Mix(Kind::None)
+        Mix(MixKind::None)
     }
 
     /// Makes each picture `lambda` of itself, and the rest of the one before.
@@ -191,7 +191,7 @@ impl Mix {
             (0.0..=1.0).contains(&lambda),
             "Mix::mixup: a lambda of {lambda} is not from 0 to 1"
         );
-        Mix(Kind::MixUp { lambda })
+        Mix(MixKind::MixUp { lambda })
     }
 
     /// Gives each picture, of this height and width, a box of the one before: these rows, of these columns.
@@ -206,7 +206,7 @@ impl Mix {
             !size.contains(&0) && lies_in(&rows, size[0]) && lies_in(&columns, size[1]),
             "Mix::cutmix: rows {rows:?} and columns {columns:?} of a picture of {size:?}"
         );
-        Mix(Kind::CutMix {
+        Mix(MixKind::CutMix {
             size,
             rows,
             columns,
@@ -215,15 +215,15 @@ impl Mix {
 
     /// Whether nothing is mixed.
     pub fn is_none(&self) -> bool {
-        self.0 == Kind::None
+        self.0 == MixKind::None
     }
 
     /// How much of each picture, and each label, is its own: 1 if nothing is mixed; for CutMix, what the box leaves.
     pub fn lambda(&self) -> f64 {
         match &self.0 {
-            Kind::None => 1.0,
-            Kind::MixUp { lambda } => *lambda,
-            Kind::CutMix {
+            MixKind::None => 1.0,
+            MixKind::MixUp { lambda } => *lambda,
+            MixKind::CutMix {
                 size: [height, width],
                 rows,
                 columns,
@@ -237,7 +237,7 @@ impl Mix {
     /// The rows and the columns of CutMix's box.
     pub fn cut(&self) -> Option<(Range<usize>, Range<usize>)> {
         match &self.0 {
-            Kind::CutMix { rows, columns, .. } => Some((rows.clone(), columns.clone())),
+            MixKind::CutMix { rows, columns, .. } => Some((rows.clone(), columns.clone())),
             _ => None,
         }
     }
@@ -251,14 +251,14 @@ impl Mix {
     /// What the device does with pictures of this size; refuses those that the box was not drawn for.
     pub(super) fn mixture(&self, height: usize, width: usize) -> Result<Option<Mixture>, String> {
         let (rows, columns, (own, other)) = match &self.0 {
-            Kind::None => return Ok(None),
-            Kind::MixUp { .. } => (0..height, 0..width, self.weights()),
-            Kind::CutMix {
+            MixKind::None => return Ok(None),
+            MixKind::MixUp { .. } => (0..height, 0..width, self.weights()),
+            MixKind::CutMix {
                 size,
                 rows,
                 columns,
             } if *size == [height, width] => (rows.clone(), columns.clone(), (0.0, 1.0)),
-            Kind::CutMix { size, .. } => {
+            MixKind::CutMix { size, .. } => {
                 return Err(format!(
                     "the box was drawn for pictures of {size:?}, and these are of {:?}",
                     [height, width]

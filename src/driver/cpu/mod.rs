@@ -10,16 +10,16 @@ pub use hostile::Hostile;
 pub(crate) use stream::{Event, Stream};
 
 use self::hostile::Hostility;
-use super::{Copy, DeviceInfo, Gather, fault};
+use super::{DeviceInfo, Gather, RawCopy, fault};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::tensor::ALIGNMENT;
 
 /// The CPU as a device.
 #[derive(Clone)]
-pub(crate) struct Cpu(Arc<Shared>);
+pub(crate) struct Cpu(Arc<CpuShared>);
 
-struct Shared {
+struct CpuShared {
     hostility: Option<Hostility>,
     device_bytes: AtomicUsize,
     locked_bytes: AtomicUsize,
@@ -42,7 +42,7 @@ const LEAST_PART_BYTES: usize = 256;
 
 impl Cpu {
     pub(crate) fn new(hostile: Option<Hostile>) -> Cpu {
-        Cpu(Arc::new(Shared {
+        Cpu(Arc::new(CpuShared {
             hostility: hostile.map(Hostility::new),
             device_bytes: AtomicUsize::new(0),
             locked_bytes: AtomicUsize::new(0),
@@ -198,11 +198,11 @@ impl Cpu {
     /// # Safety
     ///
     /// As `Driver::copy`.
-    pub(super) unsafe fn copy(&self, stream: &Stream, copy: Copy) -> Result<()> {
+    pub(super) unsafe fn copy(&self, stream: &Stream, copy: RawCopy) -> Result<()> {
         self.may_fail("copy")?;
         let (from, to, bytes) = match copy {
-            Copy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
-            Copy::ToHost { from, to, bytes } => (from, to as u64, bytes),
+            RawCopy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
+            RawCopy::ToHost { from, to, bytes } => (from, to as u64, bytes),
         };
         // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
         unsafe { stream.copy(from, to, bytes) };

@@ -5,7 +5,7 @@ use std::ptr;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use super::{Cuda, Shared, Stream};
+use super::{Cuda, CudaShared, Stream};
 use crate::driver::kernels::Launch;
 use crate::error::{Error, Result};
 use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD, MOST_BLOCKS};
@@ -28,7 +28,7 @@ pub(super) struct Function(sys::CUfunction);
 
 /// What was loaded so far: few enough to be looked through.
 #[derive(Default)]
-pub(super) struct Loaded {
+pub(super) struct LoadedKernels {
     modules: Vec<(&'static CStr, Module)>,
     functions: Vec<(&'static CStr, Function)>,
 }
@@ -149,12 +149,12 @@ impl Cuda {
     }
 }
 
-impl Shared {
+impl CudaShared {
     /// Unloads all modules, before the context goes. Their kernels are done: the list of flights and the pool of device memory,
     /// which hold this object, have waited for them.
     pub(super) fn unload_modules(&mut self) {
         let handle = self.handle();
-        let Loaded { modules, .. } = std::mem::take(self.loaded.get_mut());
+        let LoadedKernels { modules, .. } = std::mem::take(self.loaded.get_mut());
         if modules.is_empty() {
             return;
         }

@@ -19,15 +19,15 @@ use cudarc::driver::sys::{self, CUresult};
 pub(crate) use objects::{Event, PER_THREAD, Stream};
 
 use self::fault::{driver_fault, fault_of};
-use super::{Copy, DeviceInfo};
+use super::{DeviceInfo, RawCopy};
 use crate::error::Result;
 use crate::sync::{Arc, Mutex, OnceLock};
 
 /// One CUDA device, through one context.
 #[derive(Clone)]
-pub(crate) struct Cuda(Arc<Shared>);
+pub(crate) struct Cuda(Arc<CudaShared>);
 
-struct Shared {
+struct CudaShared {
     context: Context,
     ordinal: usize,
     /// Events that are not in use, timed and untimed: making one costs more than using it.
@@ -36,7 +36,7 @@ struct Shared {
     /// How rows are gathered, and the kernel if that is how.
     way: OnceLock<super::Way>,
     gathering: OnceLock<Option<launch::Function>>,
-    loaded: Mutex<launch::Loaded>,
+    loaded: Mutex<launch::LoadedKernels>,
 }
 
 enum Context {
@@ -51,10 +51,10 @@ struct RawHandle(sys::CUevent);
 
 // SAFETY: the driver's handles may be used from any thread; cudarc sends them likewise.
 unsafe impl Send for RawHandle {}
-// SAFETY: a context handle may be used from any thread at once; the rest of `Shared` is behind locks.
-unsafe impl Sync for Shared {}
+// SAFETY: a context handle may be used from any thread at once; the rest of `CudaShared` is behind locks.
+unsafe impl Sync for CudaShared {}
 // SAFETY: as above.
-unsafe impl Send for Shared {}
+unsafe impl Send for CudaShared {}
 
 impl Cuda {
     /// Opens a device, with a context object of our own on its primary context.
@@ -98,7 +98,7 @@ impl Cuda {
     }
 
     fn with(context: Context, ordinal: usize, probe: &'static probe::Probe) -> Cuda {
-        Cuda(Arc::new(Shared {
+        Cuda(Arc::new(CudaShared {
             context,
             ordinal,
             events: Default::default(),
@@ -129,7 +129,7 @@ impl Cuda {
     fn enter(&self) -> Result<Entered> {
         let pushed = current_context() != Some(self.handle());
         if pushed {
-            // SAFETY: the context is alive: `Shared` keeps the object, or the embedder keeps the handle.
+            // SAFETY: the context is alive: `CudaShared` keeps the object, or the embedder keeps the handle.
             let result = unsafe { sys::cuCtxPushCurrent_v2(self.handle()) };
             self.check("cuCtxPushCurrent", result)?;
         }
@@ -392,16 +392,16 @@ impl Cuda {
     /// # Safety
     ///
     /// As `Driver::copy`.
-    pub(super) unsafe fn copy(&self, stream: &Stream, copy: Copy) -> Result<()> {
+    pub(super) unsafe fn copy(&self, stream: &Stream, copy: RawCopy) -> Result<()> {
         let _entered = self.enter()?;
         let stream = stream.handle();
         match copy {
-            Copy::ToDevice { from, to, bytes } => {
+            RawCopy::ToDevice { from, to, bytes } => {
                 // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
                 let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) };
                 self.check("cuMemcpyHtoDAsync", result)
             }
-            Copy::ToHost { from, to, bytes } => {
+            RawCopy::ToHost { from, to, bytes } => {
                 // SAFETY: likewise.
                 let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream) };
                 self.check("cuMemcpyDtoHAsync", result)
@@ -410,7 +410,7 @@ impl Cuda {
     }
 }
 
-impl Shared {
+impl CudaShared {
     fn handle(&self) -> sys::CUcontext {
         match &self.context {
             Context::Object(context) => context.cu_ctx(),
@@ -419,7 +419,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for CudaShared {
     fn drop(&mut self) {
         self.unload_modules();
         let previous = current_context();
