@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 component clippy cargo-clippy
-library=(--workspace --exclude training)
+library=(--workspace --exclude training --exclude schedules)
 run cargo clippy "${library[@]}" --all-targets -- -D warnings
 run cargo clippy "${library[@]}" --all-targets --features "$(all_features)" -- -D warnings
 run cargo clippy "${library[@]}" --all-targets --no-default-features -- -D warnings

@@ -30,9 +30,10 @@ jpeg_tools() {
     { "${root[@]}" apt-get update && "${root[@]}" apt-get install -y cmake nasm; } >&2
 }
 
-# Every feature, one a line, but `default`, those that need CUDA's compiler to build, and those whose tools are missing.
+# Every feature, one a line, but `default`, `shuttle`, those that need CUDA's compiler to build, and those whose tools are
+# missing.
 features() {
-    local left_out="default candle-cuda"
+    local left_out="default candle-cuda shuttle"
     if ! jpeg_tools; then
         skip "the feature turbojpeg, for cmake or nasm are missing" >&2
         left_out+=" turbojpeg"

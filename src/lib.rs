@@ -68,6 +68,8 @@ mod device;
 #[expect(unsafe_code, reason = "it calls the drivers, in addresses")]
 mod driver;
 mod error;
+#[cfg(feature = "image")]
+mod image;
 pub mod interop;
 mod loader;
 #[expect(unsafe_code, reason = "it copies by addresses")]
@@ -93,14 +95,18 @@ mod sync;
 mod system;
 mod tensor;
 mod trace;
-#[cfg(feature = "image")]
-mod transform;
 mod tuning;
 
-pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
-pub use dataset::{Dataset, Described, FromFn, Map, TensorDataset, TensorRows, from_fn};
 #[cfg(feature = "image")]
-pub use dataset::{ImageFolder, ListingProgress};
+pub use self::image::{
+    ColorJitter, Geometry, ImageError, ImageFolder, ImageSize, ImageTransform, Interpolation,
+    LazyImage, LazyMask, ListingProgress, Padding, RandAugment, RandomErasing, RandomResizedCrop,
+    RandomRotation, TransformedBoxes, TransformedPoints,
+};
+pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
+pub use dataset::{
+    Dataset, Described, FromFn, Map, TensorDataset, TensorRows, from_fn, read_ahead,
+};
 pub use device::{
     Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Stream, Tensors, Upload,
 };
@@ -113,17 +119,9 @@ pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, 
 pub use ops::{Mix, Mixing, Normalize};
 pub use rng::{NumberRange, SampleRng};
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
-#[doc(hidden)]
-pub use tensor::Dense;
 pub use tensor::{
     DType, Element, Entry, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample,
     Shape, Tensor,
-};
-#[cfg(feature = "image")]
-pub use transform::{
-    ColorJitter, Geometry, ImageError, ImageSize, ImageTransform, Interpolation, LazyImage,
-    LazyMask, Padding, RandAugment, RandomErasing, RandomResizedCrop, RandomRotation,
-    TransformedBoxes, TransformedPoints,
 };
 
 /// Makes a struct collatable: a batch of it has the same fields, each holding that field of all samples.

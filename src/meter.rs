@@ -1,10 +1,10 @@
 //! Counters of where an epoch's time goes: plain sums, cheap enough to be always on.
 
 use std::cell::Cell;
-use std::sync::Weak;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::plain::AtomicU64;
+use crate::sync::{Arc, Instant, Mutex, Ordering, Weak, thread_local};
 
 /// Sums of one epoch, shared by everyone who works for it. Relaxed throughout: each is a statistic, and orders nothing.
 #[derive(Default)]
@@ -97,7 +97,7 @@ pub(crate) struct Decoding {
 
 impl Decoding {
     pub(crate) fn begin() -> Decoding {
-        let is_inner = IS_DECODING.replace(true);
+        let is_inner = IS_DECODING.with(|is_decoding| is_decoding.replace(true));
         Decoding {
             start: (!is_inner).then(Instant::now),
         }
@@ -107,8 +107,9 @@ impl Decoding {
 impl Drop for Decoding {
     fn drop(&mut self) {
         if let Some(start) = self.start {
-            DECODED_NS.set(DECODED_NS.get() + nanoseconds(start.elapsed()));
-            IS_DECODING.set(false);
+            let elapsed_ns = nanoseconds(start.elapsed());
+            DECODED_NS.with(|decoded_ns| decoded_ns.set(decoded_ns.get() + elapsed_ns));
+            IS_DECODING.with(|is_decoding| is_decoding.set(false));
         }
     }
 }
@@ -122,19 +123,19 @@ pub(crate) struct Decoded {
 impl Decoded {
     pub(crate) fn begin() -> Decoded {
         Decoded {
-            before: DECODED_NS.get(),
+            before: DECODED_NS.with(Cell::get),
         }
     }
 
     /// How long this thread decoded since, in nanoseconds.
     pub(crate) fn ns(&self) -> u64 {
-        DECODED_NS.get() - self.before
+        DECODED_NS.with(Cell::get) - self.before
     }
 }
 
 impl Drop for Decoded {
     fn drop(&mut self) {
-        DECODED_NS.set(self.before);
+        DECODED_NS.with(|decoded_ns| decoded_ns.set(self.before));
     }
 }
 

@@ -1,24 +1,41 @@
-//! Locks and atomics, behind one path: the rest of the crate takes them from here, so that a model checker can take
-//! their place without touching the protocols.
+//! Locks, atomics, threads and clocks, behind one path: the rest of the crate takes them from here, so that a model checker can
+//! take their place without touching the protocols.
+//!
+//! They are parking_lot's and the standard library's. With `--cfg shuttle` they are shuttle's: tests/shuttle runs the whole
+//! pipeline under schedules that it chooses.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-pub(crate) use std::sync::{Arc, OnceLock};
+#[cfg(not(shuttle))]
+mod real;
+#[cfg(shuttle)]
+mod scheduled;
 
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use std::sync::atomic::Ordering;
+pub(crate) use std::sync::{Arc, Weak};
 
-thread_local! {
+#[cfg(not(shuttle))]
+pub(crate) use self::real::*;
+#[cfg(shuttle)]
+pub(crate) use self::scheduled::*;
+
+/// What is the standard library's always: statics, which outlive a scheduled run, and counters that order nothing, which would
+/// only make schedules longer.
+pub(crate) mod plain {
+    pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize};
+}
+
+self::thread_local! {
     static IS_OWN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Says that the calling thread is one of the library's.
 pub(crate) fn mark_own_thread() {
-    IS_OWN.set(true);
+    IS_OWN.with(|is_own| is_own.set(true));
 }
 
 /// Whether the calling thread is one of the library's. The program's code that runs there (a `get`, a `drop`) must wait for no
 /// other such thread: that may be waiting for this one.
 pub(crate) fn is_own_thread() -> bool {
-    IS_OWN.get()
+    IS_OWN.with(std::cell::Cell::get)
 }
 
 /// A counter that threads can sleep on: whoever changes something that others wait for calls [`Signal::notify`].

@@ -85,13 +85,8 @@ fn private_and_read_only(line: &str) -> Option<(usize, usize)> {
     matches.then_some((number(from)?, number(to)?))
 }
 
-/// Whether [`will_need`] does anything.
-#[cfg_attr(not(feature = "image"), allow(dead_code))]
-pub(crate) const READS_AHEAD: bool = cfg!(all(target_os = "linux", not(miri)));
-
 /// Asks the system to read the file at `path` into its cache. It is a wish, and does not wait for the file's content.
-#[cfg_attr(not(feature = "image"), allow(dead_code))]
-pub(crate) fn will_need(path: &std::path::Path) {
+pub(crate) fn read_ahead(path: &std::path::Path) {
     #[cfg(all(target_os = "linux", not(miri)))]
     if let Ok(file) = std::fs::File::open(path) {
         use std::os::fd::AsRawFd;

@@ -1,7 +1,7 @@
 //! The source's own order: who may import whom, where cudarc is named, how long a file gets, and what shows an example.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
-//! layers are the table in docs/DESIGN.md.
+//! layers are the table in docs/DESIGN.md. `image` imports what a program can, which `public_image.rs` holds it to.
 
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
@@ -13,12 +13,19 @@ use std::path::{Path, PathBuf};
 /// The only folders that name cudarc.
 const CUDARC: &[&str] = &["driver", "interop"];
 
+/// The module that sees the crate as a program does: it imports public items, from the root.
+const USER: &str = "image";
+
+/// What takes no part in the pipeline, and may have locks, threads and clocks of its own: the system's answers, which never
+/// change, and what reads folders and pictures.
+const UNSCHEDULED: &[&str] = &["dataset", "image", "system"];
+
 const LONGEST: usize = 500;
 
 /// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
-    "CollateError", "Dense", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
+    "CollateError", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
     "BoxError", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows",
 ];
 
@@ -60,6 +67,29 @@ fn cudarc_is_named_where_drivers_and_embedders_meet_only() {
 }
 
 #[test]
+fn locks_threads_and_clocks_come_from_sync() {
+    for file in sources() {
+        if file.module == "sync" || UNSCHEDULED.contains(&file.module.as_str()) {
+            continue;
+        }
+        let words = ["std::sync", "std::thread", "Instant", "thread_local!"];
+        let words = words.iter().chain(&["parking_lot", "crossbeam", "rayon"]);
+        for word in words {
+            let imports = file.imported_from_sync(word.trim_end_matches('!'));
+            for (line, code) in file.code() {
+                let code = code.replace("std::thread::available_parallelism", "");
+                let path = file.path.display();
+                let complaint = "shuttle would not see it: import it from crate::sync";
+                assert!(
+                    !code.contains(word) || imports,
+                    "{path}:{line}: {word}: {complaint}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn files_are_short() {
     for file in sources() {
         let (path, lines) = (file.path.display(), file.text.lines().count());
@@ -90,6 +120,7 @@ fn exported(files: &[Source]) -> Vec<&str> {
     let exports = lib.text.split("\npub use ").skip(1);
     let exports = exports.map(|export| export.split(';').next().unwrap());
     let own = exports.filter(|export| !export.starts_with("pinfeed_derive"));
+    let own = own.map(|export| export.trim_start_matches("self::"));
     let names = own.flat_map(|export| {
         let (_, names) = export.split_once("::").unwrap();
         names.split(|c: char| !c.is_alphanumeric() && c != '_')
@@ -144,10 +175,12 @@ fn the_judge_sees_what_is_forbidden() {
     assert!(judge("dataset", "device").is_err());
     assert!(judge("batch", "Error").is_err());
     assert!(judge("batch", "").is_err());
+    assert!(judge("image", "").is_ok());
+    assert!(judge("interop", "image").is_err());
 }
 
 fn judge(layers: &Layers, module: &str, import: &str) -> Result<(), String> {
-    if module == import || module == "lib" {
+    if module == import || module == "lib" || module == USER {
         return Ok(());
     }
     let Some(theirs) = layers.get(import) else {
@@ -197,6 +230,12 @@ impl Source {
         lines
             .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
             .map(|(number, line)| (number, line.split("//").next().unwrap()))
+    }
+
+    /// Whether an import from `crate::sync` has the name.
+    fn imported_from_sync(&self, name: &str) -> bool {
+        let mut imports = self.text.split("use crate::sync::").skip(1);
+        imports.any(|import| import.split(';').next().unwrap().contains(name))
     }
 
     /// What follows `crate::` in code, by line; empty where it is no single name.

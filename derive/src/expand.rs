@@ -185,7 +185,7 @@ fn collating(input: &Input, batch: &Ident) -> TokenStream {
             type Plan = __Plan #arguments;
             type Rest = __Rest #arguments;
             const ALIKE: bool = #(#alikes)&&*;
-            const DENSE: #krate::Dense<Self> = #krate::Dense::__of_fields()#(.__and(&#denses))*;
+            const DENSE: bool = #(#denses)&&*;
 
             fn plan<'__a>(
                 samples: impl ::core::iter::Iterator<Item = &'__a Self> + ::core::clone::Clone,

@@ -71,7 +71,7 @@ impl Sealed for Stack {}
 impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     type Batch = S::Batch;
     type Table = StackTable<S>;
-    const IN_PARTS: bool = S::ALIKE && S::DENSE.holds();
+    const IN_PARTS: bool = S::ALIKE && S::DENSE;
 
     fn open(&self, opening: Opening<'_>) -> StackTable<S> {
         StackTable {

@@ -4,18 +4,17 @@
 //! workers or devices.
 
 mod adapters;
-#[cfg(feature = "image")]
-mod image_folder;
 mod tensors;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
-#[cfg(feature = "image")]
-pub use image_folder::{ImageFolder, ListingProgress};
 pub use tensors::{TensorDataset, TensorRows};
+
+use std::path::Path;
 
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
+use crate::system;
 
 /// A source of samples that are got by their index, from several threads at once.
 ///
@@ -95,8 +94,10 @@ pub trait Dataset: Send + Sync + 'static {
         false
     }
 
-    /// How many bytes of a batch a sample takes, where the data set knows: the first epoch is then cut as later ones are.
-    #[doc(hidden)]
+    /// How many bytes of its batch each sample takes, if the data set knows and they are alike. Default: `None`.
+    ///
+    /// With this hint, the first epoch that goes to a device is sent in parts, as later ones are. Without it, the first
+    /// epoch finds the size out.
     fn sample_bytes(&self) -> Option<usize> {
         None
     }
@@ -110,6 +111,45 @@ pub trait Dataset: Send + Sync + 'static {
     {
         Map::new(self, f)
     }
+}
+
+/// Asks the system to read a file into its cache, without waiting for it. A data set of files calls it in
+/// [`Dataset::will_need`].
+///
+/// This is a hint, so it reports no errors: `get` will. Linux only; elsewhere it does nothing.
+///
+/// # Examples
+///
+/// ```
+/// use std::path::PathBuf;
+///
+/// use pinfeed::{BoxError, Dataset, SampleRng, read_ahead};
+///
+/// struct Files(Vec<PathBuf>);
+///
+/// impl Dataset for Files {
+///     type Sample = Vec<u8>;
+///
+///     fn len(&self) -> u64 {
+///         self.0.len() as u64
+///     }
+///
+///     fn get(&self, index: u64, _rng: &mut SampleRng) -> Result<Vec<u8>, BoxError> {
+///         Ok(std::fs::read(&self.0[index as usize])?)
+///     }
+///
+///     fn lookahead(&self) -> usize {
+///         64
+///     }
+///
+///     fn will_need(&self, indices: &[u64]) {
+///         indices.iter().for_each(|&index| read_ahead(&self.0[index as usize]));
+///     }
+/// }
+/// # Files(vec!["nowhere".into()]).will_need(&[0]);
+/// ```
+pub fn read_ahead(path: impl AsRef<Path>) {
+    system::read_ahead(path.as_ref());
 }
 
 /// To all methods, for whatever holds a data set.

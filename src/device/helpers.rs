@@ -1,9 +1,12 @@
 //! Threads of our own for large pieces of work on memory: private to the device, never rayon's global pool.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::memory::copy_streaming;
-use crate::sync::{Arc, AtomicUsize, Condvar, Mutex, OnceLock, Ordering};
+use crate::sync::{
+    Arc, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Ordering, ThreadPool, ThreadPoolBuilder,
+    spin_loop,
+};
 use crate::system::PAGE_BYTES;
 use crate::tuning::{
     COPY_SPIN_MS, COPY_THREADS, PARTS_PER_COPY_THREAD, SPLIT_COPY_BYTES, STREAMED_COPY_BYTES,
@@ -12,7 +15,7 @@ use crate::tuning::{
 /// A pool of threads that is made when it is first needed.
 #[derive(Default)]
 pub(crate) struct Helpers {
-    threads: OnceLock<Option<rayon::ThreadPool>>,
+    threads: OnceLock<Option<ThreadPool>>,
 }
 
 impl Helpers {
@@ -95,13 +98,13 @@ impl Helpers {
     }
 
     /// `None` where the system gives no threads: then the caller does the work.
-    fn pool(&self) -> Option<&rayon::ThreadPool> {
+    fn pool(&self) -> Option<&ThreadPool> {
         let make = || {
             let threads = std::thread::available_parallelism()
                 .map_or(1, usize::from)
                 .min(COPY_THREADS);
             let named = |index| format!("pinfeed-helper-{index}");
-            rayon::ThreadPoolBuilder::new()
+            ThreadPoolBuilder::new()
                 .num_threads(threads)
                 .thread_name(named)
                 .build()
@@ -153,7 +156,7 @@ impl<W> Crew<W> {
             if self.state.lock().working == 0 {
                 return;
             }
-            (0..100).for_each(|_| std::hint::spin_loop());
+            (0..100).for_each(|_| spin_loop());
         }
         let mut state = self.state.lock();
         while state.working > 0 {
@@ -215,7 +218,7 @@ mod tests {
                 let (inside, calls) = &*in_work;
                 inside.fetch_add(1, Ordering::Relaxed);
                 calls.fetch_add(1, Ordering::Relaxed);
-                (0..1000).for_each(|_| std::hint::spin_loop());
+                (0..1000).for_each(|_| spin_loop());
                 inside.fetch_sub(1, Ordering::Relaxed);
             });
             let (inside, calls) = Arc::into_inner(shared).expect("nobody holds the work any more");

@@ -45,7 +45,8 @@ use crate::driver::{Driver, RawStream, cpu};
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::{Error, Result};
 use crate::meter::Settle;
-use crate::sync::{Arc, AtomicUsize, Mutex, OnceLock, Ordering};
+use crate::sync::plain::AtomicUsize;
+use crate::sync::{Arc, Mutex, OnceLock, Ordering};
 use crate::tensor::{Element, Shape, Tensor};
 use crate::tuning::BUDGET_DIVISOR;
 

@@ -6,12 +6,11 @@
 //! held last is parked until then.
 
 use std::ptr::NonNull;
-use std::sync::Weak;
 
 use super::flights::drop_owner;
 use crate::driver::Driver;
 use crate::error::Result;
-use crate::sync::{Arc, Mutex, is_own_thread};
+use crate::sync::{Arc, Mutex, Weak, is_own_thread};
 use crate::tensor::{Backend, Storage};
 
 /// Memory of the program's, page-locked as long as this lives.

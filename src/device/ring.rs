@@ -18,7 +18,7 @@ use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
-use crate::sync::{Arc, Mutex, Signal};
+use crate::sync::{Arc, Instant, Mutex, Signal};
 
 pub(crate) struct Ring {
     /// Who page-locks; `None` for a ring of pageable blocks.
@@ -200,7 +200,7 @@ impl Ring {
 
     /// `None` where the system does not have as much memory.
     fn make(&self, size: usize) -> Option<HostBlock> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let touch: Touch<'_> = &|pointer, bytes| self.helpers.zero(pointer, bytes);
         self.counters.made.add(1);
         let Some(driver) = &self.driver else {

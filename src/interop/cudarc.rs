@@ -1,12 +1,11 @@
 //! cudarc's contexts, streams and slices.
 
-use std::sync::Arc;
-
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr};
 
 use crate::device::{Device, Download, Stream};
 use crate::driver::{Driver, RawStream, cuda};
 use crate::error::{Error, Result, ShapeError};
+use crate::sync::Arc;
 use crate::tensor::{Element, Shape};
 
 /// Opens a device on the program's own context object, which stays as it is: no event tracking is switched on in it.

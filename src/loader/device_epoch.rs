@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
 
 use super::epoch::{Epoch, Pass};
 use crate::batch::{Batch, send};
 use crate::device::Device;
 use crate::error::{Error, Result, panic_message};
 use crate::pipeline::{Arrivals, Cut, Fate, Goes, Live, Made, Pipeline};
-use crate::sync::Arc;
+use crate::sync::{Arc, Instant};
 
 /// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
 ///

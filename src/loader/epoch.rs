@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Instant;
 
 use super::DataLoader;
 use super::device_epoch::{DeviceEpoch, Sending};
@@ -11,7 +10,7 @@ use crate::batch::Batch;
 use crate::device::Device;
 use crate::error::Result;
 use crate::pipeline::{Goes, Live, Made, Pipeline, Taken};
-use crate::sync::Arc;
+use crate::sync::{Arc, Instant};
 
 /// How an epoch holds its loader.
 pub(super) enum Loader<'a, B: Batch> {

@@ -1,7 +1,6 @@
 //! The board: the state of all live epochs of a loader, under one lock.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use super::arrivals::Sends;
 use super::schedule::{Behind, Claim, Schedule, Want};
@@ -11,7 +10,7 @@ use super::{Options, Parts};
 use crate::device::Account;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::sync::{Arc, AtomicU64, Condvar, Ordering};
+use crate::sync::{Arc, AtomicU64, Condvar, Instant, Ordering};
 use crate::tensor::Backend;
 
 pub(super) struct Board<B> {

@@ -34,7 +34,7 @@ pub(crate) use work::{DatasetRecipe, Recipe};
 use self::board::Board;
 use self::schedule::Whole;
 use crate::device::{Device, Ring};
-use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
 use crate::tuning::{
     DEFAULT_DEPTH_BATCHES as DEFAULT_DEPTH, FEWEST_SLABS_IN_TURN as FEWEST_IN_TURN, SLABS_IN_TURN,
 };
@@ -47,7 +47,7 @@ pub(crate) struct Pipeline<B> {
     recipe: Box<dyn Recipe<B>>,
     pub(crate) options: Options,
     /// Slabs of batches that are not to be page-locked, or cannot be.
-    pageable: std::sync::Arc<Ring>,
+    pageable: Arc<Ring>,
     /// The largest slab that was wanted, and had, of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
     /// Whether the slabs of parts need not stay in the processor's cache, because loading is far from copying. The first epoch

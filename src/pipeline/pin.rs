@@ -1,7 +1,6 @@
 //! Slabs for batches: granted at once where one is there, and by the pin thread where not.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
 
 use super::board::{Live, Made};
 use super::schedule::{Missing, Want, missing};
@@ -12,7 +11,7 @@ use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Coming, HeldOff, Kind, Slab};
 use crate::driver::RawEvent;
 use crate::error::{Error, panic_message};
-use crate::sync::Ordering;
+use crate::sync::{Instant, Ordering};
 use crate::trace::span;
 
 /// What the ring gives.

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
 
 use super::schedule::Cut;
 use crate::batch::Failure;
@@ -10,6 +9,7 @@ use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
+use crate::sync::Instant;
 use crate::tensor::Backend;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
 

@@ -1,18 +1,17 @@
 //! The threads of a loader: named, its own, and joined when it goes; unless it goes on a thread of the library's own.
 
 use std::io;
-use std::thread::JoinHandle;
 
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, is_own_thread, mark_own_thread};
+use crate::sync::{Arc, is_own_thread, mark_own_thread, thread};
 use crate::system;
 use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
-    handles: Vec<JoinHandle<()>>,
+    handles: Vec<thread::JoinHandle<()>>,
 }
 
 impl<B: Batch> Threads<B> {
@@ -59,7 +58,7 @@ impl<B: Batch> Threads<B> {
         run: impl FnOnce(&Pipeline<B>) + Send + 'static,
     ) -> Result<()> {
         let pipeline = Arc::clone(&self.pipeline);
-        let handle = std::thread::Builder::new()
+        let handle = thread::Builder::new()
             .name(name.clone())
             .stack_size(STACK_BYTES)
             .spawn(move || {

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
 
 use super::source::{BatchId, Failed, Indices, Source, Split};
 use crate::batch::{Collate, Learned, Opening, Request, Table, Unmade};
@@ -11,7 +10,7 @@ use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::meter::{Decoded, Meter};
 use crate::sampler::Sampler;
-use crate::sync::Arc;
+use crate::sync::{Arc, Instant};
 use crate::tuning::{BATCHES_PER_TIMED_ONE as CLOSELY, TIMED_RUN_SAMPLES as TIMED_RUN};
 
 /// How batches of type `B` are made: a data set, its order and a collate.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Pipeline;
 use super::arrivals::Fate;
@@ -14,7 +14,7 @@ use super::work::Work;
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
-use crate::sync::Arc;
+use crate::sync::{Arc, Instant};
 use crate::trace::span;
 use crate::tuning::COPYING_WORKERS as MOST_COPYING;
 

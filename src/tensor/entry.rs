@@ -1,6 +1,6 @@
 //! What arrays and vectors hold that are samples: numbers, and arrays of numbers.
 
-use super::{Dense, Element, Field, Filled, Layout, Row, Sample, Shape, Tensor};
+use super::{Element, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 use crate::error::CollateError;
 
 /// What arrays and vectors may hold that are samples: any [`Element`]; `bool`, which becomes `u8`; `u64`, `usize` and `isize`,
@@ -154,7 +154,7 @@ macro_rules! converted {
             type Batch = Tensor<$element>;
             type Plan = Field<$element>;
             type Rest = ();
-            const DENSE: Dense<Self> = Dense::YES;
+            const DENSE: bool = true;
 
             fn plan<'a>(
                 _: impl Iterator<Item = &'a Self> + Clone,
@@ -196,7 +196,7 @@ impl<A: Entry, const N: usize> Sample for [A; N] {
     type Batch = Tensor<A::Element>;
     type Plan = Field<A::Element>;
     type Rest = ();
-    const DENSE: Dense<Self> = Dense::YES;
+    const DENSE: bool = true;
 
     fn plan<'a>(
         _: impl Iterator<Item = &'a Self> + Clone,
@@ -218,7 +218,7 @@ impl<A: Entry> Sample for Vec<A> {
     type Batch = Tensor<A::Element>;
     type Plan = Field<A::Element>;
     type Rest = ();
-    const DENSE: Dense<Self> = Dense::YES;
+    const DENSE: bool = true;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,

@@ -4,7 +4,6 @@
 //! memory ([`Storage`]). A batch is planned as a [`Layout`] of [`Field`]s, filled by [`Row`]s, possibly by several
 //! threads at once, and taken out of [`Filled`] as tensors. [`Sample`] is what ties the three together.
 
-mod dense;
 mod element;
 mod entry;
 #[expect(unsafe_code, reason = "it hands out the fields of a slab")]
@@ -30,7 +29,6 @@ mod scattered;
 mod storage;
 
 pub use crate::shape::{DType, Shape};
-pub use dense::Dense;
 pub use element::{Element, Float};
 pub use entry::Entry;
 pub use filled::Filled;

@@ -303,8 +303,11 @@ impl<'a> Row<'a> {
         pointer
     }
 
-    /// The error of a sample whose shape is not the field's.
-    pub(crate) fn mismatch<T: Element>(&self, field: &Field<T>, found: Shape) -> CollateError {
+    /// Makes the error of a sample whose shape is not that of the field's rows. It names the field.
+    ///
+    /// [`write`](Row::write) and [`take`](Row::take) check this themselves; what fills a row through
+    /// [`slice_mut`](Row::slice_mut) does not always know its shape before.
+    pub fn mismatch<T: Element>(&self, field: &Field<T>, found: Shape) -> CollateError {
         CollateError::Shape {
             field: self.name(field),
             expected: field.row_shape.clone(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Dense, Element, Field, Filled, Layout, Row, Tensor};
+use super::{Element, Field, Filled, Layout, Row, Tensor};
 use crate::error::CollateError;
 
 /// Something that can be collated: many samples make one batch.
@@ -82,10 +82,13 @@ pub trait Sample: Send + Sized + 'static {
     type Rest: Send + 'static;
     /// Whether one sample tells the layout of the whole batch. If not, the batch is planned from all of its samples.
     const ALIKE: bool = true;
-    /// Whether the batch is nothing but its fields, each of one row a sample. Large batches of such samples travel to a
-    /// device in parts. Only this crate and its derive macro say so.
-    #[doc(hidden)]
-    const DENSE: Dense<Self> = Dense::NO;
+    /// Whether a batch is nothing but the rows of its samples: [`finish`](Sample::finish) only takes fields that
+    /// [`Layout::field`] made out of [`Filled`].
+    ///
+    /// Large batches of such samples travel to a device in parts, where they share a block of memory. So the batch of all
+    /// samples must be what their parts make when their tensors are joined along the first dimension. Memory safety does
+    /// not rest on it: a part that does not fit the others is an error of its batch.
+    const DENSE: bool = false;
 
     /// Lays out the fields of a batch, from its first sample ([`ALIKE`](Sample::ALIKE)) or from all of them.
     ///
@@ -114,7 +117,7 @@ macro_rules! scalars {
             type Batch = Tensor<$type>;
             type Plan = Field<$type>;
             type Rest = ();
-            const DENSE: Dense<Self> = Dense::YES;
+            const DENSE: bool = true;
 
             fn plan<'a>(
                 _: impl Iterator<Item = &'a Self> + Clone,
@@ -154,7 +157,7 @@ impl<T: Element> Sample for Tensor<T> {
     type Batch = Tensor<T>;
     type Plan = Field<T>;
     type Rest = ();
-    const DENSE: Dense<Self> = Dense::YES;
+    const DENSE: bool = true;
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -240,7 +243,7 @@ macro_rules! tuples {
             type Plan = ($($name::Plan,)+);
             type Rest = ($($name::Rest,)+);
             const ALIKE: bool = $($name::ALIKE)&&+;
-            const DENSE: Dense<Self> = Dense::YES$(.__and(&$name::DENSE))+;
+            const DENSE: bool = $($name::DENSE)&&+;
 
             fn plan<'a>(
                 samples: impl Iterator<Item = &'a Self> + Clone,

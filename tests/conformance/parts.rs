@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pinfeed::{
-    Batch, CollateError, DataLoader, Dataset, Dense, Device, DeviceTensor, Error, Field, Filled,
-    Layout, RandomSampler, Relocation, Row, Sample, Sampler, Tensor, TensorDataset, Tensors,
-    Upload, from_fn,
+    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Error, Field, Filled, Layout,
+    RandomSampler, Relocation, Row, Sample, Sampler, Tensor, TensorDataset, Tensors, Upload,
+    from_fn,
 };
 
 use crate::Test;
@@ -319,8 +319,7 @@ fn parts_of_unlike_samples_are_refused(backend: &Backend) {
     }
 }
 
-/// A sample that claims to be dense, by what is the derive macro's alone. Its batches are as it likes: from sample
-/// 30 to 39 they are of another kind.
+/// A sample that claims to be dense and is not: batches of samples 30 to 39 are of another kind.
 struct Liar<const KIND: u8>(u8);
 
 /// A batch of any number of tensors, of two element types.
@@ -333,7 +332,7 @@ impl<const KIND: u8> Sample for Liar<KIND> {
     type Batch = Anything;
     type Plan = Field<u8>;
     type Rest = ();
-    const DENSE: Dense<Self> = Dense::__of_fields();
+    const DENSE: bool = true;
 
     fn plan<'a>(
         _: impl Iterator<Item = &'a Self> + Clone,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rng::SampleRng;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, thread};
 
 /// What idle memory is filled with.
 pub(super) const POISON: u8 = 0xDB;
@@ -120,7 +120,7 @@ impl Delays {
     pub(super) fn sleep(&mut self) {
         // Half of the operations run at once: a device that is always late is too predictable.
         if self.max_ns > 0 && self.rng.bool(0.5) {
-            std::thread::sleep(Duration::from_nanos(self.rng.below(self.max_ns)));
+            thread::sleep(Duration::from_nanos(self.rng.below(self.max_ns)));
         }
     }
 }

@@ -1,21 +1,19 @@
 //! Streams of the CPU backend: each is a queue of operations with a thread that works it off in order.
 
 use std::cell::Cell;
-use std::sync::Weak;
-use std::time::Instant;
-
-use crossbeam_channel::Sender;
 
 use super::Cpu;
 use super::hostile::Delays;
 use crate::driver::Gather;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicBool, Condvar, Mutex, mark_own_thread};
+use crate::sync::channel::{Sender, unbounded};
+use crate::sync::{
+    Arc, AtomicBool, Condvar, Instant, Mutex, Weak, mark_own_thread, thread, thread_local,
+};
 
 /// A queue with its thread. When the last handle goes, the thread works off what is queued and ends.
 pub(crate) struct Stream {
     operations: Arc<Sender<Operation>>,
-    number: usize,
 }
 
 /// A stream's queue, as long as the stream is alive.
@@ -31,7 +29,7 @@ thread_local! {
 
 /// Whether the calling thread is a stream's, which can wait for none.
 pub(super) fn is_on_one() -> bool {
-    IS_STREAM.get()
+    IS_STREAM.with(Cell::get)
 }
 
 impl Queue {
@@ -97,12 +95,12 @@ impl State {
 
 impl Stream {
     pub(super) fn start(number: usize, delays: Option<Delays>) -> Result<Stream> {
-        let (sender, operations) = crossbeam_channel::unbounded::<Operation>();
+        let (sender, operations) = unbounded::<Operation>();
         let name = format!("pinfeed-cpu-stream-{number}");
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
-                IS_STREAM.set(true);
+                IS_STREAM.with(|is_stream| is_stream.set(true));
                 mark_own_thread();
                 let mut delays = delays;
                 for operation in operations {
@@ -115,7 +113,6 @@ impl Stream {
             .map_err(|source| Error::Thread { name, source })?;
         Ok(Stream {
             operations: Arc::new(sender),
-            number,
         })
     }
 
@@ -163,7 +160,7 @@ impl Stream {
     }
 
     pub(crate) fn same(&self, other: &Stream) -> bool {
-        self.number == other.number && self.operations.same_channel(&other.operations)
+        Arc::ptr_eq(&self.operations, &other.operations)
     }
 }
 

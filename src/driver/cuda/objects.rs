@@ -1,14 +1,13 @@
 //! Streams and events of the CUDA backend.
 
 use std::any::Any;
-use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUresult};
 
 use super::{Cuda, RawHandle};
 use crate::error::Result;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{Arc, AtomicBool, Instant, Ordering, spin_loop, thread};
 use crate::tuning::EVENT_SPIN_MS;
 
 /// A `CUstream`: ours, which goes with this object, or the embedder's.
@@ -16,7 +15,7 @@ pub(crate) struct Stream {
     handle: sys::CUstream,
     owner: Owner,
     /// The thread of a per-thread default stream: its handle names another stream on every thread.
-    thread: Option<ThreadId>,
+    thread: Option<thread::ThreadId>,
 }
 
 enum Owner {
@@ -55,7 +54,7 @@ impl Stream {
         Stream {
             handle: handle.cast(),
             owner: Owner::Theirs { _keep: keep },
-            thread: (handle as usize == PER_THREAD).then(|| std::thread::current().id()),
+            thread: (handle as usize == PER_THREAD).then(|| thread::current().id()),
         }
     }
 
@@ -65,7 +64,7 @@ impl Stream {
 
     pub(crate) fn on_its_thread(&self) -> bool {
         self.thread
-            .is_none_or(|thread| thread == std::thread::current().id())
+            .is_none_or(|thread| thread == thread::current().id())
     }
 
     pub(crate) fn same(&self, other: &Stream) -> bool {
@@ -152,7 +151,7 @@ impl Event {
                 if self.query()? {
                     return Ok(());
                 }
-                std::hint::spin_loop();
+                spin_loop();
             }
         }
         self.sleep()

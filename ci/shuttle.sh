@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The whole pipeline under schedules that shuttle chooses: tests/shuttle. Each scenario runs under ever new schedules for its
+# share of a minute; a failure prints the seed that repeats it.
+#
+#     ci/shuttle.sh                       as long as CI does
+#     ci/shuttle.sh 600 a_name            ten minutes for the scenarios of that name
+#     PINFEED_SEED=… ci/shuttle.sh 1 a_name     one schedule, as a failure says
+. "$(dirname "$0")/lib.sh"
+
+seconds=${1:-60}
+shift || true
+
+# Optimized, for thousands of schedules a second; with the checks of a debug build. In a folder of its own, for the flag builds
+# every dependency anew.
+export CARGO_PROFILE_DEV_OPT_LEVEL=2
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/shuttle"
+export RUSTFLAGS="${RUSTFLAGS:-} --cfg shuttle"
+component clippy cargo-clippy
+run cargo clippy --quiet -p schedules --all-targets -- -D warnings -A clippy::let_unit_value
+test=(cargo test --quiet -p schedules)
+run "${test[@]}" --no-run
+scenarios=$("${test[@]}" -- --list "$@" | grep -c ': test$')
+PINFEED_SECONDS=$(awk "BEGIN { print $seconds / $scenarios }")
+export PINFEED_SECONDS
+run "${test[@]}" -- --test-threads=1 --nocapture "$@"
+note "$scenarios scenarios, $seconds s"

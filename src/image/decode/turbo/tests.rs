@@ -1,0 +1,291 @@
+use std::ptr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::image::{ImageTransform, LazyImage};
+
+/// A picture with edges, slopes and noise in all channels.
+fn pixels(width: usize, height: usize) -> Vec<u8> {
+    let mut noise = 1u32;
+    let mut pixels = Vec::with_capacity(width * height * 3);
+    for y in 0..height {
+        for x in 0..width {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let edge = if (x / 13 + y / 7) % 2 == 0 { 90 } else { 0 };
+            pixels.push((x * 255 / width) as u8);
+            pixels.push((y * 160 / height) as u8 + edge);
+            pixels.push((noise >> 26) as u8 + edge);
+        }
+    }
+    pixels
+}
+
+/// A JPEG file of such a picture.
+fn file(width: usize, height: usize, subsampling: tj::TJSAMP, progressive: bool) -> Vec<u8> {
+    compressed(
+        &pixels(width, height),
+        width,
+        height,
+        subsampling,
+        progressive,
+    )
+}
+
+fn compressed(
+    pixels: &[u8],
+    width: usize,
+    height: usize,
+    subsampling: tj::TJSAMP,
+    progressive: bool,
+) -> Vec<u8> {
+    // SAFETY: the handle is checked and destroyed once; the pixels are as many as the call is told; the file that the library
+    // allocates is copied and freed.
+    unsafe {
+        let handle = tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int);
+        assert!(!handle.is_null());
+        let set = |parameter: tj::TJPARAM, value| {
+            assert_eq!(tj::tj3Set(handle, parameter as c_int, value), 0);
+        };
+        set(tj::TJPARAM_TJPARAM_QUALITY, 90);
+        set(tj::TJPARAM_TJPARAM_SUBSAMP, subsampling);
+        set(tj::TJPARAM_TJPARAM_PROGRESSIVE, c_int::from(progressive));
+        let (mut bytes, mut size) = (ptr::null_mut(), 0);
+        let code = tj::tj3Compress8(
+            handle,
+            pixels.as_ptr(),
+            width as c_int,
+            0,
+            height as c_int,
+            tj::TJPF_TJPF_RGB,
+            &mut bytes,
+            &mut size,
+        );
+        assert_eq!(code, 0);
+        let file = std::slice::from_raw_parts(bytes, size as usize).to_vec();
+        tj::tj3Free(bytes.cast());
+        tj::tj3Destroy(handle);
+        file
+    }
+}
+
+/// What is read of a file's header.
+fn header(file: &[u8]) -> Option<Header> {
+    super::header(file, &FrameHeader::read(file)?)
+}
+
+fn decoded(file: &[u8], part: Rect<u32>, shrunk: u32) -> Vec<u8> {
+    let mut rgb = vec![0; part.width as usize * part.height as usize * 3];
+    decode(file, header(file).unwrap(), part, shrunk, &mut rgb).unwrap();
+    rgb
+}
+
+fn whole(width: u32, height: u32) -> Rect<u32> {
+    Rect {
+        left: 0,
+        top: 0,
+        width,
+        height,
+    }
+}
+
+/// The pixels of a rectangle, out of those of another one that it lies in.
+fn cut(rgb: &[u8], from: Rect<u32>, part: Rect<u32>) -> Vec<u8> {
+    let rows = part.top - from.top..part.top - from.top + part.height;
+    let row = |row: u32| {
+        let start = (row * from.width + part.left - from.left) as usize * 3;
+        rgb[start..start + part.width as usize * 3].iter().copied()
+    };
+    rows.flat_map(row).collect()
+}
+
+const KINDS: [tj::TJSAMP; 6] = [
+    tj::TJSAMP_TJSAMP_444,
+    tj::TJSAMP_TJSAMP_422,
+    tj::TJSAMP_TJSAMP_420,
+    tj::TJSAMP_TJSAMP_GRAY,
+    tj::TJSAMP_TJSAMP_440,
+    tj::TJSAMP_TJSAMP_411,
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a crop shows does not depend on how much of the picture was decoded.
+    #[test]
+    fn a_box_has_the_pixels_of_the_whole(
+        (width, height) in (1..200u32, 1..150u32),
+        kind in prop::sample::select(KINDS.to_vec()), progressive: bool, at: [u16; 4],
+        shrunk in prop::sample::select(vec![1, 1, 2, 4, 8]),
+    ) {
+        let file = file(width as usize, height as usize, kind, progressive);
+        let header = header(&file).unwrap();
+        prop_assert_eq!(header.size, Size { width, height });
+        let (width, height) = (width.div_ceil(shrunk), height.div_ceil(shrunk));
+        let [left, top, right, bottom] = at.map(u32::from);
+        let (left, top) = (left % width, top % height);
+        let needed = Rect {
+            left,
+            top,
+            width: 1 + right % (width - left),
+            height: 1 + bottom % (height - top),
+        };
+        let part = region(header, needed, shrunk);
+        prop_assert!(part.left + part.width <= width);
+        let all = whole(width, height);
+        let of_part = cut(&decoded(&file, part, shrunk), part, needed);
+        let of_whole = cut(&decoded(&file, all, shrunk), all, needed);
+        prop_assert!(of_part == of_whole, "{:?} of {}x{}, decoded {:?}", needed, width, height, part);
+    }
+}
+
+/// The default decoder gives the same pixels, but for rounding: 4 of 255 at most where chroma is not subsampled, a mean of 1
+/// everywhere.
+#[test]
+fn both_decoders_agree() {
+    for kind in KINDS {
+        for progressive in [false, true] {
+            let (width, height) = (203, 149);
+            let file = file(width, height, kind, progressive);
+            let ours = decoded(&file, whole(width as u32, height as u32), 1);
+            let image = image::load_from_memory(&file).unwrap().into_rgb8();
+            let far = ours.iter().zip(image.as_raw()).map(|(a, b)| a.abs_diff(*b));
+            let most = far.clone().max().unwrap();
+            let mean = far.map(f64::from).sum::<f64>() / ours.len() as f64;
+            assert!(mean < 1.0, "kind {kind}: {mean} on average");
+            let fine = [tj::TJSAMP_TJSAMP_444, tj::TJSAMP_TJSAMP_GRAY].contains(&kind);
+            assert!(!fine || most <= 4, "kind {kind}: {most} at most");
+        }
+    }
+}
+
+/// A lazy picture takes this way, and shows the same whatever it decodes.
+#[test]
+fn a_crop_is_what_it_would_be_of_the_whole() {
+    let file = file(300, 200, tj::TJSAMP_TJSAMP_420, false);
+    let rgb = decoded(&file, whole(300, 200), 1);
+    let rgb = crate::Tensor::from_vec(rgb, &[200, 300, 3]).unwrap();
+    let transform = ImageTransform::train(64);
+    for seed in 0..40 {
+        let mut rng = crate::SampleRng::new(seed, 0, 0);
+        let of_file = LazyImage::encoded(file.clone()).transform(&transform, &mut rng.clone());
+        let of_pixels = LazyImage::rgb(rgb.view())
+            .unwrap()
+            .transform(&transform, &mut rng);
+        let (of_file, of_pixels) = (of_file.decode().unwrap(), of_pixels.decode().unwrap());
+        assert!(of_file.as_slice() == of_pixels.as_slice(), "seed {seed}");
+    }
+}
+
+/// Where a large photo becomes small, decoding it smaller shows the same, only softer; where it does not, exactly the same.
+#[test]
+fn scaled_decoding_softens_and_moves_nothing() {
+    let (width, height) = (803, 597);
+    let pixels: Vec<u8> = (0..width * height)
+        .flat_map(|at| {
+            let wave = |at: usize, length: f32| 128.0 + 100.0 * (at as f32 / length).sin();
+            [
+                wave(at % width, 31.0) as u8,
+                wave(at / width, 47.0) as u8,
+                90,
+            ]
+        })
+        .collect();
+    let file = compressed(&pixels, width, height, tj::TJSAMP_TJSAMP_420, false);
+    let exact = ImageTransform::new();
+    for (plan, softer) in [
+        (exact.clone().resize(60), true),
+        (
+            exact
+                .clone()
+                .random_resized_crop(64)
+                .random_horizontal_flip(0.5),
+            true,
+        ),
+        (exact.clone().center_crop(600).resize_exact(301, 300), false),
+        (exact.clone().center_crop(600).resize_exact(300, 300), true),
+        (exact.random_vertical_flip(1.0), false),
+    ] {
+        let shown = |plan: &ImageTransform| {
+            let image = LazyImage::encoded(file.clone());
+            let image = image.transform(plan, &mut crate::SampleRng::new(3, 0, 0));
+            image.decode().unwrap()
+        };
+        let (exact, scaled) = (shown(&plan), shown(&plan.clone().scaled_decoding(true)));
+        assert_eq!(exact == scaled, !softer, "{plan:?}");
+        let far = exact
+            .as_slice()
+            .iter()
+            .zip(scaled.as_slice())
+            .map(|(a, b)| a.abs_diff(*b));
+        let mean = far.clone().map(f64::from).sum::<f64>() / exact.len() as f64;
+        let most = far.max().unwrap();
+        assert!(mean < 1.5 && most <= 12, "{plan:?}: {mean}, {most} at most");
+    }
+}
+
+/// What the library cannot crop is decoded as a whole, also after a picture that was cropped.
+#[test]
+fn a_rare_subsampling_is_decoded_as_a_whole() {
+    let rare = include_bytes!("../../../../tests/fixtures/pictures/410-37x11.jpg");
+    let rare_header = header(rare).unwrap();
+    let needed = Rect {
+        left: 20,
+        top: 3,
+        width: 5,
+        height: 5,
+    };
+    assert_eq!(region(rare_header, needed, 1), whole(37, 11));
+    let before = decoded(rare, whole(37, 11), 1);
+    let cropped = file(100, 50, tj::TJSAMP_TJSAMP_420, false);
+    let part = region(header(&cropped).unwrap(), needed, 1);
+    assert!(part.width < 100);
+    decoded(&cropped, part, 1);
+    assert!(decoded(rare, whole(37, 11), 1) == before);
+}
+
+#[test]
+fn what_it_does_not_decode_is_left_to_the_other() {
+    assert!(header(b"no picture").is_none());
+    assert!(header(&[0xFF, 0xD8, 0xFF, 0xD9]).is_none());
+    let file = file(40, 30, tj::TJSAMP_TJSAMP_420, false);
+    assert!(header(&file[..100]).is_none());
+    // It is checked before it is decoded, by whoever opens it; the decoder itself survives what comes.
+    for cut in [200, file.len() / 2, file.len() - 10] {
+        let mut rgb = vec![0; 40 * 30 * 3];
+        let header = header(&file).unwrap();
+        let _ = decode(&file[..cut], header, whole(40, 30), 1, &mut rgb);
+    }
+    assert_eq!(decoded(&file, whole(40, 30), 1).len(), 40 * 30 * 3);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Damaged files are pictures with damage or errors, of whatever size their header claims; nothing else happens.
+    #[test]
+    fn damage_is_survived(
+        kind in prop::sample::select(KINDS.to_vec()), progressive: bool, crops: bool,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut file = file(61, 47, kind, progressive);
+        for (at, byte) in damage {
+            let at = at.index(file.len());
+            file[at] = byte;
+        }
+        if let Some(cut) = cut {
+            file.truncate(cut.index(file.len()));
+            file.extend([0xFF, 0xD9]);
+        }
+        let transform = match crops {
+            true => ImageTransform::train(16),
+            false => ImageTransform::new(),
+        };
+        let image = LazyImage::encoded(file).max_pixels(1_000_000);
+        match image.transform(&transform, &mut crate::SampleRng::new(1, 0, 0)).decode() {
+            Ok(pixels) => prop_assert!(pixels.len() <= 3_000_000),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Pictures: from files in folders to the rows of a batch.
+//!
+//! An [`ImageTransform`] is a plan, not a chain of closures. For each picture it is drawn into a [`Geometry`], which folds
+//! its operations into one rectangle of the picture, one resampling and one flip, and what is changed in place after that. A
+//! [`LazyImage`] holds the bytes of a file until its row of the batch is there, and decodes and resamples straight into it;
+//! a [`LazyMask`] goes through the geometry of its picture. [`ImageFolder`] gives such samples.
+//!
+//! This is the top layer: it sees the crate as a program does. README.md, in this folder, has the reading order.
+
+mod decode;
+mod error;
+mod folder;
+mod geometry;
+mod lazy;
+mod mask;
+mod opened;
+mod pixels;
+mod plan;
+mod size;
+
+pub use error::ImageError;
+pub use folder::{ImageFolder, ListingProgress};
+pub use geometry::{Geometry, TransformedBoxes, TransformedPoints};
+pub use lazy::LazyImage;
+pub use mask::LazyMask;
+pub use plan::{
+    ColorJitter, ImageTransform, Interpolation, Padding, RandAugment, RandomErasing,
+    RandomResizedCrop, RandomRotation,
+};
+pub use size::ImageSize;
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+//! What is done to decoded pixels: resampled into their row ([`render`]), and changed in place ([`change`]).
+
+mod change;
+mod colour;
+mod render;
+mod scratch;
+mod warp;
+
+pub(super) use change::Change;
+pub(super) use colour::{Colour, jittered};
+pub(super) use render::{Labels, Look, Rgb, carry_out, render, swap};
+pub(super) use scratch::{Buffer, Scratch};
+pub(super) use warp::Warp;

@@ -1,0 +1,11 @@
+//! What the crate runs on.
+
+pub(crate) use std::hint::spin_loop;
+pub(crate) use std::sync::OnceLock;
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+pub(crate) use std::time::Instant;
+pub(crate) use std::{thread, thread_local};
+
+pub(crate) use crossbeam_channel as channel;
+pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use rayon::{ThreadPool, ThreadPoolBuilder};

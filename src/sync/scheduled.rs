@@ -1,0 +1,221 @@
+//! The same under shuttle: one thread of the system runs all threads of a test in turn, and shuttle chooses which goes on at
+//! each lock, condition, atomic and clock. A run depends on the seed alone, so clocks are invented.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut, Sub};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+pub(crate) use shuttle::{thread, thread_local};
+
+/// Lets others go on: the scheduler need not be fair to who spins.
+pub(crate) fn spin_loop() {
+    thread::yield_now();
+}
+
+/// In parking_lot's shape: a panic poisons nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+pub(crate) struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Mutex<T> {
+        Mutex(shuttle::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.0 {
+            Some(guard) => guard,
+            None => unreachable!("only `Condvar::wait` takes it, and puts it back"),
+        }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.0 {
+            Some(guard) => guard,
+            None => unreachable!("only `Condvar::wait` takes it, and puts it back"),
+        }
+    }
+}
+
+/// In parking_lot's shape.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(shuttle::sync::Condvar);
+
+impl Condvar {
+    pub(crate) const fn new() -> Condvar {
+        Condvar(shuttle::sync::Condvar::new())
+    }
+
+    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        if let Some(held) = guard.0.take() {
+            let held = self.0.wait(held).unwrap_or_else(PoisonError::into_inner);
+            guard.0 = Some(held);
+        }
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// Initialised once: threads that come meanwhile wait for it, by shuttle's lock.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    making: Mutex<()>,
+    is_made: AtomicBool,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> OnceLock<T> {
+        OnceLock::new()
+    }
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) const fn new() -> OnceLock<T> {
+        OnceLock {
+            value: std::sync::OnceLock::new(),
+            making: Mutex::new(()),
+            is_made: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        let is_made = self.is_made.load(super::Ordering::Acquire);
+        is_made.then(|| self.value.get()).flatten()
+    }
+
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        let mut value = Some(value);
+        self.get_or_init(|| match value.take() {
+            Some(value) => value,
+            None => unreachable!("it is called once"),
+        });
+        value.map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let _making = self.making.lock();
+        let value = self.value.get_or_init(make);
+        self.is_made.store(true, super::Ordering::Release);
+        value
+    }
+
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.is_made = AtomicBool::new(false);
+        self.value.take()
+    }
+
+    pub(crate) fn into_inner(self) -> Option<T> {
+        self.value.into_inner()
+    }
+}
+
+/// A moment of an invented clock: each look at it finds that some time passed, from a nanosecond to some milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instant(Duration);
+
+impl Instant {
+    pub(crate) fn now() -> Instant {
+        std::thread_local! {
+            static NOW_NS: Cell<u64> = const { Cell::new(0) };
+        }
+        let random = shuttle::rand::RngCore::next_u64(&mut shuttle::rand::thread_rng());
+        let step_ns = (1 << (random % 22)) + (random >> 32) % 64;
+        NOW_NS.set(NOW_NS.get() + step_ns);
+        Instant(Duration::from_nanos(NOW_NS.get()))
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Instant::now().saturating_duration_since(*self)
+    }
+
+    pub(crate) fn saturating_duration_since(&self, earlier: Instant) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Instant) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+}
+
+/// A channel in crossbeam's shape.
+pub(crate) mod channel {
+    pub(crate) use shuttle::sync::mpsc::{Sender, channel as unbounded};
+}
+
+/// Instead of rayon's threads: each piece of work gets one of its own.
+#[derive(Debug)]
+pub(crate) struct ThreadPool {
+    threads: usize,
+}
+
+impl ThreadPool {
+    pub(crate) fn current_num_threads(&self) -> usize {
+        self.threads
+    }
+
+    pub(crate) fn spawn(&self, work: impl FnOnce() + Send + 'static) {
+        let named = thread::Builder::new().name("pinfeed-helper".to_owned());
+        drop(named.spawn(work));
+    }
+}
+
+/// In rayon's shape.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadPoolBuilder {
+    threads: usize,
+}
+
+impl ThreadPoolBuilder {
+    pub(crate) fn new() -> ThreadPoolBuilder {
+        ThreadPoolBuilder::default()
+    }
+
+    pub(crate) fn num_threads(self, threads: usize) -> ThreadPoolBuilder {
+        ThreadPoolBuilder { threads }
+    }
+
+    pub(crate) fn thread_name(self, _: impl Fn(usize) -> String) -> ThreadPoolBuilder {
+        self
+    }
+
+    pub(crate) fn build(self) -> Result<ThreadPool, std::convert::Infallible> {
+        Ok(ThreadPool {
+            threads: self.threads,
+        })
+    }
+}
