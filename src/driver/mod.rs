@@ -29,17 +29,17 @@ pub(crate) enum Driver {
 
 /// A stream of one backend; destroyed on drop if the backend made it.
 pub(crate) enum RawStream {
-    Cpu(cpu::Stream),
+    Cpu(cpu::CpuStream),
     #[cfg(feature = "cuda")]
-    Cuda(cuda::Stream),
+    Cuda(cuda::CuStream),
 }
 
 /// A point in a stream's work. Cloning it clones a reference.
 #[derive(Clone)]
 pub(crate) enum RawEvent {
-    Cpu(cpu::Event),
+    Cpu(cpu::CpuEvent),
     #[cfg(feature = "cuda")]
-    Cuda(cuda::Event),
+    Cuda(cuda::CuEvent),
 }
 
 /// What a device says of itself.

@@ -7,7 +7,7 @@ mod stream;
 use std::alloc::Layout;
 
 pub use hostile::Hostile;
-pub(crate) use stream::{Event, Stream};
+pub(crate) use stream::{CpuEvent, CpuStream};
 
 use self::hostile::Hostility;
 use super::{DeviceInfo, Gather, RawCopy, fault};
@@ -72,12 +72,12 @@ impl Cpu {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(super) fn create_stream(&self) -> Result<Stream> {
+    pub(super) fn create_stream(&self) -> Result<CpuStream> {
         self.may_fail("create_stream")?;
         let number = self.0.streams.fetch_add(1, Ordering::Relaxed);
         let hostility = self.0.hostility.as_ref();
         let delays = hostility.map(|hostility| hostility.delays(number));
-        let stream = Stream::start(number, delays)?;
+        let stream = CpuStream::start(number, delays)?;
         let mut queues = self.0.queues.lock();
         queues.retain(stream::Queue::is_alive);
         queues.push(stream.queue());
@@ -94,22 +94,22 @@ impl Cpu {
         ends.iter().for_each(stream::End::wait);
     }
 
-    pub(super) fn record(&self, stream: &Stream) -> Result<Event> {
+    pub(super) fn record(&self, stream: &CpuStream) -> Result<CpuEvent> {
         self.may_fail("record_event")?;
         Ok(stream.record(self.clone()))
     }
 
-    pub(super) fn stream_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
+    pub(super) fn stream_wait(&self, stream: &CpuStream, event: &CpuEvent) -> Result<()> {
         self.may_fail("stream_wait_event")?;
         stream.wait(event);
         Ok(())
     }
 
-    pub(super) fn synchronize(&self, stream: &Stream) -> Result<()> {
+    pub(super) fn synchronize(&self, stream: &CpuStream) -> Result<()> {
         self.record(stream)?.synchronize()
     }
 
-    pub(super) fn host_fn(&self, stream: &Stream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
+    pub(super) fn host_fn(&self, stream: &CpuStream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.may_fail("host_fn")?;
         stream.run(f);
         Ok(())
@@ -198,7 +198,7 @@ impl Cpu {
     /// # Safety
     ///
     /// As `Driver::copy`.
-    pub(super) unsafe fn copy(&self, stream: &Stream, copy: RawCopy) -> Result<()> {
+    pub(super) unsafe fn copy(&self, stream: &CpuStream, copy: RawCopy) -> Result<()> {
         self.may_fail("copy")?;
         let (from, to, bytes) = match copy {
             RawCopy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
@@ -224,7 +224,7 @@ impl Cpu {
     /// # Safety
     ///
     /// As `Driver::gather`.
-    pub(super) unsafe fn gather(&self, stream: &Stream, gather: Gather<'_>) -> Result<()> {
+    pub(super) unsafe fn gather(&self, stream: &CpuStream, gather: Gather<'_>) -> Result<()> {
         self.may_fail("copy")?;
         // SAFETY: the caller's contract: all rows, the table and the target are valid, and in no one else's use, until
         // the copy is done.
@@ -232,7 +232,7 @@ impl Cpu {
         Ok(())
     }
 
-    pub(super) fn launch(&self, stream: &Stream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
+    pub(super) fn launch(&self, stream: &CpuStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.may_fail("launch")?;
         stream.run(work);
         Ok(())

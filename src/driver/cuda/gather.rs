@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_void};
 use cudarc::driver::sys;
 
 use super::launch::{self, Function};
-use super::{Cuda, Stream};
+use super::{CuStream, Cuda};
 use crate::driver::kernels::ptx;
 use crate::driver::{Gather, Way};
 use crate::error::Result;
@@ -50,7 +50,7 @@ impl Cuda {
     /// As `Driver::gather`.
     pub(in crate::driver) unsafe fn gather(
         &self,
-        stream: &Stream,
+        stream: &CuStream,
         gather: Gather<'_>,
     ) -> Result<()> {
         let _entered = self.enter()?;
@@ -109,7 +109,7 @@ impl Cuda {
     unsafe fn gather_by_batch(
         &self,
         batch: MemcpyBatch,
-        stream: &Stream,
+        stream: &CuStream,
         gather: Gather<'_>,
     ) -> Result<()> {
         let count = gather.rows.len();
@@ -155,7 +155,7 @@ impl Cuda {
     unsafe fn gather_by_kernel(
         &self,
         kernel: Function,
-        stream: &Stream,
+        stream: &CuStream,
         gather: Gather<'_>,
     ) -> Result<()> {
         let mut table = gather.rows.as_ptr() as u64;
@@ -175,7 +175,7 @@ impl Cuda {
     /// # Safety
     ///
     /// As `gather`.
-    unsafe fn gather_by_row(&self, stream: &Stream, gather: Gather<'_>) -> Result<()> {
+    unsafe fn gather_by_row(&self, stream: &CuStream, gather: Gather<'_>) -> Result<()> {
         for (row, &from) in gather.rows.iter().enumerate() {
             let to = gather.to + (row * gather.row_bytes) as u64;
             // SAFETY: the caller's contract.

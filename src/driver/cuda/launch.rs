@@ -5,7 +5,7 @@ use std::ptr;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use super::{Cuda, CudaShared, Stream};
+use super::{CuStream, Cuda, CudaShared};
 use crate::driver::kernels::Launch;
 use crate::error::{Error, Result};
 use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD, MOST_BLOCKS};
@@ -50,7 +50,7 @@ impl Cuda {
     /// As `Driver::launch`; each argument must be of the type that the kernel has in its place.
     pub(in crate::driver) unsafe fn launch(
         &self,
-        stream: &Stream,
+        stream: &CuStream,
         launch: &Launch<'_>,
     ) -> Result<()> {
         let _entered = self.enter()?;
@@ -127,7 +127,7 @@ impl Cuda {
         &self,
         Function(function): Function,
         (blocks, threads): (u32, u32),
-        stream: &Stream,
+        stream: &CuStream,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         // SAFETY: the caller's contract.

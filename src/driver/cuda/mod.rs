@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
 
-pub(crate) use objects::{Event, PER_THREAD, Stream};
+pub(crate) use objects::{CuEvent, CuStream, PER_THREAD};
 
 use self::fault::{driver_fault, fault_of};
 use super::{DeviceInfo, RawCopy};
@@ -201,7 +201,7 @@ impl Cuda {
         Ok((free, total))
     }
 
-    pub(super) fn create_stream(&self) -> Result<Stream> {
+    pub(super) fn create_stream(&self) -> Result<CuStream> {
         let _entered = self.enter()?;
         let mut handle = MaybeUninit::uninit();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -210,10 +210,13 @@ impl Cuda {
             sys::cuStreamCreate(handle.as_mut_ptr(), flags)
         })?;
         // SAFETY: the call succeeded, so the handle was written.
-        Ok(Stream::owned(unsafe { handle.assume_init() }, self.clone()))
+        Ok(CuStream::owned(
+            unsafe { handle.assume_init() },
+            self.clone(),
+        ))
     }
 
-    pub(super) fn record(&self, stream: &Stream, timed: bool) -> Result<Event> {
+    pub(super) fn record(&self, stream: &CuStream, timed: bool) -> Result<CuEvent> {
         let _entered = self.enter()?;
         let event = self.take_event(timed)?;
         // SAFETY: both handles are alive, and of this context.
@@ -223,10 +226,10 @@ impl Cuda {
         Ok(event)
     }
 
-    fn take_event(&self, timed: bool) -> Result<Event> {
+    fn take_event(&self, timed: bool) -> Result<CuEvent> {
         let pooled = self.0.events[usize::from(timed)].lock().pop();
         if let Some(RawHandle(handle)) = pooled {
-            return Ok(Event::new(handle, timed, self.clone()));
+            return Ok(CuEvent::new(handle, timed, self.clone()));
         }
         let mut flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         if !timed {
@@ -238,14 +241,14 @@ impl Cuda {
             sys::cuEventCreate(handle.as_mut_ptr(), flags)
         })?;
         // SAFETY: the call succeeded, so the handle was written.
-        Ok(Event::new(
+        Ok(CuEvent::new(
             unsafe { handle.assume_init() },
             timed,
             self.clone(),
         ))
     }
 
-    pub(super) fn stream_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
+    pub(super) fn stream_wait(&self, stream: &CuStream, event: &CuEvent) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: both handles are alive.
         self.check("cuStreamWaitEvent", unsafe {
@@ -253,7 +256,7 @@ impl Cuda {
         })
     }
 
-    pub(super) fn synchronize(&self, stream: &Stream) -> Result<()> {
+    pub(super) fn synchronize(&self, stream: &CuStream) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the handle is alive.
         self.check("cuStreamSynchronize", unsafe {
@@ -261,7 +264,7 @@ impl Cuda {
         })
     }
 
-    pub(super) fn host_fn(&self, stream: &Stream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
+    pub(super) fn host_fn(&self, stream: &CuStream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
         unsafe extern "C" fn run(data: *mut std::ffi::c_void) {
             // SAFETY: `host_fn` made the pointer from a box, and the driver calls this once.
             let f = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
@@ -392,7 +395,7 @@ impl Cuda {
     /// # Safety
     ///
     /// As `Driver::copy`.
-    pub(super) unsafe fn copy(&self, stream: &Stream, copy: RawCopy) -> Result<()> {
+    pub(super) unsafe fn copy(&self, stream: &CuStream, copy: RawCopy) -> Result<()> {
         let _entered = self.enter()?;
         let stream = stream.handle();
         match copy {

@@ -11,7 +11,7 @@ use crate::sync::{Arc, AtomicBool, Instant, Ordering, spin_loop, thread};
 use crate::tuning::EVENT_SPIN_MS;
 
 /// A `CUstream`: ours, which goes with this object, or the embedder's.
-pub(crate) struct Stream {
+pub(crate) struct CuStream {
     handle: sys::CUstream,
     owner: Owner,
     /// The thread of a per-thread default stream: its handle names another stream on every thread.
@@ -28,16 +28,16 @@ enum Owner {
 }
 
 // SAFETY: a stream's handle may be used from any thread; the per-thread default stream is checked (`on_its_thread`).
-unsafe impl Send for Stream {}
+unsafe impl Send for CuStream {}
 // SAFETY: as above, also at once: the driver locks.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for CuStream {}
 
 /// `CU_STREAM_PER_THREAD` of cuda.h.
 pub(crate) const PER_THREAD: usize = 2;
 
-impl Stream {
-    pub(super) fn owned(handle: sys::CUstream, cuda: Cuda) -> Stream {
-        Stream {
+impl CuStream {
+    pub(super) fn owned(handle: sys::CUstream, cuda: Cuda) -> CuStream {
+        CuStream {
             handle,
             owner: Owner::Ours(cuda),
             thread: None,
@@ -50,8 +50,8 @@ impl Stream {
     pub(crate) unsafe fn foreign(
         handle: *mut std::ffi::c_void,
         keep: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Stream {
-        Stream {
+    ) -> CuStream {
+        CuStream {
             handle: handle.cast(),
             owner: Owner::Theirs { _keep: keep },
             thread: (handle as usize == PER_THREAD).then(|| thread::current().id()),
@@ -67,12 +67,12 @@ impl Stream {
             .is_none_or(|thread| thread == thread::current().id())
     }
 
-    pub(crate) fn same(&self, other: &Stream) -> bool {
+    pub(crate) fn same(&self, other: &CuStream) -> bool {
         self.handle == other.handle && self.thread == other.thread
     }
 }
 
-impl Drop for Stream {
+impl Drop for CuStream {
     fn drop(&mut self) {
         if let Owner::Ours(cuda) = &self.owner
             && let Ok(_entered) = cuda.enter()
@@ -85,7 +85,7 @@ impl Drop for Stream {
 
 /// A recorded event, from the device's pool.
 #[derive(Clone)]
-pub(crate) struct Event(Arc<Recorded>);
+pub(crate) struct CuEvent(Arc<Recorded>);
 
 struct Recorded {
     handle: RawHandle,
@@ -98,9 +98,9 @@ struct Recorded {
 // SAFETY: an event's handle may be used from any thread at once: the driver locks.
 unsafe impl Sync for RawHandle {}
 
-impl Event {
-    pub(super) fn new(handle: sys::CUevent, timed: bool, cuda: Cuda) -> Event {
-        Event(Arc::new(Recorded {
+impl CuEvent {
+    pub(super) fn new(handle: sys::CUevent, timed: bool, cuda: Cuda) -> CuEvent {
+        CuEvent(Arc::new(Recorded {
             handle: RawHandle(handle),
             timed,
             complete: AtomicBool::new(false),
@@ -112,7 +112,7 @@ impl Event {
         self.0.handle.0
     }
 
-    pub(crate) fn same(&self, other: &Event) -> bool {
+    pub(crate) fn same(&self, other: &CuEvent) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -171,7 +171,7 @@ impl Event {
         Ok(())
     }
 
-    pub(crate) fn elapsed_ns(&self, start: &Event) -> Option<u64> {
+    pub(crate) fn elapsed_ns(&self, start: &CuEvent) -> Option<u64> {
         if !self.0.timed || !start.0.timed {
             return None;
         }
