@@ -13,13 +13,13 @@ impl<T: Element> Tensor<T> {
     /// Copies the tensor into page-locked memory of the device's ring, from which copies to the device are
     /// asynchronous. A tensor that is page-locked already is returned as it is.
     ///
-    /// Page-locking is dear (milliseconds for tens of MB) and the ring's memory is used again: pin what is copied
-    /// more than once, or let the loader pin its batches (`pin_memory`), which copies nothing.
+    /// Page-locking is expensive (milliseconds for tens of MB), and the ring reuses its memory: pin what is copied more
+    /// than once, or let the loader pin its batches (`pin_memory`), which copies nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Pinned`] if the ring's budget has no room, or the system does not lock as much; the error names the
-    /// knob.
+    /// [`Error::Pinned`] if the ring's budget has no room, or the system refuses to lock that much. The error names the
+    /// option to change.
     pub fn pin(self, device: &Device) -> Result<Tensor<T>> {
         if self.is_pinned() {
             return Ok(self);
@@ -27,36 +27,36 @@ impl<T: Element> Tensor<T> {
         device.inner.settle();
         let slab = take_pinned(&device.inner.ring, self.size_bytes())?;
         let base = slab.base().cast::<T>();
-        // SAFETY: the slab is this call's alone, as large as the tensor, page-aligned, and its bytes are initialized.
+        // SAFETY: the slab is held by this call alone, as large as the tensor, page-aligned, and initialized.
         let target = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), self.len()) };
         device.inner.ring.helpers().copy(self.as_slice(), target);
-        // SAFETY: the elements were just written; the slab, an `Arc` of its own, is the only way to them.
+        // SAFETY: the elements were just written; the slab, in an `Arc` of its own, is the only way to them.
         Ok(unsafe { Tensor::from_raw(base, self.shape().clone(), Arc::new(slab)) })
     }
 
-    /// Page-locks the tensor's own memory, without copying: for data that is read again and again, such as a data set that fits
-    /// in memory, or a memory-mapped file ([`Tensor::from_owner`]).
+    /// Page-locks the tensor's own memory, without copying: for data that is read again and again, such as a data set
+    /// that fits in memory, or a memory-mapped file ([`Tensor::from_owner`]).
     ///
-    /// It is unlocked where the program drops the tensor and the last of its views. If a copy in flight or one of the library's
-    /// threads was the last holder, nobody asked for that yet: the memory stays locked and allocated
-    /// ([`MemoryStats::parked_bytes`](crate::MemoryStats::parked_bytes)) until other memory is registered,
+    /// Dropping the last of the tensor and its views unlocks the memory, if a thread of the program does it. If the last
+    /// holder was a copy in flight or a thread of the library, nobody has asked for that: the memory stays locked and
+    /// allocated ([`MemoryStats::parked_bytes`](crate::MemoryStats::parked_bytes)) until other memory is registered,
     /// [`Device::release_pinned`] is called, or the device is dropped.
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
-    /// host in epochs that go to the device ([`Epoch::to_device`](crate::Epoch::to_device), with `pin_memory` of the same
-    /// device): the device gathers them from where they lie.
+    /// host in epochs that are sent to the device ([`Epoch::to_device`](crate::Epoch::to_device), with `pin_memory` of
+    /// the same device): the device gathers them in place.
     ///
-    /// The bytes do not count in the ring's budget: they are the program's.
+    /// The bytes do not count against the ring's budget: they belong to the program.
     ///
     /// # Synchronization
     ///
-    /// Locking waits for nothing. Unlocking waits for running kernels, and CUDA's driver holds up the process's other calls
-    /// meanwhile: the thread that drops the last view waits, and so does this call if memory is parked.
+    /// Locking waits for nothing. Unlocking waits for running kernels, and CUDA's driver blocks the process's other calls
+    /// meanwhile. That affects the thread that drops the last view, and this call if memory is parked.
     ///
     /// # Errors
     ///
-    /// [`Error::Shared`] if a view or a transfer shares the memory, [`Error::Device`] if the system does not lock as
-    /// much, or parts of its pages are locked already.
+    /// [`Error::Shared`] if a view or a transfer shares the memory, [`Error::Device`] if the system refuses to lock that
+    /// much, or some of its pages are locked already.
     pub fn register(mut self, device: &Device) -> Result<Tensor<T>> {
         let read_only = self.storage().is_read_only();
         if self.as_mut_slice().is_none() && !(read_only && self.sharers() == 0) {
@@ -70,10 +70,11 @@ impl<T: Element> Tensor<T> {
         let Some(base) = NonNull::new(self.as_ptr()) else {
             return Ok(self);
         };
-        // What is parked may be these very pages; and so no more is parked than the program had registered at once.
+        // Parked memory may be these very pages. This also bounds it: no more is parked than was registered at the same
+        // time.
         device.inner.settle();
         device.inner.parking.release();
-        // SAFETY: the memory is the storage's, which keeps it.
+        // SAFETY: the memory belongs to the storage, which keeps it.
         let registered = unsafe {
             Registered::lock(
                 &device.inner.driver,

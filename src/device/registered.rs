@@ -1,9 +1,9 @@
-//! Memory of the program's that is page-locked where it lies, and who unlocks it.
+//! Memory of the program that is page-locked in place, and who unlocks it.
 //!
-//! Unlocking waits for the kernels that run, and CUDA's driver holds up the process's other calls meanwhile. So it happens where
-//! the program asks for it: where it drops the last holder on a thread of its own, registers other memory, calls
-//! [`Device::release_pinned`](super::Device::release_pinned), or drops the device. What a copy or one of the library's threads
-//! held last is parked until then.
+//! Unlocking waits for running kernels, and CUDA's driver blocks the process's other calls meanwhile. So it happens only
+//! where the program asks for it: where one of its own threads drops the last holder, registers other memory, calls
+//! [`Device::release_pinned`](super::Device::release_pinned), or drops the device. If the last holder is a copy or one of
+//! the library's threads, the memory is parked until then.
 
 use std::ptr::NonNull;
 
@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::sync::{Arc, Mutex, Weak, is_own_thread};
 use crate::tensor::{Backend, Storage};
 
-/// Memory of the program's, page-locked as long as this lives.
+/// Memory of the program, page-locked as long as this lives.
 pub(super) struct Registered {
     pages: LockedPages,
-    /// Where the pages go, if nobody asked to unlock them.
+    /// Takes the pages if nobody asked to unlock them.
     parking: Weak<Parking>,
     /// A copy was the last holder.
     is_left_over: bool,
@@ -25,7 +25,7 @@ pub(super) struct Registered {
 impl Registered {
     /// # Safety
     ///
-    /// The memory must be the owner's, and stay where it is and allocated for as long as the owner lives.
+    /// The memory must belong to the owner, and stay in place and allocated for as long as the owner lives.
     pub(super) unsafe fn lock(
         driver: &Driver,
         parking: &Arc<Parking>,
@@ -33,7 +33,7 @@ impl Registered {
         bytes: usize,
         owner: &Arc<dyn Storage>,
     ) -> Result<Registered> {
-        // SAFETY: the caller's contract; `LockedPages` keeps the owner until it has unlocked them.
+        // SAFETY: the caller's contract; `LockedPages` keeps the owner until it has unlocked the pages.
         unsafe { driver.lock_pages(base.as_ptr(), bytes, owner.is_read_only()) }?;
         Ok(Registered {
             pages: LockedPages {
@@ -81,16 +81,16 @@ impl Drop for Registered {
     }
 }
 
-/// Page-locked memory, and who owns it. It is unlocked when this goes.
+/// Page-locked memory and its owner. It is unlocked on drop.
 struct LockedPages {
     base: NonNull<u8>,
     bytes: usize,
     driver: Driver,
-    /// `None` if they are unlocked, or were taken over.
+    /// `None` once the pages are unlocked, or were moved elsewhere.
     owner: Option<Arc<dyn Storage>>,
 }
 
-// SAFETY: it hands out nothing; the memory is the owner's, who is `Send + Sync`.
+// SAFETY: it gives no access; the memory is the owner's, who is `Send + Sync`.
 unsafe impl Send for LockedPages {}
 // SAFETY: as above.
 unsafe impl Sync for LockedPages {}
@@ -105,7 +105,7 @@ impl LockedPages {
         }
     }
 
-    /// Unlocks them, which may wait for kernels, and gives their owner out, whose `Drop` may do anything.
+    /// Unlocks the pages, which may wait for kernels, and returns their owner, whose `Drop` may do anything.
     fn unlock(&mut self) -> Option<Arc<dyn Storage>> {
         let owner = self.owner.take()?;
         // SAFETY: the range was locked in `Registered::lock`. Copies in flight hold an `Arc` of its storage, so none is left (*no
@@ -131,17 +131,17 @@ impl Drop for LockedPages {
     }
 }
 
-/// Registered memory that the program let go of and nobody asked to unlock.
+/// Registered memory that the program let go of, and that nobody asked to unlock.
 #[derive(Default)]
 pub(super) struct Parking {
     parked: Mutex<Vec<LockedPages>>,
-    /// Held while pages are unlocked: who is about to register the same ones finds them unlocked.
+    /// Held while pages are unlocked, so a thread that is about to register the same pages finds them unlocked.
     unlocking: Mutex<()>,
 }
 
 impl Parking {
-    /// Unlocks all that is parked, and waits for who else is at it; returns the bytes. The caller holds no lock: it drops owners
-    /// of the program's.
+    /// Unlocks all parked memory, and waits for other threads that are doing so. Returns the number of bytes. It drops
+    /// owners of the program's, so the caller holds no lock.
     pub(super) fn release(&self) -> usize {
         let (mut owners, mut bytes) = (Vec::new(), 0);
         {
@@ -162,7 +162,7 @@ impl Parking {
 }
 
 impl Drop for Parking {
-    /// The device is gone, and nobody can ask any more.
+    /// The device is gone, so nobody can ask any more.
     fn drop(&mut self) {
         self.release();
     }

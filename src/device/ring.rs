@@ -1,9 +1,9 @@
 //! The ring: page-locked blocks that are used again and again, under a budget.
 //!
-//! A ring belongs to its device, so that the loaders on it share the blocks. What it hands out is a [`Slab`]; a slab
-//! that is dropped (by its last lease, or by the last transfer that reads it) brings its block home.
+//! A ring belongs to its device, so the loaders on that device share the blocks. It hands them out as [`Slab`]s; dropping
+//! a slab (its last lease, or the last transfer that reads it) brings its block home.
 //!
-//! The same structure serves loaders that do not pin: then its blocks are pageable, and any number may be out.
+//! The same structure serves loaders that do not pin: its blocks are pageable then, and any number of them may be out.
 
 mod account;
 mod refusal;
@@ -21,15 +21,16 @@ use crate::meter::Sum;
 use crate::sync::{Arc, Instant, Mutex, Signal};
 
 pub(crate) struct Ring {
-    /// Who page-locks; `None` for a ring of pageable blocks.
+    /// Page-locks the blocks; `None` for a ring of pageable blocks.
     driver: Option<Driver>,
     state: Mutex<RingState>,
-    /// Held while a block is made ahead, and while free ones are collected to be given back.
+    /// Held while a block is made ahead, and while idle ones are collected to be given back.
     ahead: Mutex<()>,
-    /// Held from when page-locked blocks are evicted until they are unlocked: who needs their room waits for it here. Who takes
-    /// this and `ahead` takes `ahead` first, and `state` is taken last.
+    /// Held from the eviction of page-locked blocks until they are unlocked: a thread that needs their room waits for it
+    /// here. Lock order: `ahead`, `unlocking`, `state`.
     unlocking: Mutex<()>,
-    /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
+    /// Notified when there is news for threads that wait for a slab: one came home, or a copy that holds one was
+    /// submitted.
     news: Signal,
     helpers: Arc<Helpers>,
     pub(super) counters: Counters,
@@ -50,8 +51,8 @@ impl Ring {
         Ring::new(Some(driver), helpers, budget_bytes, usize::MAX)
     }
 
-    /// A ring of pageable blocks, which keeps at most `keep` of them while they are not in use. There are never more than
-    /// the process may use: a sample that asks for more is an error of its batch, and not the end of the process.
+    /// A ring of pageable blocks, which keeps at most `keep` of them idle. It never has more than the process may use: a
+    /// sample that asks for more is an error of its batch, and not the end of the process.
     pub(crate) fn pageable(keep: usize) -> Arc<Ring> {
         Ring::new(
             None,
@@ -86,37 +87,37 @@ impl Ring {
         })
     }
 
-    /// Notified whenever there is news for who waits for a slab.
+    /// Notified when there is news for threads that wait for a slab.
     pub(crate) fn news(&self) -> &Signal {
         &self.news
     }
 
-    /// Tells rings apart, while they live.
+    /// Identifies the ring while it lives.
     pub(super) fn name(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Whether a slab of so many bytes does not fit into the budget, whatever comes home.
+    /// Whether a slab of this size does not fit into the budget, whatever comes home.
     pub(crate) fn is_beyond_budget(&self, bytes: usize) -> bool {
         block_bytes(bytes).is_none_or(|size| size > self.state.lock().budget_bytes)
     }
 
     /// Takes a slab of at least `bytes`, if the budget has room.
     ///
-    /// A free block that is large enough is used again; the smallest such, and one that is not page-locked only where
-    /// there is no other. Otherwise a new one is made, exactly as large as needed, and a free one that proved too
-    /// small makes room for it.
+    /// It reuses the smallest idle block that is large enough, and one that is not page-locked only if there is no other.
+    /// Otherwise it makes a new block, exactly as large as needed, and evicts idle blocks that proved too small to make
+    /// room for it.
     pub(crate) fn take(self: &Arc<Ring>, bytes: usize) -> Option<Slab> {
         let (block, kind) = self.take_block(bytes, bytes, None)?;
         Some(Slab::new(block, kind, Arc::clone(self), None))
     }
 
-    /// Takes a slab for an epoch, if its account has room for it and `reserve` more as well. If a new one must be made,
-    /// it is of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
+    /// Takes a slab for an epoch, if its account has room for this one and `reserve` more. A new one is made of `largest`
+    /// bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
     /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
-    /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock
-    /// memory that would be too much a moment later.)
+    /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock memory
+    /// that would be too much a moment later.)
     pub(crate) fn take_for(
         self: &Arc<Ring>,
         account: &Arc<Account>,
@@ -142,7 +143,7 @@ impl Ring {
         }
     }
 
-    /// `share`: of which kind, and whether there may be more blocks than shares; `None` for a stray, which counts in no share.
+    /// `share`: the kind, and whether there may be more blocks than shares; `None` for a stray, which counts in no share.
     fn take_block(
         &self,
         bytes: usize,
@@ -164,7 +165,7 @@ impl Ring {
                 }
                 BlockAnswer::Room(size, evicted) => break (size, evicted),
                 BlockAnswer::Ahead => {
-                    unlocking = None; // it is taken after `ahead`, by who takes both
+                    unlocking = None; // `ahead` comes first in the lock order
                     drop(self.ahead.lock());
                 }
                 BlockAnswer::Evict => unlocking = Some(self.unlocking.lock()),
@@ -189,8 +190,8 @@ impl Ring {
         Some((block?, kind))
     }
 
-    /// Unlocks and frees blocks that were evicted by the caller, who holds `unlocking`. It may wait for kernels, and so happens
-    /// only where somebody asked for the memory, or for the room.
+    /// Unlocks and frees blocks that the caller, who holds `unlocking`, evicted. It may wait for kernels, so it happens
+    /// only where somebody asked for the memory or needs the room.
     fn unlock(&self, evicted: Vec<HostBlock>) {
         if !evicted.is_empty() {
             drop(evicted);
@@ -198,7 +199,7 @@ impl Ring {
         }
     }
 
-    /// `None` where the system does not have as much memory.
+    /// `None` if the system does not have that much memory.
     fn make(&self, size: usize) -> Option<HostBlock> {
         let start = Instant::now();
         let touch: Touch<'_> = &|pointer, bytes| self.helpers.zero(pointer, bytes);
@@ -223,8 +224,8 @@ impl Ring {
         block
     }
 
-    /// Makes one more slab of `bytes`, before somebody waits for it; `false` if there are as many as the open accounts have
-    /// shares, or it cannot be had.
+    /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as the open accounts
+    /// have shares, or it cannot be had.
     pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize) -> bool {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
@@ -237,7 +238,7 @@ impl Ring {
             if enough || !state.has_room(size) {
                 return false;
             }
-            // Reserved: the block is made without the state's lock.
+            // Reserved: the block is made without the lock.
             state.total_bytes += size;
             state.shelves[kind as usize].blocks += 1;
             state.ahead_bytes = size;
@@ -263,13 +264,13 @@ impl Ring {
         }
     }
 
-    /// Brings a block home. The caller holds it alone: nothing reads or writes it any more. Who waits is the caller's to tell.
+    /// Brings a block home. Only the caller holds it: nothing reads or writes it any more. The caller notifies waiters.
     ///
-    /// A page-locked block is kept, also beyond a budget that was lowered meanwhile: unlocking it would wait for kernels, and
-    /// nobody asked for that.
+    /// A page-locked block is always kept, even beyond a budget that was lowered meanwhile: unlocking would wait for
+    /// kernels, and nobody asked for that.
     pub(super) fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
-            // SAFETY: the block is the caller's alone (*no access while in flight*).
+            // SAFETY: only the caller holds the block (*no access while in flight*).
             unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };
         }
         let mut surplus = None;
@@ -294,17 +295,17 @@ impl Ring {
         &self.helpers
     }
 
-    /// Counts a slab that was wanted page-locked and could not be.
+    /// Counts a slab that was to be page-locked and could not be.
     pub(crate) fn count_missed(&self) {
         self.counters.missed.add(1);
     }
 
-    /// Frees all blocks that are not in use; returns their bytes.
+    /// Frees all idle blocks. Returns the number of bytes.
     pub(super) fn release(&self) -> usize {
         self.give_back(|_| true)
     }
 
-    /// Sets the budget. What is idle beyond it is freed; what is in use is kept when it comes home, until somebody asks.
+    /// Sets the budget, and frees what is idle beyond it. What is in use is kept when it comes home, until somebody asks.
     pub(super) fn set_budget_bytes(&self, bytes: usize) {
         let is_beyond = {
             let mut state = self.state.lock();
@@ -317,8 +318,9 @@ impl Ring {
         }
     }
 
-    /// Unlocks and frees idle blocks for as long as `more` says so; returns their bytes. What others are unlocking is waited for,
-    /// and so is a block that is being made ahead: made for an epoch that has ended meanwhile, it is none that is missed.
+    /// Unlocks and frees idle blocks while `more` returns true. Returns the number of bytes. It waits for other threads
+    /// that unlock blocks, and for a block that is being made ahead (for an epoch that has ended meanwhile, say), so that
+    /// none is missed.
     fn give_back(&self, more: impl Fn(&RingState) -> bool) -> usize {
         let making = self.ahead.lock();
         let unlocking = self.unlocking.lock();
@@ -348,7 +350,7 @@ impl Ring {
     }
 }
 
-/// Takes a slab that is page-locked, or says why there is none.
+/// Takes a page-locked slab, or says why there is none.
 pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
     match ring.take(bytes) {
         Some(slab) if slab.is_page_locked() => Ok(slab),
@@ -361,7 +363,7 @@ pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
 mod tests {
     use super::*;
 
-    /// What is made before somebody waits for it is in nobody's way.
+    /// A block that is made before anybody waits for it gets in nobody's way.
     #[test]
     fn a_slab_that_is_being_made_ahead_is_waited_for() {
         const BYTES: usize = 48 << 20;
@@ -387,7 +389,7 @@ mod tests {
 
     const PAGE: usize = 1 << 12;
 
-    /// Beyond a budget that was lowered, what comes home stays until somebody asks; but it is no room.
+    /// Beyond a lowered budget, blocks that come home are kept until somebody asks; but they are not room.
     #[test]
     fn surplus_is_kept_and_counts() {
         let ring = of_pages(4);
@@ -397,18 +399,18 @@ mod tests {
         assert!(ring.take(PAGE).is_none());
         drop(slabs);
         assert_eq!(ring.bytes(), (4 * PAGE, 4 * PAGE, 2 * PAGE));
-        // It serves again, as far as the budget goes.
+        // They are used again, as far as the budget goes.
         let [one, other] = [(); 2].map(|()| ring.take(PAGE).unwrap());
         assert!(ring.take(PAGE).is_none());
         drop((one, other));
         assert_eq!(ring.counters.made.get(), 3);
-        // Lowering the budget again asks for it.
+        // Lowering the budget again asks for them.
         ring.set_budget_bytes(PAGE);
         let (locked, idle, _) = ring.bytes();
         assert!(locked == idle && locked <= PAGE, "{locked}");
     }
 
-    /// Who needs another size needs the room.
+    /// A block of another size needs their room.
     #[test]
     fn surplus_goes_where_room_is_needed() {
         let ring = of_pages(6);
@@ -423,7 +425,8 @@ mod tests {
         assert_eq!(ring.bytes(), (0, 0, 3 * PAGE));
     }
 
-    /// Whatever is taken, given back and unlocked at once: as much as the budget at most, and all of it in the end.
+    /// Whatever is taken, released and unlocked at the same time: never more than the budget, and nothing is left in the
+    /// end.
     #[test]
     fn no_more_is_locked_than_the_budget_allows() {
         const MOST: usize = 8;
@@ -439,7 +442,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..200 {
                         let slab = ring.take((1 + (thread + round) % MOST) * PAGE);
-                        // One that was refused by the system would not be page-locked.
+                        // The system refuses what is beyond: such a slab would not be page-locked.
                         assert!(slab.is_none_or(|slab| slab.is_page_locked()));
                         match (thread, round % 5) {
                             (0, 0) => ring.set_budget_bytes((1 + round % MOST) * PAGE),
