@@ -1,4 +1,4 @@
-//! Kernels of the library's own: on the device, one tensor becomes another.
+//! Running the library's own kernels: on the device, one tensor becomes another.
 
 use super::block::DeviceBlock;
 use super::tensor::DeviceTensor;
@@ -8,14 +8,14 @@ use crate::sync::Arc;
 use crate::tensor::Element;
 
 impl<T: Element> DeviceTensor<T> {
-    /// Makes a tensor of this shape by a kernel, which is told this tensor's address and the new one's: on a stream of the
-    /// device's own, behind this tensor's last write and the last users of the new one's memory. Neither memory is used again but
-    /// behind the kernel.
+    /// Makes a tensor of this shape with a kernel, which is given the addresses of this tensor and of the new one. It
+    /// runs on a stream of the device's own, after this tensor's last write and the last users of the new one's memory.
+    /// Neither memory is reused before the kernel is done.
     ///
     /// # Safety
     ///
-    /// From the first address on, the kernel must only read, and no more than this tensor's bytes; from the second on, it must
-    /// write no more than the new one's. It must touch nothing else.
+    /// The kernel must only read at the first address, and no more than this tensor's bytes. It must write no more than
+    /// the new tensor's bytes at the second. It must touch nothing else.
     pub(crate) unsafe fn launch<U: Element, K: Kernel>(
         &self,
         shape: &[usize],
@@ -37,9 +37,9 @@ impl<T: Element> DeviceTensor<T> {
             driver.stream_wait(stream, &written)?;
         }
         let kernel = kernel(self.address(), block.address());
-        // SAFETY: the kernel stays within both memories, by the caller's contract. The source is behind its last write, and nobody
-        // writes it, or uses its memory again, but behind the event below; nor the target's, whose last users are done (*memory
-        // outlives its events*).
+        // SAFETY: by the caller's contract, the kernel stays within both memories. It waits for the source's last write;
+        // nobody writes the source, and its memory is not reused, before the event below. The same holds for the target,
+        // whose last users are done (*memory outlives its events*).
         let launched = unsafe { driver.launch(stream, kernel) };
         match driver.record(stream, false) {
             Ok(done) => {

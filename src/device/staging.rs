@@ -1,9 +1,9 @@
-//! Copies between pageable memory and the device, staged through slabs of the ring: several threads copy pieces between
+//! Staged copies: between pageable memory and the device, through slabs of the ring. Several threads copy pieces between
 //! the program's memory and the slabs while the copy engine moves others between the slabs and the device.
 //!
-//! The driver does the same with buffers and a thread of its own, at a third of the speed. Here the pieces are of one
-//! size, and each is taken, copied and enqueued by whichever thread is free; they are copies of their own, so their order
-//! does not matter. README.md beside this file has the states of a slab.
+//! The driver does the same with its own buffers and one thread, at a third of the speed. Here all pieces have one size,
+//! and whichever thread is free takes the next one, copies it and enqueues its copy. Each is a copy of its own, so their
+//! order does not matter. README.md in this folder has the states of a slab.
 
 use std::collections::VecDeque;
 
@@ -19,29 +19,30 @@ use crate::tuning::{
     STAGING_CACHE_SHARE, STAGING_SLABS_PER_THREAD,
 };
 
-/// How many slabs one transfer wants.
+/// How many slabs a transfer wants.
 const SLABS: usize = COPY_THREADS * STAGING_SLABS_PER_THREAD;
 
-/// What a device's staged copies are at.
+/// The staged copies of a device.
 #[derive(Default)]
 pub(crate) struct Staged {
-    /// How many of the ring's slabs stage copies.
+    /// How many slabs of the ring stage copies.
     slabs: AtomicUsize,
-    /// How many uploads are being staged: calls whose slabs no copy in the list of flights has yet.
+    /// How many uploads are being staged: calls whose slabs are not yet held by a copy in the list of flights.
     sending: AtomicUsize,
-    /// How many batches wait for what staged uploads have.
+    /// How many batches wait for slabs of staged uploads.
     held_off: AtomicUsize,
 }
 
 impl Staged {
-    /// Whether an upload is being staged. Who finds none, and then no slab in the ring, has missed none that such a call had.
+    /// Whether an upload is being staged. If not, and the ring has no slab either, then no such call holds one.
     pub(super) fn is_sending(&self) -> bool {
-        // SeqCst, as `Signal::interest`: a call is counted before it takes a slab, and says so to who is interested.
+        // SeqCst, as `Signal::interest`: a call is counted before it takes a slab, and then notifies whoever is
+        // interested.
         self.sending.load(Ordering::SeqCst) > 0
     }
 
-    /// While this is held, no copy begins to be staged: a batch waits for the slabs of those that are, and others would take
-    /// them again and again.
+    /// While this is held, no further copy is staged: a batch waits for the slabs of those in progress, and others would
+    /// take them again and again.
     pub(crate) fn hold_off(self: &Arc<Staged>) -> HeldOff {
         self.held_off.fetch_add(1, Ordering::Relaxed);
         HeldOff(Arc::clone(self))
@@ -57,13 +58,13 @@ impl Drop for HeldOff {
     }
 }
 
-/// The call of a staged upload, until its slabs are held by a copy in the list of flights, or are at home.
+/// A call that stages an upload, until its slabs are at home or held by a copy in the list of flights.
 struct StagedUpload<'a>(&'a DeviceInner);
 
 impl<'a> StagedUpload<'a> {
     fn begin(device: &'a DeviceInner) -> StagedUpload<'a> {
         device.staged.sending.fetch_add(1, Ordering::SeqCst);
-        // Before it takes a slab: who looked for one, and found neither slab nor call, looks again.
+        // Before it takes a slab: a thread that looked and found neither slab nor call looks again.
         device.ring.news().notify_interested();
         StagedUpload(device)
     }
@@ -72,37 +73,37 @@ impl<'a> StagedUpload<'a> {
 impl Drop for StagedUpload<'_> {
     fn drop(&mut self) {
         self.0.staged.sending.fetch_sub(1, Ordering::SeqCst);
-        // Who waits for the call sleeps on nothing else: not all of its slabs need have come home.
+        // A thread that waits for the call has nothing else to wake it: not all of its slabs need have come home.
         self.0.ring.news().notify_interested();
     }
 }
 
-/// The staging of one call's copies on one stream. The slabs are taken when they are first needed, serve all of the call's
-/// copies, and must be held until those are done ([`Staging::hold`]). It is dropped when they are.
+/// Stages the copies of one call on one stream. It takes slabs when it first needs them and uses them for all of the
+/// call's copies. They must be held until those are done ([`Staging::hold`]); then it is dropped.
 pub(super) struct Staging<'a> {
     device: &'a DeviceInner,
     stream: &'a Arc<RawStream>,
     places: VecDeque<StagingPlace>,
-    /// Behind `places`, so that it goes after them.
+    /// After `places`, so it is dropped later.
     sending: Option<StagedUpload<'a>>,
-    /// The size of a piece, once there was one.
+    /// The size of a piece, once there has been one.
     chunk: Option<usize>,
 }
 
-/// How a copy went.
+/// What became of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopyOutcome {
-    /// It is enqueued, as [`Driver::copy`] does it.
+    /// It was enqueued, as by [`Driver::copy`].
     Enqueued,
-    /// It was staged. To the device: the source has been read, and what remains is behind the stream's work. To the host:
-    /// the bytes are there.
+    /// It was staged. To the device: the source has been read, and the rest is enqueued on the stream. To the host: the
+    /// bytes have arrived.
     Staged,
 }
 
 /// A slab, and the copy that uses it.
 struct StagingPlace {
     slab: StagingSlab,
-    /// The last copy from or to the slab; `None` if there is none, or it is done.
+    /// The last copy from or to the slab; `None` if there was none, or it is done.
     busy: Option<RawEvent>,
     /// The piece that this copy brings to the host.
     arriving: Option<Piece>,
@@ -126,15 +127,15 @@ impl<'a> Staging<'a> {
         }
     }
 
-    /// Copies by way of slabs, where the host memory is pageable, the copy is large, and the ring has room; or else enqueues
+    /// Copies through slabs, if the host memory is pageable, the copy is large and the ring has room. If not, enqueues
     /// the copy as it is.
     ///
-    /// A staged copy blocks. If it fails, parts of it may be under way from or into the slabs, but the program's memory is
-    /// not in use any more.
+    /// A staged copy blocks. If it fails, some pieces may still be in flight from or into the slabs, but the program's
+    /// memory is not in use any more.
     ///
     /// # Safety
     ///
-    /// As [`Driver::copy`], for a copy that is enqueued; a staged one needs the host memory for the call only.
+    /// As [`Driver::copy`] if the copy is enqueued; a staged one needs the host memory only during the call.
     pub(super) unsafe fn copy(&mut self, copy: RawCopy, is_pinned: bool) -> Result<CopyOutcome> {
         let driver = &self.device.driver;
         let bytes = copy.bytes();
@@ -152,13 +153,13 @@ impl<'a> Staging<'a> {
         unsafe { driver.copy(self.stream, copy) }.map(|()| CopyOutcome::Enqueued)
     }
 
-    /// The slabs: until an event that is recorded on the stream now has fired, they may be in use.
+    /// The slabs, which may be in use until an event that is recorded on the stream now has fired.
     pub(super) fn hold(&mut self) -> impl Iterator<Item = Arc<dyn Storage>> {
         let hold = |place: StagingPlace| Arc::new(place.slab) as Arc<dyn Storage>;
         self.places.drain(..).map(hold)
     }
 
-    /// Before the first slab is taken. `false`: the call is held off.
+    /// Called before the first slab is taken. `false`: the call is held off.
     fn begin(&mut self) -> Result<bool> {
         if !self.places.is_empty() {
             return Ok(true);
@@ -166,7 +167,7 @@ impl<'a> Staging<'a> {
         let device = self.device;
         let held_off = || device.staged.held_off.load(Ordering::Relaxed) > 0;
         if Arc::ptr_eq(self.stream, &device.h2d) {
-            // Looked at before the call is announced: a batch that learns of it waits for this call, and holds off others.
+            // Before the call is announced: a batch that learns of it waits for this call, and holds off later ones.
             if held_off() {
                 return Ok(false);
             }
@@ -174,13 +175,13 @@ impl<'a> Staging<'a> {
                 .get_or_insert_with(|| StagedUpload::begin(device));
             return Ok(true);
         }
-        // Other streams wait for kernels. The caller is to wait for those before it has slabs, which others could use
-        // meanwhile, and instead of the helpers, which others need.
+        // Other streams wait for kernels. The caller waits for those before it has slabs, which others could use
+        // meanwhile, and before the helpers are involved, which others need.
         device.driver.record(self.stream, false)?.synchronize()?;
         Ok(!held_off())
     }
 
-    /// Takes slabs for so many pieces, as far as there are any, and says whether there are enough.
+    /// Takes slabs for this many pieces, as far as there are any. Returns whether there are enough.
     fn find_places(&mut self, chunk: usize, pieces: usize) -> bool {
         let (ring, staged) = (&self.device.ring, &self.device.staged);
         while self.places.len() < pieces.min(SLABS) {
@@ -199,7 +200,7 @@ impl<'a> Staging<'a> {
         }
         let enough = self.places.len() >= LEAST_STAGING_SLABS;
         if !enough {
-            self.places.clear(); // none was used: a transfer has as many from its start
+            self.places.clear(); // unused: a transfer has its slabs from its start
             self.sending = None;
         }
         enough
@@ -230,7 +231,7 @@ impl<'a> Staging<'a> {
     }
 }
 
-/// Pieces of twice the size where there are enough of them: the engine then has less to begin.
+/// Twice the size if there are enough pieces: the engine then has fewer copies to start.
 fn chunk_for(bytes: usize, least: usize) -> usize {
     match bytes / (2 * least) >= SLABS {
         true => 2 * least,
@@ -244,7 +245,7 @@ fn outgrow_the_cache(chunk: usize) -> bool {
     SLABS * chunk > share as usize
 }
 
-/// The region that is copied, by addresses: threads share it.
+/// The region that is copied, by addresses, because threads share it.
 #[derive(Debug, Clone, Copy)]
 struct TransferRegion {
     host: usize,
@@ -268,17 +269,17 @@ impl TransferRegion {
     }
 }
 
-/// One region's way through the slabs: what the threads that copy it have in common.
+/// One region's way through the slabs: what the threads that copy it share.
 struct Transfer {
     driver: Driver,
     stream: Arc<RawStream>,
     region: TransferRegion,
     chunk: usize,
-    /// How slabs are written.
+    /// Whether slabs are written by non-temporal stores.
     around_the_cache: bool,
-    /// Where the next piece begins that nobody has taken.
+    /// The start of the first piece that nobody has taken.
     next: AtomicUsize,
-    /// The slabs that nobody is busy with, those whose copy was enqueued first in front.
+    /// The slabs that no thread is working on; the one whose copy was enqueued first is in front.
     ready: Mutex<VecDeque<StagingPlace>>,
     /// The slabs for which no piece was left.
     finished: Mutex<VecDeque<StagingPlace>>,
@@ -287,10 +288,10 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// What each thread does: it takes the slab that is free first, and goes on with it.
+    /// What each thread does: it takes the first slab of the queue and moves it on.
     ///
-    /// Who finds no slab leaves: others are busy with all that there are, or no piece is left. Each slab goes on until no
-    /// piece is left, so none is forgotten.
+    /// A thread that finds no slab leaves: other threads are working on all of them, or no piece is left. Each slab goes
+    /// back into the queue until no piece is left, so none is forgotten.
     fn run(&self) {
         loop {
             if self.has_failed.load(Ordering::Relaxed) {
@@ -316,15 +317,15 @@ impl Transfer {
         }
     }
 
-    /// Sends the next piece to the device; says whether there was one.
+    /// Sends the next piece to the device. Returns whether there was one.
     fn send(&self, place: &mut StagingPlace) -> Result<bool> {
         let Some(piece) = self.next_piece() else {
             return Ok(false);
         };
         place.wait()?;
         let from = (self.region.host + piece.start) as *const u8;
-        // SAFETY: the piece lies inside of the source, which the caller of `Staging::copy` keeps until all threads are
-        // done; it fits into the slab, which is this thread's alone, for its last copy is done (*no access while in
+        // SAFETY: the piece lies within the source, which the caller of `Staging::copy` keeps until all threads are done.
+        // It fits into the slab, which only this thread uses, because its last copy is done (*no access while in
         // flight*).
         unsafe { put(from, place.slab.base(), piece.bytes, self.around_the_cache) };
         let copy = RawCopy::ToDevice {
@@ -338,14 +339,15 @@ impl Transfer {
         Ok(true)
     }
 
-    /// Puts what arrived into the program's memory, and has the engine bring the next piece; says whether there was one.
+    /// Copies what arrived into the program's memory, and enqueues the copy of the next piece. Returns whether there was
+    /// one.
     fn receive(&self, place: &mut StagingPlace) -> Result<bool> {
         place.wait()?;
         if let Some(piece) = place.arriving.take() {
             let to = (self.region.host + piece.start) as *mut u8;
-            // SAFETY: the piece lies inside of the target, which is nobody else's and which the caller of
-            // `Staging::copy` keeps until all threads are done; the copy into the slab is done.
-            // (Nobody reads it soon, and what is staged is larger than most caches.)
+            // SAFETY: the piece lies within the target, which nobody else uses and which the caller of `Staging::copy`
+            // keeps until all threads are done; the copy into the slab is done. (Non-temporal, because nobody reads it
+            // soon, and what is staged is larger than most caches.)
             unsafe { copy_streaming(place.slab.base(), to, piece.bytes) };
         }
         let Some(piece) = self.next_piece() else {
@@ -369,7 +371,7 @@ impl Transfer {
     unsafe fn enqueue(&self, place: &mut StagingPlace, copy: RawCopy) -> Result<()> {
         // SAFETY: the caller's contract.
         unsafe { self.driver.copy(&self.stream, copy) }?;
-        // Without an event of its own the slab is used no more: the transfer has failed.
+        // Without an event, the slab is not used again: the transfer has failed.
         place.busy = Some(self.driver.record(&self.stream, false)?);
         Ok(())
     }
@@ -409,7 +411,7 @@ unsafe fn put(from: *const u8, to: *mut u8, bytes: usize, around_the_cache: bool
     }
 }
 
-/// A slab that stages copies, counted while it is out.
+/// A slab that stages copies. It is counted while it is out.
 struct StagingSlab {
     slab: Slab,
     staged: Arc<Staged>,
@@ -450,7 +452,7 @@ mod tests {
     use super::*;
     use crate::device::Device;
 
-    /// A batch that learns of a copy holds off those that follow, and not the one that it is going to wait for.
+    /// A batch that learns of a copy holds off later ones, but not the one that it is going to wait for.
     #[test]
     fn a_copy_is_not_held_off_by_who_learns_of_it() {
         let device = Device::cpu();

@@ -1,4 +1,4 @@
-//! Labels on the device: of each, a number for each class.
+//! Labels on the device: each becomes a row with a number for each class.
 
 use super::mixing::Mix;
 use crate::device::DeviceTensor;
@@ -7,30 +7,32 @@ use crate::error::{Error, Result};
 use crate::tensor::Float;
 
 impl DeviceTensor<i64> {
-    /// Makes targets of labels: of shape `[n]`, from 0 to `classes - 1`, they become probabilities of shape `[n, classes]`, mixed
-    /// as the pictures are that [`normalize_mixed`](DeviceTensor::normalize_mixed) was given the same `mix` for, and smoothed. With
-    /// [`Mix::none`] and no smoothing, that is one 1 in each row.
+    /// Makes targets of labels. Labels of shape `[n]`, from 0 to `classes - 1`, become probabilities of shape `[n,
+    /// classes]`, smoothed, and mixed like the pictures of the same batch: give
+    /// [`normalize_mixed`](DeviceTensor::normalize_mixed) the same `mix`. With [`Mix::none`] and no smoothing, each row
+    /// has a single 1.
     ///
-    /// Row `i` has `lambda` at label `i` and `1 - lambda` at label `i - 1` (the last one, before the first), and their sum if they
-    /// are the same: as torchvision's `MixUp` and `CutMix` have it. Each of these numbers `x` then becomes `x * (1 - label_smoothing)
-    /// + label_smoothing / classes`: what PyTorch's `CrossEntropyLoss(label_smoothing=..)` does, so leave it at 0 there. It is
-    /// `f32` arithmetic, rounded to the type at the end, with the same numbers on all devices.
+    /// Row `i` has `lambda` at label `i` and `1 - lambda` at label `i - 1` (the first row mixes with the last), or their
+    /// sum if the labels are equal, as in torchvision's `MixUp` and `CutMix`. Each of these numbers `x` then becomes `x *
+    /// (1 - label_smoothing) + label_smoothing / classes`, which is what PyTorch's `CrossEntropyLoss(label_smoothing=..)`
+    /// does, so leave it at 0 there. The arithmetic is `f32`, rounded to the type at the end, with the same numbers on
+    /// all devices.
     ///
-    /// A label that is no class (below 0, or `classes` and more) cannot be an error: the host does not see it. Each number of its
-    /// row is NaN, and of the row that it is mixed into, and so is the loss.
+    /// A label that is not a class (below 0, or `classes` and more) cannot be an error, because the host does not see it.
+    /// All numbers of its row, and of the row that it is mixed into, are NaN, and so is the loss.
     ///
-    /// The labels stay, for counting what was right.
+    /// The labels are kept, for counting correct answers.
     ///
     /// # Synchronization
     ///
-    /// As [`normalize`](DeviceTensor::normalize): it returns at once, and the result is guarded by an event.
+    /// As [`normalize`](DeviceTensor::normalize): it returns at once, and an event guards the result.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the shape is another one, there is no class, or `label_smoothing` is not from 0 to 1;
-    /// [`Error::DeviceBudget`] if live device tensors leave no room for the result, [`Error::WrongThread`] if a write loan on
-    /// another thread's default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older),
-    /// [`Error::Device`] if the device failed.
+    /// [`Error::Option`] if the tensor has another shape, there is no class, or `label_smoothing` is not from 0 to 1;
+    /// [`Error::DeviceBudget`] if live device tensors leave no room for the result, [`Error::WrongThread`] if a write
+    /// loan on another thread's default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0
+    /// (Pascal and older), [`Error::Device`] if the device failed.
     pub fn soft_labels<F: Float>(
         &self,
         classes: usize,
@@ -62,12 +64,12 @@ impl DeviceTensor<i64> {
             is_mixed: !mix.is_none(),
             weights,
         };
-        // SAFETY: the kernel reads as many labels, and writes as many numbers as the shape has, of `F`'s size.
+        // SAFETY: the kernel reads that many labels, and writes as many numbers of `F`'s size as the shape has.
         unsafe { self.launch(&[rows, classes], kernel) }
     }
 }
 
-/// The few numbers that rows are made of. They are computed here, so that all devices have the same.
+/// The few numbers that rows consist of. They are computed here, so they are the same on all devices.
 fn weights<F: Float>(classes: usize, mix: &Mix, label_smoothing: f64) -> Weights {
     let (own, other) = mix.weights();
     let (kept, spread) = (

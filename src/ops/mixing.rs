@@ -6,13 +6,13 @@ use std::ops::Range;
 use crate::driver::Mixture;
 use crate::rng::SampleRng;
 
-/// Mixes the pictures of a batch, and their labels: by MixUp (Zhang et al., 2018), by CutMix (Yun et al., 2019), or by one of the
-/// two, chosen evenly for each batch. They are torchvision's `MixUp(alpha=..)` and `CutMix(alpha=..)`, and `RandomChoice` of the
-/// two; at first, it does nothing.
+/// Mixes the pictures of a batch, and their labels: by MixUp (Zhang et al., 2018), by CutMix (Yun et al., 2019), or by
+/// either of the two, chosen evenly for each batch. They are torchvision's `MixUp(alpha=..)`, `CutMix(alpha=..)`, and
+/// `RandomChoice` of the two. A new one does nothing.
 ///
 /// [`draw`](Mixing::draw) draws a [`Mix`] for one batch, which
 /// [`DeviceTensor::normalize_mixed`](crate::DeviceTensor::normalize_mixed) and
-/// [`DeviceTensor::soft_labels`](crate::DeviceTensor::soft_labels) carry out on the device.
+/// [`DeviceTensor::soft_labels`](crate::DeviceTensor::soft_labels) apply on the device.
 ///
 /// # Examples
 ///
@@ -54,8 +54,9 @@ impl Mixing {
         }
     }
 
-    /// Adds CutMix: each picture has a box of the one before, of the same place, around a random pixel. What the box covers, but
-    /// for what lies beyond the border, is `1 - lambda` of the picture, with `lambda` from Beta(`alpha`, `alpha`).
+    /// Adds CutMix: each picture gets a box of the one before, from the same place, around a random pixel. Apart from
+    /// what lies beyond the border, the box covers `1 - lambda` of the picture, with `lambda` from Beta(`alpha`,
+    /// `alpha`).
     ///
     /// # Panics
     ///
@@ -67,11 +68,11 @@ impl Mixing {
         }
     }
 
-    /// How often batches are mixed. Default: always.
+    /// The share of batches that are mixed. Default: all.
     ///
     /// # Panics
     ///
-    /// If it is not a probability.
+    /// If it is not from 0 to 1.
     pub fn probability(self, probability: f64) -> Mixing {
         assert!(
             (0.0..=1.0).contains(&probability),
@@ -83,12 +84,12 @@ impl Mixing {
         }
     }
 
-    /// Draws how a batch of pictures of this size is mixed. With [`SampleRng::for_batch`], it follows from the seed, the epoch and
-    /// the batch's number alone.
+    /// Draws how a batch of pictures of this size is mixed. With [`SampleRng::for_batch`], the result depends only on the
+    /// seed, the epoch and the batch's number.
     ///
     /// # Panics
     ///
-    /// If CutMix is to be had of pictures without pixels.
+    /// If CutMix is drawn for pictures without pixels.
     pub fn draw(&self, rng: &mut SampleRng, height: usize, width: usize) -> Mix {
         if !rng.bool(self.probability) {
             return Mix::none();
@@ -120,7 +121,7 @@ fn positive(what: &str, alpha: f64) -> f64 {
     alpha
 }
 
-/// As torchvision draws it, and rounds.
+/// As torchvision draws and rounds it.
 fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> Mix {
     let half = 0.5 * (1.0 - beta(rng, alpha)).sqrt();
     let mut side = |length: usize| {
@@ -134,20 +135,21 @@ fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> Mix
 
 /// Draws from Beta(`alpha`, `alpha`).
 ///
-/// It is (1 + x) / 2 where x = t / sqrt(2 alpha + t²), for t of Student's distribution with 2 alpha degrees of freedom. Bailey,
-/// "Polar generation of random variates with the t-distribution" (1994), draws that as sqrt(2 alpha (u^(-1/alpha) - 1)) cos(2 pi v);
-/// the two are put together by Devroye, "Random variate generation in one line of code" (1996).
+/// It is (1 + x) / 2 where x = t / sqrt(2 alpha + t²), for t of Student's distribution with 2 alpha degrees of freedom.
+/// Bailey, "Polar generation of random variates with the t-distribution" (1994), draws that as sqrt(2 alpha (u^(-1/alpha)
+/// - 1)) cos(2 pi v); Devroye, "Random variate generation in one line of code" (1996), combines the two.
 fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
     let radius = (-rng.f64().ln() / alpha).exp_m1();
     let angle = TAU * rng.f64();
-    // Of a small alpha, the radius may be infinite: then x is 1 or -1. (A cosine of a number is never 0.)
+    // For a small alpha, the radius may be infinite: then x is 1 or -1. (The cosine of a floating point number is never
+    // 0.)
     let squared = radius * angle.cos().powi(2);
     let x = (1.0 / (1.0 + 1.0 / squared)).sqrt().copysign(angle.cos());
     (1.0 + x) / 2.0
 }
 
-/// How one batch is mixed: each picture, and each label, with the one before it in the batch (the first, with the last). A batch of
-/// one is mixed with itself.
+/// How one batch is mixed: each picture, and each label, with the one before it in the batch (the first one with the
+/// last). A batch of one is mixed with itself.
 ///
 /// # Examples
 ///
@@ -181,7 +183,7 @@ impl Mix {
         Mix(MixKind::None)
     }
 
-    /// Makes each picture `lambda` of itself, and the rest of the one before.
+    /// Makes each picture `lambda` of itself and `1 - lambda` of the one before.
     ///
     /// # Panics
     ///
@@ -194,11 +196,11 @@ impl Mix {
         Mix(MixKind::MixUp { lambda })
     }
 
-    /// Gives each picture, of this height and width, a box of the one before: these rows, of these columns.
+    /// Gives each picture, of this height and width, a box of the one before: these rows and columns.
     ///
     /// # Panics
     ///
-    /// If the picture has no pixels, or the box does not lie in it.
+    /// If the picture has no pixels, or the box does not lie within it.
     pub fn cutmix(size: [usize; 2], rows: Range<usize>, columns: Range<usize>) -> Mix {
         let lies_in =
             |range: &Range<usize>, length| range.start <= range.end && range.end <= length;
@@ -218,7 +220,8 @@ impl Mix {
         self.0 == MixKind::None
     }
 
-    /// How much of each picture, and each label, is its own: 1 if nothing is mixed; for CutMix, what the box leaves.
+    /// The share of each picture, and of each label, that is its own: 1 if nothing is mixed; for CutMix, what the box
+    /// leaves.
     pub fn lambda(&self) -> f64 {
         match &self.0 {
             MixKind::None => 1.0,
@@ -248,7 +251,7 @@ impl Mix {
         (lambda as f32, (1.0 - lambda) as f32)
     }
 
-    /// What the device does with pictures of this size; refuses those that the box was not drawn for.
+    /// What the device does with pictures of this size. Refuses pictures of a size that the box was not drawn for.
     pub(super) fn mixture(&self, height: usize, width: usize) -> Result<Option<Mixture>, String> {
         let (rows, columns, (own, other)) = match &self.0 {
             MixKind::None => return Ok(None),

@@ -1,4 +1,4 @@
-//! Streams of the CPU backend: each is a queue of operations with a thread that works it off in order.
+//! Streams of the CPU backend: each is a queue of work with a thread that executes it in order.
 
 use std::cell::Cell;
 
@@ -11,23 +11,23 @@ use crate::sync::{
     Arc, AtomicBool, Condvar, Instant, Mutex, Weak, mark_own_thread, thread, thread_local,
 };
 
-/// A queue with its thread. When the last handle goes, the thread works off what is queued and ends.
+/// A queue with its thread. When the last handle is dropped, the thread finishes what is queued, and ends.
 pub(crate) struct CpuStream {
     operations: Arc<Sender<StreamWork>>,
 }
 
-/// A stream's queue, as long as the stream is alive.
+/// A stream's queue, for as long as the stream lives.
 #[derive(Clone)]
 pub(super) struct Queue(Weak<Sender<StreamWork>>);
 
-/// The end of what a stream holds.
+/// The end of the work that a stream holds.
 pub(super) struct End(Arc<EventState>);
 
 thread_local! {
     static IS_STREAM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is a stream's, which can wait for none.
+/// Whether the calling thread is a stream's, which must not wait for streams.
 pub(super) fn is_on_one() -> bool {
     IS_STREAM.with(Cell::get)
 }
@@ -57,7 +57,7 @@ enum StreamWork {
         to: u64,
         bytes: usize,
     },
-    /// `table`: the address of as many rows' addresses.
+    /// `table`: the address of the rows' addresses.
     Gather {
         table: u64,
         rows: usize,
@@ -80,7 +80,7 @@ pub(crate) struct CpuEvent {
 struct EventState {
     fired: Mutex<Option<Instant>>,
     changed: Condvar,
-    /// The device does not say any more whether it fired.
+    /// The device does not tell any more whether it fired.
     is_lost: AtomicBool,
 }
 
@@ -136,7 +136,8 @@ impl CpuStream {
 
     /// # Safety
     ///
-    /// Both ranges must be valid until the stream has come past the copy, and in no one else's use but as ordered by it.
+    /// Both ranges must be valid until the stream has passed the copy, and nobody else may use them except in the
+    /// stream's order.
     pub(super) unsafe fn copy(&self, from: u64, to: u64, bytes: usize) {
         self.push(StreamWork::Copy { from, to, bytes });
     }
@@ -154,7 +155,7 @@ impl CpuStream {
     }
 
     fn push(&self, operation: StreamWork) {
-        // The thread ends only when this sender is gone, so the channel is open.
+        // The thread ends only when this sender is dropped, so the channel is open.
         let sent = self.operations.send(operation);
         debug_assert!(sent.is_ok());
     }
@@ -190,7 +191,7 @@ impl StreamWork {
                 state.changed.notify_all();
             }
             StreamWork::Wait(state) => state.wait(),
-            // A panic of the user's function would end the stream, and hang whoever waits for it.
+            // A panic of the user's function would end the stream and hang everything that waits for it.
             StreamWork::Run(f) => {
                 if let Err(payload) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
                     let message = crate::error::panic_message(payload);

@@ -1,8 +1,8 @@
-//! Gathering: rows that lie apart in page-locked memory go to the device in one call.
+//! Gathering: scattered rows of page-locked memory go to the device in one call.
 //!
-//! Where the driver has it (12.8 and newer), by one batch of copies, which the copy engine works off. Where it has not,
-//! by a kernel that reads the rows over the link, from a few blocks; and where the device cannot read host memory by the
-//! host's addresses, or is too old for the kernel, row by row.
+//! Drivers of 12.8 and newer take a batch of copies, which the copy engine executes. For older ones, a kernel of a few
+//! blocks reads the rows over the link. If the device cannot read host memory by the host's addresses, or is too old for
+//! the kernel, the rows are copied one by one.
 
 use std::ffi::{CStr, c_void};
 
@@ -38,10 +38,10 @@ pub(super) struct Attributes {
     flags: u32,
 }
 
-/// The sources are read in the stream's order: they stay as they are until the event behind the copies.
+/// The sources are read in the stream's order: they do not change until the event after the copies.
 const IN_STREAM_ORDER: i32 = 1;
 
-/// The kernel: made from gather.cu by `nvcc -ptx`, for the oldest driver and device served.
+/// The kernel, made from gather.cu by `nvcc -ptx`, for the oldest driver and device supported.
 const PTX: &CStr = ptx(concat!(include_str!("gather.ptx"), "\0"));
 
 impl Cuda {
@@ -90,13 +90,13 @@ impl Cuda {
         })
     }
 
-    /// Has rows gathered in this way from now on; says whether it came in time, before the first were.
+    /// Makes the device gather rows in this way from now on. Returns whether the call came before the first gather.
     #[cfg(feature = "testing")]
     pub(in crate::driver) fn gather_by(&self, way: Way) -> bool {
         self.0.way.set(way).is_ok()
     }
 
-    /// Whether registered memory has the same address for the device; the context is current.
+    /// Whether the device reaches registered memory by the host's addresses; the context is current.
     fn reads_host_addresses(&self) -> bool {
         self.attribute(
             sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
@@ -123,8 +123,8 @@ impl Cuda {
             flags: 0,
         };
         let (start, mut failed) = (0, 0);
-        // SAFETY: the caller's contract for the rows and the target; the lists are as long as each other, and the driver
-        // has read them when it returns.
+        // SAFETY: the caller's contract for the rows and the target; the lists are equally long, and the driver has read
+        // them when it returns.
         let code = unsafe {
             batch(
                 targets.as_ptr(),
@@ -168,7 +168,7 @@ impl Cuda {
             (&raw mut to).cast(),
         ];
         let grid = (GATHER_BLOCKS, BLOCK_THREADS);
-        // SAFETY: the arguments are the kernel's; the caller's contract for what they point to.
+        // SAFETY: the arguments are the kernel's; the caller's contract covers what they point to.
         unsafe { self.launch_grid(kernel, grid, stream, &mut arguments) }
     }
 
@@ -188,7 +188,7 @@ impl Cuda {
     }
 }
 
-/// How rows are gathered best, by a device that reads host memory by the host's addresses, or does not, and runs the kernel.
+/// The best way to gather rows for a device that may read host memory by the host's addresses, and may run the kernel.
 fn best_way(reads_host_addresses: bool, has_batch: bool, runs_kernels: bool) -> Way {
     match (has_batch, runs_kernels) {
         _ if !reads_host_addresses => Way::Rows,

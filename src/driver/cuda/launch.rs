@@ -1,4 +1,4 @@
-//! Loading the library's kernels from PTX, when they are first needed, and launching them.
+//! Loads the library's kernels from PTX when they are first needed, and launches them.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::driver::kernels::Launch;
 use crate::error::{Error, Result};
 use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD, MOST_BLOCKS};
 
-/// The oldest compute capability that the kernels are made for: Volta's. (Each PTX in this folder says `.target sm_70`.)
+/// The oldest compute capability that the kernels support: Volta's. (Each PTX in this folder says `.target sm_70`.)
 const OLDEST: (i32, i32) = (7, 0);
 
 /// Whether the kernels run on a device of this compute capability.
@@ -22,11 +22,11 @@ pub(super) fn run_on(capability: (i32, i32)) -> bool {
 #[derive(Clone, Copy)]
 struct Module(sys::CUmodule);
 
-/// A kernel of one.
+/// A kernel of a module.
 #[derive(Clone, Copy)]
 pub(super) struct Function(sys::CUfunction);
 
-/// What was loaded so far: few enough to be looked through.
+/// What has been loaded: few enough for a linear search.
 #[derive(Default)]
 pub(super) struct LoadedKernels {
     modules: Vec<(&'static CStr, Module)>,
@@ -43,7 +43,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Cuda {
-    /// Launches a kernel with as many threads as its items want.
+    /// Launches a kernel with as many threads as its items need.
     ///
     /// # Safety
     ///
@@ -60,14 +60,14 @@ impl Cuda {
         unsafe { self.launch_grid(function, grid(launch.items), stream, &mut arguments) }
     }
 
-    /// A kernel of this name, from the module that the text makes; the context is current. `purpose`: what it is for.
+    /// A kernel of this name from the module of this PTX; the context is current. `purpose` is for the error.
     pub(super) fn function(
         &self,
         ptx: &'static CStr,
         name: &'static CStr,
         purpose: &'static str,
     ) -> Result<Function> {
-        // Held while the driver compiles: two threads that need a kernel at once compile it once.
+        // Held while the driver compiles, so that two threads that need a kernel at once compile it once.
         let mut loaded = self.0.loaded.lock();
         if let Some((_, function)) = loaded.functions.iter().find(|(known, _)| *known == name) {
             return Ok(*function);
@@ -117,12 +117,12 @@ impl Cuda {
         )
     }
 
-    /// Launches a kernel of one dimension, of so many blocks and threads of each; the context is current.
+    /// Launches a kernel on a one-dimensional grid of this many blocks and threads per block; the context is current.
     ///
     /// # Safety
     ///
-    /// Each argument must point to a value of the type that the kernel has in its place, and what the kernel reads and writes
-    /// must be valid, and in no one else's use but as ordered by the stream, until it is done.
+    /// Each argument must point to a value of the type that the kernel has in its place. What the kernel reads and writes
+    /// must be valid until it is done, and nobody else may use it except in the stream's order.
     pub(super) unsafe fn launch_grid(
         &self,
         Function(function): Function,
@@ -150,8 +150,8 @@ impl Cuda {
 }
 
 impl CudaShared {
-    /// Unloads all modules, before the context goes. Their kernels are done: the list of flights and the pool of device memory,
-    /// which hold this object, have waited for them.
+    /// Unloads all modules before the context goes. Their kernels are done: the list of flights and the pool of device
+    /// memory, which hold this object, have waited for them.
     pub(super) fn unload_modules(&mut self) {
         let handle = self.handle();
         let LoadedKernels { modules, .. } = std::mem::take(self.loaded.get_mut());
@@ -163,17 +163,17 @@ impl CudaShared {
             return;
         }
         for (_, Module(module)) in modules {
-            // SAFETY: it was loaded in this context, and nobody launches its kernels any more. At process exit the driver may be
-            // gone: then it says so, and there is nothing left to unload.
+            // SAFETY: it was loaded in this context, and nobody launches its kernels any more. At process exit the driver
+            // may be gone: then it says so, and there is nothing left to unload.
             let _ = unsafe { sys::cuModuleUnload(module) };
         }
         let mut popped = ptr::null_mut();
-        // SAFETY: it takes back what was pushed above, on this thread.
+        // SAFETY: it pops what was pushed above, on this thread.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
     }
 }
 
-/// Blocks, and threads of each.
+/// The number of blocks, and of threads in each.
 fn grid(items: u64) -> (u32, u32) {
     let blocks = items.div_ceil(u64::from(BLOCK_THREADS) * ITEMS_PER_THREAD);
     (blocks.clamp(1, MOST_BLOCKS) as u32, BLOCK_THREADS)

@@ -1,8 +1,8 @@
 //! The CUDA backend: the driver's own calls, through cudarc's bindings.
 //!
-//! Each call makes the device's context current for its duration and puts back what was current before, and moves the
-//! thread to the relaxed capture mode meanwhile, so that neither the embedder's choice of device nor a graph capture
-//! on another thread is disturbed.
+//! Each call makes the device's context current while it runs, and restores the previous one. Meanwhile the thread is in
+//! the relaxed capture mode. So neither the embedder's choice of device nor a graph capture on another thread is
+//! disturbed.
 
 mod fault;
 mod gather;
@@ -30,17 +30,17 @@ pub(crate) struct Cuda(Arc<CudaShared>);
 struct CudaShared {
     context: Context,
     ordinal: usize,
-    /// Events that are not in use, timed and untimed: making one costs more than using it.
+    /// Events that are not in use, timed and untimed: creating one costs more than using it.
     events: [Mutex<Vec<RawHandle>>; 2],
     probe: &'static probe::Probe,
-    /// How rows are gathered, and the kernel if that is how.
+    /// How rows are gathered, and the kernel for it, if it is by a kernel.
     way: OnceLock<super::Way>,
     gathering: OnceLock<Option<launch::Function>>,
     loaded: Mutex<launch::LoadedKernels>,
 }
 
 enum Context {
-    /// An object of our own on the primary context, or the embedder's, kept alive.
+    /// Our own object on the primary context, or the embedder's, which this keeps alive.
     Object(Arc<CudaContext>),
     /// A handle of the embedder's, who keeps it alive.
     Handle(sys::CUcontext),
@@ -63,7 +63,7 @@ impl Cuda {
         let previous = current_context();
         let context = CudaContext::new(ordinal)
             .map_err(|error| driver_fault("cuDevicePrimaryCtxRetain", ordinal, error.0));
-        // `CudaContext::new` leaves its context current on this thread; the embedder's choice is put back.
+        // `CudaContext::new` leaves its context current on this thread; the embedder's choice is restored.
         if let Some(previous) = previous {
             // SAFETY: it was current a moment ago, or is null, which means "none".
             let _ = unsafe { sys::cuCtxSetCurrent(previous) };
@@ -125,7 +125,7 @@ impl Cuda {
         self.0.handle()
     }
 
-    /// Makes the context current until the guard goes, where it is not.
+    /// Makes the context current, if it is not, until the guard is dropped.
     fn enter(&self) -> Result<Entered> {
         let pushed = current_context() != Some(self.handle());
         if pushed {
@@ -346,7 +346,7 @@ impl Cuda {
         ) != 0
     }
 
-    /// What the current context's device says of itself; 0 if it does not know the question.
+    /// An attribute of the current context's device; 0 if the driver does not know it.
     fn attribute(&self, attribute: sys::CUdevice_attribute) -> i32 {
         let (mut device, mut value) = (0, 0);
         // SAFETY: it writes the current context's device.
@@ -428,20 +428,20 @@ impl Drop for CudaShared {
         let previous = current_context();
         let [untimed, timed] = &mut self.events;
         for RawHandle(event) in untimed.get_mut().drain(..).chain(timed.get_mut().drain(..)) {
-            // SAFETY: the pool owns the event, and nobody else holds it. At process exit the driver may be gone: then
-            // it says so, and there is nothing left to destroy.
+            // SAFETY: the pool owns the event, and nobody else holds it. At process exit the driver may be gone: then it
+            // says so, and there is nothing left to destroy.
             let _ = unsafe { sys::cuEventDestroy_v2(event) };
         }
-        // cudarc's object makes its context current when it goes; what was current is put back.
+        // On drop, cudarc's object makes its context current; the previous one is restored.
         self.context = Context::Handle(std::ptr::null_mut());
         if let Some(previous) = previous {
-            // SAFETY: it was current a moment ago; if it was the one that just went, the driver refuses.
+            // SAFETY: it was current a moment ago; if it is the context that was just released, the driver refuses.
             let _ = unsafe { sys::cuCtxSetCurrent(previous) };
         }
     }
 }
 
-/// The context is current on this thread until this goes.
+/// While this lives, the context is current on this thread.
 struct Entered {
     pushed: bool,
     mode: Option<sys::CUstreamCaptureMode>,
@@ -450,19 +450,19 @@ struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(mut mode) = self.mode {
-            // SAFETY: it puts back the thread's mode.
+            // SAFETY: it restores the thread's mode.
             let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
         }
         if !self.pushed {
             return;
         }
         let mut popped = std::ptr::null_mut();
-        // SAFETY: it takes back what `enter` pushed on this thread.
+        // SAFETY: it pops what `enter` pushed on this thread.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
     }
 }
 
-/// The thread's current context, which may be none (null); `None` if the driver does not say.
+/// The thread's current context, which may be none (null); `None` if the driver does not tell.
 fn current_context() -> Option<sys::CUcontext> {
     let mut context = std::ptr::null_mut();
     // SAFETY: it writes one handle.

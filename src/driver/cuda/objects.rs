@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::sync::{Arc, AtomicBool, Instant, Ordering, spin_loop, thread};
 use crate::tuning::EVENT_SPIN_MS;
 
-/// A `CUstream`: ours, which goes with this object, or the embedder's.
+/// A `CUstream`: our own, which is destroyed on drop, or the embedder's.
 pub(crate) struct CuStream {
     handle: sys::CUstream,
     owner: Owner,
@@ -21,7 +21,7 @@ pub(crate) struct CuStream {
 enum Owner {
     /// This object destroys the stream, in this context.
     Ours(Cuda),
-    /// Somebody else does, and this keeps it alive (or the embedder promised to).
+    /// The embedder does; this keeps the stream alive, unless the embedder promised to.
     Theirs {
         _keep: Option<Arc<dyn Any + Send + Sync>>,
     },
@@ -29,7 +29,7 @@ enum Owner {
 
 // SAFETY: a stream's handle may be used from any thread; the per-thread default stream is checked (`on_its_thread`).
 unsafe impl Send for CuStream {}
-// SAFETY: as above, also at once: the driver locks.
+// SAFETY: as above, also concurrently: the driver locks.
 unsafe impl Sync for CuStream {}
 
 /// `CU_STREAM_PER_THREAD` of cuda.h.
@@ -83,19 +83,19 @@ impl Drop for CuStream {
     }
 }
 
-/// A recorded event, from the device's pool.
+/// A recorded event, from the device's pool of events.
 #[derive(Clone)]
 pub(crate) struct CuEvent(Arc<Recorded>);
 
 struct Recorded {
     handle: RawHandle,
     timed: bool,
-    /// Once complete, always complete: later questions need no driver.
+    /// Once complete, always complete: later queries need no driver.
     complete: AtomicBool,
     cuda: Cuda,
 }
 
-// SAFETY: an event's handle may be used from any thread at once: the driver locks.
+// SAFETY: an event's handle may be used from several threads concurrently: the driver locks.
 unsafe impl Sync for RawHandle {}
 
 impl CuEvent {
@@ -117,7 +117,8 @@ impl CuEvent {
     }
 
     pub(crate) fn is_complete(&self) -> Result<bool> {
-        // Acquire pairs with the Release below: what the finder saw of the copied memory is seen here too.
+        // Acquire pairs with the Release below: what the thread that queried saw of the copied memory is visible here,
+        // too.
         if self.0.complete.load(Ordering::Acquire) {
             return Ok(true);
         }
@@ -125,7 +126,7 @@ impl CuEvent {
         self.query()
     }
 
-    /// Asks the driver; the context is current.
+    /// Queries the driver; the context is current.
     fn query(&self) -> Result<bool> {
         // SAFETY: the handle is alive.
         match unsafe { sys::cuEventQuery(self.handle()) } {
@@ -138,8 +139,8 @@ impl CuEvent {
         }
     }
 
-    /// Spins for as long as a large copy takes, as the driver's own waits do, and sleeps then: waking a sleeping
-    /// thread was measured to cost up to 0.2 ms in a virtual machine, a fifth of a copy of 64 MB.
+    /// Spins for as long as a large copy takes, as the driver's own waits do, and then sleeps ([`EVENT_SPIN_MS`] has the
+    /// figures).
     pub(crate) fn synchronize(&self) -> Result<()> {
         if self.0.complete.load(Ordering::Acquire) {
             return Ok(());
@@ -157,7 +158,7 @@ impl CuEvent {
         self.sleep()
     }
 
-    /// Sleeps until the event fires: for threads that have nobody waiting for them.
+    /// Sleeps until the event fires: for threads that nobody waits for.
     pub(crate) fn sleep(&self) -> Result<()> {
         if self.is_complete()? {
             return Ok(());

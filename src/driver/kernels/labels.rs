@@ -1,38 +1,38 @@
-//! Labels that become a row each, of a number for each class.
+//! Soft labels: each label becomes a row with a number for each class.
 
 use super::Kernel;
 #[cfg(feature = "cuda")]
 use super::{Argument, Launch, normalize::MIX};
 
-/// Labels, and what their rows are made of.
+/// Labels, and what their rows consist of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labelling {
-    /// As many `i64`s as there are rows.
+    /// `rows` labels, as `i64`.
     pub(crate) from: u64,
-    /// As many numbers as rows and classes make.
+    /// `rows` x `classes` numbers.
     pub(crate) to: u64,
     pub(crate) rows: u64,
     pub(crate) classes: u64,
     /// The size of a number: 2 or 4.
     pub(crate) element_bytes: usize,
-    /// Whether each row is mixed with the one before (the first, with the last).
+    /// Whether each row is mixed with the one before (the first one with the last).
     pub(crate) is_mixed: bool,
     pub(crate) weights: Weights,
 }
 
-/// What a label's row is made of, by the numbers' bits: of the type's size, in the low ones. The kernel takes it as it lies here.
+/// The numbers that rows consist of, as bits in the low half or all of each word. It is passed to the kernel as it is.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Weights {
-    /// Of a class that is neither label.
+    /// For a class that is neither label.
     pub(crate) none: u32,
-    /// Of the row's own label.
+    /// For the row's own label.
     pub(crate) own: u32,
-    /// Of the label that it is mixed with.
+    /// For the label that it is mixed with.
     pub(crate) other: u32,
-    /// Of a class that is both.
+    /// For a class that is both.
     pub(crate) both: u32,
-    /// Everywhere in a row that has a label that is no class.
+    /// For all classes of a row with a label that is not a class.
     pub(crate) invalid: u32,
 }
 
@@ -75,9 +75,9 @@ impl Labelling {
     unsafe fn weigh<B>(&self, number: fn(u32) -> B) {
         let Labelling { weights, .. } = *self;
         let (rows, classes) = (self.rows as usize, self.classes as usize);
-        // SAFETY: the caller's contract: there are as many labels, and nobody writes them now.
+        // SAFETY: the caller's contract: there are that many labels, and nobody writes them now.
         let labels = unsafe { std::slice::from_raw_parts(self.from as *const i64, rows) };
-        // SAFETY: the caller's contract: there are as many numbers, aligned, and nobody else uses them now.
+        // SAFETY: the caller's contract: there are that many numbers, aligned, and nobody else uses them now.
         let to = unsafe { std::slice::from_raw_parts_mut(self.to as *mut B, rows * classes) };
         for (row, to) in to.chunks_exact_mut(classes).enumerate() {
             let own = labels[row];

@@ -1,8 +1,8 @@
-//! Kernels of the library's own: each is a value that says what it does on either backend.
+//! The library's own kernels: each is a value that knows what it does on either backend.
 //!
-//! A kernel has a file here, with its arguments, its work on the CPU device, and how it is launched on a CUDA device; and its
-//! source in `cuda/`, as `.cu` and as the `.ptx` that is made of it. Loading and launching are the same for all
-//! (`cuda/launch.rs`). What a program calls is in [`ops`](crate::ops), which a lower layer does not know.
+//! A kernel has a file here, with its arguments, its work on the CPU device, and how it is launched on a CUDA device. Its
+//! CUDA source is in `cuda/`, as `.cu` and as the `.ptx` that is made from it. Loading and launching are the same for all
+//! kernels (`cuda/launch.rs`). What a program calls is two layers up, in `ops`.
 
 mod labels;
 mod normalize;
@@ -23,8 +23,8 @@ pub(crate) trait Kernel: Send + 'static {
     ///
     /// # Safety
     ///
-    /// The memory that the arguments name must be of the CPU device, as large and as aligned as they say, and in no one else's
-    /// use.
+    /// The memory that the arguments name must belong to the CPU device and be as large and as aligned as they say, and
+    /// nobody else may use it.
     unsafe fn run(&self);
 
     /// How it is launched on a CUDA device.
@@ -39,12 +39,12 @@ pub(crate) struct Launch<'a> {
     pub(super) purpose: &'static str,
     pub(super) ptx: &'static CStr,
     pub(super) function: &'static CStr,
-    /// How many items the threads share; each goes on with further ones, in steps of all threads.
+    /// How many items the threads share: each thread takes further ones, in steps of all threads.
     pub(super) items: u64,
     pub(super) arguments: Vec<Argument<'a>>,
 }
 
-/// An argument of a kernel, where it lies.
+/// An argument of a kernel, by its address.
 #[cfg(feature = "cuda")]
 pub(crate) struct Argument<'a>(*const c_void, PhantomData<&'a ()>);
 
@@ -64,18 +64,19 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// The memory that its arguments name must be this device's, aligned to 16 bytes, and valid until the work is done; until
-    /// then nobody may write what it reads, or touch what it writes, but work that is ordered by the stream.
+    /// The memory that its arguments name must belong to this device, be aligned to 16 bytes, and be valid until the
+    /// kernel is done. Until then nobody may write what it reads, or touch what it writes, except work that the stream
+    /// orders.
     pub(crate) unsafe fn launch<K: Kernel>(&self, stream: &RawStream, kernel: K) -> Result<()> {
         match (self, stream) {
             (Driver::Cpu(driver), RawStream::Cpu(stream)) => {
-                // SAFETY: the caller's contract: when the stream comes to it, nobody else uses the memory.
+                // SAFETY: the caller's contract: when the stream reaches it, nobody else uses the memory.
                 let work = Box::new(move || unsafe { kernel.run() });
                 driver.launch(stream, work)
             }
             #[cfg(feature = "cuda")]
             (Driver::Cuda(driver), RawStream::Cuda(stream)) => {
-                // SAFETY: the caller's contract; the arguments are those that the kernel's own file says.
+                // SAFETY: the caller's contract; the kernel's own file defines its arguments.
                 unsafe { driver.launch(stream, &kernel.launch()) }
             }
             #[cfg(feature = "cuda")]
@@ -84,7 +85,7 @@ impl Driver {
     }
 }
 
-/// PTX as the driver takes it.
+/// PTX in the form that the driver takes.
 #[cfg(feature = "cuda")]
 pub(super) const fn ptx(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {

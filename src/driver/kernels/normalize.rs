@@ -1,4 +1,4 @@
-//! Normalising pictures, and mixing them with each other on the way.
+//! Normalising pictures, and mixing them with each other at the same time.
 
 #[cfg(feature = "cuda")]
 use std::ffi::CStr;
@@ -11,28 +11,28 @@ use super::{Argument, Launch, ptx};
 use crate::shape::DType;
 use crate::tensor::Float;
 
-/// Pictures of three channels, pixel by pixel, that become floating point numbers: `x * scale + bias`.
+/// Pictures of three interleaved channels become floating point numbers: `x * scale + bias`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Normalizing {
-    /// As many bytes as the pictures have.
+    /// The pictures' bytes.
     pub(crate) from: u64,
     /// As many elements of the type.
     pub(crate) to: u64,
     pub(crate) images: u64,
     /// Of each image.
     pub(crate) pixels: u64,
-    /// What they become.
+    /// The type of the result.
     pub(crate) dtype: DType,
-    /// Whether the result is pixel by pixel too, or channel by channel.
+    /// Whether the result is interleaved as well, or channel by channel.
     pub(crate) channels_last: bool,
     pub(crate) scale: [f32; 3],
     pub(crate) bias: [f32; 3],
-    /// Whether, and how, they are mixed with each other then.
+    /// How they are then mixed with each other, if they are.
     pub(crate) mixture: Option<Mixture>,
 }
 
-/// Each picture is mixed with the one before (the first, with the last): within the box, `own * x + other * before`, of values
-/// that are normalised. The kernel takes it as it lies here.
+/// Each picture is mixed with the one before (the first one with the last): within the box, `own * x + other * before`,
+/// of normalised values. It is passed to the kernel as it is.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Mixture {
@@ -50,7 +50,7 @@ pub(crate) struct Mixture {
 #[cfg(feature = "cuda")]
 const NORMALIZE: &CStr = ptx(concat!(include_str!("../cuda/normalize.ptx"), "\0"));
 
-/// Those that mix, pictures and labels.
+/// Those that mix, for pictures and labels.
 #[cfg(feature = "cuda")]
 pub(super) const MIX: &CStr = ptx(concat!(include_str!("../cuda/mix.ptx"), "\0"));
 
@@ -82,7 +82,7 @@ impl Kernel for Normalizing {
             (true, _, false) => c"pinfeed_mix_f32_chw",
             (true, _, true) => c"pinfeed_mix_f32_hwc",
         };
-        // Two addresses, two counts, six numbers, and the mixture of those that mix.
+        // Two addresses, two counts, six numbers, and the mixture for those that mix.
         let counts = [&self.from, &self.to, &self.images, &self.pixels];
         let numbers = self.scale.iter().chain(&self.bias);
         let arguments = counts.into_iter().map(Argument::new);
@@ -108,9 +108,9 @@ impl Normalizing {
     unsafe fn convert<F: Float>(&self) {
         let (images, pixels) = (self.images as usize, self.pixels as usize);
         let elements = images * pixels * 3;
-        // SAFETY: the caller's contract: there are as many bytes, and nobody writes them now.
+        // SAFETY: the caller's contract: there are that many bytes, and nobody writes them now.
         let from = unsafe { std::slice::from_raw_parts(self.from as *const u8, elements) };
-        // SAFETY: the caller's contract: there are as many elements, aligned, and nobody else uses them now.
+        // SAFETY: the caller's contract: there are that many elements, aligned, and nobody else uses them now.
         let to = unsafe { std::slice::from_raw_parts_mut(self.to as *mut F, elements) };
         let normal =
             |byte: u8, channel: usize| f32::from(byte) * self.scale[channel] + self.bias[channel];
