@@ -152,7 +152,7 @@ impl Ring {
     ) -> Option<(HostBlock, Kind)> {
         let request = BlockRequest {
             size: block_bytes(bytes)?,
-            wished: block_bytes(largest.max(bytes))?,
+            largest: largest.max(bytes),
             share,
         };
         let mut unlocking = None;

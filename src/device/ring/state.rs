@@ -1,7 +1,7 @@
 //! The state of a ring: its idle blocks, and the counts of all blocks. Its methods decide, under the lock, who gets which
 //! block.
 
-use super::super::host_memory::HostBlock;
+use super::super::host_memory::{HostBlock, block_bytes};
 use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(super) struct RingState {
@@ -57,8 +57,8 @@ impl Shelf {
 pub(super) struct BlockRequest {
     /// A block of this many bytes is large enough.
     pub(super) size: usize,
-    /// A new block is made of this many bytes, if the budget has room for them.
-    pub(super) wished: usize,
+    /// A new block is made for this many bytes, if the budget has room for them.
+    pub(super) largest: usize,
     /// The kind, and whether there may be more blocks than the open accounts have shares; `None` for a stray, which
     /// counts in no share.
     pub(super) share: Option<(Kind, bool)>,
@@ -162,7 +162,8 @@ impl RingState {
         {
             return BlockAnswer::Ahead;
         }
-        let mut sizes = [request.wished, size].into_iter();
+        let sizes = [block_bytes(request.largest), Some(size)];
+        let mut sizes = sizes.into_iter().flatten();
         let Some(size) = sizes.find(|size| *size <= room_bytes) else {
             return BlockAnswer::Nothing;
         };
