@@ -1,9 +1,12 @@
-//! Devices, slabs and transfers: who owns which bytes, and when they may be touched.
+//! Devices, their streams and their memory.
 //!
-//! Host memory: a [`ring`] of page-locked blocks hands out [`slab`]s; what a copy uses is held by the list of
-//! [`flights`] until its event fires. Device memory: a [`pool`] hands out blocks whose last users are done;
-//! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, from and
-//! into pageable memory by way of [`staging`], and [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
+//! A [`Device`] gives out [`Stream`]s and page-locks host memory. Batches become [`DeviceTensor`]s on it, which are lent to
+//! kernels as a [`Loan`] or [`LoanMut`], on a stream that waits for the copy. [`Download`] is the way back.
+
+// Host memory: a `ring` of page-locked blocks hands out `slab`s; what a copy uses is held by the list of `flights` until its event
+// fires. Device memory: a `pool` hands out blocks whose last users are done; `block` knows the users of each tensor as events.
+// `upload` and `download` move tensors between the two, from and into pageable memory by way of `staging`, and `tensor` lends
+// device memory to kernels. README.md beside this file has the state tables.
 
 mod aside;
 mod assembly;
@@ -25,7 +28,7 @@ mod staging;
 mod stream;
 mod tensor;
 mod transforming;
-mod upload;
+pub(crate) mod upload;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -45,7 +48,7 @@ pub(crate) use self::staging::HeldOff;
 use self::staging::Staged;
 pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
-pub use self::upload::{Tensors, Upload};
+pub(crate) use self::upload::{Tensors, Upload};
 pub use crate::driver::DeviceInfo;
 use crate::driver::{Driver, RawStream, cpu};
 #[cfg(feature = "testing")]

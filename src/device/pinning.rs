@@ -88,7 +88,7 @@ impl<T: Element> Tensor<T> {
     /// memory-mapped file ([`Tensor::from_owner`]).
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
-    /// host in epochs that go to the device ([`Epoch::to_device`](crate::Epoch::to_device), with `pin_memory` of the same
+    /// host in epochs that go to the device ([`Epoch::to_device`](crate::loader::Epoch::to_device), with `pin_memory` of the same
     /// device): the device gathers them from where they lie.
     ///
     /// The bytes do not count in the ring's budget: they are the program's.
