@@ -80,6 +80,7 @@ pub mod loader;
 #[expect(unsafe_code, reason = "it copies by addresses")]
 mod memory;
 mod meter;
+pub mod ops;
 mod pipeline;
 pub mod rng;
 #[cfg_attr(
@@ -99,6 +100,7 @@ mod sync;
 mod system;
 pub mod tensor;
 mod trace;
+mod tuning;
 
 #[doc(inline)]
 pub use batch::Batch;
@@ -129,15 +131,6 @@ pub mod collate {
 
     pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Stack};
     pub use crate::device::upload::{Tensors, Upload};
-}
-
-pub mod ops {
-    //! What runs on the device for its own sake: pictures are normalised and mixed there.
-    //!
-    //! [`DeviceTensor`](crate::DeviceTensor) has the methods (`normalize`, `normalize_mixed`, `soft_labels`); here is what they
-    //! are told.
-
-    pub use crate::device::{Mix, Mixing, Normalize};
 }
 
 pub mod ragged {

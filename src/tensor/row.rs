@@ -10,9 +10,7 @@ use crate::error::CollateError;
 use crate::memory::copy_streaming;
 use crate::meter::Decoding;
 use crate::sync::Arc;
-
-/// Shorter rows are copied by ordinary stores.
-const STREAMED_ROW_BYTES: usize = 4 << 10;
+use crate::tuning::STREAMED_ROW_BYTES;
 
 /// One sample's row of a batch, for writing: the sample's bytes of each field.
 ///

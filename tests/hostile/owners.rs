@@ -59,9 +59,10 @@ fn asking(device: &Device, dropped: &Arc<AtomicUsize>, panics: bool) -> Tensor<u
     Tensor::from_owner(owner, &[LEN as usize, ROW]).unwrap()
 }
 
+/// Looks after what is over, and asks for registered memory, until the owner went.
 fn settle(device: &Device, dropped: &AtomicUsize) {
     while dropped.load(Ordering::SeqCst) == 0 {
-        let _ = device.memory();
+        let _ = device.release_pinned();
         std::thread::sleep(Duration::from_millis(1));
     }
 }
