@@ -29,7 +29,9 @@ mod cuda {
     use cudarc::nvrtc::Ptx;
     use half::f16;
     use pinfeed::interop::raw::stream_handle;
-    use pinfeed::{Batch, Device, DeviceTensor, Float, Mix, Normalize, Stream, Tensor};
+    use pinfeed::ops::{Mix, Normalize};
+    use pinfeed::tensor::Float;
+    use pinfeed::{Batch, Device, DeviceTensor, Stream, Tensor};
 
     type Outcome = Result<(), Box<dyn std::error::Error>>;
 

@@ -1,10 +1,13 @@
-//! Devices, slabs and transfers: who owns which bytes, and when they may be touched.
+//! Devices, their streams and their memory.
 //!
-//! Host memory: a [`ring`] of page-locked blocks hands out [`slab`]s; the list of [`flights`] holds what a copy uses
-//! until its event fires. Device memory: a [`pool`] hands out blocks whose last users are done; [`block`] tracks the
-//! users of each tensor as events. [`upload`] and [`download`] copy between the two, through [`staging`] where host
-//! memory is pageable; [`tensor`] lends device memory to kernels, and [`launch`] runs the library's own. README.md in
-//! this folder has the state tables.
+//! A [`Device`] gives out [`Stream`]s and page-locks host memory. Batches become [`DeviceTensor`]s on it, which are lent to
+//! kernels as a [`Loan`] or [`LoanMut`], on a stream that waits for the copy. [`Download`] is the way back.
+
+// Host memory: a `ring` of page-locked blocks hands out `slab`s; the list of `flights` holds what a copy uses
+// until its event fires. Device memory: a `pool` hands out blocks whose last users are done; `block` tracks the
+// users of each tensor as events. `upload` and `download` copy between the two, through `staging` where host
+// memory is pageable; `tensor` lends device memory to kernels, and `launch` runs the library's own. README.md in
+// this folder has the state tables.
 
 mod assembly;
 mod block;
@@ -21,7 +24,7 @@ mod slab;
 mod staging;
 mod stream;
 mod tensor;
-mod upload;
+pub(crate) mod upload;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,7 +42,7 @@ pub(crate) use self::staging::HeldOff;
 use self::staging::Staged;
 pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
-pub use self::upload::{Tensors, Upload};
+pub(crate) use self::upload::{Tensors, Upload};
 pub use crate::driver::DeviceInfo;
 use crate::driver::{Driver, RawStream, cpu};
 #[cfg(feature = "testing")]

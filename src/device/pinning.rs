@@ -39,11 +39,11 @@ impl<T: Element> Tensor<T> {
     ///
     /// Dropping the last of the tensor and its views unlocks the memory, if a thread of the program does it. If the last
     /// holder was a copy in flight or a thread of the library, nobody has asked for that: the memory stays locked and
-    /// allocated ([`MemoryStats::parked_bytes`](crate::MemoryStats::parked_bytes)) until other memory is registered,
+    /// allocated ([`MemoryStats::parked_bytes`](crate::device::MemoryStats::parked_bytes)) until other memory is registered,
     /// [`Device::release_pinned`] is called, or the device is dropped.
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
-    /// host in epochs that are sent to the device ([`Epoch::to_device`](crate::Epoch::to_device), with `pin_memory` of
+    /// host in epochs that are sent to the device ([`Epoch::to_device`](crate::loader::Epoch::to_device), with `pin_memory` of
     /// the same device): the device gathers them in place.
     ///
     /// The bytes do not count against the ring's budget: they belong to the program.

@@ -17,7 +17,8 @@ use crate::rng::SampleRng;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Mixing, SampleRng};
+/// use pinfeed::SampleRng;
+/// use pinfeed::ops::Mixing;
 ///
 /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0).probability(0.9);
 /// let (seed, epoch, batch) = (17, 0, 3);
@@ -154,7 +155,7 @@ fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::Mix;
+/// use pinfeed::ops::Mix;
 ///
 /// assert_eq!(Mix::mixup(0.7).lambda(), 0.7);
 /// // A quarter of each picture of 32 x 32 is the one before's.

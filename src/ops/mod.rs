@@ -1,8 +1,10 @@
-//! Operations on device tensors: the library's own kernels make one tensor of another.
+//! What runs on the device for its own sake: pictures are normalised and mixed there.
 //!
-//! An operation has a file here, with the public call, its checks and its documentation, and one in `driver/kernels`,
-//! with the kernel on both backends. Between them is [`DeviceTensor::launch`](crate::device::DeviceTensor::launch), which
-//! knows who may touch which memory when.
+//! [`DeviceTensor`](crate::DeviceTensor) has the methods (`normalize`, `normalize_mixed`, `soft_labels`); here is what they
+//! are told.
+
+// An operation has a file here, with what a program calls, its checks and its documentation; and one in `driver/kernels`,
+// with the kernel on both backends. `DeviceTensor::launch` is what lies between: it knows who may touch which memory when.
 
 #[expect(unsafe_code, reason = "it says what kernels read and write")]
 mod labels;

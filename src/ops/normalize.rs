@@ -15,7 +15,8 @@ use crate::tensor::Float;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Batch, Device, Normalize, Tensor};
+/// use pinfeed::ops::Normalize;
+/// use pinfeed::{Batch, Device, Tensor};
 ///
 /// let device = Device::cpu();
 /// let images = Tensor::<u8>::zeros(&[8, 32, 32, 3]).to_device(&device, true)?; // a loader's
@@ -65,11 +66,11 @@ impl Normalize {
         }
     }
 
-    /// The mean colour in bytes, which becomes about 0. For [`RandomErasing`](crate::RandomErasing) and
-    /// [`ImageTransform::fill`](crate::ImageTransform::fill).
+    /// The mean colour in bytes, which becomes about 0. For [`RandomErasing`](crate::image::RandomErasing) and
+    /// [`ImageTransform::fill`](crate::image::ImageTransform::fill).
     ///
     /// ```
-    /// assert_eq!(pinfeed::Normalize::IMAGENET.mean_color(), [124, 116, 104]);
+    /// assert_eq!(pinfeed::ops::Normalize::IMAGENET.mean_color(), [124, 116, 104]);
     /// ```
     pub fn mean_color(&self) -> [u8; 3] {
         self.mean.map(|mean| (mean * 255.0).round() as u8)
@@ -85,7 +86,7 @@ impl Normalize {
 }
 
 impl DeviceTensor<u8> {
-    /// Normalises pictures of shape `[n, height, width, 3]`, as [`LazyImage`](crate::LazyImage) gives them, to `f32`, `f16` or
+    /// Normalises pictures of shape `[n, height, width, 3]`, as [`LazyImage`](crate::image::LazyImage) gives them, to `f32`, `f16` or
     /// `bf16` of shape `[n, 3, height, width]` ([`Normalize::channels_last`] for the other order).
     ///
     /// The values are `x * scale + bias` in `f32` arithmetic, each operation rounded once: within 1e-6 of torchvision's,
@@ -126,7 +127,8 @@ impl DeviceTensor<u8> {
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::{Batch, Device, Mix, Mixing, Normalize, SampleRng, Tensor};
+    /// use pinfeed::ops::{Mix, Mixing, Normalize};
+    /// use pinfeed::{Batch, Device, SampleRng, Tensor};
     ///
     /// let device = Device::cpu();
     /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0);

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use pinfeed::{
-    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Field, Filled, Hostile, Layout,
-    Relocation, Row, Sample, Tensor, TensorDataset, Tensors, Upload,
-};
+use pinfeed::collate::{Relocation, Tensors, Upload};
+use pinfeed::device::Hostile;
+use pinfeed::error::CollateError;
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::{Batch, DataLoader, Dataset, Device, DeviceTensor, Sample, Tensor, TensorDataset};
 
 use crate::support::{expected, late, late_device, rng, samples, watched};
 

@@ -20,7 +20,8 @@ pub(super) const POISON: u8 = 0xDB;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Batch, Device, Error, Hostile, Tensor};
+/// use pinfeed::device::Hostile;
+/// use pinfeed::{Batch, Device, Error, Tensor};
 ///
 /// let mut options = Hostile::default();
 /// options.fail_operation = Some("copy");
