@@ -7,7 +7,8 @@
 mod explore;
 mod support;
 
-use pinfeed::{Batch, DataLoader, Device, Hostile};
+use pinfeed::device::Hostile;
+use pinfeed::{Batch, DataLoader, Device};
 
 use self::explore::explore;
 use self::support::{check, samples};
