@@ -1,7 +1,7 @@
 //! One suite, run on every backend: what the CPU device promises, a GPU keeps, and the other way round.
 //!
 //! Without a CUDA device the tests on it are counted as ignored, and said to be; with `PINFEED_REQUIRE_CUDA=1` a
-//! missing device is a failure. Arguments: parts of test names; none runs all.
+//! missing device is a failure. Arguments: parts of test names; none runs all, `--skip NAME` leaves some out.
 
 #![allow(unsafe_code)] // kernels write and read memory by its address
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a panic is how a test fails
@@ -50,10 +50,7 @@ fn main() -> ExitCode {
         cuda::run_child(&scenario);
         return ExitCode::SUCCESS;
     }
-    let filters: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
+    let (filters, skipped) = arguments();
     let tests: Vec<Test> = [
         transfers::TESTS,
         loaders::TESTS,
@@ -78,7 +75,8 @@ fn main() -> ExitCode {
     ] {
         for (name, test) in tests.iter().chain(own_tests(backend)) {
             let name = format!("{backend}::{name}");
-            if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
+            let named = |parts: &[String]| parts.iter().any(|part| name.contains(part.as_str()));
+            if !filters.is_empty() && !named(&filters) || named(&skipped) {
                 continue;
             }
             let start = Instant::now();
@@ -118,4 +116,18 @@ fn main() -> ExitCode {
         println!("failed: {}", failed.join(", "));
         ExitCode::FAILURE
     }
+}
+
+/// Parts of the names of tests that are to run, and of those that are not.
+fn arguments() -> (Vec<String>, Vec<String>) {
+    let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == "--skip" {
+            skipped.extend(arguments.next());
+        } else if !argument.starts_with('-') {
+            wanted.push(argument);
+        }
+    }
+    (wanted, skipped)
 }
