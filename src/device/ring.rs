@@ -35,6 +35,16 @@ pub(crate) struct Ring {
     pub(super) counters: Counters,
 }
 
+/// What an epoch may take.
+#[derive(Clone, Copy)]
+struct Share {
+    kind: Kind,
+    /// How many slabs of the same size are to be left for earlier batches.
+    reserve: usize,
+    /// There may be more blocks than the open accounts have shares.
+    grow: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) made: Sum,
@@ -120,8 +130,8 @@ impl Ring {
         Some(Slab::new(block, kind, Arc::clone(self), None))
     }
 
-    /// Takes a slab for an epoch, if its account has room for it and `reserve` more as well. If a new one must be made,
-    /// it is of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
+    /// Takes a slab for an epoch, if its account and the budget have room for it and `reserve` more as well. If a new one must
+    /// be made, it is of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
     /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
     /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock
@@ -137,7 +147,12 @@ impl Ring {
         if !account.charge(reserve) {
             return None;
         }
-        match self.take_block(bytes, largest, Some((account.kind(), grow))) {
+        let share = Share {
+            kind: account.kind(),
+            reserve,
+            grow,
+        };
+        match self.take_block(bytes, largest, Some(share)) {
             Some((block, kind)) => Some(Slab::new(
                 block,
                 kind,
@@ -151,15 +166,17 @@ impl Ring {
         }
     }
 
-    /// `share`: of which shelf, and whether it may grow; `None` for a stray, which counts in no share.
+    /// `share`: whose; `None` for a stray, which counts in no share.
     fn take_block(
         &self,
         bytes: usize,
         largest: usize,
-        share: Option<(Kind, bool)>,
+        share: Option<Share>,
     ) -> Option<(HostBlock, Kind)> {
         let size = block_bytes(bytes)?;
-        let kind = share.map_or(Kind::Whole, |(kind, _)| kind);
+        let kind = share.map_or(Kind::Whole, |share| share.kind);
+        let wished = block_bytes(largest.max(bytes))?;
+        let reserved_bytes = share.map_or(Some(0), |share| wished.checked_mul(share.reserve))?;
         let is_stray = share.is_none();
         let mut outgrown = Vec::new();
         let size = {
@@ -171,10 +188,19 @@ impl Ring {
                 true => size.saturating_mul(2).max(1 << 20),
                 false => usize::MAX,
             };
-            let shelves: &[Kind] = match share {
-                Some((Kind::Whole, _)) => &[Kind::Whole],
-                Some((Kind::Part, _)) if state.lends() => &[Kind::Part, Kind::Whole],
-                Some((Kind::Part, _)) => &[Kind::Part],
+            // Earlier batches find room in the budget as well, also where the block that is taken is larger than need be.
+            let room_bytes = state.room_bytes();
+            if reserved_bytes > 0 {
+                let free = state.free().map(HostBlock::capacity);
+                let taken = free.filter(|free| *free >= size).min().unwrap_or(size);
+                if taken.saturating_add(reserved_bytes) > room_bytes {
+                    return None;
+                }
+            }
+            let shelves: &[Kind] = match share.map(|share| share.kind) {
+                Some(Kind::Whole) => &[Kind::Whole],
+                Some(Kind::Part) if state.lends() => &[Kind::Part, Kind::Whole],
+                Some(Kind::Part) => &[Kind::Part],
                 None => &[Kind::Whole, Kind::Part],
             };
             for &kind in shelves {
@@ -185,9 +211,8 @@ impl Ring {
                     return Some((block, kind));
                 }
             }
-            // Every free block is too small. What would not fit if all of them went costs none.
-            let room_bytes = state.room_bytes();
-            // What is being made ahead is better waited for than done without, or made a second time.
+            // Every free block is too small. What is being made ahead is better waited for than done without, or made a second
+            // time.
             if state.ahead_bytes > 0
                 && (size > room_bytes || (size..=most).contains(&state.ahead_bytes))
             {
@@ -195,10 +220,10 @@ impl Ring {
                 drop(self.ahead.lock());
                 return self.take_block(bytes, largest, share);
             }
-            let wished = block_bytes(largest.max(bytes))?;
+            // What would not fit if all free blocks went costs none.
             let size = [wished, size]
                 .into_iter()
-                .find(|size| *size <= room_bytes)?;
+                .find(|size| size.saturating_add(reserved_bytes) <= room_bytes)?;
             let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
             // What is on its way out makes room; and nobody has more than the budget meanwhile.
             if state.leaving_bytes > 0 && !room(&state) {
@@ -211,7 +236,7 @@ impl Ring {
             // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
             // were; more go while the budget needs it.
             let shelf = &state.shelves[kind as usize];
-            if let Some((_, false)) = share
+            if share.is_some_and(|share| !share.grow)
                 && shelf.free.is_empty()
                 && state.blocks_for(kind) >= shelf.shares.max(1)
             {

@@ -128,6 +128,8 @@ impl Drop for Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::aside::Aside;
+    use crate::driver::Driver;
 
     /// The pin thread may be about to give an epoch more slabs when that ends.
     #[test]
@@ -151,5 +153,22 @@ mod tests {
         assert_eq!(shares(), 5);
         second.close();
         assert_eq!(shares(), 0);
+    }
+
+    /// A batch that is ready early takes no slab that the budget then lacks for an earlier one.
+    #[test]
+    fn what_is_reserved_is_left_in_the_budget() {
+        const BYTES: usize = 1 << 12;
+        let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
+        let ring = Ring::pinned(driver, Arc::default(), Aside::default(), 2 * BYTES);
+        let account = Account::open(&ring, 10);
+        let take = |reserve| ring.take_for(&account, BYTES, BYTES, reserve, true);
+        assert!(take(2).is_none());
+        let early = take(1);
+        assert!(early.is_some());
+        assert!(take(1).is_none());
+        assert!(take(0).is_some());
+        drop(early);
+        assert!(take(1).is_some());
     }
 }
