@@ -19,7 +19,7 @@ use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
-use crate::sync::{Arc, Instant, Mutex, Signal};
+use crate::sync::{Arc, Instant, Mutex, Signal, planted};
 
 pub(crate) struct Ring {
     /// Who page-locks; `None` for a ring of pageable blocks.
@@ -190,7 +190,7 @@ impl Ring {
             };
             // Earlier batches find room in the budget as well, also where the block that is taken is larger than need be.
             let room_bytes = state.room_bytes();
-            if reserved_bytes > 0 {
+            if reserved_bytes > 0 && !planted("nothing is reserved in the budget") {
                 let free = state.free().map(HostBlock::capacity);
                 let taken = free.filter(|free| *free >= size).min().unwrap_or(size);
                 if taken.saturating_add(reserved_bytes) > room_bytes {
@@ -214,6 +214,7 @@ impl Ring {
             // Every free block is too small. What is being made ahead is better waited for than done without, or made a second
             // time.
             if state.ahead_bytes > 0
+                && !planted("what is made ahead is made again")
                 && (size > room_bytes || (size..=most).contains(&state.ahead_bytes))
             {
                 drop(state);
@@ -237,6 +238,7 @@ impl Ring {
             // were; more go while the budget needs it.
             let shelf = &state.shelves[kind as usize];
             if share.is_some_and(|share| !share.grow)
+                && !planted("more blocks than shares")
                 && shelf.free.is_empty()
                 && state.blocks_for(kind) >= shelf.shares.max(1)
             {

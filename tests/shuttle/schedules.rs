@@ -1,6 +1,8 @@
 //! The whole pipeline (workers, pin thread, consumer, the streams of a CPU device) under schedules that shuttle chooses: at each
 //! lock, condition, atomic and clock another thread may go on. shuttle finds what is blocked for good; the scenarios assert the
 //! rest, through what the crate's users have. How to run it: ci/shuttle.sh.
+//!
+//! The scenarios are worth what they find: `planted` holds them to finding bugs that are planted in the library.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, unreachable_pub)] // a panic is how a test fails
 
@@ -13,4 +15,5 @@ mod failures;
 mod loading;
 mod parts;
 mod pinning;
+mod planted;
 mod support;

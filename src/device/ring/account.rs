@@ -1,7 +1,7 @@
 //! Accounts: how much of a ring each epoch may have.
 
 use super::{Kind, Ring};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, planted};
 
 /// An epoch's share of a ring: how many slabs it may have out at once. An epoch that is loaded behind another has the same.
 pub(crate) struct Account {
@@ -75,7 +75,7 @@ impl Account {
 
     /// One of its epochs is over; the last closes the account, for nobody asks for more. Slabs that are out still come home.
     pub(crate) fn close(&self) {
-        if self.epochs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.epochs.fetch_sub(1, Ordering::AcqRel) == 1 && !planted("a share stays open") {
             self.shut();
         }
     }
@@ -103,12 +103,16 @@ impl Account {
     /// Counts a slab, if `reserve` more would still fit.
     pub(super) fn charge(&self, reserve: usize) -> bool {
         let limit = self.limit.load(Ordering::SeqCst);
+        let reserve = match planted("nothing is reserved in the account") {
+            true => 0,
+            false => reserve,
+        };
         // SeqCst, as `Signal::interest`: who finds no room here has said before that it waits, and who makes room looks
         // for that afterwards.
         let charged = self
             .out
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
-                (out + reserve < limit).then_some(out + 1)
+                (out + reserve < limit || planted("no limit")).then_some(out + 1)
             });
         charged.is_ok()
     }
