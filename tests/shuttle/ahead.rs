@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use pinfeed::{
     Batch, BoxError, CollateError, DataLoader, Dataset, Field, Filled, Layout, Row, Sample,
-    SampleRng, Tensor,
+    SampleRng, Tensor, from_fn,
 };
 use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
 use crate::explore::explore;
-use crate::support::{How, Pin, SLAB, below, check_all_back, coin, device};
+use crate::support::{How, Pin, SLAB, below, check, check_all_back, coin, device, sample};
 
 /// Counts the rows that were written into slabs.
 #[derive(Default)]
@@ -129,4 +129,33 @@ fn a_slab_is_filled_ahead() {
 #[ignore = "a want that is refused for another's reserve is not told when that one has its slab, if somebody is at it then"]
 fn slabs_are_filled_ahead() {
     explore("slabs_are_filled_ahead", || fill_ahead(2 + below(3)));
+}
+
+/// Three samples that wait for each other are loaded by three workers: who begins to work wakes another.
+#[test]
+fn workers_load_together() {
+    explore("workers_load_together", || {
+        let how = How {
+            batch: 3,
+            workers: 3,
+            prefetch: 1 + below(3),
+            ..How::any()
+        };
+        let device = device();
+        let begun = Arc::new(Rows::default());
+        let dataset = from_fn(how.len, move |index, _| {
+            if index < 3 {
+                *begun.written.lock().unwrap() += 1;
+                begun.changed.notify_all();
+                begun.wait_for(3);
+            }
+            Ok(sample(index)?)
+        });
+        let loader = how.loader_of(dataset, &device);
+        for (number, batch) in loader.epoch(0).enumerate() {
+            check(&batch.unwrap(), how.samples_of(number));
+        }
+        drop(loader);
+        check_all_back(&device);
+    });
 }

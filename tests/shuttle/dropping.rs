@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Host, SampleRng, Tensor};
+use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Error, Host, SampleRng, Tensor};
 
 use crate::explore::explore;
 use crate::support::{
-    How, SLAB, below, check, check_all_back, check_error, coin, device, panic_quietly, sample,
+    BLOCK, How, SLAB, below, check, check_all_back, check_error, coin, device, panic_quietly,
+    sample,
 };
 
 type Loader = DataLoader<(Tensor<u8>, Tensor<i64>, Vec<Looker>)>;
@@ -29,7 +30,7 @@ impl World {
             loader: Mutex::default(),
             device: device.clone(),
             alive: AtomicUsize::new(0),
-            epochs: AtomicUsize::new(below(4)),
+            epochs: AtomicUsize::new(below(8)),
         })
     }
 
@@ -59,7 +60,7 @@ impl Drop for Looker {
         // (If the program dropped its own meanwhile, this one is the last, and the loader ends here.)
         if let Some(loader) = loader {
             let _ = (loader.stats(), loader.len());
-            if below(8) == 0 && world.may_begin() {
+            if below(3) == 0 && world.may_begin() {
                 let epoch = loader.owned_epoch(9);
                 assert_eq!(epoch.len(), loader.len());
             }
@@ -83,7 +84,7 @@ impl fmt::Display for Looker {
 
 impl std::error::Error for Looker {}
 
-/// Samples that hold lookers, errors that are some, and panics that unwind one.
+/// Samples that hold lookers, errors (of two neighbours) that are some, and panics that unwind one.
 struct Looking {
     len: u64,
     world: Arc<World>,
@@ -103,7 +104,10 @@ impl Dataset for Looking {
             let _unwound = Looker::new(&self.world);
             panic_quietly("no sample");
         }
-        if self.fails == Some(index) {
+        if self
+            .fails
+            .is_some_and(|first| first <= index && index <= first + 1)
+        {
             return Err(Box::new(Looker::new(&self.world)));
         }
         let (bytes, index) = sample(index)?;
@@ -150,13 +154,14 @@ fn samples_look_when_they_are_dropped() {
                             check(&batch, how.samples_of(number));
                         }
                     }
-                    Err(error) => {
-                        let index = match fails.or(panics) {
-                            Some(index) if fails.is_none() || panics.is_none() => index,
-                            _ => continue,
-                        };
-                        check_error(&error, index);
-                    }
+                    Err(error) => match (fails, panics) {
+                        (None, Some(index)) => check_error(&error, index),
+                        (None, None) => panic!("{error}"),
+                        _ => assert!(matches!(
+                            error,
+                            Error::Sample(..) | Error::SamplePanicked(..)
+                        )),
+                    },
                 }
             }
         }
@@ -171,9 +176,9 @@ fn samples_look_when_they_are_dropped() {
 fn batches_look_on_their_way() {
     explore("batches_look_on_their_way", || {
         let how = How::any();
-        let device = device();
+        let (device, depth) = (device(), below(3));
         if coin() {
-            device.set_device_budget_bytes((1 + below(2)) * 1024);
+            device.set_device_budget_bytes((1 + depth + below(2)) * BLOCK);
         }
         let world = World::new(&device);
         let dataset = Looking {
@@ -183,7 +188,7 @@ fn batches_look_on_their_way() {
             panics: None,
         };
         let loader = looked_at(how, dataset, &device);
-        for epoch in loader.epochs(0..2).to_device(&device, below(3)) {
+        for epoch in loader.epochs(0..2).to_device(&device, depth) {
             for (number, there) in epoch.take(below(how.batches() + 2)).enumerate() {
                 let (bytes, indices, lookers) = there.unwrap();
                 assert_eq!(lookers.len(), how.samples_of(number).count());

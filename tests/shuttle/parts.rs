@@ -5,8 +5,8 @@ use shuttle::thread;
 
 use crate::explore::explore;
 use crate::support::{
-    How, Pair, PairOnDevice, Pin, SAMPLE_BYTES, below, check_all_back, check_error, check_made,
-    check_there, coin, device, panic_quietly, sample,
+    BLOCK, How, Pair, PairOnDevice, Pin, SAMPLE_BYTES, below, check_all_back, check_error,
+    check_held, check_made, check_there, coin, device, panic_quietly, sample,
 };
 
 /// Samples whose size is known before one is loaded; one of them is broken.
@@ -74,10 +74,13 @@ fn parts_make_up_their_batches() {
         cut(&device);
         let loader = loader(how, None, &device);
         for epoch in 0..2 {
-            let mut batches = loader.epoch(epoch).to_device(&device, below(4));
+            let depth = below(4);
+            let mut batches = loader.epoch(epoch).to_device(&device, depth);
             for number in 0..how.batches() {
                 assert_eq!(batches.len(), how.batches() - number);
-                check_there(&batches.next().unwrap().unwrap(), how.samples_of(number));
+                let there = batches.next().unwrap().unwrap();
+                check_held(&device, 1 + depth);
+                check_there(&there, how.samples_of(number));
             }
             assert!(batches.next().is_none());
             let stats = loader.stats();
@@ -101,8 +104,7 @@ fn parts_wait_for_memory() {
         let device = device();
         cut(&device);
         device.set_pinned_budget_bytes((2 + below(4)) * crate::support::SLAB);
-        // A batch's two tensors are in one block.
-        device.set_device_budget_bytes((1 + below(3)) * 1024);
+        device.set_device_budget_bytes((1 + below(3)) * BLOCK);
         let loader = loader(how, None, &device);
         let batches = loader.epoch(0).to_device(&device, below(3));
         for (number, there) in batches.enumerate() {
@@ -124,7 +126,7 @@ fn parts_stop_where_the_memory_ends() {
             cut(&device);
         }
         let room = 1 + below(3);
-        device.set_device_budget_bytes(room * 1024);
+        device.set_device_budget_bytes(room * BLOCK);
         let loader = loader(how, None, &device);
         let mut held: Vec<(usize, PairOnDevice)> = Vec::new();
         let batches = loader.epoch(0).to_device(&device, below(3));

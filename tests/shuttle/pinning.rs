@@ -22,6 +22,29 @@ fn least_slabs(how: How, ahead: usize) -> usize {
 }
 
 /// Any budget that holds a slab is enough for who has one batch at a time, or sends them: nothing is free, but it will be.
+fn wait_for_memory(how: How, least: usize) {
+    let device = device();
+    device.set_pinned_budget_bytes((least + below(3)) * SLAB);
+    let loader = how.loader(&device);
+    for epoch in 0..2 {
+        let mut there = Vec::new();
+        for (number, batch) in loader.epoch(epoch).enumerate() {
+            let batch = batch.unwrap();
+            check(&batch, how.samples_of(number));
+            match coin() {
+                true => drop(batch),
+                false => there.push((number, batch.to_device(&device, true).unwrap())),
+            }
+        }
+        assert_eq!(loader.stats().unpinned, 0);
+        for (number, there) in there {
+            check(&back(&there).unwrap(), how.samples_of(number));
+        }
+    }
+    drop(loader);
+    check_all_back(&device);
+}
+
 #[test]
 fn little_memory_is_waited_for() {
     explore("little_memory_is_waited_for", || {
@@ -29,27 +52,20 @@ fn little_memory_is_waited_for() {
             strict: coin(),
             ..How::pinned()
         };
-        let device = device();
-        let least = least_slabs(how, how.batches());
-        device.set_pinned_budget_bytes((least + below(3)) * SLAB);
-        let loader = how.loader(&device);
-        for epoch in 0..2 {
-            let mut there = Vec::new();
-            for (number, batch) in loader.epoch(epoch).enumerate() {
-                let batch = batch.unwrap();
-                check(&batch, how.samples_of(number));
-                match coin() {
-                    true => drop(batch),
-                    false => there.push((number, batch.to_device(&device, true).unwrap())),
-                }
-            }
-            assert_eq!(loader.stats().unpinned, 0);
-            for (number, there) in there {
-                check(&back(&there).unwrap(), how.samples_of(number));
-            }
-        }
-        drop(loader);
-        check_all_back(&device);
+        wait_for_memory(how, least_slabs(how, how.batches()));
+    });
+}
+
+#[test]
+#[ignore = "nothing is reserved for an earlier batch that is yet to be copied into its slab"]
+fn little_memory_is_waited_for_by_copies() {
+    explore("little_memory_is_waited_for_by_copies", || {
+        let how = How {
+            pin: Pin::ByCopy,
+            strict: coin(),
+            ..How::pinned()
+        };
+        wait_for_memory(how, 1);
     });
 }
 
