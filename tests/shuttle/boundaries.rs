@@ -122,7 +122,7 @@ fn programs_do_what_they_like_at_boundaries() {
         if coin() {
             let mut epochs = loader.epochs(0..EPOCHS);
             let mut held = Vec::new();
-            while let Some(mut epoch) = epochs.next() {
+            for mut epoch in epochs.by_ref() {
                 let last = below(how.batches() + 2);
                 let mut number = 0;
                 for batch in epoch.by_ref().take(last) {
@@ -148,7 +148,7 @@ fn programs_do_what_they_like_at_boundaries() {
         } else {
             let mut epochs = loader.epochs(0..EPOCHS).to_device(&device, below(3));
             let mut held = Vec::new();
-            while let Some(mut epoch) = epochs.next() {
+            for mut epoch in epochs.by_ref() {
                 let last = below(how.batches() + 2);
                 let mut number = 0;
                 for there in epoch.by_ref().take(last) {

@@ -5,6 +5,7 @@
 //! The scenarios are worth what they find: `planted` holds them to finding bugs that are planted in the library.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, unreachable_pub)] // a panic is how a test fails
+#![allow(clippy::mem_forget)] // programs may
 
 mod ahead;
 mod boundaries;
