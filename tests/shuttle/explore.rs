@@ -15,7 +15,8 @@ const SECONDS: f64 = 1.0;
 /// A schedule that is longer goes in circles.
 const MOST_STEPS: usize = 200_000;
 
-/// Runs a scenario under ever new schedules, at most `PINFEED_SCHEDULES`, or under the one that `PINFEED_SEED` names. It must use nothing that is random or
+/// Runs a scenario under ever new schedules, at most `PINFEED_SCHEDULES`, or under the one that `PINFEED_SEED` names. It must
+/// use nothing that is random or
 /// depends on the time, but by shuttle.
 pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) {
     let replayed = variable("PINFEED_SEED");
