@@ -12,10 +12,12 @@ use std::fs;
 use std::process::ExitCode;
 
 use image::{ImageFormat, Rgb, RgbImage};
-use pinfeed::{
-    BoxError, ColorJitter, ImageTransform, Interpolation, LazyImage, LazyMask, Normalize,
-    RandAugment, RandomErasing, RandomResizedCrop, RandomRotation, SampleRng, Tensor,
+use pinfeed::image::{
+    ColorJitter, ImageTransform, Interpolation, LazyImage, LazyMask, RandAugment, RandomErasing,
+    RandomResizedCrop, RandomRotation,
 };
+use pinfeed::ops::Normalize;
+use pinfeed::{BoxError, SampleRng, Tensor};
 
 use args::Options;
 

@@ -75,7 +75,7 @@ pub enum Error {
     /// A sample does not fit into its batch.
     Collate(Box<Misfit>),
 
-    /// Of what is stacked by [`Arena::collate`](crate::Arena::collate) or [`Arena::stack`](crate::Arena::stack), one does not fit
+    /// Of what is stacked by [`Arena::collate`](crate::collate::Arena::collate) or [`Arena::stack`](crate::collate::Arena::stack), one does not fit
     /// to the others.
     Stack(Box<StackMisfit>),
 

@@ -29,15 +29,20 @@
 //!
 //! # Where to begin
 //!
-//! - A source of samples: [`from_fn`], [`ImageFolder`], [`TensorDataset`], or an own [`Dataset`].
-//! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`; by a function with
-//!   [`Builder::collate_fn`], into a struct of one's own with `#[derive(pinfeed::Batch)]`.
-//! - Samples that differ in length, as boxes of pictures and tokens of texts do: [`Ragged`].
-//! - The options: [`Builder`]. The order of samples, or a part of them for validation: [`Sampler`], [`RandomSampler`].
-//! - Pictures on the device: [`Normalize`]; MixUp and CutMix: [`Mixing`].
-//! - Devices, streams and memory: [`Device`], [`Stream`], [`DeviceTensor`], [`Download`].
+//! The root has what every program names. The rest is in modules:
+//!
+//! - A source of samples: [`from_fn`], [`TensorDataset`], or an own [`Dataset`]; what wraps and helps them: [`dataset`].
+//! - Pictures in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the device: [`ops`].
+//! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`. Samples of one's own making,
+//!   row by row: [`sample`].
+//! - Samples that differ in length, as boxes of pictures and tokens of texts do: [`Ragged`], [`ragged`].
+//! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), into a struct of one's own with
+//!   `#[derive(pinfeed::Batch)]`: [`collate`].
+//! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a part of them for
+//!   validation: [`sampler`].
+//! - Devices, streams and memory: [`device`]. Element types and shapes of a [`Tensor`]: [`tensor`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
-//! - What goes wrong, and how a program goes on: [`Error`].
+//! - What goes wrong, and how a program goes on: [`Error`], [`error`].
 //! - Whole programs to copy from (tables, texts, pictures, `ndarray`, `.npy` files, `tokio`, a replay buffer, broken files):
 //!   [`tests/programs`](https://github.com/pinfeed/pinfeed/tree/main/tests/programs).
 //!
@@ -46,7 +51,7 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `cuda` | yes | CUDA devices; the driver is found at run time, so the crate builds and runs without CUDA |
-//! | `image` | yes | [`ImageFolder`], [`ImageTransform`] |
+//! | `image` | yes | pictures: [`image`](mod@image) |
 //! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, of cropped pictures only what the crop needs; building it takes a C compiler, cmake and nasm (`No CMAKE_ASM_NASM_COMPILER could be found` says that nasm is missing) |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
 //! | `candle` | no | tensors become candle's; `candle-cuda`: on the GPU |
@@ -62,21 +67,22 @@
 //! inside of `Dataset::get` cannot deadlock. The crate leaves no signal handler, panic hook or environment variable.
 
 mod batch;
-mod dataset;
+pub mod dataset;
 #[expect(unsafe_code, reason = "it owns the memory that copies in flight use")]
-mod device;
+pub mod device;
 #[expect(unsafe_code, reason = "it calls the drivers, in addresses")]
 mod driver;
-mod error;
+pub mod error;
 #[cfg(feature = "image")]
-mod image;
+pub mod image;
 pub mod interop;
-mod loader;
+pub mod loader;
 #[expect(unsafe_code, reason = "it copies by addresses")]
 mod memory;
 mod meter;
+pub mod ops;
 mod pipeline;
-mod rng;
+pub mod rng;
 #[cfg_attr(
     target_arch = "x86_64",
     expect(
@@ -84,7 +90,7 @@ mod rng;
         reason = "it calls what the compiler made for newer processors"
     )
 )]
-mod sampler;
+pub mod sampler;
 mod shape;
 mod sync;
 #[cfg_attr(
@@ -92,35 +98,63 @@ mod sync;
     expect(unsafe_code, reason = "it calls the operating system")
 )]
 mod system;
-mod tensor;
+pub mod tensor;
 mod trace;
+mod tuning;
 
-#[cfg(feature = "image")]
-pub use self::image::{
-    ColorJitter, Geometry, ImageError, ImageFolder, ImageSize, ImageTransform, Interpolation,
-    LazyImage, LazyMask, ListingProgress, Padding, RandAugment, RandomErasing, RandomResizedCrop,
-    RandomRotation, TransformedBoxes, TransformedPoints,
-};
-pub use batch::{Arena, Batch, Collate, CollateFn, RaggedDeviceTensor, Relocation, Stack};
-pub use dataset::{
-    Dataset, Described, FromFn, Map, TensorDataset, TensorRows, from_fn, read_ahead,
-};
-pub use device::{
-    Device, DeviceInfo, DeviceTensor, Download, Loan, LoanMut, MemoryStats, Mix, Mixing, Normalize,
-    Stream, Tensors, Upload,
-};
-#[cfg(feature = "testing")]
-pub use device::{Hostile, Way};
-pub use error::{
-    BoxError, CollateError, DeviceFault, Error, Misfit, Result, SampleId, ShapeError, StackMisfit,
-};
-pub use loader::{Builder, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Limit, Stats};
-pub use rng::{NumberRange, SampleRng};
-pub use sampler::{RandomSampler, Sampler, SequentialSampler};
-pub use tensor::{
-    DType, Element, Entry, Field, Filled, Float, Host, Layout, Ragged, RaggedTensor, Row, Sample,
-    Shape, Tensor,
-};
+#[doc(inline)]
+pub use batch::Batch;
+#[doc(inline)]
+pub use dataset::{Dataset, TensorDataset, from_fn};
+#[doc(inline)]
+pub use device::{Device, DeviceTensor, Stream};
+#[doc(inline)]
+pub use error::{BoxError, Error, Result};
+#[doc(inline)]
+pub use loader::DataLoader;
+#[doc(inline)]
+pub use ragged::Ragged;
+#[doc(inline)]
+pub use rng::SampleRng;
+#[doc(inline)]
+pub use sample::{Host, Sample};
+#[doc(inline)]
+pub use tensor::Tensor;
+
+pub mod collate {
+    //! How samples become a batch, and a batch its counterpart on a device.
+    //!
+    //! Samples are stacked ([`Stack`]) unless the loader has a function of the program's
+    //! ([`Builder::collate_fn`](crate::loader::Builder::collate_fn), [`CollateFn`]), which takes the memory of its tensors from
+    //! an [`Arena`]. What it returns is a [`Batch`](crate::Batch): one written by hand shows its [`Tensors`], and moves through
+    //! a [`Relocation`] to page-locked memory and through an [`Upload`] to the device.
+
+    pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Stack};
+    pub use crate::device::upload::{Tensors, Upload};
+}
+
+pub mod ragged {
+    //! Samples that differ in length: [`Ragged`], which a batch holds as a [`RaggedTensor`], and a device as a
+    //! [`RaggedDeviceTensor`]. Nothing is padded.
+
+    pub use crate::batch::RaggedDeviceTensor;
+    pub use crate::tensor::ragged::{Ragged, RaggedTensor};
+}
+
+pub mod sample {
+    //! What a batch is stacked from, and how it is done: for samples of one's own making.
+    //!
+    //! Numbers, arrays, vectors and tensors are samples, and so are tuples of them and structs with
+    //! `#[derive(pinfeed::Sample)]`. A type that makes its elements late, as a picture is decoded when its row is there, implements
+    //! [`Sample`]: a batch is planned as a [`Layout`] of [`Field`]s, each sample fills its [`Row`], several at once, and
+    //! the batch's tensors are taken out of [`Filled`]. [`Host`] is for what stays on the host.
+
+    pub use crate::tensor::entry::Entry;
+    pub use crate::tensor::filled::Filled;
+    pub use crate::tensor::layout::{Field, Layout};
+    pub use crate::tensor::row::Row;
+    pub use crate::tensor::sample::{Host, Sample};
+}
 
 /// Makes a struct collatable: a batch of it has the same fields, each holding that field of all samples.
 ///
@@ -170,7 +204,8 @@ pub use pinfeed_derive::Sample;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Arena, Batch, BoxError, DataLoader, Device, Tensor};
+/// use pinfeed::collate::Arena;
+/// use pinfeed::{Batch, BoxError, DataLoader, Device, Tensor};
 ///
 /// #[derive(pinfeed::Batch)]
 /// #[pinfeed(on_device = "SentencesOnDevice")] // as it is called anyway

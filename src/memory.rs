@@ -1,20 +1,21 @@
-//! Copying bytes around the processor's cache.
+//! Copying bytes past the processor's cache.
 
-/// Copies bytes with stores that go around the cache, where the processor has such: for targets of megabytes that this
-/// thread will not read soon, such as what a device is about to read.
+/// Copies bytes with non-temporal stores, if the processor has them: for targets of megabytes that this thread will not
+/// read soon, such as slabs that a device is about to read.
 ///
-/// An ordinary store first fetches the line that it writes, so a copy moves three bytes over the memory bus for each one;
-/// this one moves two, and leaves in the cache what others use. (On an H200's host, 8 threads wrote page-locked memory
-/// at 78 GB/s instead of 50.) What fits into the cache, and is read at once, is better copied the ordinary way.
+/// An ordinary store first fetches the line that it writes, so a copy moves three bytes over the memory bus for each byte
+/// copied. This one moves two, and leaves the cache to others
+/// ([`STREAMED_COPY_BYTES`](crate::tuning::STREAMED_COPY_BYTES) has figures). Data that fits into the cache and is read
+/// at once is better copied by ordinary stores.
 ///
-/// When it returns, the stores are ordered like ordinary ones: whoever is told of them by a lock or a release store sees
-/// them, and so does a device that is told by a call of its driver.
+/// When it returns, the stores are ordered like ordinary ones: another thread that learns of them through a lock or a
+/// release store sees them, and so does a device that learns of them through a call of its driver.
 ///
 /// # Safety
 ///
 /// `from` must be valid for reading `bytes`, and `to` for writing as many; the two may not overlap.
 pub(crate) unsafe fn copy_streaming(from: *const u8, to: *mut u8, bytes: usize) {
-    // Miri knows no such stores.
+    // Miri does not know such stores.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         if std::is_x86_feature_detected!("avx") {
@@ -40,7 +41,7 @@ mod x86 {
     };
     use std::ptr::copy_nonoverlapping;
 
-    /// Lines are filled as a whole: a part of one would be read, merged and written.
+    /// Whole lines only: a partial line would be read, merged and written.
     const LINE: usize = 64;
 
     macro_rules! copy_by {
@@ -50,18 +51,18 @@ mod x86 {
             /// As `copy_streaming`; and the processor must have the feature.
             #[target_feature(enable = $feature)]
             pub(super) unsafe fn $name(from: *const u8, to: *mut u8, bytes: usize) {
-                /// Four words a step keep several loads under way.
+                /// Four words per step, to keep several loads in flight.
                 const STEP: usize = 4 * size_of::<$word>();
                 let head = (to as usize).wrapping_neg() % LINE;
                 let head = head.min(bytes);
                 let body = (bytes - head) / STEP * STEP;
                 let tail = head + body;
-                // SAFETY: the head lies inside of both ranges, which do not overlap.
+                // SAFETY: the head lies within both ranges, which do not overlap.
                 unsafe { copy_nonoverlapping(from, to, head) };
                 let mut at = head;
                 while at < tail {
-                    // SAFETY: `at + STEP` is at most `tail`, so all four words lie inside of both ranges. Loads may be
-                    // unaligned; stores are aligned, for `to + head` is and steps are a multiple of a word.
+                    // SAFETY: `at + STEP` is at most `tail`, so all four words lie within both ranges. Loads may be
+                    // unaligned; stores are aligned, because `to + head` is, and steps are a multiple of a word.
                     unsafe {
                         let source = from.add(at).cast::<$word>();
                         let target = to.add(at).cast::<$word>();
@@ -78,10 +79,10 @@ mod x86 {
                     }
                     at += STEP;
                 }
-                // SAFETY: the tail lies inside of both ranges.
+                // SAFETY: the tail lies within both ranges.
                 unsafe { copy_nonoverlapping(from.add(tail), to.add(tail), bytes - tail) };
-                // These stores wait for no release store or lock of this thread: without the fence, whoever is told
-                // that the bytes are there could read what was there before.
+                // A release store or lock of this thread does not wait for non-temporal stores: without the fence, a
+                // thread that is told that the bytes are there could read what was there before.
                 #[allow(
                     unused_unsafe,
                     reason = "safe in newer Rust than the oldest that is served"
@@ -118,7 +119,7 @@ mod tests {
 
     type Copy = unsafe fn(*const u8, *mut u8, usize);
 
-    /// Every way to copy that this processor has.
+    /// All implementations that this processor can run.
     fn ways() -> Vec<Copy> {
         #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), expect(unused_mut))]
         let mut ways: Vec<Copy> = vec![copy_streaming];
@@ -132,7 +133,7 @@ mod tests {
         ways
     }
 
-    /// Copies inside of larger buffers, and compares all of the target: what lies around the range stays as it was.
+    /// Copies within larger buffers, and compares the whole target: what surrounds the range must not change.
     fn check(from: usize, to: usize, bytes: usize) {
         let source: Vec<u8> = (0..from + bytes)
             .map(|at| (at * 7 + at / 251) as u8)

@@ -41,7 +41,7 @@ pub struct SampleRng {
 impl SampleRng {
     /// Makes the generator of one sample: the one at `position` of the epoch's global order.
     ///
-    /// It is what [`Dataset::get`](crate::Dataset::get) is given, made of the loader's seed. A [`Sampler`](crate::Sampler) that made
+    /// It is what [`Dataset::get`](crate::Dataset::get) is given, made of the loader's seed. A [`Sampler`](crate::sampler::Sampler) that made
     /// it of the same seed would choose each sample by the very numbers that the sample is then augmented by: samplers take
     /// [`for_sampler`](SampleRng::for_sampler).
     #[inline]
@@ -58,7 +58,7 @@ impl SampleRng {
     }
 
     /// Makes a generator for a whole batch, the `batch`-th of its epoch: for what is drawn once for all of its samples, on the
-    /// device ([`Mixing::draw`](crate::Mixing::draw)). It shares no numbers with any sample's.
+    /// device ([`Mixing::draw`](crate::ops::Mixing::draw)). It shares no numbers with any sample's.
     pub fn for_batch(seed: u64, epoch: u64, batch: u64) -> SampleRng {
         SampleRng {
             // No sample draws so many blocks that it comes here.
@@ -75,7 +75,8 @@ impl SampleRng {
     /// Every sample as often as its weight says:
     ///
     /// ```
-    /// use pinfeed::{SampleRng, Sampler};
+    /// use pinfeed::SampleRng;
+    /// use pinfeed::sampler::Sampler;
     ///
     /// struct Weighted {
     ///     /// The sum of the weights up to each sample's, its own included.

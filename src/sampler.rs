@@ -18,7 +18,8 @@ use crate::sync::Arc;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{DataLoader, Sampler};
+/// use pinfeed::DataLoader;
+/// use pinfeed::sampler::Sampler;
 ///
 /// /// Every other sample.
 /// struct Evens(u64);
@@ -67,7 +68,8 @@ pub trait Sampler: Send + Sync + 'static {
 /// The first 50 samples of a large data set, for a quick look:
 ///
 /// ```
-/// use pinfeed::{DataLoader, SequentialSampler, from_fn};
+/// use pinfeed::sampler::SequentialSampler;
+/// use pinfeed::{DataLoader, from_fn};
 ///
 /// let samples = from_fn(1_000_000, |index, _| Ok(index as i64));
 /// let loader = DataLoader::builder(samples).batch_size(10).sampler(SequentialSampler::new(50)).build()?;
@@ -109,7 +111,8 @@ impl Sampler for SequentialSampler {
 /// The first 80 of 100 samples, shuffled; the others are for validation:
 ///
 /// ```
-/// use pinfeed::{DataLoader, RandomSampler};
+/// use pinfeed::DataLoader;
+/// use pinfeed::sampler::RandomSampler;
 ///
 /// let samples: Vec<i64> = (0..100).collect();
 /// let train = DataLoader::builder(samples.clone()).batch_size(20).sampler(RandomSampler::new(80, 17)).build()?;

@@ -122,7 +122,8 @@ impl fmt::Display for Shape {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{DType, Tensor};
+/// use pinfeed::Tensor;
+/// use pinfeed::tensor::DType;
 ///
 /// let tensor = Tensor::<f32>::zeros(&[2, 3]);
 /// assert_eq!(tensor.dtype(), DType::F32);

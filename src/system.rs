@@ -1,15 +1,15 @@
-//! What is asked of the operating system: page-locking, memory sizes and reading ahead, each with a portable twin.
+//! What the operating system is asked for: page-locking, memory sizes and reading ahead, each with a portable fallback.
 
 use std::sync::OnceLock;
 
-/// The size of a page, to which page-locked memory is rounded.
+/// The size of a page. Page-locked memory is rounded up to pages.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// The size of a huge page, where the system has them.
+/// The size of a huge page, on systems that have them.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Asks for huge pages under memory that nobody has touched: touching and page-locking it take less time, and so do the
-/// device's ways to it. It is a wish; what is too small for a huge page is left alone.
+/// Asks for huge pages under memory that nobody has touched: it then takes less time to touch and to page-lock, and for
+/// the device to reach. It is only advice; memory too small for a huge page is left alone.
 pub(crate) fn prefer_huge_pages(pointer: *mut u8, bytes: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
     if bytes >= 2 * HUGE_PAGE_BYTES {
@@ -29,7 +29,7 @@ pub(crate) fn prefer_huge_pages(pointer: *mut u8, bytes: usize) {
     let _ = (pointer, bytes);
 }
 
-/// Asks the system to keep the pages in memory, and says whether it does.
+/// Asks the system to keep the pages in memory. Returns whether it does.
 pub(crate) fn lock_pages(pointer: *mut u8, bytes: usize) -> bool {
     #[cfg(all(unix, not(miri)))]
     {
@@ -44,7 +44,7 @@ pub(crate) fn lock_pages(pointer: *mut u8, bytes: usize) -> bool {
     }
 }
 
-/// Undoes [`lock_pages`]; where it did nothing, this does nothing.
+/// Undoes [`lock_pages`]. Does nothing if that did nothing.
 pub(crate) fn unlock_pages(pointer: *mut u8, bytes: usize) {
     #[cfg(all(unix, not(miri)))]
     {
@@ -55,8 +55,8 @@ pub(crate) fn unlock_pages(pointer: *mut u8, bytes: usize) {
     let _ = (pointer, bytes);
 }
 
-/// Whether some of the bytes lie in a private mapping that the process may not write: a file mapped so, or constants of the
-/// program.
+/// Whether some of the bytes lie in a private mapping that the process may not write: a file that is mapped so, or the
+/// program's constants.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 pub(crate) fn is_private_and_read_only(pointer: *const u8, bytes: usize) -> bool {
     #[cfg(target_os = "linux")]
@@ -74,7 +74,7 @@ pub(crate) fn is_private_and_read_only(pointer: *const u8, bytes: usize) -> bool
     }
 }
 
-/// The range of such a mapping, from its line in `/proc/self/maps`; `None` of any other.
+/// The range of such a mapping, from its line in `/proc/self/maps`; `None` for any other.
 #[cfg(target_os = "linux")]
 fn private_and_read_only(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
@@ -85,25 +85,25 @@ fn private_and_read_only(line: &str) -> Option<(usize, usize)> {
     matches.then_some((number(from)?, number(to)?))
 }
 
-/// Asks the system to read the file at `path` into its cache. It is a wish, and does not wait for the file's content.
+/// Asks the system to read the file at `path` into its cache. It is only advice, and does not wait for the content.
 pub(crate) fn read_ahead(path: &std::path::Path) {
     #[cfg(all(target_os = "linux", not(miri)))]
     if let Ok(file) = std::fs::File::open(path) {
         use std::os::fd::AsRawFd;
-        // SAFETY: it touches no memory; of a file that it cannot read ahead it returns an error.
+        // SAFETY: it touches no memory; for a file that it cannot read ahead it returns an error.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_WILLNEED) };
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]
     let _ = path;
 }
 
-/// The size of the processor's last cache.
+/// The size of the last-level cache. If the system does not tell: a common size.
 pub(crate) fn cache_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| last_cache_bytes().unwrap_or(32 << 20))
 }
 
-/// The largest cache that the first processor names.
+/// The largest cache that the system lists for the first processor.
 #[cfg(target_os = "linux")]
 fn last_cache_bytes() -> Option<usize> {
     let caches =
@@ -127,9 +127,8 @@ pub(crate) fn usable_memory_bytes() -> usize {
     })
 }
 
-/// How many threads with stacks of so many bytes the process may start, beside those that it has: as many as there are
-/// addresses and mappings for. Where the last of these are used up, a thread may start and then end the process, because it has
-/// no stack for signals.
+/// How many more threads with stacks of this size the process may start: as many as there are addresses and mappings for.
+/// A thread that takes the last of these may start and then end the process, because it has no stack for signals.
 pub(crate) fn most_threads(stack_bytes: usize) -> usize {
     let by_addresses = free_address_bytes().map(|bytes| bytes / (stack_bytes + THREAD_EXTRA_BYTES));
     let by_mappings = free_mappings().map(|mappings| mappings / THREAD_MAPPINGS);
@@ -139,13 +138,13 @@ pub(crate) fn most_threads(stack_bytes: usize) -> usize {
         .fold(usize::MAX, usize::min)
 }
 
-/// What a thread maps beside its stack: the stack for signals, and what the allocator keeps for it.
+/// What a thread maps besides its stack: the stack for signals, and the allocator's arena.
 const THREAD_EXTRA_BYTES: usize = 1 << 20;
 
-/// A stack, the stack for signals, their guard pages, and the allocator's.
+/// A stack, the stack for signals, their guard pages, and the allocator's arena.
 const THREAD_MAPPINGS: usize = 6;
 
-/// How many bytes of addresses the process may map yet; `None` if there is no limit.
+/// How many more bytes of addresses the process may map; `None` if there is no limit.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn free_address_bytes() -> Option<usize> {
     let mut limit = libc::rlimit {
@@ -160,13 +159,13 @@ fn free_address_bytes() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = text.split_ascii_whitespace().next()?.parse().ok()?;
     let limit = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX);
-    // SAFETY: `sysconf` only answers; -1 is "unknown".
+    // SAFETY: `sysconf` only answers; -1 means "unknown".
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).unwrap_or(PAGE_BYTES);
     Some(limit.saturating_sub(pages.saturating_mul(page)))
 }
 
-/// How many mappings the process may make yet.
+/// How many more mappings the process may make.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn free_mappings() -> Option<usize> {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?;
@@ -185,7 +184,7 @@ fn free_mappings() -> Option<usize> {
     None
 }
 
-/// Where the system does not say: little enough for any machine that trains.
+/// Assumed if the system does not tell: no more than any machine that trains has.
 const FALLBACK_BYTES: usize = 4 << 30;
 
 #[cfg(target_os = "linux")]
@@ -200,7 +199,7 @@ fn machine_memory_bytes() -> Option<usize> {
 
 #[cfg(all(unix, not(target_os = "linux")))]
 fn machine_memory_bytes() -> Option<usize> {
-    // SAFETY: `sysconf` only answers; -1 is "unknown".
+    // SAFETY: `sysconf` only answers; -1 means "unknown".
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     // SAFETY: likewise.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

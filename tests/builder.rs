@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
-use pinfeed::{
-    Arena, BoxError, DataLoader, Device, Error, Ragged, SequentialSampler, Tensor, from_fn,
-};
+use pinfeed::collate::Arena;
+use pinfeed::sampler::SequentialSampler;
+use pinfeed::{BoxError, DataLoader, Device, Error, Ragged, Tensor, from_fn};
 
 /// Ten samples, and each option set or not.
 #[derive(Debug, Clone, Copy)]

@@ -4,10 +4,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use pinfeed::{
-    BoxError, DataLoader, Dataset, Error, RandomSampler, SampleRng, Sampler, SequentialSampler,
-    Tensor, from_fn,
-};
+use pinfeed::sampler::{RandomSampler, Sampler, SequentialSampler};
+use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, from_fn};
 
 /// Class 0 or 1, drawn for each position.
 struct Balanced(u64);

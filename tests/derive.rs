@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
-use pinfeed::{Batch, DataLoader, Device, Element, Error, Sample, Tensor, from_fn};
+use pinfeed::tensor::Element;
+use pinfeed::{Batch, DataLoader, Device, Error, Sample, Tensor, from_fn};
 
 /// Collates `len` samples into one batch.
 fn batch_of<S>(
@@ -195,29 +196,29 @@ struct Padded(Vec<f32>);
 
 impl Sample for Padded {
     type Batch = Tensor<f32>;
-    type Plan = pinfeed::Field<f32>;
+    type Plan = pinfeed::sample::Field<f32>;
     type Rest = ();
     const ALIKE: bool = false;
 
     fn plan<'a>(
         samples: impl Iterator<Item = &'a Self> + Clone,
-        layout: &mut pinfeed::Layout,
-    ) -> Result<Self::Plan, pinfeed::CollateError> {
+        layout: &mut pinfeed::sample::Layout,
+    ) -> Result<Self::Plan, pinfeed::error::CollateError> {
         layout.field(&[samples.map(|sample| sample.0.len()).max().unwrap_or(0)])
     }
 
     fn fill(
         self,
         plan: &Self::Plan,
-        row: &mut pinfeed::Row<'_>,
-    ) -> Result<(), pinfeed::CollateError> {
+        row: &mut pinfeed::sample::Row<'_>,
+    ) -> Result<(), pinfeed::error::CollateError> {
         let row = row.slice_mut(plan)?;
         row.fill(0.0);
         row[..self.0.len()].copy_from_slice(&self.0);
         Ok(())
     }
 
-    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut pinfeed::Filled) -> Tensor<f32> {
+    fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut pinfeed::sample::Filled) -> Tensor<f32> {
         filled.take(plan)
     }
 }
@@ -325,7 +326,7 @@ fn a_struct_inside_of_a_function_can_be_derived() {
 /// Large batches of these travel to a device in parts, for which they must be nothing but their samples' rows.
 #[test]
 fn a_struct_is_dense_if_all_of_its_fields_are() {
-    use pinfeed::{Collate, Stack};
+    use pinfeed::collate::{Collate, Stack};
 
     const fn in_parts<S: Sample<Batch: Batch>>() -> bool {
         <Stack as Collate<S>>::IN_PARTS

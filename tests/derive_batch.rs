@@ -3,9 +3,11 @@
 #![cfg(feature = "derive")]
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+use pinfeed::collate::Arena;
+use pinfeed::ragged::RaggedTensor;
+use pinfeed::tensor::Element;
 use pinfeed::{
-    Arena, Batch, BoxError, DataLoader, Device, DeviceTensor, Element, Error, Host, Ragged,
-    RaggedTensor, Tensor, from_fn,
+    Batch, BoxError, DataLoader, Device, DeviceTensor, Error, Host, Ragged, Tensor, from_fn,
 };
 
 /// Tensors of several types, among them some of one type, built in the arena and elsewhere.

@@ -7,7 +7,8 @@
 
 use std::fmt::Debug;
 
-use pinfeed::{Batch, DataLoader, Device, Element, Host, Ragged, Sample, Tensor, from_fn};
+use pinfeed::tensor::Element;
+use pinfeed::{Batch, DataLoader, Device, Host, Ragged, Sample, Tensor, from_fn};
 
 /// A batch that can be sent, and shown on either side.
 fn is_shown<B: Batch<OnDevice: Debug> + Debug>() {}
@@ -65,7 +66,7 @@ pairs! {
 
 #[cfg(feature = "image")]
 mod pictures {
-    use pinfeed::{LazyImage, LazyMask};
+    use pinfeed::image::{LazyImage, LazyMask};
 
     use super::*;
 

@@ -12,7 +12,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use pinfeed::{Batch, DataLoader, Device, Error, Mix, Normalize, Tensor, TensorDataset};
+use pinfeed::ops::{Mix, Normalize};
+use pinfeed::{Batch, DataLoader, Device, Error, Tensor, TensorDataset};
 use tempfile::TempDir;
 
 /// What a child asks for: an ordinal, or `available`.

@@ -5,9 +5,8 @@
 use std::error::Error as StdError;
 use std::{fmt, io};
 
-use pinfeed::{
-    Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Sampler, Tensor, from_fn,
-};
+use pinfeed::sampler::Sampler;
+use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, from_fn};
 
 /// A cause with a cause, as `anyhow::Context` makes them.
 #[derive(Debug)]
@@ -112,7 +111,7 @@ fn a_panic_is_told_by_its_message() {
 #[test]
 fn a_collate_fn_error_ends_in_its_reason() {
     let samples: Vec<i64> = (0..6).collect();
-    let collate = |samples: Vec<i64>, _: &mut pinfeed::Arena| match samples[..] {
+    let collate = |samples: Vec<i64>, _: &mut pinfeed::collate::Arena| match samples[..] {
         [2, _] => Err(Context("padding", gone()).into()),
         _ => Ok(Tensor::from(samples)),
     };
@@ -241,7 +240,7 @@ fn rows_that_cannot_be_stacked_are_named() {
 #[cfg(feature = "image")]
 #[test]
 fn a_picture_error_says_the_same_by_its_debug() {
-    let page = pinfeed::LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
+    let page = pinfeed::image::LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
     let error = page.decode().unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
     assert!(

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use pinfeed::{ImageTransform, LazyImage, SampleRng};
+use pinfeed::SampleRng;
+use pinfeed::image::{ImageTransform, LazyImage};
 
 /// Counts the bytes that are alive, and their peak.
 struct Counting;

@@ -6,9 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use image::{ExtendedColorType, ImageEncoder};
-use pinfeed::{
-    BoxError, DataLoader, Dataset, Device, Error, ImageFolder, ImageTransform, SampleRng, Tensor,
-};
+use pinfeed::image::{ImageFolder, ImageTransform};
+use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 
 fn png(height: u32, width: u32, color: [u8; 3]) -> Vec<u8> {
     let pixels = color.repeat((height * width) as usize);

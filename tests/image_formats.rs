@@ -7,7 +7,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use pinfeed::{ImageError, LazyImage, Tensor};
+use pinfeed::Tensor;
+use pinfeed::image::{ImageError, LazyImage};
 use serde_json::Value;
 
 /// The decoder of JPEG files.

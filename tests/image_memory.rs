@@ -6,7 +6,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pinfeed::{Batch, DataLoader, Device, ImageFolder, ImageTransform};
+use pinfeed::image::{ImageFolder, ImageTransform};
+use pinfeed::{Batch, DataLoader, Device};
 
 /// Counts the bytes that are alive, their peak, and the largest single allocation.
 struct Counting;

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::thread;
 
-use pinfeed::{ImageTransform, LazyImage, SampleRng};
+use pinfeed::SampleRng;
+use pinfeed::image::{ImageTransform, LazyImage};
 
 /// The pixels, or what is said instead.
 type Outcome = Result<Vec<u8>, String>;

@@ -6,14 +6,14 @@
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The only folders that name cudarc.
 const CUDARC: &[&str] = &["driver", "interop"];
 
-/// The module that sees the crate as a program does: it imports public items, from the root.
+/// The module that sees the crate as a program does: it imports public items only, from the root and the public modules.
 const USER: &str = "image";
 
 /// What takes no part in the pipeline, and may have locks, threads and clocks of its own: the system's answers, which never
@@ -21,6 +21,9 @@ const USER: &str = "image";
 const UNSCHEDULED: &[&str] = &["dataset", "image", "system"];
 
 const LONGEST: usize = 500;
+
+/// The root of the crate shows what every program names; what some need is in its modules.
+const MOST_ROOT_NAMES: usize = 20;
 
 /// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
 #[rustfmt::skip]
@@ -98,10 +101,19 @@ fn files_are_short() {
 }
 
 #[test]
+fn the_root_is_small() {
+    let files = sources();
+    let lib = files.iter().find(|file| file.module == "lib").unwrap();
+    let names = re_exported(&lib.text, "\npub use ");
+    assert!(names.len() <= MOST_ROOT_NAMES, "{names:?}");
+    assert!(names.contains("DataLoader"), "{names:?}");
+}
+
+#[test]
 fn public_items_show_an_example() {
     let files = sources();
-    let names = exported(&files);
-    assert!(names.len() > 50, "{names:?}");
+    let names = public(&files);
+    assert!(names.len() > 80, "{names:?}");
     for name in names {
         let docs = files.iter().find_map(|file| docs_of(&file.text, name));
         let docs = docs.unwrap_or_else(|| panic!("{name} is defined nowhere"));
@@ -114,17 +126,44 @@ fn public_items_show_an_example() {
     }
 }
 
-/// The names that `lib.rs` re-exports from the crate's own modules.
-fn exported(files: &[Source]) -> Vec<&str> {
+/// The names that are public: in `lib.rs`, with the modules written there, and in the modules that it declares.
+fn public(files: &[Source]) -> BTreeSet<&str> {
     let lib = files.iter().find(|file| file.module == "lib").unwrap();
-    let exports = lib.text.split("\npub use ").skip(1);
-    let exports = exports.map(|export| export.split(';').next().unwrap());
-    let own = exports.filter(|export| !export.starts_with("pinfeed_derive"));
-    let own = own.map(|export| export.trim_start_matches("self::"));
-    let names = own.flat_map(|export| {
-        let (_, names) = export.split_once("::").unwrap();
-        names.split(|c: char| !c.is_alphanumeric() && c != '_')
+    let modules = lib.text.lines().filter_map(|line| {
+        let module = line.strip_prefix("pub mod ")?.strip_suffix(';')?;
+        let heads = [format!("{module}.rs"), format!("{module}/mod.rs")].map(PathBuf::from);
+        files.iter().find(|file| heads.contains(&file.path))
     });
+    let texts = modules.chain([lib]).map(|file| file.text.as_str());
+    texts.flat_map(exported).collect()
+}
+
+/// The names that a file re-exports, and those of the public items that it defines.
+fn exported(text: &str) -> BTreeSet<&str> {
+    let defined = text.lines().filter_map(|line| {
+        let kinds = ["struct ", "enum ", "trait ", "fn ", "type "];
+        let item = line.strip_prefix("pub ")?;
+        let name = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
+        name.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .next()
+    });
+    let mut names = re_exported(text, "pub use ");
+    names.extend(defined);
+    names
+}
+
+/// The names of the crate's own in the statements that begin so.
+fn re_exported<'a>(text: &'a str, start: &str) -> BTreeSet<&'a str> {
+    let statements = text.split(start).skip(1);
+    let statements = statements.map(|rest| rest.split(';').next().unwrap());
+    let own = statements.filter(|statement| !statement.starts_with("pinfeed_derive"));
+    let items = own.flat_map(|statement| {
+        let list = statement
+            .split_once('{')
+            .map_or(statement, |(_, list)| list);
+        list.split([',', '}'])
+    });
+    let names = items.map(|item| item.trim().rsplit("::").next().unwrap());
     names.filter(|name| !name.is_empty()).collect()
 }
 

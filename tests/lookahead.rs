@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use pinfeed::{
-    BoxError, Builder, DataLoader, Dataset, Device, Error, RandomSampler, SampleRng, Sampler, Stack,
-};
+use pinfeed::collate::Stack;
+use pinfeed::loader::Builder;
+use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng};
 
 const LEN: u64 = 100;
 const AHEAD: usize = 7;

@@ -2,7 +2,8 @@
 
 #![cfg(not(miri))] // it reads a file
 
-use pinfeed::{Batch, Device, Mix, Normalize, Tensor};
+use pinfeed::ops::{Mix, Normalize};
+use pinfeed::{Batch, Device, Tensor};
 use serde_json::Value;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;

@@ -5,10 +5,11 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use pinfeed::{
-    BoxError, CollateError, DataLoader, Device, Error, Field, Filled, Layout, Limit, Row, Sample,
-    SequentialSampler, Stats, Tensor, from_fn,
-};
+use pinfeed::error::CollateError;
+use pinfeed::loader::{Limit, Stats};
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::sampler::SequentialSampler;
+use pinfeed::{BoxError, DataLoader, Device, Error, Sample, Tensor, from_fn};
 
 thread_local! {
     static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -317,7 +318,7 @@ fn decoding_ends_with_the_sample() {
 #[test]
 #[cfg(all(feature = "image", feature = "derive"))]
 fn pictures_are_decoded_not_collated() {
-    use pinfeed::{ImageTransform, LazyImage, LazyMask};
+    use pinfeed::image::{ImageTransform, LazyImage, LazyMask};
 
     #[derive(pinfeed::Sample)]
     struct Example {

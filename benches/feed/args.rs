@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
-use pinfeed::Way;
+use pinfeed::device::Way;
 
 use crate::Outcome;
 pub use crate::options::Workload;

@@ -11,8 +11,9 @@ use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result, sys,
 };
 use cudarc::nvrtc::Ptx;
+use pinfeed::Stream;
 use pinfeed::interop::raw::stream_handle;
-use pinfeed::{RandomSampler, Sampler, Stream};
+use pinfeed::sampler::{RandomSampler, Sampler};
 
 use crate::Outcome;
 use crate::gather::{Direction, Link, Rows, Slab};

@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use pinfeed::{Batch, DataLoader, Dataset, Stats, TensorDataset};
+use pinfeed::loader::Stats;
+use pinfeed::{Batch, DataLoader, Dataset, TensorDataset};
 
 use crate::args::{Args, cores};
 use crate::drive::Arrived;
@@ -61,7 +62,7 @@ impl Breakdown<'_> {
     pub fn measure<D, B>(&self, dataset: D) -> Outcome<Record>
     where
         D: Dataset,
-        pinfeed::Stack: pinfeed::Collate<D::Sample, Batch = B>,
+        pinfeed::collate::Stack: pinfeed::collate::Collate<D::Sample, Batch = B>,
         B: Batch,
         B::OnDevice: Arrived,
     {

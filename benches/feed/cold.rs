@@ -21,9 +21,10 @@ mod linux {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use pinfeed::{
-        Collate, DataLoader, Dataset, ImageFolder, ImageTransform, RandomSampler, Sampler, Stack,
-    };
+    use pinfeed::collate::{Collate, Stack};
+    use pinfeed::image::{ImageFolder, ImageTransform};
+    use pinfeed::sampler::{RandomSampler, Sampler};
+    use pinfeed::{DataLoader, Dataset};
 
     use crate::Outcome;
     use crate::args::{Args, cores};

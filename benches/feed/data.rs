@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use pinfeed::{Element, ShapeError, Tensor};
+use pinfeed::Tensor;
+use pinfeed::error::ShapeError;
+use pinfeed::tensor::Element;
 
 use crate::args::cores;
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Element, Stream};
+use pinfeed::tensor::Element;
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Stream};
 
 use crate::Outcome;
 use crate::report::Record;

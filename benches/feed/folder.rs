@@ -17,7 +17,8 @@ mod images {
     use std::path::Path;
     use std::time::Instant;
 
-    use pinfeed::{Dataset, ImageFolder};
+    use pinfeed::Dataset;
+    use pinfeed::image::ImageFolder;
     use tempfile::TempDir;
 
     use crate::Outcome;

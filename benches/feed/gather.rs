@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pinfeed::{RandomSampler, Sampler};
+use pinfeed::sampler::{RandomSampler, Sampler};
 
 use crate::Outcome;
 

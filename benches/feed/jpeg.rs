@@ -46,10 +46,9 @@ mod images {
     use std::thread;
     use std::time::Instant;
 
-    use pinfeed::{
-        Batch, DataLoader, Device, DeviceTensor, ImageError, ImageFolder, ImageTransform,
-        LazyImage, Normalize, SampleRng, Stream, Tensor,
-    };
+    use pinfeed::image::{ImageError, ImageFolder, ImageTransform, LazyImage};
+    use pinfeed::ops::Normalize;
+    use pinfeed::{Batch, DataLoader, Device, DeviceTensor, SampleRng, Stream, Tensor};
 
     use crate::Outcome;
     use crate::args::{Args, cores};

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pinfeed::{Batch, DataLoader, Dataset, Device, RandomSampler, Sampler, TensorDataset};
+use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::{Batch, DataLoader, Dataset, Device, TensorDataset};
 
 use crate::args::{Args, cores};
 use crate::drive::{Arrived, ms};
@@ -81,7 +82,7 @@ impl Startup<'_> {
     pub fn measure<D, B>(&self, open: impl FnOnce() -> Outcome<D>) -> Outcome<Record>
     where
         D: Dataset,
-        pinfeed::Stack: pinfeed::Collate<D::Sample, Batch = B>,
+        pinfeed::collate::Stack: pinfeed::collate::Collate<D::Sample, Batch = B>,
         B: Batch,
         B::OnDevice: Arrived,
     {
@@ -155,7 +156,7 @@ impl Startup<'_> {
     fn boundaries<D, B>(&self, dataset: &Arc<D>) -> Outcome<Boundaries>
     where
         D: Dataset,
-        pinfeed::Stack: pinfeed::Collate<D::Sample, Batch = B>,
+        pinfeed::collate::Stack: pinfeed::collate::Collate<D::Sample, Batch = B>,
         B: Batch,
         B::OnDevice: Arrived,
     {

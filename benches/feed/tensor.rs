@@ -8,7 +8,8 @@
 //! It is held against bare pinned copies of the size of a batch (`limit_gb_s`), and against the bare loop of as many
 //! threads (`bare_loop_gb_s`), which is the limit where the device is the CPU.
 
-use pinfeed::{Batch, DataLoader, Device, RandomSampler, Sampler, Tensor, TensorDataset};
+use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::{Batch, DataLoader, Device, Tensor, TensorDataset};
 
 use crate::Outcome;
 use crate::args::{Args, cores};

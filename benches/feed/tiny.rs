@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use pinfeed::{DataLoader, Dataset, Device, RandomSampler, Sampler, Tensor, from_fn};
+use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::{DataLoader, Dataset, Device, Tensor, from_fn};
 
 use crate::Outcome;
 use crate::args::Args;

@@ -17,7 +17,8 @@ mod images {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
-    use pinfeed::{Batch, Device, Normalize, Stream, Tensor};
+    use pinfeed::ops::Normalize;
+    use pinfeed::{Batch, Device, Stream, Tensor};
 
     use crate::Outcome;
     use crate::args::Args;

@@ -189,8 +189,8 @@ fn collating(input: &Input, batch: &Ident) -> TokenStream {
 
             fn plan<'__a>(
                 samples: impl ::core::iter::Iterator<Item = &'__a Self> + ::core::clone::Clone,
-                layout: &mut #krate::Layout,
-            ) -> ::core::result::Result<Self::Plan, #krate::CollateError> {
+                layout: &mut #krate::sample::Layout,
+            ) -> ::core::result::Result<Self::Plan, #krate::error::CollateError> {
                 ::core::result::Result::Ok(__Plan(
                     #(layout.named(#labels, |layout| #plans(#samples, layout))?,)*
                 ))
@@ -199,15 +199,15 @@ fn collating(input: &Input, batch: &Ident) -> TokenStream {
             fn fill(
                 self,
                 plan: &Self::Plan,
-                row: &mut #krate::Row<'_>,
-            ) -> ::core::result::Result<Self::Rest, #krate::CollateError> {
+                row: &mut #krate::sample::Row<'_>,
+            ) -> ::core::result::Result<Self::Rest, #krate::error::CollateError> {
                 ::core::result::Result::Ok(__Rest(#(#fills(#values, &plan.#numbers, row)?,)*))
             }
 
             fn finish(
                 plan: Self::Plan,
                 rest: ::std::vec::Vec<Self::Rest>,
-                filled: &mut #krate::Filled,
+                filled: &mut #krate::sample::Filled,
             ) -> Self::Batch {
                 #(let mut #columns = ::std::vec::Vec::with_capacity(rest.len());)*
                 for rest in rest {
@@ -244,15 +244,15 @@ fn transfer(input: &Input, batch: &Ident, device_batch: &Ident) -> TokenStream {
         impl #impl_generics #krate::Batch for #batch #arguments #bounds {
             type OnDevice = #device_batch #arguments;
 
-            fn tensors(&self, visit: &mut #krate::Tensors<'_>) {
+            fn tensors(&self, visit: &mut #krate::collate::Tensors<'_>) {
                 #(#krate::Batch::tensors(&self.#sent, visit);)*
             }
 
-            fn relocate(self, to: &mut #krate::Relocation) -> Self {
+            fn relocate(self, to: &mut #krate::collate::Relocation) -> Self {
                 #batch { #(#members: #relocated,)* }
             }
 
-            fn upload(self, to: &mut #krate::Upload) -> Self::OnDevice {
+            fn upload(self, to: &mut #krate::collate::Upload) -> Self::OnDevice {
                 #device_batch { #(#members: #uploaded,)* }
             }
         }

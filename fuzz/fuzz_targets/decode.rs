@@ -6,7 +6,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pinfeed::{ImageTransform, LazyImage, SampleRng};
+use pinfeed::SampleRng;
+use pinfeed::image::{ImageTransform, LazyImage};
 
 const MAX_PIXELS: u64 = 1 << 20;
 

@@ -18,7 +18,8 @@ use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Arena, DataLoader};
+/// use pinfeed::DataLoader;
+/// use pinfeed::collate::Arena;
 ///
 /// let loader = DataLoader::builder(vec![1i64, 2, 3])
 ///     .batch_size(3)

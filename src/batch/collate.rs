@@ -12,14 +12,15 @@ use crate::error::{BoxError, CollateError, panic_message};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::tensor::Backend;
 
-/// Makes batches out of samples: [`Stack`](crate::Stack), or a function ([`CollateFn`](crate::CollateFn)). It cannot be implemented elsewhere.
+/// Makes batches out of samples: [`Stack`](crate::collate::Stack), or a function ([`CollateFn`](crate::collate::CollateFn)). It cannot be implemented elsewhere.
 ///
 /// # Examples
 ///
 /// A function that makes loaders, of any samples that can be stacked:
 ///
 /// ```
-/// use pinfeed::{Batch, Collate, DataLoader, Dataset, Result, Stack};
+/// use pinfeed::collate::{Collate, Stack};
+/// use pinfeed::{Batch, DataLoader, Dataset, Result};
 ///
 /// fn validation<D: Dataset, B: Batch>(data: D) -> Result<DataLoader<B>>
 /// where

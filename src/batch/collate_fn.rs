@@ -10,7 +10,7 @@ use crate::device::Slab;
 use crate::error::BoxError;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
-/// Collates by a function: what [`Builder::collate_fn`](crate::Builder::collate_fn) makes.
+/// Collates by a function: what [`Builder::collate_fn`](crate::loader::Builder::collate_fn) makes.
 pub struct CollateFn<F, B> {
     shared: Arc<Shared<F>>,
     batch: std::marker::PhantomData<fn() -> B>,

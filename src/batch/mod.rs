@@ -25,14 +25,15 @@ use crate::tensor::{Element, Host, Tensor};
 
 /// What a loader gives: tensors, values that stay on the host, and tuples and structs of these.
 ///
-/// [`Tensor`], [`RaggedTensor`](crate::RaggedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up to eight and the
+/// [`Tensor`], [`RaggedTensor`](crate::ragged::RaggedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up to eight and the
 /// batches that `#[derive(pinfeed::Sample)]` makes are batches. A struct of one's own is one with `#[derive(pinfeed::Batch)]`;
 /// implemented by hand, it lists its parts in the same order in each of the three methods.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Batch, Device, DeviceTensor, Relocation, Tensor, Tensors, Upload};
+/// use pinfeed::collate::{Relocation, Tensors, Upload};
+/// use pinfeed::{Batch, Device, DeviceTensor, Tensor};
 ///
 /// /// A batch of one's own, as a `collate_fn` makes it.
 /// struct Clips {
@@ -90,7 +91,7 @@ pub trait Batch: Sized + Send + 'static {
     /// [`DeviceTensor::on`] makes a stream wait for it. Without, it blocks until the copy is done. From pageable
     /// memory ([`Tensor::is_pinned`] is false) the call blocks until the source is read, whatever `non_blocking` says:
     /// several threads copy large tensors through page-locked slabs of the device's ring, the driver copies small ones
-    /// (and all of them, slowly, where the ring has no room: [`MemoryStats::unstaged`](crate::MemoryStats::unstaged)).
+    /// (and all of them, slowly, where the ring has no room: [`MemoryStats::unstaged`](crate::device::MemoryStats::unstaged)).
     ///
     /// If the pool's budget is used up by tensors that were dropped but whose kernels have not run yet, the call
     /// waits for the oldest of those.

@@ -40,7 +40,8 @@ where
 /// A struct's field names its type by a function pointer (or holds any data set as an `Arc<dyn Dataset<Sample = ..>>`):
 ///
 /// ```
-/// use pinfeed::{BoxError, FromFn, SampleRng, from_fn};
+/// use pinfeed::dataset::FromFn;
+/// use pinfeed::{BoxError, SampleRng, from_fn};
 ///
 /// struct Data {
 ///     points: FromFn<fn(u64, &mut SampleRng) -> Result<[f32; 2], BoxError>>,

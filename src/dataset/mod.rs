@@ -123,7 +123,8 @@ pub trait Dataset: Send + Sync + 'static {
 /// ```
 /// use std::path::PathBuf;
 ///
-/// use pinfeed::{BoxError, Dataset, SampleRng, read_ahead};
+/// use pinfeed::dataset::read_ahead;
+/// use pinfeed::{BoxError, Dataset, SampleRng};
 ///
 /// struct Files(Vec<PathBuf>);
 ///

@@ -1,27 +1,27 @@
-//! Batches that come to the device in parts: one block of device memory, into which each part is copied on its own.
+//! Batches that reach the device in parts: one block of device memory, into which each part is copied on its own.
 
 use super::block::DeviceBlock;
-use super::upload::{Placed, Region, Run, Tensors, Upload, submit};
+use super::upload::{CopyRun, Placed, Region, Tensors, Upload, submit};
 use super::{Device, DeviceInner};
 use crate::driver::RawEvent;
 use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
 use crate::tensor::{ALIGNMENT, DType, Shape};
 
-/// A batch of which some parts are on their way. The memory of one that is dropped is free behind its copies.
+/// A batch some of whose parts have been sent. If it is dropped, its memory is free once their copies are done.
 pub(crate) struct Assembly {
     device: Arc<DeviceInner>,
     block: Arc<DeviceBlock>,
-    fields: Vec<Place>,
+    fields: Vec<FieldPlace>,
     rows: usize,
-    /// Where the block ends.
+    /// The end of the block.
     end: u64,
-    /// Behind the copies of the part that was sent last, and so of all.
+    /// After the copies of the part that was sent last, and so after all of them.
     done: Option<RawEvent>,
 }
 
-/// Where a field's rows go, one behind the other.
-struct Place {
+/// Where a field's rows go, consecutively.
+struct FieldPlace {
     address: u64,
     dtype: DType,
     row_bytes: usize,
@@ -33,20 +33,20 @@ struct Place {
 pub(crate) struct Rows {
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// How many the batch has.
+    /// The number of rows of the whole batch.
     pub(crate) of: usize,
 }
 
 /// Why a part was not sent.
 pub(crate) enum Unsent {
     Failed(Error),
-    /// Its rows are not like those of the parts before.
+    /// Its rows differ from those of the parts before.
     Unlike(CollateError),
 }
 
 impl Assembly {
-    /// Takes device memory for a batch whose tensors are like these, but for the number of rows. `waits`: for memory that the
-    /// program gave back, and whose kernels have not run.
+    /// Takes device memory for a batch whose tensors are like these except for the number of rows. `waits`: also waits
+    /// for memory that the program gave back but whose kernels have not finished.
     pub(crate) fn begin(
         device: &Device,
         part: &Tensors<'_>,
@@ -61,7 +61,7 @@ impl Assembly {
             let row_bytes = Shape::elements(row_shape)
                 .and_then(|elements| elements.checked_mul(region.dtype.size_bytes()))
                 .unwrap_or(usize::MAX);
-            fields.push(Place {
+            fields.push(FieldPlace {
                 address: bytes as u64,
                 dtype: region.dtype,
                 row_bytes,
@@ -88,8 +88,8 @@ impl Assembly {
         })
     }
 
-    /// Starts the copies of one part. What is returned trades the part's tensors for those of the batch, once all parts
-    /// were sent.
+    /// Starts the copies of one part. Once all parts were sent, the result trades the part's tensors for those of the
+    /// batch.
     pub(crate) fn send(&mut self, part: Tensors<'_>, rows: Rows) -> Result<Upload, Unsent> {
         let mut regions = part.into_regions();
         self.check(&regions, rows)?;
@@ -99,10 +99,10 @@ impl Assembly {
         }
         let meter = regions.iter().find_map(Region::meter);
         let places = || self.fields.iter().enumerate();
-        let runs: Vec<Run> = places()
+        let runs: Vec<CopyRun> = places()
             .map(|(index, place)| {
                 let to = place.address + (rows.first * place.row_bytes) as u64;
-                Run::alone(index, &regions[index], to)
+                CopyRun::alone(index, &regions[index], to)
             })
             .collect();
         let placed = places().map(|(index, place)| {
@@ -117,8 +117,8 @@ impl Assembly {
         Ok(Upload::new(&self.device, placed, self.done.clone()))
     }
 
-    /// Whether a part's tensors are what there is room for. It stands between a batch that is not what it was said to be
-    /// and memory that is not its own, and so does not depend on the build.
+    /// Whether a part's tensors fit the memory that was taken. This is what keeps a batch that is not what it claimed to
+    /// be from writing memory that is not its own, so it runs in every build.
     fn check(&self, regions: &[Region], rows: Rows) -> Result<(), Unsent> {
         let (found, expected) = (regions.len(), self.fields.len());
         if found != expected {
@@ -130,7 +130,7 @@ impl Assembly {
         pairs.try_for_each(|(region, place)| self.check_one(region, place, rows))
     }
 
-    fn check_one(&self, region: &Region, place: &Place, rows: Rows) -> Result<(), Unsent> {
+    fn check_one(&self, region: &Region, place: &FieldPlace, rows: Rows) -> Result<(), Unsent> {
         let (found, expected) = (region.dtype, place.dtype);
         if found != expected {
             return Err(unlike(format!(
@@ -174,8 +174,8 @@ fn unlike(reason: String) -> Unsent {
     Unsent::Unlike(CollateError::Other(reason.into()))
 }
 
-/// Where a field ends, and the next begins. The other parts are yet to come, so it need not be a number: no device has as
-/// much memory then.
+/// The end of a field, where the next one begins. It saturates: the other parts are yet to come, and no device has that
+/// much memory.
 fn end_of(start: usize, row_bytes: usize, rows: usize) -> usize {
     let end = row_bytes.saturating_mul(rows).saturating_add(start);
     end.checked_next_multiple_of(ALIGNMENT)
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// In every build: what is copied is copied by these numbers.
+    /// In every build: these numbers decide what is copied.
     #[test]
     fn a_part_that_is_not_like_the_first_is_refused() {
         assert!(begun().send(tensors::<i16>(&[4, 2, 3]), SECOND).is_ok());
@@ -230,7 +230,7 @@ mod tests {
                 refused(part, SECOND).contains("tensors, and that of the samples before has 1")
             );
         }
-        // Of as many bytes, and of eight times as many.
+        // The same number of bytes, and eight times as many.
         assert_eq!(
             refused(tensors::<u16>(&[4, 2, 3]), SECOND),
             "its elements are u16, and those of the samples before are i16"
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// The first part is what the others are held against, but not beyond doubt itself.
+    /// The other parts are checked against the first, but the first one is checked as well.
     #[test]
     fn a_first_part_of_other_rows_is_refused() {
         let device = Device::cpu();

@@ -1,4 +1,4 @@
-//! Device memory with its users: who may still touch it, as events.
+//! Device memory and its users: who may still touch it, as events.
 
 use super::DeviceInner;
 use super::flights::Timing;
@@ -13,7 +13,7 @@ use crate::sync::{Arc, Mutex};
 pub(crate) struct DeviceBlock {
     memory: Memory,
     device: Arc<DeviceInner>,
-    /// The events behind which the memory is free: the tensors that are gone left them here.
+    /// The events after which the memory is free, left here by tensors that were dropped.
     pending: Mutex<Vec<RawEvent>>,
     leaked: crate::sync::AtomicBool,
     span: Mutex<Span>,
@@ -54,17 +54,17 @@ impl DeviceBlock {
         &self.device
     }
 
-    /// Adds events behind which the memory is free.
+    /// Adds events after which the memory is free.
     pub(super) fn free_behind(&self, events: impl IntoIterator<Item = RawEvent>) {
         self.pending.lock().extend(events);
     }
 
-    /// Never hands the memory out again: nobody can say when its last user is done.
+    /// Never hands the memory out again: nobody can tell when its last user is done.
     pub(super) fn leak(&self) {
         self.leaked.store(true, crate::sync::Ordering::Relaxed);
     }
 
-    /// Marks the start of the batch's processing, at its first loan.
+    /// Marks the start of the batch's processing at its first loan.
     fn begin(&self, stream: &Stream) -> Result<()> {
         let mut span = self.span.lock();
         if span.meter.is_some() && span.first.is_none() {
@@ -113,15 +113,16 @@ impl Drop for DeviceBlock {
 
 /// The users of one tensor's memory: its last writer, and the readers since.
 ///
-/// A loan is entered when it is *made*. A loan that was forgotten is still open when the tensor goes, or when it is
-/// next borrowed exclusively: then nobody can hold it any more, and an event behind the stream's work so far ends it.
+/// A loan is entered when it is *made*. A loan that was forgotten (`mem::forget`) is still open when the tensor is
+/// dropped or next borrowed exclusively. Nobody can hold it any more then, and an event after the stream's work so far
+/// ends it.
 pub(super) struct Uses {
     block: Arc<DeviceBlock>,
-    state: Mutex<State>,
+    state: Mutex<UseList>,
 }
 
 #[derive(Default)]
-struct State {
+struct UseList {
     write: Option<Use>,
     reads: Vec<Use>,
     next: u64,
@@ -135,16 +136,16 @@ struct Use {
 enum Progress {
     /// A loan on this stream is open: its kernels are still being launched.
     Open(Stream),
-    /// All work of the use is in front of this event.
+    /// All work of this use comes before the event.
     Closed(RawEvent),
 }
 
 impl Uses {
-    /// The memory was last written by what `written` waits for.
+    /// The memory's last write is done when `written` fires.
     pub(super) fn new(block: Arc<DeviceBlock>, written: Option<RawEvent>) -> Uses {
         Uses {
             block,
-            state: Mutex::new(State {
+            state: Mutex::new(UseList {
                 write: written.map(|event| Use {
                     id: 0,
                     progress: Progress::Closed(event),
@@ -170,7 +171,7 @@ impl Uses {
         if let Some(event) = state.written_behind() {
             self.device().driver.stream_wait(stream.raw(), event)?;
         }
-        // Behind the wait: the copy's time is not the processing's.
+        // After the wait: the copy's time is not part of the processing.
         self.block.begin(stream)?;
         let id = state.next_id();
         state.reads.push(Use {
@@ -189,7 +190,7 @@ impl Uses {
             self.device().driver.stream_wait(stream.raw(), event)?;
         }
         self.block.begin(stream)?;
-        // The new writer waits for the others, so its event stands for theirs too, and they can be forgotten.
+        // The new writer waits for the others, so its event covers theirs, and they can be forgotten.
         let id = state.next_id();
         state.reads.clear();
         state.write = Some(Use {
@@ -199,7 +200,7 @@ impl Uses {
         Ok(id)
     }
 
-    /// Ends a loan: records an event behind its stream's work.
+    /// Ends a loan: records an event after its stream's work.
     pub(super) fn end(&self, id: u64) {
         let mut state = self.state.lock();
         let Some(position) = state.find(id) else {
@@ -219,12 +220,12 @@ impl Uses {
                 position.progress = Progress::Closed(event);
                 state.reads.retain(|read| read.id == id || !read.is_done());
             }
-            // The device failed: the use stays open, and the memory is leaked when the tensor goes.
+            // The device failed: the use stays open, and the memory is leaked when the tensor is dropped.
             Err(error) => log::error!("a loan could not be ended: {error}"),
         }
     }
 
-    /// The event behind the last write, where it has not fired.
+    /// The event of the last write, unless it has fired.
     pub(super) fn last_write(&self) -> Result<Option<RawEvent>> {
         let mut state = self.state.lock();
         self.settle_write(&mut state)?;
@@ -238,7 +239,7 @@ impl Uses {
         Ok(state.events().cloned().collect())
     }
 
-    /// Enters a reader that is already behind an event.
+    /// Enters a reader whose work comes before this event.
     pub(super) fn read_behind(&self, event: RawEvent) {
         let mut state = self.state.lock();
         let id = state.next_id();
@@ -249,7 +250,7 @@ impl Uses {
         });
     }
 
-    /// Enters a writer that waited for all others and is already behind an event.
+    /// Enters a writer that waited for all others and whose work comes before this event.
     pub(super) fn written_behind(&mut self, event: RawEvent) {
         let state = self.state.get_mut();
         let id = state.next_id();
@@ -260,16 +261,16 @@ impl Uses {
         });
     }
 
-    /// Closes a write loan that was forgotten: a shared borrow of the tensor proves that it is not held any more.
-    fn settle_write(&self, state: &mut State) -> Result<()> {
+    /// Closes a write loan that was forgotten: a shared borrow of the tensor proves that nobody holds it.
+    fn settle_write(&self, state: &mut UseList) -> Result<()> {
         match &mut state.write {
             Some(write) => self.settle(write),
             None => Ok(()),
         }
     }
 
-    /// Closes all loans that were forgotten: an exclusive borrow proves that none is held any more.
-    fn settle_all(&self, state: &mut State) -> Result<()> {
+    /// Closes all loans that were forgotten: an exclusive borrow proves that nobody holds any.
+    fn settle_all(&self, state: &mut UseList) -> Result<()> {
         self.settle_write(state)?;
         state
             .reads
@@ -288,7 +289,7 @@ impl Uses {
     }
 }
 
-impl State {
+impl UseList {
     fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -301,7 +302,7 @@ impl State {
             .find(|user| user.id == id)
     }
 
-    /// The last writer's event; forgotten once it has fired, so that later loans wait for nothing.
+    /// The last writer's event, which is forgotten once it has fired, so that later loans wait for nothing.
     fn written_behind(&mut self) -> Option<&RawEvent> {
         if self.write.as_ref().is_some_and(Use::is_done) {
             self.write = None;
@@ -329,7 +330,7 @@ impl Use {
 }
 
 impl Drop for Uses {
-    /// The tensor is gone: its memory is free behind the events of all its users.
+    /// The tensor is dropped: its memory is free after the events of all its users.
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
         match self.settle_all(&mut state) {

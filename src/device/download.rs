@@ -1,20 +1,20 @@
-//! Downloads: device memory comes to the host, and cannot be read before it is there.
+//! Downloads: device memory comes to the host, and cannot be read before it has arrived.
 
 use std::fmt;
 
 use super::block::Uses;
 use super::flights::{Flight, Lane};
-use super::staging::{Staging, Way};
+use super::staging::{CopyOutcome, Staging};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
-use crate::driver::{Copy, RawEvent};
+use crate::driver::{RawCopy, RawEvent};
 use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
 use crate::tensor::{Element, Shape, Storage, Tensor};
 
-/// A tensor on its way to the host. [`wait`](Download::wait) gives it out once it is there; dropping the download
-/// before is safe: its memory stays reserved until the copy is done.
+/// A tensor on its way to the host. [`wait`](Download::wait) returns it once it has arrived. Dropping the download
+/// earlier is safe: its memory stays reserved until the copy is done.
 ///
 /// # Examples
 ///
@@ -36,7 +36,7 @@ pub struct Download<T: Element> {
 }
 
 impl<T: Element> Download<T> {
-    /// Whether the tensor is there, without blocking.
+    /// Whether the tensor has arrived. Does not block.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl<T: Element> Download<T> {
         self.done.as_ref().map_or(Ok(true), RawEvent::is_complete)
     }
 
-    /// Blocks the calling thread until the tensor is there.
+    /// Blocks the calling thread until the tensor has arrived.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl<T: Element> Download<T> {
         self.done.as_ref().map_or(Ok(()), RawEvent::synchronize)
     }
 
-    /// Makes the stream's later work wait for the copy: what it copies from may then be written or freed on it.
+    /// Makes the stream's later work wait for the copy, so that it may write or free the source.
     #[cfg(any(feature = "cuda", test))]
     fn hold(&self, stream: &Stream) -> Result<()> {
         match &self.done {
@@ -63,14 +63,14 @@ impl<T: Element> Download<T> {
         }
     }
 
-    /// Blocks the calling thread until the tensor is there, and gives it out.
+    /// Blocks the calling thread until the tensor has arrived, and returns it.
     ///
     /// # Errors
     ///
     /// [`Error::Device`] if the device failed; the memory is then never used again.
     pub fn wait(self) -> Result<Tensor<T>> {
         self.synchronize()?;
-        // Lets go of the copy's own hold, so that the caller's is the only one, and may write.
+        // Drops the copy's own hold, so the caller is the only holder and may write.
         self.device.flights.reap();
         Ok(self.tensor)
     }
@@ -85,14 +85,14 @@ impl<T: Element> fmt::Debug for Download<T> {
 }
 
 impl<T: Element> DeviceTensor<T> {
-    /// Copies the tensor to the host, into page-locked memory of the device's ring that counts in its budget (where
-    /// the budget is used up: into pageable memory, which is counted as missed).
+    /// Copies the tensor to the host, into page-locked memory of the device's ring, which counts against its budget. If
+    /// the budget is used up, the target is pageable memory, and counted as missed.
     ///
     /// # Synchronization
     ///
-    /// The copy waits, on the device, for the tensor's last write. With `non_blocking` the call returns at once;
-    /// without, it blocks until the tensor is there. Into pageable memory the call blocks either way, also for the
-    /// kernels that come before the copy.
+    /// The copy waits, on the device, for the tensor's last write. With `non_blocking` the call returns at once; without,
+    /// it blocks until the tensor has arrived. Into pageable memory the call always blocks, also for the kernels that
+    /// come before the copy.
     ///
     /// # Errors
     ///
@@ -102,13 +102,13 @@ impl<T: Element> DeviceTensor<T> {
         self.download(target, non_blocking)
     }
 
-    /// Copies the tensor into an existing host tensor, which comes back by [`Download::wait`].
+    /// Copies the tensor into an existing host tensor, which [`Download::wait`] returns.
     ///
     /// # Synchronization
     ///
-    /// As [`to_host`](DeviceTensor::to_host): only into page-locked memory ([`Tensor::is_pinned`]) does the copy
-    /// overlap with the host. Into pageable memory large tensors come through page-locked slabs of the device's ring, from
-    /// which several threads copy them, and are there when the call returns; small ones are the driver's.
+    /// As [`to_host`](DeviceTensor::to_host): the copy overlaps with the host only if the target is page-locked
+    /// ([`Tensor::is_pinned`]). Large tensors reach pageable memory through page-locked slabs of the device's ring, which
+    /// several threads empty, and have arrived when the call returns; small ones are left to the driver.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl<T: Element> DeviceTensor<T> {
     }
 
     fn download(&self, target: Tensor<T>, non_blocking: bool) -> Result<Download<T>> {
-        let source = Source {
+        let source = DownloadSource {
             address: self.address(),
             behind: self.uses().last_write()?,
             reader: Some(self.uses()),
@@ -133,10 +133,10 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// # Synchronization
     ///
-    /// The copy waits, on the device, for all users of this tensor. With `non_blocking` the call returns at once, and
-    /// the source stays shared (readable, not writable) until the copy is done; without, it blocks until then. From
-    /// pageable memory the call blocks until the source is read, whatever `non_blocking` says, and for a large source also
-    /// for the users of this tensor; that source is not shared any more when the call returns.
+    /// The copy waits, on the device, for all users of this tensor. With `non_blocking` the call returns at once, and the
+    /// source stays shared (readable, not writable) until the copy is done; without, it blocks until then. From pageable
+    /// memory the call always blocks until the source has been read; for a large source also until the users of this
+    /// tensor are done, and then the source is not shared any more when the call returns.
     ///
     /// # Errors
     ///
@@ -152,23 +152,24 @@ impl<T: Element> DeviceTensor<T> {
         for event in self.uses_mut().all_events()? {
             driver.stream_wait(stream, &event)?;
         }
-        let copy = Copy::ToDevice {
+        let copy = RawCopy::ToDevice {
             from: source.as_ptr().cast(),
             to: self.address(),
             bytes: self.size_bytes(),
         };
         let mut staging = Staging::new(&device, stream);
-        // SAFETY: the source is kept by the flight below, or was read when the call returns, and is not written meanwhile
-        // (*no access while in flight*); the target's users so far are waited for, and later ones wait for the event.
+        // SAFETY: the flight below keeps the source, or it has been read when the call returns, and nobody writes it
+        // meanwhile (*no access while in flight*); the target's users so far are waited for, and later ones wait for the
+        // event.
         let copied = unsafe { staging.copy(copy, source.is_pinned()) };
         let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
-        if !matches!(copied, Ok(Way::Staged)) {
+        if !matches!(copied, Ok(CopyOutcome::Staged)) {
             host.push(Arc::clone(source.storage()));
         }
         let done = match driver.record(stream, false) {
             Ok(done) => done,
             Err(error) => {
-                // The tensor lives on, so the copy must not: without an event, only waiting tells that it ended.
+                // The tensor lives on, so the copy must have ended: without an event, only waiting tells.
                 if driver.synchronize(stream).is_err() {
                     device.flights.leak(host);
                     self.uses().block().leak();
@@ -193,24 +194,23 @@ impl<T: Element> DeviceTensor<T> {
 }
 
 impl Device {
-    /// Copies any memory of this device to the host: what another library made.
+    /// Copies any memory of this device to the host, such as what another library allocated.
     ///
     /// # Synchronization
     ///
-    /// The copy waits, on the device, for all work that `stream` holds now. With `non_blocking` the call returns at
-    /// once; without, or where the ring has no room and the tensor comes to pageable memory, it blocks until the tensor
-    /// is there.
+    /// The copy waits, on the device, for all work that `stream` holds now. With `non_blocking` the call returns at once.
+    /// It blocks until the tensor has arrived without it, or if the ring has no room and the target is pageable.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongDevice`] if the stream is of another device, [`Error::Shape`] if the shape has too many elements
-    /// for memory, [`Error::Device`] if the device failed. A copy that was under way then is waited for, so that nothing reads
-    /// the memory any more (a device that does not even answer that is lost).
+    /// [`Error::WrongDevice`] if the stream is of another device, [`Error::Shape`] if the shape has too many elements for
+    /// memory, [`Error::Device`] if the device failed. In that case a copy in progress is waited for, so nothing reads
+    /// the memory any more (unless the device does not even answer that).
     ///
     /// # Safety
     ///
-    /// From `address` on, as many initialized elements as the shape has must lie in memory of this device; until the
-    /// download is ready they must stay allocated, and nothing but `stream`'s work of before may write them.
+    /// From `address` on, memory of this device must hold as many initialized elements as the shape has. Until the
+    /// download is ready it must stay allocated, and nothing may write it but work that `stream` holds already.
     pub unsafe fn download_raw<T: Element>(
         &self,
         address: u64,
@@ -225,7 +225,7 @@ impl Device {
                 elements: 0,
                 shape: shape.into(),
             })?;
-        let source = Source {
+        let source = DownloadSource {
             address,
             behind: Some(self.inner.driver.record(stream.raw(), false)?),
             reader: None,
@@ -235,13 +235,13 @@ impl Device {
         unsafe { download(&self.inner, source, target, non_blocking) }
     }
 
-    /// As [`download_raw`](Device::download_raw), without blocking; and the stream's later work waits for the copy. If that
-    /// cannot be had, the copy is waited for, before the error is returned.
+    /// As [`download_raw`](Device::download_raw), without blocking, and the stream's later work waits for the copy. If
+    /// the stream cannot be made to wait, the copy is waited for before the error is returned.
     ///
     /// # Safety
     ///
-    /// From `address` on, as many initialized elements as the shape has must lie in memory of this device. Nothing but work of
-    /// `stream` may write or free them.
+    /// From `address` on, memory of this device must hold as many initialized elements as the shape has. Nothing but work
+    /// of `stream` may write or free it.
     #[cfg(any(feature = "cuda", test))]
     pub(crate) unsafe fn download_ahead_of<T: Element>(
         &self,
@@ -249,20 +249,21 @@ impl Device {
         shape: &[usize],
         stream: &Stream,
     ) -> Result<Download<T>> {
-        // SAFETY: the caller's contract; the stream's later work is behind the copy, or the copy is over, when this returns.
+        // SAFETY: the caller's contract. When this returns, the stream's later work waits for the copy, or the copy is
+        // over.
         let download = unsafe { self.download_raw(address, shape, stream, true) }?;
         download.hold(stream).inspect_err(|_| {
-            // If it fails, so did the device, and the copy's own memory is leaked, and counted, when the list is looked through.
+            // If this fails, so did the device: the copy's own memory is leaked, and counted, at the next reap.
             let _ = download.synchronize();
         })?;
         Ok(download)
     }
 }
 
-/// Where a download reads.
-struct Source<'a> {
+/// What a download reads.
+struct DownloadSource<'a> {
     address: u64,
-    /// The event that the bytes are behind.
+    /// The event after which the bytes are there.
     behind: Option<RawEvent>,
     /// Who must know that the memory is being read.
     reader: Option<&'a Uses>,
@@ -273,7 +274,7 @@ struct Source<'a> {
 /// The source must be valid for the target's bytes until the copy is done; nobody else may hold the target.
 unsafe fn download<T: Element>(
     device: &Arc<DeviceInner>,
-    source: Source<'_>,
+    source: DownloadSource<'_>,
     target: Tensor<T>,
     non_blocking: bool,
 ) -> Result<Download<T>> {
@@ -290,17 +291,17 @@ unsafe fn download<T: Element>(
     if let Some(event) = &source.behind {
         driver.stream_wait(stream, event)?;
     }
-    let copy = Copy::ToHost {
+    let copy = RawCopy::ToHost {
         from: source.address,
         to: download.tensor.as_ptr().cast(),
         bytes: download.tensor.size_bytes(),
     };
     let mut staging = Staging::new(device, stream);
-    // SAFETY: the caller's contract for the source; the target is this download's alone, which gives it out behind
-    // the event only, and the flight below keeps it until then (*no access while in flight*).
+    // SAFETY: the caller's contract for the source. The target belongs to this download alone, which returns it only
+    // after the event, and the flight below keeps it until then (*no access while in flight*).
     let copied = unsafe { staging.copy(copy, download.tensor.is_pinned()) };
-    if let Ok(Way::Staged) = copied {
-        return Ok(download); // the bytes are there, and nothing is in flight
+    if let Ok(CopyOutcome::Staged) = copied {
+        return Ok(download); // everything has arrived, and nothing is in flight
     }
     let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
     host.push(Arc::clone(download.tensor.storage()));
@@ -317,7 +318,7 @@ unsafe fn download<T: Element>(
             });
             download.done = Some(done);
         }
-        // The source is not ours to leak, so there must be an end to its use.
+        // The source is not ours to leak, so its use must end here.
         Err(error) if source.reader.is_none() && driver.synchronize(stream).is_ok() => {
             return Err(copied.err().unwrap_or(error));
         }
@@ -330,7 +331,7 @@ unsafe fn download<T: Element>(
         }
     }
     if copied.is_err() && source.reader.is_none() {
-        let _ = download.synchronize(); // pieces may be under way
+        let _ = download.synchronize(); // pieces may be in flight
     }
     copied?;
     if !non_blocking {
@@ -366,7 +367,7 @@ mod tests {
     use super::*;
     use crate::driver::{Driver, cpu};
 
-    /// A device that is late, and fails the `call`th operation of this name.
+    /// A device that is late, and on which the `call`th operation of this name fails.
     fn failing(seed: u64, operation: &'static str, call: u64) -> Device {
         let options = cpu::Hostile {
             seed,
@@ -378,17 +379,19 @@ mod tests {
         Device::open(Driver::Cpu(cpu::Cpu::new(Some(options)))).unwrap()
     }
 
-    /// Whoever owns what a raw download reads may free it when the call fails: nothing is under way then.
+    /// The owner of what a raw download reads may free it when the call fails: nothing is in flight then.
     #[test]
     fn a_raw_download_that_fails_leaves_nothing_under_way() {
-        // The wait for the stream, and its wait for the copy; the event behind the stream, and the one behind the copy.
+        // The wait for the stream, and the stream's wait for the copy; the event after the stream, and the one after the
+        // copy.
         for (operation, calls) in [("stream_wait_event", 2), ("record_event", 2), ("copy", 1)] {
             for (call, seed) in (0..calls).flat_map(|call| (0..10).map(move |seed| (call, seed))) {
                 let device = failing(seed, operation, call);
                 let stream = device.stream().unwrap();
                 let source = vec![7i64; 1000];
                 let address = source.as_ptr() as u64;
-                // SAFETY: on the CPU device, any memory is the device's; it is freed behind the call, which has ended.
+                // SAFETY: on the CPU device, any memory is the device's; it is freed after the call, when the copy has
+                // ended.
                 let error = unsafe { device.download_ahead_of::<i64>(address, &[1000], &stream) };
                 assert!(error.is_err(), "{operation} {call}");
                 drop(source);

@@ -1,24 +1,23 @@
-//! Copies in flight: what they read or write on the host stays put until their event fires.
+//! Copies in flight: what they read or write on the host stays in place until their event fires.
 //!
-//! Whoever drops a batch, a download or a loader drops a reference; the copy's own is here. Nobody polls: the list is
-//! looked through ("reaped") by whoever needs a slab, submits a copy or waits for one.
+//! Dropping a batch, a download or a loader drops that holder's reference; the copy's own reference is in this list.
+//! Nobody polls: the list is reaped by whoever needs a slab, submits a copy or waits for one.
 
 use std::panic::AssertUnwindSafe;
 
-use super::aside::Aside;
 use crate::driver::RawEvent;
 use crate::error::{Result, panic_message};
 use crate::meter::Meter;
 use crate::sync::{Arc, Mutex, planted};
 use crate::tensor::Storage;
 
+#[derive(Default)]
 pub(crate) struct Flights {
-    aside: Aside,
     list: Mutex<Vec<Flight>>,
-    /// Held while finished copies let go of their memory, so that it is never nowhere: who looks for copies in flight
-    /// and finds none finds the memory at home; who waited for a copy and reaped is rid of its hold.
+    /// Held while finished copies let go of their memory, so that this is one step: a thread that finds no copy in flight
+    /// finds the memory at home, and a thread that waited for a copy and then reaped is rid of the copy's hold.
     landing: Mutex<()>,
-    /// How many copies failed, and keep their memory for good.
+    /// How many copies failed, and keep their memory forever.
     leaked: crate::meter::Sum,
 }
 
@@ -39,18 +38,18 @@ pub(crate) enum Lane {
     InPlace,
 }
 
-/// What is on its way to bring a slab home without the program's doing.
+/// What will bring a slab home without any action of the program.
 pub(crate) enum Coming {
-    /// An upload that has a batch's slab.
+    /// An upload that holds a batch's slab.
     Batch(RawEvent),
-    /// An upload that has other memory of the ring's: slabs that staged it, or a tensor that the program pinned.
+    /// An upload that holds other memory of the ring: slabs that stage it, or a tensor that the program pinned.
     Other(RawEvent),
-    /// The call of a staged upload, which has slabs and no event yet. Its end is news of the ring's.
+    /// A staged upload that has slabs but no event yet. When it ends, the ring's news are notified.
     Staged,
     Nothing,
 }
 
-/// A span on a stream, and whose sum it counts to once it is over.
+/// A span on a stream, and the sum that it is added to once it has ended.
 pub(crate) struct Timing {
     pub(crate) start: RawEvent,
     pub(crate) end: RawEvent,
@@ -67,15 +66,6 @@ impl Timing {
 }
 
 impl Flights {
-    pub(super) fn new(aside: Aside) -> Flights {
-        Flights {
-            aside,
-            list: Mutex::default(),
-            landing: Mutex::default(),
-            leaked: crate::meter::Sum::default(),
-        }
-    }
-
     pub(crate) fn push(&self, mut flight: Flight) {
         if planted("a copy holds nothing") {
             flight.host.clear();
@@ -83,23 +73,13 @@ impl Flights {
         self.list.lock().push(flight);
     }
 
-    /// Lets go of what finished copies held. It waits for nothing: what has to be unlocked is unlocked aside.
+    /// Lets go of what finished copies held. It waits for nothing: registered memory whose last holder was a copy stays
+    /// locked ([`Parking`](super::registered::Parking)).
     pub(crate) fn reap(&self) {
-        for owner in self.land() {
-            if owner.registered().is_some() {
-                self.aside.run(move || drop(owner));
-                continue;
-            }
-            // It may do anything, also come back here, or panic.
-            let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(owner)));
-            if let Err(payload) = gone {
-                let message = panic_message(payload);
-                log::error!("an owner of host memory panicked when it was dropped: {message}");
-            }
-        }
+        self.land().into_iter().for_each(drop_owner);
     }
 
-    /// As `reap`, but for what must not be dropped under the lock: it is returned.
+    /// As `reap`, but returns what must not be dropped under the lock.
     fn land(&self) -> Vec<Arc<dyn Storage>> {
         let _landing = self.landing.lock();
         let mut finished = Vec::new();
@@ -107,7 +87,7 @@ impl Flights {
         {
             let mut list = self.list.lock();
             let mut index = 0;
-            // Behind the first that is under way on a stream, all others are too.
+            // If one copy on a stream has not ended, the later ones have not either.
             let mut under_way = [false; 3];
             while index < list.len() {
                 let lane = list[index].lane as usize;
@@ -128,7 +108,7 @@ impl Flights {
         for flight in failed {
             self.leak(flight.host);
         }
-        // Not under the list's lock: this sends slabs home while others submit copies.
+        // Without the list's lock: this sends slabs home while other threads submit copies.
         let mut last = Vec::new();
         for flight in finished {
             if let Some(timing) = flight.timing {
@@ -140,16 +120,16 @@ impl Flights {
         last
     }
 
-    /// The event of the copy that was submitted first, of those in flight.
+    /// The event of the oldest copy in flight.
     fn oldest(&self) -> Option<RawEvent> {
         self.list.lock().first().map(|flight| flight.done.clone())
     }
 
-    /// The upload in flight, most often the first, that will bring a slab of this ring home: one of `account`, if it is named;
-    /// if not, one of any batch, or else one that has other memory of the ring's.
+    /// An upload in flight that will bring a slab of this ring home, usually the oldest: one of `account`, if given; if
+    /// not, one of any batch, or else one that holds other memory of the ring.
     ///
-    /// Uploads alone: they wait for nothing but each other. Downloads and copies into existing tensors may wait for kernels,
-    /// and those for the program, whatever memory they use.
+    /// Only uploads count: they wait for nothing but each other. Downloads and copies into existing tensors may wait for
+    /// kernels, and those for the program, whatever memory they use.
     pub(super) fn bringing_home(&self, ring: usize, account: Option<usize>) -> Coming {
         let _landing = (!planted("a look while copies let go")).then(|| self.landing.lock());
         let list = self.list.lock();
@@ -167,8 +147,8 @@ impl Flights {
             let other = list.iter().find(other);
             return other.map_or(Coming::Nothing, |flight| Coming::Other(flight.done.clone()));
         };
-        // Batches whose rows the device gathers are made in no time: of many copies the middle one is waited for, and its
-        // slab comes home together with those before.
+        // Batches whose rows the device gathers take next to no time to make, so the middle one of these copies is waited
+        // for: its slab comes home together with those before.
         let gathers = first.host.iter().any(|host| host.scattered().is_some());
         let skip = match gathers {
             true => (list.iter().filter(brings).count() - 1) / 2,
@@ -178,7 +158,7 @@ impl Flights {
         Coming::Batch(awaited.done.clone())
     }
 
-    /// Keeps memory for good: the device failed, and nobody can say whether it still uses it.
+    /// Keeps memory forever: the device failed, and nobody can tell whether it still uses it.
     pub(crate) fn leak(&self, memory: Vec<Arc<dyn Storage>>) {
         if !memory.is_empty() {
             self.leaked.add(1);
@@ -198,7 +178,7 @@ impl Flights {
     pub(crate) fn drain(&self) -> Result<()> {
         let mut result = Ok(());
         while let Some(oldest) = self.oldest() {
-            // A failed event leaves the list as well: `reap` leaks what it held.
+            // A flight whose event failed leaves the list as well: `reap` leaks what it held.
             result = result.and(oldest.sleep());
             self.reap();
         }
@@ -206,8 +186,18 @@ impl Flights {
     }
 }
 
+/// Drops an owner of host memory. It may do anything, such as calling the library or panicking, so the caller holds no
+/// lock.
+pub(super) fn drop_owner(owner: Arc<dyn Storage>) {
+    let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(owner)));
+    if let Err(payload) = gone {
+        let message = panic_message(payload);
+        log::error!("an owner of host memory panicked when it was dropped: {message}");
+    }
+}
+
 impl Drop for Flights {
-    /// The last holder of the device is gone: nobody else can wait for its copies. A healthy device ends them in
+    /// The last holder of the device is gone, and nobody else can wait for its copies. A healthy device finishes them in
     /// milliseconds; on a failed one their memory is leaked.
     fn drop(&mut self) {
         let _ = self.drain();

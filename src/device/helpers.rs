@@ -1,4 +1,5 @@
-//! Threads of our own for large pieces of work on memory: private to the device, never rayon's global pool.
+//! The library's own threads for large copies in memory. They are private to the device; rayon's global pool is never
+//! used.
 
 use std::time::Duration;
 
@@ -8,27 +9,18 @@ use crate::sync::{
     spin_loop,
 };
 use crate::system::PAGE_BYTES;
+use crate::tuning::{
+    COPY_SPIN_MS, COPY_THREADS, PARTS_PER_COPY_THREAD, SPLIT_COPY_BYTES, STREAMED_COPY_BYTES,
+};
 
-/// A pool of threads that is made when it is first needed.
+/// A pool of threads that is created when it is first needed.
 #[derive(Default)]
 pub(crate) struct Helpers {
     threads: OnceLock<Option<ThreadPool>>,
 }
 
-/// Below this, handing over costs more than it gains.
-const WORTH_SPLITTING: usize = 4 << 20;
-
-/// What is smaller stays in the cache, where its reader finds it.
-const WORTH_STREAMING: usize = 1 << 20;
-
-/// More threads do not copy faster: 8 reach 50 GB/s where one reaches 12.7.
-const MOST_THREADS: usize = 8;
-
-/// Several parts for each thread: one that wakes late leaves its share to the others.
-const PARTS_PER_THREAD: usize = 4;
-
 impl Helpers {
-    /// Writes zeros to memory that the caller just allocated: its pages come into being on several cores at once.
+    /// Writes zeros to memory that the caller just allocated, on several cores at once, so its pages exist.
     pub(super) fn zero(&self, pointer: *mut u8, bytes: usize) {
         let address = pointer as usize;
         self.split(bytes, move |start, bytes| {
@@ -37,14 +29,14 @@ impl Helpers {
         });
     }
 
-    /// Copies bytes, by several threads and around the cache where that pays.
+    /// Copies bytes with several threads and non-temporal stores, where that pays.
     pub(crate) fn copy<T: Copy + Sync>(&self, from: &[T], to: &mut [T]) {
         assert_eq!(from.len(), to.len(), "source and target are of one length");
         let (source, target) = (from.as_ptr() as usize, to.as_mut_ptr() as usize);
-        let around_the_cache = size_of_val(from) >= WORTH_STREAMING;
+        let around_the_cache = size_of_val(from) >= STREAMED_COPY_BYTES;
         self.split(size_of_val(from), move |start, bytes| {
             let (from, to) = ((source + start) as *const u8, (target + start) as *mut u8);
-            // SAFETY: both ranges are borrowed for this call, as long as each other, and the parts do not overlap.
+            // SAFETY: both ranges are borrowed for this call and equally long, and the parts do not overlap.
             unsafe {
                 if around_the_cache {
                     copy_streaming(from, to, bytes);
@@ -55,17 +47,17 @@ impl Helpers {
         });
     }
 
-    /// Calls `work` on parts of so many bytes (start, length), at once where there are enough of them, and returns when
-    /// all of them are done.
+    /// Calls `work` on parts (start, length) of `bytes`, on several threads if there is enough work, and returns when all
+    /// of them are done.
     fn split(&self, bytes: usize, work: impl Fn(usize, usize) + Send + Sync + 'static) {
-        if bytes < WORTH_SPLITTING {
+        if bytes < SPLIT_COPY_BYTES {
             return work(0, bytes);
         }
         let part = bytes
-            .div_ceil(MOST_THREADS * PARTS_PER_THREAD)
+            .div_ceil(COPY_THREADS * PARTS_PER_COPY_THREAD)
             .next_multiple_of(PAGE_BYTES);
         let next = AtomicUsize::new(0);
-        self.together(MOST_THREADS, move || {
+        self.together(COPY_THREADS, move || {
             loop {
                 let start = next.fetch_add(part, Ordering::Relaxed);
                 if start >= bytes {
@@ -76,18 +68,20 @@ impl Helpers {
         });
     }
 
-    /// Has up to `threads` threads call `work` at once, the caller among them, and returns when none of them is in it any
-    /// more. So `work` must take its share from something that the callers have in common, until nothing is left.
+    /// Has up to `threads` threads call `work` at the same time, the caller among them, and returns when none of them is
+    /// inside it any more. So `work` must take its share from something that the callers have in common, until nothing is
+    /// left.
     ///
-    /// A thread of the pool that is busy elsewhere until then never calls it, and is not waited for: the caller alone is
-    /// enough. So who copies memory never waits for somebody else's work that waits for a device.
+    /// A pool thread that is busy elsewhere until then never calls it and is not waited for: the caller alone is enough.
+    /// So a copy in memory never waits for other work that waits for a device.
     ///
-    /// Not rayon's `scope`: a thread of the program's own rayon pool would run other tasks of the program while it
-    /// waits, in the middle of whatever called us and under its locks. This one does its own work, and sleeps then.
+    /// This is not rayon's `scope`: while it waits, a thread of the program's own rayon pool would run other tasks of the
+    /// program, in the middle of its caller and under its caller's locks. Here the caller does its own share, and then
+    /// sleeps.
     pub(super) fn together<W: Fn() + Send + Sync + 'static>(&self, threads: usize, work: W) {
         let work = Arc::new(work);
         let crew = Arc::new(Crew {
-            state: Mutex::new(State {
+            state: Mutex::new(CrewState {
                 work: Some(Arc::clone(&work)),
                 working: 0,
             }),
@@ -106,12 +100,12 @@ impl Helpers {
         work();
     }
 
-    /// `None` where the system gives no threads: then the caller does the work.
+    /// `None` if the system refuses threads: then the caller does all of the work.
     fn pool(&self) -> Option<&ThreadPool> {
         let make = || {
             let threads = std::thread::available_parallelism()
                 .map_or(1, usize::from)
-                .min(MOST_THREADS);
+                .min(COPY_THREADS);
             let named = |index| format!("pinfeed-helper-{index}");
             ThreadPoolBuilder::new()
                 .num_threads(threads)
@@ -123,20 +117,17 @@ impl Helpers {
     }
 }
 
-/// The threads that work together on one thing.
+/// The threads that work together on one call.
 struct Crew<W> {
-    state: Mutex<State<W>>,
+    state: Mutex<CrewState<W>>,
     last_left: Condvar,
 }
 
-struct State<W> {
-    /// Taken away when the caller is done: who comes later has nothing to hold.
+struct CrewState<W> {
+    /// Taken away when the caller is done, so a late thread finds nothing to hold.
     work: Option<Arc<W>>,
     working: usize,
 }
-
-/// The others end at about the same time, and waking a sleeping thread was measured at 0.2 ms.
-const SPIN: Duration = Duration::from_millis(1);
 
 impl<W: Fn()> Crew<W> {
     fn join(&self) {
@@ -149,7 +140,7 @@ impl<W: Fn()> Crew<W> {
             work
         };
         work();
-        drop(work); // before the caller is told: then nobody else holds what it uses
+        drop(work); // before the caller is told, so nobody else holds what it uses
         let mut state = self.state.lock();
         state.working -= 1;
         if state.working == 0 {
@@ -159,12 +150,12 @@ impl<W: Fn()> Crew<W> {
 }
 
 impl<W> Crew<W> {
-    /// Lets nobody else in, and waits for those who are.
+    /// Lets no more threads in, and waits for those that are.
     fn close(&self) {
         let work = self.state.lock().work.take();
         drop(work);
         let start = Instant::now();
-        while start.elapsed() < SPIN {
+        while start.elapsed() < Duration::from_millis(COPY_SPIN_MS) {
             if self.state.lock().working == 0 {
                 return;
             }
@@ -177,7 +168,7 @@ impl<W> Crew<W> {
     }
 }
 
-/// Closes the crew, whatever happens: the others work on what the caller has borrowed.
+/// Closes the crew in any case: the other threads work on what the caller borrowed.
 struct Closing<'a, W>(&'a Crew<W>);
 
 impl<W> Drop for Closing<'_, W> {
@@ -200,7 +191,7 @@ mod tests {
     #[test]
     fn every_byte_is_copied() {
         let helpers = Helpers::default();
-        for bytes in [0, 1, WORTH_STREAMING + 1, WORTH_SPLITTING, 9_876_543] {
+        for bytes in [0, 1, STREAMED_COPY_BYTES + 1, SPLIT_COPY_BYTES, 9_876_543] {
             copied(&helpers, bytes);
         }
     }
@@ -209,7 +200,7 @@ mod tests {
     fn threads_that_are_busy_elsewhere_are_not_waited_for() {
         let helpers = Helpers::default();
         let (busy, until) = crossbeam_channel::bounded::<()>(0);
-        for _ in 0..MOST_THREADS {
+        for _ in 0..COPY_THREADS {
             let until = until.clone();
             helpers.pool().unwrap().spawn(move || {
                 let _ = until.recv();

@@ -1,4 +1,4 @@
-//! Blocks of host memory, page-locked where that can be had.
+//! Blocks of host memory, page-locked if possible.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::system::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
-/// A block of host memory that goes back to where it came from on drop. Its bytes are always initialized.
+/// A block of host memory, which returns to where it came from on drop. Its bytes are always initialized.
 pub(crate) struct HostBlock {
     base: NonNull<u8>,
     capacity: usize,
@@ -19,7 +19,7 @@ enum Origin {
     Pageable,
     /// From the allocator, and page-locked.
     Registered(Driver),
-    /// From the driver, which page-locks what it gives.
+    /// From the driver, page-locked.
     Driver(Driver),
 }
 
@@ -28,14 +28,14 @@ unsafe impl Send for HostBlock {}
 // SAFETY: as above.
 unsafe impl Sync for HostBlock {}
 
-/// Writes zeros to fresh memory, so that its pages exist: by several threads where that pays.
+/// Writes zeros to fresh memory, so its pages exist, with several threads if that pays.
 pub(crate) type Touch<'a> = &'a dyn Fn(*mut u8, usize);
 
 impl HostBlock {
     /// Page-locked memory of at least `bytes`, rounded up to whole pages.
     ///
-    /// Touching pages first and registering them then is an order of magnitude faster than letting the driver
-    /// allocate. Where the device does not allow it, the driver allocates. The errors of both are returned.
+    /// Touching the pages and then registering them is an order of magnitude faster than having the driver allocate. If
+    /// the device refuses, the driver allocates. If both fail, both errors are returned.
     pub(crate) fn pinned(
         driver: &Driver,
         bytes: usize,
@@ -74,7 +74,7 @@ impl HostBlock {
         }
     }
 
-    /// Pageable memory of at least `bytes`, rounded up to whole pages; `None` where there is not as much.
+    /// Pageable memory of at least `bytes`, rounded up to whole pages; `None` if the system has not as much.
     pub(crate) fn pageable(bytes: usize, touch: Touch<'_>) -> Option<HostBlock> {
         let layout = pages(bytes)?;
         // SAFETY: the layout is not of size 0.
@@ -101,15 +101,15 @@ impl HostBlock {
     }
 }
 
-/// Whole pages for as many bytes; one page for none; `None` for more than memory can be. Large blocks begin where huge
-/// pages do.
+/// The layout of at least `bytes` (at least one page), in whole pages; `None` if that is more than memory can be. Large
+/// blocks are aligned to huge pages.
 fn pages(bytes: usize) -> Option<Layout> {
     let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
     let large = size >= 2 * HUGE_PAGE_BYTES;
     Layout::from_size_align(size, if large { HUGE_PAGE_BYTES } else { PAGE_BYTES }).ok()
 }
 
-/// The size in bytes of a block for as many bytes.
+/// The size of a block for this many bytes.
 pub(crate) fn block_bytes(bytes: usize) -> Option<usize> {
     pages(bytes).map(|layout| layout.size())
 }
@@ -120,10 +120,10 @@ impl Drop for HostBlock {
         match &self.origin {
             Origin::Pageable => {}
             Origin::Registered(driver) => {
-                // SAFETY: it was registered as a whole; whoever drops a block made sure that nothing is in flight
+                // SAFETY: it was registered as a whole, and whoever drops a block made sure that nothing is in flight
                 // (*no access while in flight*).
                 if unsafe { driver.unlock_pages(base, self.capacity) }.is_err() {
-                    // Memory that may still be registered must not serve anybody else: it is leaked.
+                    // Memory that may still be registered must not be used for anything else: it is leaked.
                     return;
                 }
             }
@@ -134,7 +134,7 @@ impl Drop for HostBlock {
             }
         }
         if let Some(layout) = pages(self.capacity) {
-            // SAFETY: it was allocated with the same layout: `pages` of a multiple of the page gives it back.
+            // SAFETY: it was allocated with the same layout: for a multiple of the page size, `pages` returns that size.
             unsafe { std::alloc::dealloc(base, layout) };
         }
     }

@@ -1,43 +1,40 @@
-//! Devices, slabs and transfers: who owns which bytes, and when they may be touched.
+//! Devices, their streams and their memory.
 //!
-//! Host memory: a [`ring`] of page-locked blocks hands out [`slab`]s; what a copy uses is held by the list of
-//! [`flights`] until its event fires. Device memory: a [`pool`] hands out blocks whose last users are done;
-//! [`block`] knows the users of each tensor as events. [`upload`] and [`download`] move tensors between the two, from and
-//! into pageable memory by way of [`staging`], and [`tensor`] lends device memory to kernels. README.md beside this file has the state tables.
+//! A [`Device`] gives out [`Stream`]s and page-locks host memory. Batches become [`DeviceTensor`]s on it, which are lent to
+//! kernels as a [`Loan`] or [`LoanMut`], on a stream that waits for the copy. [`Download`] is the way back.
 
-mod aside;
+// Host memory: a `ring` of page-locked blocks hands out `slab`s; the list of `flights` holds what a copy uses
+// until its event fires. Device memory: a `pool` hands out blocks whose last users are done; `block` tracks the
+// users of each tensor as events. `upload` and `download` copy between the two, through `staging` where host
+// memory is pageable; `tensor` lends device memory to kernels, and `launch` runs the library's own. README.md in
+// this folder has the state tables.
+
 mod assembly;
 mod block;
 mod download;
 mod flights;
 mod helpers;
 mod host_memory;
-#[expect(unsafe_code, reason = "it has the device read and write memory")]
-mod labels;
-mod mixing;
-#[expect(unsafe_code, reason = "it has the device read and write memory")]
-mod normalize;
+mod launch;
 mod pinning;
 mod pool;
+mod registered;
 mod ring;
 mod slab;
 mod staging;
 mod stream;
 mod tensor;
-mod transforming;
-mod upload;
+pub(crate) mod upload;
 
 use std::collections::VecDeque;
 use std::fmt;
 
-use self::aside::{Aside, Finish};
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Timing};
-pub use self::mixing::{Mix, Mixing};
-pub use self::normalize::Normalize;
 use self::pool::Pool;
+use self::registered::Parking;
 pub(crate) use self::ring::{Account, Kind, Ring};
 pub(crate) use self::slab::FillingSlab;
 pub(crate) use self::slab::Slab;
@@ -45,7 +42,7 @@ pub(crate) use self::staging::HeldOff;
 use self::staging::Staged;
 pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
-pub use self::upload::{Tensors, Upload};
+pub(crate) use self::upload::{Tensors, Upload};
 pub use crate::driver::DeviceInfo;
 use crate::driver::{Driver, RawStream, cpu};
 #[cfg(feature = "testing")]
@@ -55,6 +52,7 @@ use crate::meter::Settle;
 use crate::sync::plain::AtomicUsize;
 use crate::sync::{Arc, Mutex, OnceLock, Ordering, planted};
 use crate::tensor::{Element, Shape, Tensor};
+use crate::tuning::BUDGET_DIVISOR;
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
 ///
@@ -82,33 +80,34 @@ pub struct Device {
 }
 
 pub(crate) struct DeviceInner {
-    /// Counts the devices that the process opened, from 1: several may have one name.
+    /// Counts the devices that this process opened, from 1, because several may have the same name.
     number: usize,
-    /// First, so that it goes first: copies in flight end before the memory that they use.
+    /// The first field, so it is dropped first: copies in flight end before the memory that they use is freed.
     pub(crate) flights: Flights,
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,
     h2d: Arc<RawStream>,
     d2h: Arc<RawStream>,
-    /// For copies into tensors that exist: they wait for kernels, which uploads must not.
+    /// For copies into existing tensors: they wait for kernels, which uploads must not.
     in_place: OnceLock<Arc<RawStream>>,
-    /// For kernels of our own, which wait for copies and hold none up.
-    transforming: OnceLock<Arc<RawStream>>,
+    /// For the library's own kernels, which wait for copies but hold none up.
+    for_kernels: OnceLock<Arc<RawStream>>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) staged: Arc<Staged>,
-    /// Spans on the embedder's streams that are not over.
+    /// Spans on the embedder's streams that have not ended.
     spans: Mutex<VecDeque<Timing>>,
-    /// Where batches are cut, as a test has it.
+    /// Overrides where batches are cut, for tests.
     #[cfg(feature = "testing")]
     cut_at: Mutex<Option<(usize, usize)>>,
-    /// Last, so that it goes last: what the others leave to unlock is unlocked.
-    finish: Finish,
+    /// After `flights`, so it is dropped later: it unlocks what the last copies held.
+    parking: Arc<Parking>,
 }
 
 impl Device {
-    /// The CPU as a device: streams are queues with a thread each, events are events, and the same program runs.
+    /// The CPU as a device: each stream is a queue with a thread, events are events, and the same program runs.
     ///
-    /// There *pinned* means "from the ring"; whether the system also locked the pages does not matter to a copy.
+    /// On this device *pinned* means "from the ring". Whether the system also locked the pages makes no difference to a
+    /// copy.
     ///
     /// # Panics
     ///
@@ -119,11 +118,11 @@ impl Device {
             .expect("the system gives threads for the copy streams")
     }
 
-    /// A CPU device that delays, fails, runs short and poisons what is idle: for testing one's own program.
+    /// A CPU device that delays, fails, runs short of memory and poisons idle memory: for testing your own program.
     ///
     /// # Errors
     ///
-    /// The failures that it was asked for, where they strike its making.
+    /// The failures that it was told to produce, if they hit its construction.
     #[cfg(feature = "testing")]
     pub fn hostile(options: Hostile) -> Result<Device> {
         Device::open(Driver::Cpu(cpu::Cpu::new(Some(options))))
@@ -134,10 +133,10 @@ impl Device {
     /// # Errors
     ///
     /// [`NoDriver`](crate::Error::NoDriver), [`DriverTooOld`](crate::Error::DriverTooOld) (CUDA 12.0 is the oldest
-    /// served), [`StubDriver`](crate::Error::StubDriver), [`NoDevice`](crate::Error::NoDevice), or
-    /// [`FeatureMissing`](crate::Error::FeatureMissing) without the feature `cuda`; none is ever replaced by the CPU.
-    /// (On devices of a compute capability below 7.0 it opens, and [`DeviceTensor::normalize`] and others that are kernels of this
-    /// crate are errors.)
+    /// supported), [`StubDriver`](crate::Error::StubDriver), [`NoDevice`](crate::Error::NoDevice), or
+    /// [`FeatureMissing`](crate::Error::FeatureMissing) without the feature `cuda`. It never falls back to the CPU. (A
+    /// device of a compute capability below 7.0 opens, but [`DeviceTensor::normalize`] and the other kernels of this
+    /// crate are errors there.)
     pub fn cuda(ordinal: usize) -> Result<Device> {
         #[cfg(feature = "cuda")]
         {
@@ -158,32 +157,31 @@ impl Device {
         })
     }
 
-    /// Opens a device on a backend, by default with budgets of a quarter of the memory on either side.
+    /// Opens a device on a backend. By default each budget is a quarter of the memory on its side.
     pub(crate) fn open(driver: Driver) -> Result<Device> {
         let info = driver.info()?;
         let (h2d, d2h) = (
             Arc::new(driver.create_stream()?),
             Arc::new(driver.create_stream()?),
         );
-        let pinned_budget = crate::system::usable_memory_bytes() / 4;
-        let aside = Aside::default();
+        let pinned_budget = crate::system::usable_memory_bytes() / BUDGET_DIVISOR;
         static OPENED: AtomicUsize = AtomicUsize::new(0);
         Ok(Device {
             inner: Arc::new(DeviceInner {
                 number: OPENED.fetch_add(1, Ordering::Relaxed) + 1,
-                flights: Flights::new(aside.clone()),
-                pool: Pool::new(driver.clone(), info.total_memory_bytes / 4),
+                flights: Flights::default(),
+                pool: Pool::new(driver.clone(), info.total_memory_bytes / BUDGET_DIVISOR),
                 h2d,
                 d2h,
                 in_place: OnceLock::new(),
-                transforming: OnceLock::new(),
-                ring: Ring::pinned(driver.clone(), Arc::default(), aside.clone(), pinned_budget),
+                for_kernels: OnceLock::new(),
+                ring: Ring::pinned(driver.clone(), Arc::default(), pinned_budget),
                 driver,
                 staged: Arc::default(),
                 spans: Mutex::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
-                finish: Finish(aside),
+                parking: Arc::default(),
             }),
         })
     }
@@ -193,12 +191,12 @@ impl Device {
         self.inner.driver.name()
     }
 
-    /// Whether it is the CPU: then its memory is host memory, which [`Loan::host_slice`] reads where it lies.
+    /// Whether it is the CPU: then its memory is host memory, which [`Loan::host_slice`] reads in place.
     pub fn is_cpu(&self) -> bool {
         self.inner.driver.is_host()
     }
 
-    /// What the device says of itself.
+    /// What the device reports about itself.
     ///
     /// # Errors
     ///
@@ -207,7 +205,7 @@ impl Device {
         self.inner.driver.info()
     }
 
-    /// Makes a new stream, which waits for no other (not for the legacy default stream either).
+    /// Makes a new stream, which waits for no other stream, not even the legacy default stream.
     ///
     /// # Errors
     ///
@@ -221,11 +219,20 @@ impl Device {
 
     /// Sets how many bytes of host memory the ring may page-lock; a quarter of the usable memory by default.
     ///
-    /// Loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is pageable
-    /// (for these a hundred MB are enough) share it. What is page-locked beyond a lowered budget is
-    /// given back as it falls idle, by a thread of its own. That waits for running kernels, and CUDA's driver holds up the process's
-    /// other calls meanwhile: lower the budget where a stall does no harm.
+    /// Shared by loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is
+    /// pageable (a hundred MB are enough for those).
+    ///
+    /// Slabs that are in use when the budget is lowered stay page-locked when they become idle
+    /// ([`MemoryStats::pinned_idle_bytes`]). They are used again, but never more at a time than the budget allows. They
+    /// are given back when another slab needs the room, or when the program asks for it, by
+    /// [`release_pinned`](Device::release_pinned) or by lowering the budget again.
+    ///
+    /// # Synchronization
+    ///
+    /// Raising the budget waits for nothing. Lowering it gives back what is idle beyond the new budget, and waits as
+    /// [`release_pinned`](Device::release_pinned) does.
     pub fn set_pinned_budget_bytes(&self, bytes: usize) {
+        self.inner.settle();
         self.inner.ring.set_budget_bytes(bytes);
     }
 
@@ -234,22 +241,23 @@ impl Device {
         self.inner.pool.set_budget_bytes(bytes);
     }
 
-    /// Gives page-locked memory that is not in use back to the system; returns how many bytes.
+    /// Gives page-locked memory that is not in use back to the system: idle slabs, and registered memory that the program
+    /// has let go of ([`Tensor::register`]). Returns the number of bytes.
     ///
     /// # Synchronization
     ///
-    /// Does not wait for copies: what they use stays. Unlocking pages can take milliseconds, and waits for running kernels;
-    /// page-locking that is under way is waited for.
+    /// Does not wait for copies: what they use stays locked. Unlocking takes milliseconds and waits for running kernels,
+    /// and CUDA's driver blocks the process's other calls meanwhile. Page-locking in progress is waited for.
     pub fn release_pinned(&self) -> usize {
         self.inner.settle();
-        self.inner.ring.release()
+        self.inner.ring.release() + self.inner.parking.release()
     }
 
-    /// Gives device memory that no tensor holds back to the driver; returns how many bytes.
+    /// Gives device memory that no tensor holds back to the driver. Returns the number of bytes.
     ///
     /// # Synchronization
     ///
-    /// Blocks until the kernels that last used it are done; freeing may wait for the whole device.
+    /// Blocks until the kernels that last used the memory are done. Freeing may wait for the whole device.
     ///
     /// # Errors
     ///
@@ -258,21 +266,22 @@ impl Device {
         self.inner.pool.release()
     }
 
-    /// Has a CUDA device gather rows of registered memory in this way, instead of the best that its driver has: for
-    /// tests and benches. Says whether it came in time: the first rows decide. (The CPU device has one way only.)
+    /// Makes a CUDA device gather rows of registered memory in this way instead of the best way that its driver offers:
+    /// for tests and benches. Returns whether the call came in time: the first gather fixes the way. (The CPU device has
+    /// only one.)
     #[cfg(feature = "testing")]
     pub fn gather_by(&self, way: Way) -> bool {
         self.inner.driver.gather_by(way)
     }
 
-    /// Has batches on their way to the device cut into parts so that so many bytes of slabs are filled in turn, of at least so
-    /// many each: for tests, whose batches are small. It holds for epochs to come.
+    /// Cuts batches on their way to the device so that `resident_bytes` of slabs are filled in turn, in parts of at least
+    /// `least_part_bytes`: for tests, whose batches are small. It applies to later epochs.
     #[cfg(feature = "testing")]
     pub fn cut_batches_at(&self, resident_bytes: usize, least_part_bytes: usize) {
         *self.inner.cut_at.lock() = Some((resident_bytes, least_part_bytes));
     }
 
-    /// Counts the memory that the device's ring and pool hold.
+    /// Reports the memory that the device's ring and pool hold.
     pub fn memory(&self) -> MemoryStats {
         self.inner.settle();
         let (pinned_bytes, pinned_idle_bytes, pinned_budget_bytes) = self.inner.ring.bytes();
@@ -283,6 +292,7 @@ impl Device {
             pinned_bytes,
             pinned_idle_bytes,
             pinned_budget_bytes,
+            parked_bytes: self.inner.parking.bytes(),
             slabs_made: counters.made.get(),
             slabs_reused: counters.reused.get(),
             slabs_missed: counters.missed.get(),
@@ -316,22 +326,25 @@ impl Device {
 pub struct MemoryStats {
     /// Page-locked bytes of the ring, in use or idle.
     pub pinned_bytes: usize,
-    /// Page-locked bytes of the ring that are idle: what [`Device::release_pinned`] would give back.
+    /// Page-locked bytes of the ring that are idle: [`Device::release_pinned`] gives them back.
     pub pinned_idle_bytes: usize,
     /// How many bytes the ring may page-lock.
     pub pinned_budget_bytes: usize,
-    /// Slabs made: after warm-up this stands still.
+    /// Bytes of registered memory whose last holder was a copy or a thread of the library ([`Tensor::register`]):
+    /// [`Device::release_pinned`] gives them back.
+    pub parked_bytes: usize,
+    /// Slabs made. After warm-up this stays constant.
     pub slabs_made: u64,
     /// Slabs used again.
     pub slabs_reused: u64,
-    /// Slabs that were wanted page-locked, and that the budget or an epoch's share did not give.
+    /// Slabs that were to be page-locked, but for which the budget or an epoch's share had no room.
     pub slabs_missed: u64,
-    /// Slabs that the system would not page-lock, and that stay in the ring as pageable memory.
+    /// Slabs that the system refused to page-lock. They stay in the ring as pageable memory.
     pub slabs_unlockable: u64,
-    /// The time spent making slabs, in nanoseconds: touching and page-locking.
+    /// The time spent making slabs, in nanoseconds: touching and page-locking them.
     pub page_locking_ns: u64,
-    /// Large copies between pageable memory and the device for which the ring had no room to stage them: the driver did,
-    /// which is several times slower.
+    /// Large copies between pageable memory and the device that were left to the driver because the ring had no room to
+    /// stage them. That is several times slower.
     pub unstaged: u64,
     /// Bytes of device memory in the pool, held by tensors or idle.
     pub device_bytes: usize,
@@ -339,7 +352,7 @@ pub struct MemoryStats {
     pub device_held_bytes: usize,
     /// How many bytes the pool may hold.
     pub device_budget_bytes: usize,
-    /// Pieces of memory given up, because nobody could say when the device was done with them.
+    /// Pieces of memory given up because nobody could tell when the device was done with them.
     pub leaked: u64,
 }
 
@@ -350,7 +363,7 @@ impl Settle for DeviceInner {
 }
 
 impl DeviceInner {
-    /// The error of something of this device that was used where `expected` is meant.
+    /// The error for something of this device that was used where `expected` is meant.
     fn is_not(&self, expected: &DeviceInner, what: &'static str) -> Error {
         let names = [self, expected].map(|device| device.driver.name());
         let [found, expected] = match names[0] == names[1] {
@@ -367,7 +380,7 @@ impl DeviceInner {
         }
     }
 
-    /// As [`Driver::resident_bytes`], unless a test has it otherwise.
+    /// As [`Driver::resident_bytes`], unless a test overrides it.
     pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
         #[cfg(feature = "testing")]
         if let Some(bytes) = *self.cut_at.lock() {
@@ -376,12 +389,7 @@ impl DeviceInner {
         self.driver.resident_bytes()
     }
 
-    /// What is done without anybody waiting for it.
-    fn aside(&self) -> &Aside {
-        &self.finish.0
-    }
-
-    /// Enters a copy into the list, and tells who waits for a slab that there is a copy to wait for.
+    /// Adds a copy to the list, and tells waiters for a slab that there is now a copy to wait for.
     fn submitted(&self, flight: Flight) {
         self.flights.push(flight);
         if !planted("no news of a copy") {
@@ -389,11 +397,11 @@ impl DeviceInner {
         }
     }
 
-    /// What is on its way to bring a slab of the ring home: one of `account`, if it is named, or any. Who finds nothing here
-    /// finds at home what was on its way before.
+    /// What will bring a slab of the ring home: of `account`, if given, or of any. If this finds nothing, then whatever
+    /// was on its way before is at home.
     pub(crate) fn coming_home(&self, account: Option<usize>) -> Coming {
         match self.flights.bringing_home(self.ring.name(), account) {
-            // Asked last: a staged upload counts as one until its copies are in the list.
+            // Last: a staged upload counts as one until its copies are in the list.
             Coming::Nothing
                 if account.is_none()
                     && self.staged.is_sending()
@@ -405,10 +413,10 @@ impl DeviceInner {
         }
     }
 
-    /// Looks after what is over: finished copies let go of their memory, finished spans are counted.
+    /// Handles what has finished: copies let go of their memory, spans are counted.
     pub(crate) fn settle(&self) {
         self.flights.reap();
-        // Batches are processed in their order, so the first tells of the others.
+        // Batches are processed in order, so if the first span has not ended, neither have the others.
         let over = |span: &Timing| !matches!(span.end.is_complete(), Ok(false));
         loop {
             let span = {
@@ -423,22 +431,22 @@ impl DeviceInner {
         }
     }
 
-    /// Enters a span that is measured once it is over.
+    /// Adds a span, which is measured once it has ended.
     fn measure(&self, span: Timing) {
         self.spans.lock().push_back(span);
     }
 
-    /// The stream for copies into tensors that exist.
+    /// The stream for copies into existing tensors.
     fn in_place(&self) -> Result<&Arc<RawStream>> {
         self.stream_in(&self.in_place)
     }
 
-    /// The stream for kernels of our own.
-    fn transforming(&self) -> Result<&Arc<RawStream>> {
-        self.stream_in(&self.transforming)
+    /// The stream for the library's own kernels.
+    fn for_kernels(&self) -> Result<&Arc<RawStream>> {
+        self.stream_in(&self.for_kernels)
     }
 
-    /// A stream that is made when it is first needed.
+    /// A stream that is created when it is first needed.
     fn stream_in<'a>(&self, cell: &'a OnceLock<Arc<RawStream>>) -> Result<&'a Arc<RawStream>> {
         if let Some(stream) = cell.get() {
             return Ok(stream);
@@ -447,14 +455,14 @@ impl DeviceInner {
         Ok(cell.get_or_init(|| stream))
     }
 
-    /// Host memory for a download: page-locked, or, where the ring has no room, pageable and counted.
+    /// Host memory for a download: page-locked, or, if the ring has no room, pageable and counted as missed.
     fn host_tensor<T: Element>(&self, shape: Shape) -> Tensor<T> {
         let bytes = shape.iter().product::<usize>() * size_of::<T>();
         self.settle();
         match self.ring.take(bytes) {
             Some(slab) => {
                 let base = slab.base().cast();
-                // SAFETY: the slab is as large as the tensor, page-aligned, initialized, and nobody else's.
+                // SAFETY: the slab is as large as the tensor, page-aligned, initialized, and held by nobody else.
                 unsafe { Tensor::from_raw(base, shape, Arc::new(slab)) }
             }
             None => {

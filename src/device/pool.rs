@@ -1,20 +1,21 @@
 //! The device pool: device memory that is used again, under a budget.
 //!
-//! A block goes back with the events of its last users, and is handed out again only when all of them have fired: a
-//! copy into it then waits for nobody, so the copy stream never stands behind a training step.
+//! A block comes back with the events of its last users, and is handed out again only when all of them have fired. So a
+//! copy into it waits for nothing, and the copy stream never queues behind a training step.
 
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result};
 use crate::meter::Sum;
 use crate::sync::{Mutex, planted};
+use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(crate) struct Pool {
     driver: Driver,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     leaked: Sum,
 }
 
-struct State {
+struct PoolState {
     idle: Vec<Idle>,
     /// All bytes allocated, held or idle.
     total_bytes: usize,
@@ -23,21 +24,21 @@ struct State {
     budget_bytes: usize,
 }
 
-/// Device memory, held by somebody. It must be given back with [`Pool::put`]; it has no `Drop`.
+/// Device memory that somebody holds. It must be returned with [`Pool::put`]; it has no `Drop`.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) address: u64,
     pub(super) capacity: usize,
 }
 
-/// Memory that came back, and the events behind which it is free.
+/// Memory that came back, and the events after which it is free.
 struct Idle {
     memory: Memory,
     pending: Vec<RawEvent>,
 }
 
 impl Idle {
-    /// Whether all users are done; an error if one cannot be asked.
+    /// Whether all users are done; an error if one of the events cannot be queried.
     fn fired(&mut self) -> Result<bool> {
         while let Some(event) = self.pending.last() {
             if !event.is_complete()? {
@@ -48,7 +49,7 @@ impl Idle {
         Ok(true)
     }
 
-    /// A user that is not known to be done.
+    /// A user that may not be done.
     fn awaits(&self) -> Option<Pending> {
         let event = self.pending.last()?.clone();
         Some(Pending {
@@ -64,18 +65,19 @@ impl Idle {
     /// Large enough, and not so large that others would miss it.
     fn fits(&self, size: usize) -> bool {
         let capacity = self.memory.capacity;
-        capacity >= size && capacity <= size.saturating_mul(2).max(1 << 20)
+        let most = size.saturating_mul(OVERSIZE_FACTOR).max(SMALL_BLOCK_BYTES);
+        (size..=most).contains(&capacity)
     }
 }
 
-/// Blocks are multiples of this: large enough for any alignment, small enough to waste nothing.
+/// Blocks are multiples of this: large enough for any alignment, small enough to waste little.
 const GRAIN_BYTES: usize = 512;
 
 impl Pool {
     pub(super) fn new(driver: Driver, budget_bytes: usize) -> Pool {
         Pool {
             driver,
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 idle: Vec::new(),
                 total_bytes: 0,
                 held_bytes: 0,
@@ -88,19 +90,19 @@ impl Pool {
 
     /// Takes a block of at least `bytes`, aligned to 256 bytes.
     ///
-    /// It waits only where the budget, or the device's memory, is used up by memory that the program has given back,
-    /// and whose last kernels have not run yet: then the program is as far ahead of the device as they let it. Unless it
-    /// `waits`, there is none then.
+    /// It waits only if the budget, or the device's memory, is used up by memory that the program gave back but whose
+    /// last kernels have not finished: then the program is as far ahead of the device as they allow. Unless it `waits`,
+    /// it fails instead.
     pub(super) fn take(&self, bytes: usize, waits: bool) -> Result<Memory> {
         let memory = self.find(bytes, waits)?;
-        // SAFETY: the memory is the caller's alone, and all of its last users' events have fired (*memory outlives its
-        // events*).
+        // SAFETY: the memory is held by the caller alone, and all of its last users' events have fired (*memory outlives
+        // its events*).
         unsafe { self.driver.poison(memory.address, memory.capacity) };
         Ok(memory)
     }
 
     fn find(&self, bytes: usize, waits: bool) -> Result<Memory> {
-        // What could not be waited for says more than that there is no memory.
+        // A wait that failed says more than that there is no memory.
         let mut failed = None;
         self.find_behind(bytes, waits, &mut failed)
             .map_err(|error| failed.unwrap_or(error))
@@ -114,8 +116,8 @@ impl Pool {
         loop {
             let step = self.step(size)?;
             match step {
-                Step::Reuse(memory) => return Ok(memory),
-                Step::Allocate(evicted) => {
+                PoolStep::Reuse(memory) => return Ok(memory),
+                PoolStep::Allocate(evicted) => {
                     self.free(evicted);
                     match self.driver.alloc_device(size) {
                         Ok(address) => {
@@ -128,8 +130,8 @@ impl Pool {
                             let mut state = self.state.lock();
                             state.total_bytes -= size;
                             state.lend(size, -1);
-                            // What is idle may be what is missing: give it to the driver, and try once more. Where
-                            // kernels still use it, wait for them, as a budget that is used up does.
+                            // Idle memory may be what is missing: give it to the driver, and try again. If kernels still
+                            // use it, wait for them, as with a budget that is used up.
                             let idle = state.take_fired();
                             let pending = state.pending();
                             drop(state);
@@ -142,20 +144,20 @@ impl Pool {
                         }
                     }
                 }
-                Step::Wait(_) if !waits => return Err(self.exhausted(size)),
-                Step::Wait(pending) => self.wait(&pending, failed),
+                PoolStep::Wait(_) if !waits => return Err(self.exhausted(size)),
+                PoolStep::Wait(pending) => self.wait(&pending, failed),
             }
         }
     }
 
-    /// Waits for a user of an idle block. A block that cannot be waited for is given up, and others are looked at.
+    /// Waits for a user of an idle block. A block that cannot be waited for is given up, and the search goes on.
     fn wait(&self, pending: &Pending, failed: &mut Option<Error>) {
         let Err(error) = pending.event.sleep() else {
             return;
         };
         failed.get_or_insert(error);
         let mut state = self.state.lock();
-        // Somebody else may have given it up, or found it free after all.
+        // Another thread may have given it up, or found it free after all.
         let is_it = |idle: &Idle| {
             let mut events = idle.pending.iter();
             idle.memory.address == pending.address && events.any(|event| event.same(&pending.event))
@@ -165,9 +167,9 @@ impl Pool {
         }
     }
 
-    fn step(&self, size: usize) -> Result<Step> {
+    fn step(&self, size: usize) -> Result<PoolStep> {
         let mut state = self.state.lock();
-        // The smallest block that fits; of equal ones the one that came back first.
+        // The smallest block that fits; among equal ones, the one that came back first.
         let fits = |idle: &Idle| idle.fits(size);
         let mut best: Option<(usize, usize)> = None;
         let mut index = 0;
@@ -197,20 +199,20 @@ impl Pool {
         if let Some((index, capacity)) = best {
             let memory = state.idle.remove(index).memory;
             state.lend(capacity, 1);
-            return Ok(Step::Reuse(memory));
+            return Ok(PoolStep::Reuse(memory));
         }
         if state.total_bytes.saturating_add(size) <= state.budget_bytes {
             state.total_bytes += size;
             state.lend(size, 1);
-            return Ok(Step::Allocate(Vec::new()));
+            return Ok(PoolStep::Allocate(Vec::new()));
         }
-        // A block that will fit when its kernels are done is worth waiting for: freeing others waits for kernels too.
-        let pending = |state: &State, fits: &dyn Fn(&Idle) -> bool| {
+        // A block that will fit once its kernels are done is worth waiting for: freeing others waits for kernels, too.
+        let pending = |state: &PoolState, fits: &dyn Fn(&Idle) -> bool| {
             let mut idle = state.idle.iter().filter(|idle| fits(idle));
             idle.find_map(Idle::awaits)
         };
         if let Some(pending) = pending(&state, &fits) {
-            return Ok(Step::Wait(pending));
+            return Ok(PoolStep::Wait(pending));
         }
         if state.held_bytes.saturating_add(size) > state.budget_bytes {
             return Err(Error::DeviceBudget {
@@ -231,19 +233,19 @@ impl Pool {
         if state.total_bytes.saturating_add(size) <= state.budget_bytes {
             state.total_bytes += size;
             state.lend(size, 1);
-            return Ok(Step::Allocate(evicted));
+            return Ok(PoolStep::Allocate(evicted));
         }
-        // What was given back and is still in use by kernels will be free without the program's doing.
+        // Memory that was given back and that kernels still use will be free without any action of the program.
         let event = pending(&state, &|_| true);
         drop(state);
         self.free(evicted);
         match event {
-            Some(pending) => Ok(Step::Wait(pending)),
+            Some(pending) => Ok(PoolStep::Wait(pending)),
             None => Err(self.exhausted(size)),
         }
     }
 
-    /// Leaked memory, or memory that was given up, fills the budget.
+    /// Leaked or abandoned memory fills the budget.
     fn exhausted(&self, size: usize) -> Error {
         let state = self.state.lock();
         Error::DeviceBudget {
@@ -254,14 +256,13 @@ impl Pool {
         }
     }
 
-    /// Gives up a block that nobody can ask about any more: one event that cannot be queried (it was recorded into a
-    /// graph, say) must not stand in the way of all others.
-    fn give_up(&self, state: &mut State, index: usize) {
+    /// Gives up a block that cannot be queried: one bad event (recorded into a graph, say) must not block all others.
+    fn give_up(&self, state: &mut PoolState, index: usize) {
         state.idle.remove(index);
         self.leaked.add(1);
     }
 
-    fn give_up_failed(&self, state: &mut State) {
+    fn give_up_failed(&self, state: &mut PoolState) {
         for index in (0..state.idle.len()).rev() {
             if state.idle[index].fired().is_err() {
                 self.give_up(state, index);
@@ -269,14 +270,14 @@ impl Pool {
         }
     }
 
-    /// Takes memory back, free once all of the events have fired.
+    /// Takes memory back. It is free once all of the events have fired.
     pub(super) fn put(&self, memory: Memory, pending: Vec<RawEvent>) {
         let mut state = self.state.lock();
         state.lend(memory.capacity, -1);
         state.idle.push(Idle { memory, pending });
     }
 
-    /// Keeps memory for good: nobody can say when its last user is done.
+    /// Keeps memory forever: nobody can tell when its last user is done.
     pub(super) fn leak(&self, memory: &Memory) {
         self.state.lock().lend(memory.capacity, -1);
         self.leaked.add(1);
@@ -292,7 +293,7 @@ impl Pool {
         }
     }
 
-    /// Gives all idle memory back to the driver, waiting for its last users; returns its bytes.
+    /// Gives all idle memory back to the driver once its last users are done. Returns the number of bytes.
     pub(super) fn release(&self) -> Result<usize> {
         let pending: Vec<Pending> = {
             let mut state = self.state.lock();
@@ -305,7 +306,7 @@ impl Pool {
             });
             pending.collect()
         };
-        // What cannot be waited for is given up, and the others are free all the same.
+        // What cannot be waited for is given up; the others are freed all the same.
         let mut failed = None;
         let each = pending.iter();
         each.for_each(|pending| self.wait(pending, &mut failed));
@@ -331,9 +332,9 @@ impl Pool {
     }
 }
 
-enum Step {
+enum PoolStep {
     Reuse(Memory),
-    /// The bytes are reserved; these are in their way.
+    /// The bytes are reserved, but these blocks must be freed first.
     Allocate(Vec<Memory>),
     Wait(Pending),
 }
@@ -344,7 +345,7 @@ struct Pending {
     event: RawEvent,
 }
 
-impl State {
+impl PoolState {
     fn lend(&mut self, bytes: usize, blocks: isize) {
         self.held = self.held.saturating_add_signed(blocks);
         if blocks > 0 {
@@ -361,7 +362,7 @@ impl State {
         Some(memory)
     }
 
-    /// An event behind which memory that was given back is free.
+    /// An event after which some memory that was given back is free.
     fn pending(&self) -> Option<Pending> {
         self.idle.iter().find_map(Idle::awaits)
     }
@@ -372,8 +373,8 @@ impl State {
 }
 
 impl Drop for Pool {
-    /// Everything held is gone, for tensors hold their device. What is still in use by kernels is waited for; on a
-    /// failed device it is leaked.
+    /// Nothing is held any more, for tensors hold their device. What kernels still use is waited for; on a failed device
+    /// it is leaked.
     fn drop(&mut self) {
         let _ = self.release();
     }

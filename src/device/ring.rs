@@ -1,9 +1,9 @@
 //! The ring: page-locked blocks that are used again and again, under a budget.
 //!
-//! A ring belongs to its device, so that the loaders on it share the blocks. What it hands out is a [`Slab`]; a slab
-//! that is dropped (by its last lease, or by the last transfer that reads it) brings its block home.
+//! A ring belongs to its device, so the loaders on that device share the blocks. It hands them out as [`Slab`]s; dropping
+//! a slab (its last lease, or the last transfer that reads it) brings its block home.
 //!
-//! The same structure serves loaders that do not pin: then its blocks are pageable, and any number may be out.
+//! The same structure serves loaders that do not pin: its blocks are pageable then, and any number of them may be out.
 
 mod account;
 mod refusal;
@@ -11,38 +11,29 @@ mod state;
 
 pub(crate) use self::account::Account;
 pub(crate) use self::state::Kind;
-use self::state::State;
-use super::aside::Aside;
+use self::state::{BlockAnswer, BlockRequest, RingState};
 use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
 use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
-use crate::sync::{Arc, Instant, Mutex, Signal, planted};
+use crate::sync::{Arc, Instant, Mutex, Signal};
 
 pub(crate) struct Ring {
-    /// Who page-locks; `None` for a ring of pageable blocks.
+    /// Page-locks the blocks; `None` for a ring of pageable blocks.
     driver: Option<Driver>,
-    state: Mutex<State>,
-    /// Held while a block is made ahead, and while free ones are collected to be given back.
+    state: Mutex<RingState>,
+    /// Held while a block is made ahead, and while idle ones are collected to be given back.
     ahead: Mutex<()>,
-    /// Notified whenever there is news for who waits for a slab: one came home, or a copy that holds one was submitted.
+    /// Held from the eviction of page-locked blocks until they are unlocked: a thread that needs their room waits for it
+    /// here. Lock order: `ahead`, `unlocking`, `state`.
+    unlocking: Mutex<()>,
+    /// Notified when there is news for threads that wait for a slab: one came home, or a copy that holds one was
+    /// submitted.
     news: Signal,
     helpers: Arc<Helpers>,
-    /// Who unlocks what is beyond the budget.
-    aside: Aside,
     pub(super) counters: Counters,
-}
-
-/// What an epoch may take.
-#[derive(Clone, Copy)]
-struct Share {
-    kind: Kind,
-    /// How many slabs of the same size are to be left for earlier batches.
-    reserve: usize,
-    /// There may be more blocks than the open accounts have shares.
-    grow: bool,
 }
 
 #[derive(Debug, Default)]
@@ -56,22 +47,16 @@ pub(super) struct Counters {
 }
 
 impl Ring {
-    pub(super) fn pinned(
-        driver: Driver,
-        helpers: Arc<Helpers>,
-        aside: Aside,
-        budget_bytes: usize,
-    ) -> Arc<Ring> {
-        Ring::new(Some(driver), helpers, aside, budget_bytes, usize::MAX)
+    pub(super) fn pinned(driver: Driver, helpers: Arc<Helpers>, budget_bytes: usize) -> Arc<Ring> {
+        Ring::new(Some(driver), helpers, budget_bytes, usize::MAX)
     }
 
-    /// A ring of pageable blocks, which keeps at most `keep` of them while they are not in use. There are never more than
-    /// the process may use: a sample that asks for more is an error of its batch, and not the end of the process.
+    /// A ring of pageable blocks, which keeps at most `keep` of them idle. It never has more than the process may use: a
+    /// sample that asks for more is an error of its batch, and not the end of the process.
     pub(crate) fn pageable(keep: usize) -> Arc<Ring> {
         Ring::new(
             None,
             Arc::default(),
-            Aside::default(),
             crate::system::usable_memory_bytes(),
             keep,
         )
@@ -80,62 +65,59 @@ impl Ring {
     fn new(
         driver: Option<Driver>,
         helpers: Arc<Helpers>,
-        aside: Aside,
         budget_bytes: usize,
         keep: usize,
     ) -> Arc<Ring> {
         Arc::new(Ring {
             driver,
-            state: Mutex::new(State {
+            state: Mutex::new(RingState {
                 shelves: Default::default(),
                 pinned_bytes: 0,
                 total_bytes: 0,
                 budget_bytes,
                 ahead_bytes: 0,
-                leaving: Vec::new(),
                 leaving_bytes: 0,
-                is_unlocking: false,
                 keep,
             }),
             ahead: Mutex::default(),
+            unlocking: Mutex::default(),
             news: Signal::default(),
             helpers,
-            aside,
             counters: Counters::default(),
         })
     }
 
-    /// Notified whenever there is news for who waits for a slab.
+    /// Notified when there is news for threads that wait for a slab.
     pub(crate) fn news(&self) -> &Signal {
         &self.news
     }
 
-    /// Tells rings apart, while they live.
+    /// Identifies the ring while it lives.
     pub(super) fn name(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Whether a slab of so many bytes does not fit into the budget, whatever comes home.
+    /// Whether a slab of this size does not fit into the budget, whatever comes home.
     pub(crate) fn is_beyond_budget(&self, bytes: usize) -> bool {
         block_bytes(bytes).is_none_or(|size| size > self.state.lock().budget_bytes)
     }
 
     /// Takes a slab of at least `bytes`, if the budget has room.
     ///
-    /// A free block that is large enough is used again; the smallest such, and one that is not page-locked only where
-    /// there is no other. Otherwise a new one is made, exactly as large as needed, and a free one that proved too
-    /// small makes room for it.
+    /// It reuses the smallest idle block that is large enough, and one that is not page-locked only if there is no other.
+    /// Otherwise it makes a new block, exactly as large as needed, and evicts idle blocks that proved too small to make
+    /// room for it.
     pub(crate) fn take(self: &Arc<Ring>, bytes: usize) -> Option<Slab> {
-        let (block, kind) = self.take_block(bytes, bytes, None)?;
+        let (block, kind) = self.take_block(bytes, bytes, None, 0)?;
         Some(Slab::new(block, kind, Arc::clone(self), None))
     }
 
-    /// Takes a slab for an epoch, if its account and the budget have room for it and `reserve` more as well. If a new one must
-    /// be made, it is of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
+    /// Takes a slab for an epoch, if its account and the budget have room for this one and `reserve` more. A new one is made
+    /// of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
     /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
-    /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock
-    /// memory that would be too much a moment later.)
+    /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock memory
+    /// that would be too much a moment later.)
     pub(crate) fn take_for(
         self: &Arc<Ring>,
         account: &Arc<Account>,
@@ -147,12 +129,7 @@ impl Ring {
         if !account.charge(reserve) {
             return None;
         }
-        let share = Share {
-            kind: account.kind(),
-            reserve,
-            grow,
-        };
-        match self.take_block(bytes, largest, Some(share)) {
+        match self.take_block(bytes, largest, Some((account.kind(), grow)), reserve) {
             Some((block, kind)) => Some(Slab::new(
                 block,
                 kind,
@@ -166,103 +143,42 @@ impl Ring {
         }
     }
 
-    /// `share`: whose; `None` for a stray, which counts in no share.
+    /// `share`: the kind, and whether there may be more blocks than shares; `None` for a stray, which counts in no share.
     fn take_block(
         &self,
         bytes: usize,
         largest: usize,
-        share: Option<Share>,
+        share: Option<(Kind, bool)>,
+        reserve: usize,
     ) -> Option<(HostBlock, Kind)> {
-        let size = block_bytes(bytes)?;
-        let kind = share.map_or(Kind::Whole, |share| share.kind);
-        let wished = block_bytes(largest.max(bytes))?;
-        let reserved_bytes = share.map_or(Some(0), |share| wished.checked_mul(share.reserve))?;
-        let is_stray = share.is_none();
-        let mut outgrown = Vec::new();
-        let size = {
-            let mut state = self.state.lock();
-            // A stray (a download of one number, say) leaves large blocks to the batches that they were made for; a batch
-            // takes any, for the last one of an epoch is small.
-            let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
-            let most = match is_stray && room(&state) {
-                true => size.saturating_mul(2).max(1 << 20),
-                false => usize::MAX,
-            };
-            // Earlier batches find room in the budget as well, also where the block that is taken is larger than need be.
-            let room_bytes = state.room_bytes();
-            if reserved_bytes > 0 && !planted("nothing is reserved in the budget") {
-                let free = state.free().map(HostBlock::capacity);
-                let taken = free.filter(|free| *free >= size).min().unwrap_or(size);
-                if taken.saturating_add(reserved_bytes) > room_bytes {
-                    return None;
-                }
-            }
-            let shelves: &[Kind] = match share.map(|share| share.kind) {
-                Some(Kind::Whole) => &[Kind::Whole],
-                Some(Kind::Part) if state.lends() => &[Kind::Part, Kind::Whole],
-                Some(Kind::Part) => &[Kind::Part],
-                None => &[Kind::Whole, Kind::Part],
-            };
-            for &kind in shelves {
-                let shelf = &mut state.shelves[kind as usize];
-                if let Some(block) = shelf.take_best(size, most) {
+        let request = BlockRequest {
+            size: block_bytes(bytes)?,
+            largest: largest.max(bytes),
+            share,
+            reserve,
+        };
+        let mut unlocking = None;
+        let (size, evicted) = loop {
+            let answer = self.state.lock().take(&request, unlocking.is_some());
+            match answer {
+                BlockAnswer::Free(block, kind) => {
                     self.counters.reused.add(1);
-                    shelf.strays += usize::from(is_stray);
                     return Some((block, kind));
                 }
+                BlockAnswer::Room(size, evicted) => break (size, evicted),
+                BlockAnswer::Ahead => {
+                    unlocking = None; // `ahead` comes first in the lock order
+                    drop(self.ahead.lock());
+                }
+                BlockAnswer::Evict => unlocking = Some(self.unlocking.lock()),
+                BlockAnswer::Nothing => return None,
             }
-            // Every free block is too small. What is being made ahead is better waited for than done without, or made a second
-            // time.
-            if state.ahead_bytes > 0
-                && !planted("what is made ahead is made again")
-                && (size > room_bytes || (size..=most).contains(&state.ahead_bytes))
-            {
-                drop(state);
-                drop(self.ahead.lock());
-                return self.take_block(bytes, largest, share);
-            }
-            // What would not fit if all free blocks went costs none.
-            let size = [wished, size]
-                .into_iter()
-                .find(|size| size.saturating_add(reserved_bytes) <= room_bytes)?;
-            let room = |state: &State| state.total_bytes.saturating_add(size) <= state.budget_bytes;
-            // What is on its way out makes room; and nobody has more than the budget meanwhile.
-            if state.leaving_bytes > 0 && !room(&state) {
-                drop(state);
-                return match self.aside.wait() {
-                    true => self.take_block(bytes, largest, share),
-                    false => None,
-                };
-            }
-            // One goes for a batch's new one, so that a ring whose batches grow does not keep all the sizes that there ever
-            // were; more go while the budget needs it.
-            let shelf = &state.shelves[kind as usize];
-            if share.is_some_and(|share| !share.grow)
-                && !planted("more blocks than shares")
-                && shelf.free.is_empty()
-                && state.blocks_for(kind) >= shelf.shares.max(1)
-            {
-                return None;
-            }
-            if !is_stray {
-                outgrown.extend(state.evict(&[kind]));
-            }
-            while !room(&state) {
-                let Some(block) = state.evict(&[kind, Kind::Whole, Kind::Part]) else {
-                    break;
-                };
-                outgrown.push(block);
-            }
-            // Reserved: the block is made without the lock.
-            state.total_bytes += size;
-            let shelf = &mut state.shelves[kind as usize];
-            shelf.blocks += 1;
-            shelf.strays += usize::from(is_stray);
-            size
         };
-        drop(outgrown);
+        self.unlock(evicted);
+        drop(unlocking);
         let block = self.make(size);
         let mut state = self.state.lock();
+        let kind = request.kind();
         match &block {
             Some(block) if block.is_pinned() => state.pinned_bytes += size,
             Some(_) => {}
@@ -270,13 +186,22 @@ impl Ring {
                 state.total_bytes -= size;
                 let shelf = &mut state.shelves[kind as usize];
                 shelf.blocks -= 1;
-                shelf.strays -= usize::from(is_stray);
+                shelf.strays -= usize::from(request.is_stray());
             }
         }
         Some((block?, kind))
     }
 
-    /// `None` where the system does not have as much memory.
+    /// Unlocks and frees blocks that the caller, who holds `unlocking`, evicted. It may wait for kernels, so it happens
+    /// only where somebody asked for the memory or needs the room.
+    fn unlock(&self, evicted: Vec<HostBlock>) {
+        if !evicted.is_empty() {
+            drop(evicted);
+            self.state.lock().left();
+        }
+    }
+
+    /// `None` if the system does not have that much memory.
     fn make(&self, size: usize) -> Option<HostBlock> {
         let start = Instant::now();
         let touch: Touch<'_> = &|pointer, bytes| self.helpers.zero(pointer, bytes);
@@ -301,8 +226,8 @@ impl Ring {
         block
     }
 
-    /// Makes one more slab of `bytes`, before somebody waits for it; `false` if there are as many as the open accounts have
-    /// shares, or it cannot be had.
+    /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as the open accounts
+    /// have shares, or it cannot be had.
     pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize) -> bool {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
@@ -312,10 +237,10 @@ impl Ring {
             let mut state = self.state.lock();
             let shelf = &state.shelves[kind as usize];
             let enough = state.blocks_for(kind) >= shelf.shares;
-            if enough || state.total_bytes.saturating_add(size) > state.budget_bytes {
+            if enough || !state.has_room(size) {
                 return false;
             }
-            // Reserved: the block is made without the state's lock.
+            // Reserved: the block is made without the lock.
             state.total_bytes += size;
             state.shelves[kind as usize].blocks += 1;
             state.ahead_bytes = size;
@@ -341,55 +266,30 @@ impl Ring {
         }
     }
 
-    /// Brings a block home. The caller holds it alone: nothing reads or writes it any more. Who waits is the caller's to tell.
+    /// Brings a block home. Only the caller holds it: nothing reads or writes it any more. The caller notifies waiters.
     ///
-    /// What is beyond the budget is unlocked aside: that waits for kernels, and whoever looks after finished copies does not.
-    pub(super) fn put(self: &Arc<Ring>, block: HostBlock, kind: Kind, stray: bool) {
+    /// A page-locked block is always kept, even beyond a budget that was lowered meanwhile: unlocking would wait for
+    /// kernels, and nobody asked for that.
+    pub(super) fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
-            // SAFETY: the block is the caller's alone (*no access while in flight*).
+            // SAFETY: only the caller holds the block (*no access while in flight*).
             unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };
         }
         let mut surplus = None;
-        let leaves = {
+        {
             let mut state = self.state.lock();
-            let within = state.total_bytes - state.leaving_bytes <= state.budget_bytes;
-            let keep = state.keep;
+            let (keep, within) = (state.keep, !state.is_beyond_budget());
             let shelf = &mut state.shelves[kind as usize];
             shelf.strays -= usize::from(stray);
-            let keeps = shelf.free.len() < keep && within;
-            let leaves = !keeps && block.is_pinned();
-            if keeps {
+            if block.is_pinned() || (shelf.free.len() < keep && within) {
                 shelf.free.push(block);
-            } else if leaves {
-                // Under the lock: who finds something leaving can wait for it.
-                if state.leave(block, kind) {
-                    let ring = Arc::clone(self);
-                    self.aside.enter(move || ring.unlock_leaving());
-                }
             } else {
-                state.forget(&block, kind);
+                shelf.blocks -= 1;
+                state.total_bytes -= block.capacity();
                 surplus = Some(block);
             }
-            leaves
-        };
+        }
         drop(surplus);
-        if leaves {
-            // If there is no thread for it, who needs the room unlocks it: the caller may hold a lock.
-            self.aside.start();
-        }
-    }
-
-    /// Unlocks what is on its way out.
-    fn unlock_leaving(&self) {
-        loop {
-            let Some(block) = self.state.lock().next_leaving() else {
-                return;
-            };
-            let bytes = block.capacity();
-            drop(block);
-            self.state.lock().left(bytes);
-            self.news.notify_interested();
-        }
     }
 
     /// The device's threads for large copies.
@@ -397,30 +297,49 @@ impl Ring {
         &self.helpers
     }
 
-    /// Counts a slab that was wanted page-locked and could not be.
+    /// Counts a slab that was to be page-locked and could not be.
     pub(crate) fn count_missed(&self) {
         self.counters.missed.add(1);
     }
 
-    /// Frees all blocks that are not in use; returns their bytes. One that is being made for an epoch that has ended
-    /// meanwhile is none that is missed: it is waited for.
+    /// Frees all idle blocks. Returns the number of bytes.
     pub(super) fn release(&self) -> usize {
-        let idle = {
-            let _making = self.ahead.lock();
-            let mut state = self.state.lock();
-            let kinds = [Kind::Whole, Kind::Part];
-            let idle: Vec<_> = std::iter::from_fn(|| state.evict(&kinds)).collect();
-            idle
-        };
-        let leaving_bytes = self.state.lock().leaving_bytes;
-        self.aside.wait();
-        let idle_bytes: usize = idle.iter().map(HostBlock::capacity).sum();
-        idle_bytes + leaving_bytes
+        self.give_back(|_| true)
     }
 
+    /// Sets the budget, and frees what is idle beyond it. What is in use is kept when it comes home, until somebody asks.
     pub(super) fn set_budget_bytes(&self, bytes: usize) {
-        self.state.lock().budget_bytes = bytes;
+        let is_beyond = {
+            let mut state = self.state.lock();
+            state.budget_bytes = bytes;
+            state.is_beyond_budget()
+        };
         self.news.notify();
+        if is_beyond {
+            self.give_back(RingState::is_beyond_budget);
+        }
+    }
+
+    /// Unlocks and frees idle blocks while `more` returns true. Returns the number of bytes. It waits for other threads
+    /// that unlock blocks, and for a block that is being made ahead (for an epoch that has ended meanwhile, say), so that
+    /// none is missed.
+    fn give_back(&self, more: impl Fn(&RingState) -> bool) -> usize {
+        let making = self.ahead.lock();
+        let unlocking = self.unlocking.lock();
+        let mut evicted = Vec::new();
+        {
+            let mut state = self.state.lock();
+            while more(&state)
+                && let Some(block) = state.evict(&[Kind::Whole, Kind::Part])
+            {
+                evicted.push(block);
+            }
+        }
+        drop(making);
+        let bytes = evicted.iter().map(HostBlock::capacity).sum();
+        self.unlock(evicted);
+        drop(unlocking);
+        bytes
     }
 
     /// (page-locked bytes alive, bytes of them that are idle, budget)
@@ -433,7 +352,7 @@ impl Ring {
     }
 }
 
-/// Takes a slab that is page-locked, or says why there is none.
+/// Takes a page-locked slab, or says why there is none.
 pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
     match ring.take(bytes) {
         Some(slab) if slab.is_page_locked() => Ok(slab),
@@ -446,12 +365,12 @@ pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
 mod tests {
     use super::*;
 
-    /// What is made before somebody waits for it is in nobody's way.
+    /// A block that is made before anybody waits for it gets in nobody's way.
     #[test]
     fn a_slab_that_is_being_made_ahead_is_waited_for() {
         const BYTES: usize = 48 << 20;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
-        let ring = Ring::pinned(driver, Arc::default(), Aside::default(), BYTES);
+        let ring = Ring::pinned(driver, Arc::default(), BYTES);
         let account = Account::open(&ring, 1);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES)));
@@ -465,28 +384,79 @@ mod tests {
         assert_eq!(ring.counters.made.get(), 1);
     }
 
-    /// Whoever finds memory on its way out finds somebody at it, to wait for; so it is not looked for again and again.
-    #[test]
-    fn what_is_leaving_can_be_waited_for() {
-        const BYTES: usize = 1 << 12;
+    fn of_pages(pages: usize) -> Arc<Ring> {
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
-        let aside = Aside::default();
-        let ring = Ring::pinned(driver, Arc::default(), aside.clone(), BYTES);
-        let over = crate::sync::AtomicBool::new(false);
+        Ring::pinned(driver, Arc::default(), pages * PAGE)
+    }
+
+    const PAGE: usize = 1 << 12;
+
+    /// Beyond a lowered budget, blocks that come home are kept until somebody asks; but they are not room.
+    #[test]
+    fn surplus_is_kept_and_counts() {
+        let ring = of_pages(4);
+        let slabs = [1, 1, 2].map(|pages| ring.take(pages * PAGE).unwrap());
+        ring.set_budget_bytes(2 * PAGE);
+        assert_eq!(ring.bytes(), (4 * PAGE, 0, 2 * PAGE));
+        assert!(ring.take(PAGE).is_none());
+        drop(slabs);
+        assert_eq!(ring.bytes(), (4 * PAGE, 4 * PAGE, 2 * PAGE));
+        // They are used again, as far as the budget goes.
+        let [one, other] = [(); 2].map(|()| ring.take(PAGE).unwrap());
+        assert!(ring.take(PAGE).is_none());
+        drop((one, other));
+        assert_eq!(ring.counters.made.get(), 3);
+        // Lowering the budget again asks for them.
+        ring.set_budget_bytes(PAGE);
+        let (locked, idle, _) = ring.bytes();
+        assert!(locked == idle && locked <= PAGE, "{locked}");
+    }
+
+    /// A block of another size needs their room.
+    #[test]
+    fn surplus_goes_where_room_is_needed() {
+        let ring = of_pages(6);
+        let slabs = [(); 6].map(|()| ring.take(PAGE).unwrap());
+        ring.set_budget_bytes(3 * PAGE);
+        drop(slabs);
+        let large = ring.take(2 * PAGE).unwrap();
+        assert_eq!(ring.bytes(), (3 * PAGE, PAGE, 3 * PAGE));
+        assert!(ring.take(2 * PAGE).is_none());
+        drop(large);
+        assert_eq!(ring.release(), 3 * PAGE);
+        assert_eq!(ring.bytes(), (0, 0, 3 * PAGE));
+    }
+
+    /// Whatever is taken, released and unlocked at the same time: never more than the budget, and nothing is left in the
+    /// end.
+    #[test]
+    fn no_more_is_locked_than_the_budget_allows() {
+        const MOST: usize = 8;
+        let options = crate::driver::cpu::Hostile {
+            pinned_capacity_bytes: Some(MOST * PAGE),
+            ..Default::default()
+        };
+        let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(Some(options)));
+        let ring = Ring::pinned(driver, Arc::default(), MOST * PAGE);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for _ in 0..2_000 {
-                    ring.set_budget_bytes(BYTES);
-                    let slab = ring.take(BYTES);
-                    ring.set_budget_bytes(0);
-                    drop(slab);
-                }
-                over.store(true, crate::sync::Ordering::Relaxed);
-            });
-            while !over.load(crate::sync::Ordering::Relaxed) {
-                let state = ring.state.lock();
-                assert!(state.leaving_bytes == 0 || !aside.is_idle());
+            for thread in 0..3 {
+                let ring = &ring;
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let slab = ring.take((1 + (thread + round) % MOST) * PAGE);
+                        // The system refuses what is beyond: such a slab would not be page-locked.
+                        assert!(slab.is_none_or(|slab| slab.is_page_locked()));
+                        match (thread, round % 5) {
+                            (0, 0) => ring.set_budget_bytes((1 + round % MOST) * PAGE),
+                            (1, 0) => _ = ring.release(),
+                            _ => {}
+                        }
+                    }
+                });
             }
         });
+        assert_eq!(ring.counters.unlockable.get(), 0);
+        ring.release();
+        assert_eq!(ring.bytes().0, 0);
     }
 }

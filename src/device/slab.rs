@@ -1,8 +1,8 @@
 //! Slabs: one allocation for all tensors of a batch, in the states that a batch goes through.
 //!
-//! [`Slab`] is memory on loan from a ring. [`FillingSlab`] is one with a layout, whose rows workers write. It becomes
-//! [`Filled`], whose tensors hold the slab together; the last of them, or the last transfer that reads
-//! it, brings it home.
+//! [`Slab`] is memory on loan from a ring. [`FillingSlab`] is a slab with a layout, whose rows workers write. It becomes
+//! [`Filled`], whose tensors hold the slab together. The last of them, or the last transfer that reads it, brings it
+//! home.
 
 use std::ptr::NonNull;
 
@@ -46,7 +46,7 @@ impl Slab {
         }
     }
 
-    /// Names the epoch whose time the slab's transfers count to.
+    /// Names the epoch that the slab's transfers are measured for.
     pub(crate) fn for_epoch(mut self, meter: Arc<Meter>) -> Slab {
         self.meter = Some(meter);
         self
@@ -60,7 +60,7 @@ impl Slab {
         self.capacity
     }
 
-    /// Copies into memory of the slab that the caller has to itself.
+    /// Copies into memory of the slab that only the caller holds.
     pub(crate) fn copy<T: Element>(&self, from: &[T], to: &mut [T]) {
         self.ring.helpers().copy(from, to);
     }
@@ -103,14 +103,14 @@ impl Drop for Slab {
         {
             account.release();
         }
-        // The block first: whoever finds room in the account finds a block for it, and makes none.
+        // The block first, so that a thread that finds room in the account finds a block for it, and makes none.
         if let Some(block) = self.block.take() {
             self.ring.put(block, self.kind, is_stray);
         }
         if let Some(account) = &self.account {
             account.release();
         }
-        // The news last: whoever is woken finds both.
+        // The news last, so that a thread that is woken finds both.
         if !planted("no news of a slab") && !planted("news of a slab before it is home") {
             self.ring.news().notify_interested();
         }
@@ -128,7 +128,7 @@ pub(crate) struct FillingSlab {
 impl FillingSlab {
     /// # Panics
     ///
-    /// If the layout does not fit the slab: whoever asked for the slab asked for too little.
+    /// If the layout does not fit the slab: the caller asked for too small a slab.
     pub(crate) fn new(slab: Slab, layout: &Layout) -> FillingSlab {
         let size_bytes = layout.size_bytes();
         assert!(
@@ -157,14 +157,14 @@ impl FillingSlab {
         unsafe { Row::new(layout, base, row, sources, self.streaming) }
     }
 
-    /// Ends the filling: no `Row` is left, for each borrows the slab.
+    /// Ends the filling: no `Row` is left, because each borrows the slab.
     ///
     /// # Safety
     ///
     /// `layout` is the one that the slab was made for.
     pub(crate) unsafe fn finish(self, layout: Layout) -> Filled {
         let base = self.slab.base();
-        // SAFETY: as in `row`; `self` is gone, so the fields have no other way to their bytes (*one owner per slab*).
+        // SAFETY: as in `row`; `self` is consumed, so nothing else reaches the fields' bytes (*one owner per slab*).
         unsafe { Filled::new(layout, base, self.slab, self.sources) }
     }
 }

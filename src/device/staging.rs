@@ -1,63 +1,48 @@
-//! Copies between pageable memory and the device, staged through slabs of the ring: several threads copy pieces between
+//! Staged copies: between pageable memory and the device, through slabs of the ring. Several threads copy pieces between
 //! the program's memory and the slabs while the copy engine moves others between the slabs and the device.
 //!
-//! The driver does the same with buffers and a thread of its own, at a third of the speed. Here the pieces are of one
-//! size, and each is taken, copied and enqueued by whichever thread is free; they are copies of their own, so their order
-//! does not matter. README.md beside this file has the states of a slab.
+//! The driver does the same with its own buffers and one thread, at a third of the speed. Here all pieces have one size,
+//! and whichever thread is free takes the next one, copies it and enqueues its copy. Each is a copy of its own, so their
+//! order does not matter. README.md in this folder has the states of a slab.
 
 use std::collections::VecDeque;
 
 use super::DeviceInner;
 use super::slab::Slab;
-use crate::driver::{Copy, Driver, RawEvent, RawStream};
+use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
 use crate::memory::copy_streaming;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::tensor::{Home, Storage};
+use crate::tuning::{
+    COPY_THREADS, FULLY_STAGED_COPIES, LEAST_STAGED_PIECES, LEAST_STAGING_SLABS,
+    STAGING_CACHE_SHARE, STAGING_SLABS_PER_THREAD,
+};
 
-/// What fits into fewer pieces is left to the driver: nothing would overlap.
-const LEAST_PIECES: usize = 2;
+/// How many slabs a transfer wants.
+const SLABS: usize = COPY_THREADS * STAGING_SLABS_PER_THREAD;
 
-/// Threads that copy, the caller among them: 8 write page-locked memory faster than the link reads it, and more than
-/// about 10 take so much of the memory's bandwidth that the link slows down.
-const THREADS: usize = 8;
-
-/// While a thread copies into one slab, the engine has another one of its to read.
-const SLABS_PER_THREAD: usize = 2;
-
-/// As many slabs as three transfers at once want. While so many are out, a further transfer makes do with
-/// [`LEAST_SLABS`], so that many small transfers in a row do not page-lock as much memory as they are long.
-const MOST_SLABS: usize = 3 * SLABS;
-
-/// As many slabs as one transfer wants.
-const SLABS: usize = THREADS * SLABS_PER_THREAD;
-
-/// With one, either the processor or the engine would wait for the other.
-const LEAST_SLABS: usize = 2;
-
-/// Whether the program's memory is written around the cache: what is staged is larger than most caches.
-const STREAM_INTO_TARGETS: bool = true;
-
-/// What a device's staged copies are at.
+/// The staged copies of a device.
 #[derive(Default)]
 pub(crate) struct Staged {
-    /// How many of the ring's slabs stage copies.
+    /// How many slabs of the ring stage copies.
     slabs: AtomicUsize,
-    /// How many uploads are being staged: calls whose slabs no copy in the list of flights has yet.
+    /// How many uploads are being staged: calls whose slabs are not yet held by a copy in the list of flights.
     sending: AtomicUsize,
-    /// How many batches wait for what staged uploads have.
+    /// How many batches wait for slabs of staged uploads.
     held_off: AtomicUsize,
 }
 
 impl Staged {
-    /// Whether an upload is being staged. Who finds none, and then no slab in the ring, has missed none that such a call had.
+    /// Whether an upload is being staged. If not, and the ring has no slab either, then no such call holds one.
     pub(super) fn is_sending(&self) -> bool {
-        // SeqCst, as `Signal::interest`: a call is counted before it takes a slab, and says so to who is interested.
+        // SeqCst, as `Signal::interest`: a call is counted before it takes a slab, and then notifies whoever is
+        // interested.
         self.sending.load(Ordering::SeqCst) > 0
     }
 
-    /// While this is held, no copy begins to be staged: a batch waits for the slabs of those that are, and others would take
-    /// them again and again.
+    /// While this is held, no further copy is staged: a batch waits for the slabs of those in progress, and others would
+    /// take them again and again.
     pub(crate) fn hold_off(self: &Arc<Staged>) -> HeldOff {
         self.held_off.fetch_add(1, Ordering::Relaxed);
         HeldOff(Arc::clone(self))
@@ -73,52 +58,52 @@ impl Drop for HeldOff {
     }
 }
 
-/// The call of a staged upload, until its slabs are held by a copy in the list of flights, or are at home.
-struct Sending<'a>(&'a DeviceInner);
+/// A call that stages an upload, until its slabs are at home or held by a copy in the list of flights.
+struct StagedUpload<'a>(&'a DeviceInner);
 
-impl<'a> Sending<'a> {
-    fn begin(device: &'a DeviceInner) -> Sending<'a> {
+impl<'a> StagedUpload<'a> {
+    fn begin(device: &'a DeviceInner) -> StagedUpload<'a> {
         device.staged.sending.fetch_add(1, Ordering::SeqCst);
-        // Before it takes a slab: who looked for one, and found neither slab nor call, looks again.
+        // Before it takes a slab: a thread that looked and found neither slab nor call looks again.
         device.ring.news().notify_interested();
-        Sending(device)
+        StagedUpload(device)
     }
 }
 
-impl Drop for Sending<'_> {
+impl Drop for StagedUpload<'_> {
     fn drop(&mut self) {
         self.0.staged.sending.fetch_sub(1, Ordering::SeqCst);
-        // Who waits for the call sleeps on nothing else: not all of its slabs need have come home.
+        // A thread that waits for the call has nothing else to wake it: not all of its slabs need have come home.
         self.0.ring.news().notify_interested();
     }
 }
 
-/// The staging of one call's copies on one stream. The slabs are taken when they are first needed, serve all of the call's
-/// copies, and must be held until those are done ([`Staging::hold`]). It is dropped when they are.
+/// Stages the copies of one call on one stream. It takes slabs when it first needs them and uses them for all of the
+/// call's copies. They must be held until those are done ([`Staging::hold`]); then it is dropped.
 pub(super) struct Staging<'a> {
     device: &'a DeviceInner,
     stream: &'a Arc<RawStream>,
-    places: VecDeque<Place>,
-    /// Behind `places`, so that it goes after them.
-    sending: Option<Sending<'a>>,
-    /// The size of a piece, once there was one.
+    places: VecDeque<StagingPlace>,
+    /// After `places`, so it is dropped later.
+    sending: Option<StagedUpload<'a>>,
+    /// The size of a piece, once there has been one.
     chunk: Option<usize>,
 }
 
-/// How a copy went.
+/// What became of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// It is enqueued, as [`Driver::copy`] does it.
+pub(super) enum CopyOutcome {
+    /// It was enqueued, as by [`Driver::copy`].
     Enqueued,
-    /// It was staged. To the device: the source has been read, and what remains is behind the stream's work. To the host:
-    /// the bytes are there.
+    /// It was staged. To the device: the source has been read, and the rest is enqueued on the stream. To the host: the
+    /// bytes have arrived.
     Staged,
 }
 
 /// A slab, and the copy that uses it.
-struct Place {
+struct StagingPlace {
     slab: StagingSlab,
-    /// The last copy from or to the slab; `None` if there is none, or it is done.
+    /// The last copy from or to the slab; `None` if there was none, or it is done.
     busy: Option<RawEvent>,
     /// The piece that this copy brings to the host.
     arriving: Option<Piece>,
@@ -142,39 +127,39 @@ impl<'a> Staging<'a> {
         }
     }
 
-    /// Copies by way of slabs, where the host memory is pageable, the copy is large, and the ring has room; or else enqueues
+    /// Copies through slabs, if the host memory is pageable, the copy is large and the ring has room. If not, enqueues
     /// the copy as it is.
     ///
-    /// A staged copy blocks. If it fails, parts of it may be under way from or into the slabs, but the program's memory is
-    /// not in use any more.
+    /// A staged copy blocks. If it fails, some pieces may still be in flight from or into the slabs, but the program's
+    /// memory is not in use any more.
     ///
     /// # Safety
     ///
-    /// As [`Driver::copy`], for a copy that is enqueued; a staged one needs the host memory for the call only.
-    pub(super) unsafe fn copy(&mut self, copy: Copy, is_pinned: bool) -> Result<Way> {
+    /// As [`Driver::copy`] if the copy is enqueued; a staged one needs the host memory only during the call.
+    pub(super) unsafe fn copy(&mut self, copy: RawCopy, is_pinned: bool) -> Result<CopyOutcome> {
         let driver = &self.device.driver;
         let bytes = copy.bytes();
         match driver.staging_chunk_bytes() {
-            Some(least) if !is_pinned && bytes >= LEAST_PIECES * least => {
+            Some(least) if !is_pinned && bytes >= LEAST_STAGED_PIECES * least => {
                 let chunk = *self.chunk.get_or_insert_with(|| chunk_for(bytes, least));
                 if self.begin()? && self.find_places(chunk, bytes.div_ceil(chunk)) {
-                    return self.stage(copy, chunk).map(|()| Way::Staged);
+                    return self.stage(copy, chunk).map(|()| CopyOutcome::Staged);
                 }
                 self.device.ring.counters.unstaged.add(1);
             }
             _ => {}
         }
         // SAFETY: the caller's contract.
-        unsafe { driver.copy(self.stream, copy) }.map(|()| Way::Enqueued)
+        unsafe { driver.copy(self.stream, copy) }.map(|()| CopyOutcome::Enqueued)
     }
 
-    /// The slabs: until an event that is recorded on the stream now has fired, they may be in use.
+    /// The slabs, which may be in use until an event that is recorded on the stream now has fired.
     pub(super) fn hold(&mut self) -> impl Iterator<Item = Arc<dyn Storage>> {
-        let hold = |place: Place| Arc::new(place.slab) as Arc<dyn Storage>;
+        let hold = |place: StagingPlace| Arc::new(place.slab) as Arc<dyn Storage>;
         self.places.drain(..).map(hold)
     }
 
-    /// Before the first slab is taken. `false`: the call is held off.
+    /// Called before the first slab is taken. `false`: the call is held off.
     fn begin(&mut self) -> Result<bool> {
         if !self.places.is_empty() {
             return Ok(true);
@@ -182,29 +167,30 @@ impl<'a> Staging<'a> {
         let device = self.device;
         let held_off = || device.staged.held_off.load(Ordering::Relaxed) > 0;
         if Arc::ptr_eq(self.stream, &device.h2d) {
-            // Looked at before the call is announced: a batch that learns of it waits for this call, and holds off others.
+            // Before the call is announced: a batch that learns of it waits for this call, and holds off later ones.
             if held_off() {
                 return Ok(false);
             }
-            self.sending.get_or_insert_with(|| Sending::begin(device));
+            self.sending
+                .get_or_insert_with(|| StagedUpload::begin(device));
             return Ok(true);
         }
-        // Other streams wait for kernels. The caller is to wait for those before it has slabs, which others could use
-        // meanwhile, and instead of the helpers, which others need.
+        // Other streams wait for kernels. The caller waits for those before it has slabs, which others could use
+        // meanwhile, and before the helpers are involved, which others need.
         device.driver.record(self.stream, false)?.synchronize()?;
         Ok(!held_off())
     }
 
-    /// Takes slabs for so many pieces, as far as there are any, and says whether there are enough.
+    /// Takes slabs for this many pieces, as far as there are any. Returns whether there are enough.
     fn find_places(&mut self, chunk: usize, pieces: usize) -> bool {
         let (ring, staged) = (&self.device.ring, &self.device.staged);
         while self.places.len() < pieces.min(SLABS) {
             let out = staged.slabs.load(Ordering::Relaxed);
-            if self.places.len() >= LEAST_SLABS && out >= MOST_SLABS {
+            if self.places.len() >= LEAST_STAGING_SLABS && out >= FULLY_STAGED_COPIES * SLABS {
                 break;
             }
             match ring.take(chunk) {
-                Some(slab) if slab.is_page_locked() => self.places.push_back(Place {
+                Some(slab) if slab.is_page_locked() => self.places.push_back(StagingPlace {
                     slab: StagingSlab::new(slab, staged),
                     busy: None,
                     arriving: None,
@@ -212,24 +198,23 @@ impl<'a> Staging<'a> {
                 _ => break,
             }
         }
-        let enough = self.places.len() >= LEAST_SLABS;
+        let enough = self.places.len() >= LEAST_STAGING_SLABS;
         if !enough {
-            self.places.clear(); // none was used: a transfer has as many from its start
+            self.places.clear(); // unused: a transfer has its slabs from its start
             self.sending = None;
         }
         enough
     }
 
-    fn stage(&mut self, copy: Copy, chunk: usize) -> Result<()> {
+    fn stage(&mut self, copy: RawCopy, chunk: usize) -> Result<()> {
         let driver = &self.device.driver;
-        let threads = self.places.len().min(THREADS);
+        let threads = self.places.len().min(COPY_THREADS);
         let transfer = Arc::new(Transfer {
             driver: driver.clone(),
             stream: Arc::clone(self.stream),
-            region: Region::new(copy),
+            region: TransferRegion::new(copy),
             chunk,
-            // Where the slabs stay in the cache until the engine has read them, it is faster to write them there.
-            around_the_cache: SLABS * chunk > crate::system::cache_bytes() / 2,
+            around_the_cache: outgrow_the_cache(chunk),
             next: AtomicUsize::new(0),
             ready: Mutex::new(std::mem::take(&mut self.places)),
             finished: Mutex::default(),
@@ -246,7 +231,7 @@ impl<'a> Staging<'a> {
     }
 }
 
-/// Pieces of twice the size where there are enough of them: the engine then has less to begin.
+/// Twice the size if there are enough pieces: the engine then has fewer copies to start.
 fn chunk_for(bytes: usize, least: usize) -> usize {
     match bytes / (2 * least) >= SLABS {
         true => 2 * least,
@@ -254,22 +239,28 @@ fn chunk_for(bytes: usize, least: usize) -> usize {
     }
 }
 
-/// The region that is copied, by addresses: threads share it.
+/// Whether the slabs of a transfer do not stay in the last-level cache until the engine has read them.
+fn outgrow_the_cache(chunk: usize) -> bool {
+    let share = crate::system::cache_bytes() as f64 * STAGING_CACHE_SHARE;
+    SLABS * chunk > share as usize
+}
+
+/// The region that is copied, by addresses, because threads share it.
 #[derive(Debug, Clone, Copy)]
-struct Region {
+struct TransferRegion {
     host: usize,
     device: u64,
     bytes: usize,
     to_device: bool,
 }
 
-impl Region {
-    fn new(copy: Copy) -> Region {
+impl TransferRegion {
+    fn new(copy: RawCopy) -> TransferRegion {
         let (host, device, to_device) = match copy {
-            Copy::ToDevice { from, to, .. } => (from as usize, to, true),
-            Copy::ToHost { from, to, .. } => (to as usize, from, false),
+            RawCopy::ToDevice { from, to, .. } => (from as usize, to, true),
+            RawCopy::ToHost { from, to, .. } => (to as usize, from, false),
         };
-        Region {
+        TransferRegion {
             host,
             device,
             bytes: copy.bytes(),
@@ -278,29 +269,29 @@ impl Region {
     }
 }
 
-/// One region's way through the slabs: what the threads that copy it have in common.
+/// One region's way through the slabs: what the threads that copy it share.
 struct Transfer {
     driver: Driver,
     stream: Arc<RawStream>,
-    region: Region,
+    region: TransferRegion,
     chunk: usize,
-    /// How slabs are written.
+    /// Whether slabs are written by non-temporal stores.
     around_the_cache: bool,
-    /// Where the next piece begins that nobody has taken.
+    /// The start of the first piece that nobody has taken.
     next: AtomicUsize,
-    /// The slabs that nobody is busy with, those whose copy was enqueued first in front.
-    ready: Mutex<VecDeque<Place>>,
+    /// The slabs that no thread is working on; the one whose copy was enqueued first is in front.
+    ready: Mutex<VecDeque<StagingPlace>>,
     /// The slabs for which no piece was left.
-    finished: Mutex<VecDeque<Place>>,
+    finished: Mutex<VecDeque<StagingPlace>>,
     has_failed: AtomicBool,
     error: Mutex<Option<crate::error::Error>>,
 }
 
 impl Transfer {
-    /// What each thread does: it takes the slab that is free first, and goes on with it.
+    /// What each thread does: it takes the first slab of the queue and moves it on.
     ///
-    /// Who finds no slab leaves: others are busy with all that there are, or no piece is left. Each slab goes on until no
-    /// piece is left, so none is forgotten.
+    /// A thread that finds no slab leaves: other threads are working on all of them, or no piece is left. Each slab goes
+    /// back into the queue until no piece is left, so none is forgotten.
     fn run(&self) {
         loop {
             if self.has_failed.load(Ordering::Relaxed) {
@@ -326,18 +317,18 @@ impl Transfer {
         }
     }
 
-    /// Sends the next piece to the device; says whether there was one.
-    fn send(&self, place: &mut Place) -> Result<bool> {
+    /// Sends the next piece to the device. Returns whether there was one.
+    fn send(&self, place: &mut StagingPlace) -> Result<bool> {
         let Some(piece) = self.next_piece() else {
             return Ok(false);
         };
         place.wait()?;
         let from = (self.region.host + piece.start) as *const u8;
-        // SAFETY: the piece lies inside of the source, which the caller of `Staging::copy` keeps until all threads are
-        // done; it fits into the slab, which is this thread's alone, for its last copy is done (*no access while in
+        // SAFETY: the piece lies within the source, which the caller of `Staging::copy` keeps until all threads are done.
+        // It fits into the slab, which only this thread uses, because its last copy is done (*no access while in
         // flight*).
         unsafe { put(from, place.slab.base(), piece.bytes, self.around_the_cache) };
-        let copy = Copy::ToDevice {
+        let copy = RawCopy::ToDevice {
             from: place.slab.base(),
             to: self.region.device + piece.start as u64,
             bytes: piece.bytes,
@@ -348,19 +339,21 @@ impl Transfer {
         Ok(true)
     }
 
-    /// Puts what arrived into the program's memory, and has the engine bring the next piece; says whether there was one.
-    fn receive(&self, place: &mut Place) -> Result<bool> {
+    /// Copies what arrived into the program's memory, and enqueues the copy of the next piece. Returns whether there was
+    /// one.
+    fn receive(&self, place: &mut StagingPlace) -> Result<bool> {
         place.wait()?;
         if let Some(piece) = place.arriving.take() {
             let to = (self.region.host + piece.start) as *mut u8;
-            // SAFETY: the piece lies inside of the target, which is nobody else's and which the caller of
-            // `Staging::copy` keeps until all threads are done; the copy into the slab is done.
-            unsafe { put(place.slab.base(), to, piece.bytes, STREAM_INTO_TARGETS) };
+            // SAFETY: the piece lies within the target, which nobody else uses and which the caller of `Staging::copy`
+            // keeps until all threads are done; the copy into the slab is done. (Non-temporal, because nobody reads it
+            // soon, and what is staged is larger than most caches.)
+            unsafe { copy_streaming(place.slab.base(), to, piece.bytes) };
         }
         let Some(piece) = self.next_piece() else {
             return Ok(false);
         };
-        let copy = Copy::ToHost {
+        let copy = RawCopy::ToHost {
             from: self.region.device + piece.start as u64,
             to: place.slab.base(),
             bytes: piece.bytes,
@@ -375,10 +368,10 @@ impl Transfer {
     /// # Safety
     ///
     /// As [`Driver::copy`].
-    unsafe fn enqueue(&self, place: &mut Place, copy: Copy) -> Result<()> {
+    unsafe fn enqueue(&self, place: &mut StagingPlace, copy: RawCopy) -> Result<()> {
         // SAFETY: the caller's contract.
         unsafe { self.driver.copy(&self.stream, copy) }?;
-        // Without an event of its own the slab is used no more: the transfer has failed.
+        // Without an event, the slab is not used again: the transfer has failed.
         place.busy = Some(self.driver.record(&self.stream, false)?);
         Ok(())
     }
@@ -392,7 +385,7 @@ impl Transfer {
     }
 }
 
-impl Place {
+impl StagingPlace {
     /// Waits until the copy that uses the slab is done.
     fn wait(&mut self) -> Result<()> {
         if let Some(busy) = &self.busy {
@@ -418,7 +411,7 @@ unsafe fn put(from: *const u8, to: *mut u8, bytes: usize, around_the_cache: bool
     }
 }
 
-/// A slab that stages copies, counted while it is out.
+/// A slab that stages copies. It is counted while it is out.
 struct StagingSlab {
     slab: Slab,
     staged: Arc<Staged>,
@@ -459,7 +452,7 @@ mod tests {
     use super::*;
     use crate::device::Device;
 
-    /// A batch that learns of a copy holds off those that follow, and not the one that it is going to wait for.
+    /// A batch that learns of a copy holds off later ones, but not the one that it is going to wait for.
     #[test]
     fn a_copy_is_not_held_off_by_who_learns_of_it() {
         let device = Device::cpu();

@@ -7,9 +7,9 @@ use crate::driver::RawStream;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
 
-/// A stream of a device: an order of work. Cloning it clones a reference to the same stream.
+/// A stream of a device: work that runs in order. Cloning it clones a reference to the same stream.
 ///
-/// [`Device::stream`] makes one; the program's own comes in by the functions of [`interop`](crate::interop).
+/// [`Device::stream`] makes one; the functions of [`interop`](crate::interop) wrap the program's own.
 ///
 /// # Examples
 ///
@@ -77,9 +77,9 @@ impl Stream {
     ///
     /// # Synchronization
     ///
-    /// It returns at once; the stream's later work waits for the function. On CUDA the function must not call CUDA,
-    /// nor anything of this crate that does, and on no device may it wait for a stream or drop the last holder of the
-    /// device. A panic in it is logged.
+    /// Returns at once; the stream's later work waits for the function. On CUDA the function must call neither CUDA nor
+    /// anything of this crate that does. On no device may it wait for a stream or drop the last holder of the device. A
+    /// panic in it is logged.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Stream {
         self.0.device.driver.host_fn(&self.0.raw, Box::new(f))
     }
 
-    /// Checks that the stream is of this device, and may be used from this thread.
+    /// Checks that the stream is of this device and may be used on this thread.
     pub(super) fn check(&self, device: &Arc<DeviceInner>, what: &'static str) -> Result<()> {
         if !self.0.device.driver.same_device(&device.driver) {
             return Err(self.0.device.is_not(device, what));
@@ -97,7 +97,7 @@ impl Stream {
         self.check_thread()
     }
 
-    /// A per-thread default stream names another stream on another thread.
+    /// The handle of a per-thread default stream names another stream on every thread.
     fn check_thread(&self) -> Result<()> {
         if self.0.raw.on_its_thread() {
             Ok(())

@@ -1,4 +1,4 @@
-//! Tensors in device memory, and the loans by which kernels get at them.
+//! Tensors in device memory, and the loans through which kernels reach them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use crate::tensor::{DType, Element, Shape};
 
 /// A tensor in device memory: dense, row-major, guarded by the event of the copy that writes it.
 ///
-/// It is there before its bytes are: [`on`](DeviceTensor::on) makes a stream wait for them, without the host waiting.
-/// Dropping it is safe at any time: its memory is used again only behind the events of all its users.
+/// It exists before its bytes arrive: [`on`](DeviceTensor::on) makes a stream wait for them, without the host waiting. It
+/// can be dropped at any time: its memory is reused only after the events of all its users.
 ///
 /// # Examples
 ///
@@ -37,7 +37,7 @@ pub struct DeviceTensor<T: Element> {
 }
 
 impl<T: Element> DeviceTensor<T> {
-    /// A tensor at `address` inside of `block`, last written by what `written` waits for.
+    /// A tensor at `address` within `block`, whose last write is done when `written` fires.
     pub(super) fn new(
         block: Arc<DeviceBlock>,
         address: u64,
@@ -105,9 +105,9 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// # Synchronization
     ///
-    /// The host does not block. The stream waits for the last write of the tensor: its upload, or the last
-    /// [`on_mut`](DeviceTensor::on_mut). When the loan is dropped, an event is recorded on the stream, so launch the
-    /// kernels that read before; the memory is not used again until that event fires.
+    /// The host does not block. The stream waits for the tensor's last write: its upload, or the last
+    /// [`on_mut`](DeviceTensor::on_mut). Dropping the loan records an event on the stream, so launch the kernels that
+    /// read before that; the memory is not reused until that event fires.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// # Synchronization
     ///
-    /// As [`on`](DeviceTensor::on), and the stream waits for all readers as well. Whoever asks for the tensor next
-    /// waits for this loan's work.
+    /// As [`on`](DeviceTensor::on), and the stream waits for all readers as well. Later users of the tensor wait for this
+    /// loan's work.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl<T: Element> DeviceTensor<T> {
         })
     }
 
-    /// The elements where they lie, on the CPU device, once the last write is done; `None` on a GPU.
+    /// The elements in place, on the CPU device, once the last write is done; `None` on a GPU.
     #[cfg(feature = "candle")]
     pub(crate) fn host_slice(&self) -> Result<Option<&[T]>> {
         if !self.inner().driver.is_host() {
@@ -206,8 +206,8 @@ macro_rules! loan {
 
             /// The address in device memory, for kernels on this loan's stream. (On the CPU device: in host memory.)
             ///
-            /// Here the promise of this crate ends: a kernel that is launched on another stream, or after the loan is
-            /// gone, is not ordered with the copies.
+            /// This is where the promise of this crate ends: a kernel that is launched on another stream, or after the
+            /// loan was dropped, is not ordered with the copies.
             pub fn address(&self) -> u64 {
                 self.tensor.address
             }
@@ -260,12 +260,12 @@ pub struct Loan<'a, T: Element> {
 loan!(Loan);
 
 impl<T: Element> Loan<'_, T> {
-    /// The elements where they lie, on the CPU device; `None` on a GPU.
+    /// The elements in place, on the CPU device; `None` on a GPU.
     ///
     /// # Synchronization
     ///
-    /// Blocks the calling thread until the stream has come to the loan: until the tensor's last write is done, and
-    /// whatever the stream held before.
+    /// Blocks the calling thread until the stream has reached the loan: until the tensor's last write, and whatever the
+    /// stream held before, is done.
     ///
     /// # Errors
     ///
@@ -275,8 +275,8 @@ impl<T: Element> Loan<'_, T> {
             return Ok(None);
         }
         self.stream.synchronize()?;
-        // SAFETY: on the CPU backend the address is that of initialized host memory, aligned to 256 bytes; the last
-        // write is done, and the loan keeps later ones away: they need `&mut` (*memory outlives its events*).
+        // SAFETY: on the CPU backend the address is that of initialized host memory, aligned to 256 bytes; the last write
+        // is done, and the loan prevents later ones, which need `&mut` (*memory outlives its events*).
         let slice = unsafe {
             std::slice::from_raw_parts(self.tensor.address as *const T, self.tensor.elements)
         };

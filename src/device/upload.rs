@@ -1,4 +1,4 @@
-//! Uploads: a batch's host tensors move into one transfer to the device.
+//! Uploads: the host tensors of a batch move into one transfer to the device.
 
 use std::ptr::NonNull;
 
@@ -7,7 +7,7 @@ use super::flights::{Flight, Lane, Timing};
 use super::staging::Staging;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
-use crate::driver::{Copy, Gather, RawEvent};
+use crate::driver::{Gather, RawCopy, RawEvent};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::Arc;
@@ -27,9 +27,9 @@ pub struct Tensors<'a> {
 
 /// One tensor's bytes, and who owns them.
 pub(crate) struct Region {
-    /// Tells the tensor from others.
+    /// Identifies the tensor.
     identity: NonNull<u8>,
-    /// Where the bytes lie, if they lie in one piece.
+    /// The first byte, if the bytes are contiguous.
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(super) shape: Shape,
@@ -41,7 +41,7 @@ pub(crate) struct Region {
 }
 
 impl Tensors<'_> {
-    /// Shows one tensor.
+    /// Adds one tensor.
     pub fn add<T: Element>(&mut self, tensor: &Tensor<T>) {
         let identity = tensor.identity();
         let is_scattered = tensor.is_scattered();
@@ -69,14 +69,14 @@ impl Tensors<'_> {
         self.regions
     }
 
-    /// The epoch whose time the transfer counts to.
+    /// The epoch that the transfer is measured for.
     pub(super) fn meter(&self) -> Option<Arc<Meter>> {
         self.regions.iter().find_map(Region::meter)
     }
 }
 
 impl Region {
-    /// Whether the tensor was built where a batch is to be, also if it was read since.
+    /// Whether the tensor was built in a batch's final memory, even if it has been read since.
     pub(crate) fn is_in_place(&self) -> bool {
         self.storage.is_pinned()
     }
@@ -89,7 +89,7 @@ impl Region {
         self.storage
     }
 
-    /// Has rows gathered on the host that devices of this backend do not reach: a batch's tensor may go to any device.
+    /// Gathers rows on the host that devices of this backend cannot reach: a batch may be sent to any device.
     pub(super) fn gather_for(&mut self, backend: Backend) {
         if let Some(rows) = self.storage.scattered().filter(|_| self.is_scattered)
             && rows.backend() != Some(backend)
@@ -108,7 +108,7 @@ impl std::fmt::Debug for Tensors<'_> {
     }
 }
 
-/// A transfer under way: [`Batch::upload`](crate::Batch::upload) trades each host tensor for its device tensor.
+/// A transfer in progress: [`Batch::upload`](crate::Batch::upload) trades each host tensor for its device tensor.
 ///
 /// # Examples
 ///
@@ -125,7 +125,7 @@ pub(super) struct Placed {
     bytes: usize,
     block: Arc<DeviceBlock>,
     address: u64,
-    /// The tensor's shape on the device, where the region is but a part of it.
+    /// The tensor's shape on the device, if the region is only a part of it.
     shape: Option<Shape>,
 }
 
@@ -146,20 +146,20 @@ impl Placed {
     }
 }
 
-/// Regions that are copied in one go: neighbours in one slab, with nothing but padding between them.
-pub(super) struct Run {
+/// Regions that are copied together: neighbours in one slab, with nothing but padding between them.
+pub(super) struct CopyRun {
     base: NonNull<u8>,
     bytes: usize,
     /// Where it goes on the device.
     to: u64,
     is_pinned: bool,
     regions: Vec<usize>,
-    /// Its one region's rows lie elsewhere.
+    /// It is a single region, whose rows lie elsewhere.
     is_scattered: bool,
 }
 
 impl Upload {
-    /// Starts the copies of all regions: one for each run, one event behind them.
+    /// Starts the copies of all regions: one for each run, and one event after them.
     pub(crate) fn start(device: &Device, tensors: Tensors<'_>) -> Result<Upload> {
         span!("upload", tensors = tensors.regions.len());
         let device = &device.inner;
@@ -175,7 +175,7 @@ impl Upload {
             meter.measured_by(device);
         }
 
-        // All memory first: what can be refused is refused before a byte moves.
+        // All memory first, so that everything that can be refused is refused before a byte moves.
         let mut blocks = Vec::with_capacity(runs.len());
         for run in &mut runs {
             let block = DeviceBlock::take(device, run.bytes, meter.clone(), true)?;
@@ -212,7 +212,7 @@ impl Upload {
     ///
     /// # Panics
     ///
-    /// If it is not the next of those that `Batch::tensors` showed: a mistake in an own `Batch`.
+    /// If it is not the next of the tensors that `Batch::tensors` added: a mistake in an implementation of `Batch`.
     pub fn tensor<T: Element>(&mut self, tensor: Tensor<T>) -> DeviceTensor<T> {
         let Some(placed) = self.placed.next() else {
             panic!("Upload::tensor: Batch::tensors showed fewer tensors");
@@ -244,10 +244,10 @@ impl std::fmt::Debug for Upload {
     }
 }
 
-/// Enqueues the copies and the event behind them, and enters them into the device's list. `None`: nothing to copy.
+/// Enqueues the copies and an event after them, and adds them to the device's list. `None`: there is nothing to copy.
 pub(super) fn submit(
     device: &Arc<DeviceInner>,
-    runs: &[Run],
+    runs: &[CopyRun],
     blocks: &[Arc<DeviceBlock>],
     mut host: Vec<Arc<dyn Storage>>,
     meter: Option<Arc<Meter>>,
@@ -264,8 +264,8 @@ pub(super) fn submit(
     let mut copied = Ok(());
     for run in runs.iter().filter(|run| run.bytes > 0) {
         copied = match run.rows(&host) {
-            // SAFETY: the rows and their table are kept alive by the region's storage in `host` until the event fires,
-            // and nobody writes them meanwhile (*no access while in flight*). The rest is as below.
+            // SAFETY: the region's storage in `host` keeps the rows and their table alive until the event fires, and
+            // nobody writes them meanwhile (*no access while in flight*). The rest is as below.
             Some(scattered) => unsafe {
                 let rows = scattered.table();
                 let gather = Gather {
@@ -277,14 +277,14 @@ pub(super) fn submit(
                 driver.gather(stream, gather)
             },
             None => {
-                let copy = Copy::ToDevice {
+                let copy = RawCopy::ToDevice {
                     from: run.base.as_ptr(),
                     to: run.to,
                     bytes: run.bytes,
                 };
-                // SAFETY: the run lies in one allocation that `host` keeps alive until the event fires, and that nobody
-                // writes while an `Arc` of its storage is held (*no access while in flight*). The pool handed out memory
-                // whose last users are done, and the caller's tensors reach it behind the event only.
+                // SAFETY: the run lies in one allocation, which `host` keeps alive until the event fires and which nobody
+                // writes while an `Arc` of its storage is held (*no access while in flight*). The last users of the
+                // pool's memory are done, and the caller's tensors reach it only after the event.
                 unsafe { staging.copy(copy, run.is_pinned) }.map(drop)
             }
         };
@@ -316,7 +316,7 @@ pub(super) fn submit(
             copied.map(|()| Some(done))
         }
         Err(error) => {
-            // Copies may be under way, and nothing will tell when they end.
+            // Copies may be in flight, and nothing will tell when they end.
             device.flights.leak(host);
             blocks.iter().for_each(|block| block.leak());
             Err(copied.err().unwrap_or(error))
@@ -324,10 +324,10 @@ pub(super) fn submit(
     }
 }
 
-impl Run {
-    /// Of one region, which goes to this address.
-    pub(super) fn alone(index: usize, region: &Region, to: u64) -> Run {
-        Run {
+impl CopyRun {
+    /// A run of one region, for this address.
+    pub(super) fn alone(index: usize, region: &Region, to: u64) -> CopyRun {
+        CopyRun {
             base: region.base,
             bytes: region.bytes,
             to,
@@ -337,18 +337,18 @@ impl Run {
         }
     }
 
-    /// Where the rows lie, if they lie elsewhere. (In the meantime somebody may have gathered them: their table stays.)
+    /// The rows, if they lie elsewhere. (Somebody may have gathered them meanwhile; their table is still valid.)
     fn rows<'a>(&self, host: &'a [Arc<dyn Storage>]) -> Option<&'a Scattered> {
         let storage = host.get(*self.regions.first()?)?;
         storage.scattered().filter(|_| self.is_scattered)
     }
 }
 
-/// Groups regions into runs: within one slab, from one field to the next as long as only padding lies between.
-fn runs(regions: &[Region]) -> Vec<Run> {
+/// Groups regions into runs: within one slab, from field to field as long as only padding lies between them.
+fn runs(regions: &[Region]) -> Vec<CopyRun> {
     let mut order: Vec<usize> = (0..regions.len()).collect();
     order.sort_by_key(|&index| (regions[index].storage.slab(), regions[index].base));
-    let mut runs: Vec<Run> = Vec::with_capacity(1);
+    let mut runs: Vec<CopyRun> = Vec::with_capacity(1);
     let mut slab = None;
     for index in order {
         let region = &regions[index];
@@ -357,7 +357,7 @@ fn runs(regions: &[Region]) -> Vec<Run> {
         if let Some(run) = runs.last_mut()
             && region.storage.slab().is_some()
             && region.storage.slab() == slab
-            // Overlapping views become tensors of their own: what is written through one must not change the other.
+            // Overlapping views become separate tensors: writing through one must not change the other.
             && start >= run.base.as_ptr() as usize + run.bytes
             && start < run.base.as_ptr() as usize + run.bytes + ALIGNMENT
             && (start - run.base.as_ptr() as usize).is_multiple_of(ALIGNMENT)
@@ -367,7 +367,7 @@ fn runs(regions: &[Region]) -> Vec<Run> {
             continue;
         }
         slab = region.storage.slab();
-        runs.push(Run::alone(index, region, 0));
+        runs.push(CopyRun::alone(index, region, 0));
     }
     runs
 }

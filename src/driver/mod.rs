@@ -1,10 +1,11 @@
 //! The two backends, as one closed enum: what a device does in terms of addresses, streams and events.
 //!
-//! This is the only folder that names cudarc. Everything here is raw: who owns which bytes, and when they may be
-//! touched, is the business of [`device`](crate::device), one layer up. A call returns when its work is *enqueued*,
+//! This folder and `interop` are the only ones that name cudarc. Everything here is raw: [`device`](crate::device), one
+//! layer up, decides who owns which bytes and when they may be touched. A call returns when its work is *enqueued*,
 //! unless its comment says that it waits.
 //!
-//! Events are one-shot: [`Driver::record`] makes one, it is complete once the stream has come that far, and stays so.
+//! Events are one-shot: [`Driver::record`] makes one, which is complete once the stream has reached it, and stays
+//! complete.
 
 #[cfg_attr(
     not(feature = "testing"),
@@ -13,9 +14,9 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
-mod normalize;
+mod kernels;
 
-pub(crate) use self::normalize::{Labelling, Mixture, Normalizing, Weights};
+pub(crate) use self::kernels::{Kernel, Labelling, Mixture, Normalizing, Weights};
 use crate::error::{DeviceFault, Error, Result};
 use crate::tensor::Backend;
 
@@ -27,22 +28,22 @@ pub(crate) enum Driver {
     Cuda(cuda::Cuda),
 }
 
-/// A stream of one backend; destroyed on drop if the backend made it.
+/// A stream of one backend. It is destroyed on drop if the backend created it.
 pub(crate) enum RawStream {
-    Cpu(cpu::Stream),
+    Cpu(cpu::CpuStream),
     #[cfg(feature = "cuda")]
-    Cuda(cuda::Stream),
+    Cuda(cuda::CuStream),
 }
 
 /// A point in a stream's work. Cloning it clones a reference.
 #[derive(Clone)]
 pub(crate) enum RawEvent {
-    Cpu(cpu::Event),
+    Cpu(cpu::CpuEvent),
     #[cfg(feature = "cuda")]
-    Cuda(cuda::Event),
+    Cuda(cuda::CuEvent),
 }
 
-/// What a device says of itself.
+/// What a device reports about itself.
 ///
 /// # Examples
 ///
@@ -63,11 +64,11 @@ pub struct DeviceInfo {
     pub driver_version: Option<i32>,
     /// The memory of the device in bytes (on the CPU device: what this process may use).
     pub total_memory_bytes: usize,
-    /// The number of engines that copy beside running kernels.
+    /// The number of engines that copy while kernels run.
     pub copy_engines: i32,
 }
 
-/// Calls the method on the backend, which hands over streams and events of its own kind.
+/// Calls the method on the backend. For calls without streams and events.
 macro_rules! dispatch {
     ($self:ident, $driver:ident => $call:expr) => {
         match $self {
@@ -115,7 +116,7 @@ impl Driver {
         }
     }
 
-    /// Records an event behind all work that the stream holds now. `timed` events can be subtracted.
+    /// Records an event after all work that the stream holds now. `timed` events can be subtracted.
     pub(crate) fn record(&self, stream: &RawStream, timed: bool) -> Result<RawEvent> {
         match (self, stream) {
             (Driver::Cpu(driver), RawStream::Cpu(stream)) => {
@@ -157,7 +158,7 @@ impl Driver {
         }
     }
 
-    /// Blocks until all work of the context is done, on whatever stream.
+    /// Blocks until all work of the context is done, on all streams.
     #[cfg(feature = "cuda")]
     pub(crate) fn synchronize_context(&self) -> Result<()> {
         match self {
@@ -186,13 +187,13 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// `address` must come from `alloc_device` with as many bytes, and nothing may use it any more.
+    /// `address` must come from `alloc_device` with the same number of bytes, and nothing may use it any more.
     pub(crate) unsafe fn free_device(&self, address: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller's contract is the backend's.
         dispatch!(self, driver => unsafe { driver.free_device(address, bytes) })
     }
 
-    /// Page-locks memory, for copies from and to any device; `read_only`: only from it.
+    /// Page-locks memory, for copies from and to any device; with `read_only`, only from it.
     ///
     /// # Safety
     ///
@@ -217,7 +218,7 @@ impl Driver {
         dispatch!(self, driver => unsafe { driver.unlock_pages(pointer, bytes) })
     }
 
-    /// Allocates page-locked memory by the driver itself: zeroed, page-aligned.
+    /// Has the driver allocate page-locked memory: zeroed, page-aligned.
     pub(crate) fn alloc_host(&self, bytes: usize) -> Result<*mut u8> {
         dispatch!(self, driver => driver.alloc_host(bytes))
     }
@@ -226,7 +227,7 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// `pointer` must come from `alloc_host` with as many bytes, and nothing may use it any more.
+    /// `pointer` must come from `alloc_host` with the same number of bytes, and nothing may use it any more.
     pub(crate) unsafe fn free_host(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
         // SAFETY: the caller's contract is the backend's.
         dispatch!(self, driver => unsafe { driver.free_host(pointer, bytes) })
@@ -236,9 +237,9 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// Source and destination must be valid for the bytes until the copy is done; until then nobody may write the
-    /// source, or touch the destination, but work that is ordered by the stream.
-    pub(crate) unsafe fn copy(&self, stream: &RawStream, copy: Copy) -> Result<()> {
+    /// Source and destination must be valid for the bytes until the copy is done. Until then nobody may write the source
+    /// or touch the destination, except work that the stream orders.
+    pub(crate) unsafe fn copy(&self, stream: &RawStream, copy: RawCopy) -> Result<()> {
         match (self, stream) {
             // SAFETY: the caller's contract is the backend's.
             (Driver::Cpu(driver), RawStream::Cpu(stream)) => unsafe { driver.copy(stream, copy) },
@@ -250,12 +251,12 @@ impl Driver {
         }
     }
 
-    /// Enqueues the copies of rows that lie apart, one behind the other to the device.
+    /// Enqueues the copies of scattered rows, which become contiguous on the device.
     ///
     /// # Safety
     ///
-    /// As [`copy`](Driver::copy), for each row and for the rows' table, which is read until the copies are done. The rows
-    /// must lie in memory that was locked by `lock_pages` of this backend.
+    /// As [`copy`](Driver::copy), for each row and for the table of the rows, which is read until the copies are done.
+    /// The rows must lie in memory that `lock_pages` of this backend has locked.
     pub(crate) unsafe fn gather(&self, stream: &RawStream, gather: Gather<'_>) -> Result<()> {
         match (self, stream) {
             // SAFETY: the caller's contract is the backend's.
@@ -272,7 +273,7 @@ impl Driver {
         }
     }
 
-    /// Has rows gathered in this way; says whether it came in time.
+    /// Makes the device gather rows in this way. Returns whether the call came in time.
     #[cfg(feature = "testing")]
     pub(crate) fn gather_by(&self, way: Way) -> bool {
         match self {
@@ -285,8 +286,8 @@ impl Driver {
         }
     }
 
-    /// Tells the backend that what memory holds is of no use to anybody: a hostile one fills it, so that a late reader
-    /// is found out, and one that is early too.
+    /// Tells the backend that the content of this memory is of no use any more. A hostile backend overwrites it, so that
+    /// a reader that is too late, or too early, gets caught.
     ///
     /// # Safety
     ///
@@ -300,30 +301,31 @@ impl Driver {
         }
     }
 
-    /// Whether device memory is host memory, which a program may read where it lies.
+    /// Whether device memory is host memory, which a program may read in place.
     pub(crate) fn is_host(&self) -> bool {
         matches!(self, Driver::Cpu(_))
     }
 
-    /// The size of the pieces in which a large copy from or into pageable memory goes through page-locked memory; `None`
-    /// where the backend's own copy of pageable memory is as good.
+    /// The size of the pieces in which a large copy between pageable memory and the device is staged; `None` if the
+    /// backend's own copy of pageable memory is as good.
     pub(crate) fn staging_chunk_bytes(&self) -> Option<usize> {
         match self {
             Driver::Cpu(driver) => driver.staging_chunk_bytes(),
             #[cfg(feature = "cuda")]
-            Driver::Cuda(_) => Some(cuda::STAGING_CHUNK_BYTES),
+            Driver::Cuda(_) => Some(crate::tuning::STAGED_PIECE_BYTES),
         }
     }
 
-    /// How many bytes of slabs stay in the processor's cache until the device has read them, and the smallest part that a
-    /// batch should be cut into for that; `None` where the backend gains nothing by it.
+    /// How many bytes of slabs stay in the last-level cache until the device has read them, and the smallest part that a
+    /// batch should be cut into for that; `None` if the backend gains nothing by it.
     pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
         match self {
             Driver::Cpu(driver) => driver.resident_bytes(),
             #[cfg(feature = "cuda")]
             Driver::Cuda(_) => Some((
-                (crate::system::cache_bytes() as f64 * cuda::RESIDENT) as usize,
-                cuda::LEAST_PART_BYTES,
+                (crate::system::cache_bytes() as f64 * crate::tuning::RESIDENT_CACHE_SHARE)
+                    as usize,
+                crate::tuning::LEAST_PART_BYTES,
             )),
         }
     }
@@ -338,9 +340,9 @@ impl Driver {
     }
 }
 
-/// One copy, by addresses. Host memory that is not page-locked makes the call block on CUDA.
+/// One copy, by addresses. On CUDA the call blocks if the host memory is not page-locked.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Copy {
+pub(crate) enum RawCopy {
     ToDevice {
         from: *const u8,
         to: u64,
@@ -353,18 +355,19 @@ pub(crate) enum Copy {
     },
 }
 
-/// Rows of one length, by their addresses, for one place on the device.
+/// Rows of one length, by their addresses, and where they go on the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gather<'a> {
     pub(crate) rows: &'a [*const u8],
     pub(crate) row_bytes: usize,
     pub(crate) to: u64,
-    /// Whether the list of the rows is itself page-locked.
+    /// Whether the table of the rows is itself page-locked.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) is_table_locked: bool,
 }
 
-/// How a CUDA device gathers rows that lie apart; it chooses for itself ([`Device::gather_by`](crate::Device::gather_by)).
+/// How a CUDA device gathers scattered rows. It chooses by itself, unless told
+/// ([`Device::gather_by`](crate::Device::gather_by)).
 #[cfg_attr(
     not(feature = "testing"),
     expect(unreachable_pub, reason = "it is public with the feature")
@@ -373,7 +376,7 @@ pub(crate) struct Gather<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Way {
-    /// One call for all rows, worked off by the copy engine; drivers of 12.8 and newer have it.
+    /// One call for all rows, which the copy engine executes; drivers of 12.8 and newer have it.
     Batch,
     /// A kernel that reads the rows over the link.
     Kernel,
@@ -381,16 +384,16 @@ pub enum Way {
     Rows,
 }
 
-impl Copy {
+impl RawCopy {
     pub(crate) fn bytes(&self) -> usize {
         match *self {
-            Copy::ToDevice { bytes, .. } | Copy::ToHost { bytes, .. } => bytes,
+            RawCopy::ToDevice { bytes, .. } | RawCopy::ToHost { bytes, .. } => bytes,
         }
     }
 }
 
 impl RawEvent {
-    /// Whether the stream has come past the event. Never blocks.
+    /// Whether the stream has reached the event. Never blocks.
     pub(crate) fn is_complete(&self) -> Result<bool> {
         match self {
             RawEvent::Cpu(event) => event.is_complete(),
@@ -399,7 +402,7 @@ impl RawEvent {
         }
     }
 
-    /// Blocks until the stream has come past the event, for a caller who wants to go on at once: it may spin.
+    /// Blocks until the stream has reached the event, for a caller that wants to go on at once: it may spin.
     pub(crate) fn synchronize(&self) -> Result<()> {
         match self {
             RawEvent::Cpu(event) => event.synchronize(),
@@ -408,7 +411,7 @@ impl RawEvent {
         }
     }
 
-    /// Blocks until the stream has come past the event, without using the processor meanwhile.
+    /// Blocks until the stream has reached the event, without using the processor.
     pub(crate) fn sleep(&self) -> Result<()> {
         match self {
             RawEvent::Cpu(event) => event.synchronize(),
@@ -417,7 +420,7 @@ impl RawEvent {
         }
     }
 
-    /// Whether both are one event.
+    /// Whether both are the same event.
     pub(crate) fn same(&self, other: &RawEvent) -> bool {
         match (self, other) {
             (RawEvent::Cpu(one), RawEvent::Cpu(other)) => one.same(other),
@@ -428,7 +431,7 @@ impl RawEvent {
         }
     }
 
-    /// The time from `start` to this event in nanoseconds, where both are timed and complete.
+    /// The time from `start` to this event in nanoseconds, if both are timed and complete.
     pub(crate) fn elapsed_ns(&self, start: &RawEvent) -> Option<u64> {
         match (self, start) {
             (RawEvent::Cpu(end), RawEvent::Cpu(start)) => end.elapsed_ns(start),
@@ -452,7 +455,7 @@ impl RawStream {
         }
     }
 
-    /// Whether the calling thread may use the stream: a per-thread default stream knows its thread.
+    /// Whether the calling thread may use the stream: a per-thread default stream belongs to one thread.
     pub(crate) fn on_its_thread(&self) -> bool {
         match self {
             RawStream::Cpu(_) => true,

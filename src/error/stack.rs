@@ -9,7 +9,8 @@ use super::CollateError;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Arena, DataLoader, Error};
+/// use pinfeed::collate::Arena;
+/// use pinfeed::{DataLoader, Error};
 ///
 /// let words = vec![vec![1i64, 2, 3], vec![4]]; // not padded
 /// let loader = DataLoader::builder(words)

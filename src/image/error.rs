@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::Shape;
+use crate::tensor::Shape;
 
 /// Why a picture could not be decoded or transformed. It names the file if the picture has one.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::LazyImage;
+/// use pinfeed::image::LazyImage;
 ///
 /// let page = LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
 /// if let Err(error) = page.decode() {

@@ -11,12 +11,15 @@ use super::opened::Opened;
 use super::pixels::Look;
 use super::plan::ImageTransform;
 use super::size::Size;
-use crate::{CollateError, Field, Filled, Layout, Row, Sample, SampleRng, Shape, Tensor};
+use crate::error::CollateError;
+use crate::sample::{Field, Filled, Layout, Row};
+use crate::tensor::Shape;
+use crate::{Sample, SampleRng, Tensor};
 
 /// A picture that is decoded, transformed and written into its row of the batch in one step.
 ///
 /// A batch of them is a `Tensor<u8>` of RGB pixels, of shape `[n, height, width, 3]`. Until the batch has memory, a
-/// `LazyImage` holds only the bytes of its file. [`ImageFolder`](crate::ImageFolder) returns such samples; your own data set
+/// `LazyImage` holds only the bytes of its file. [`ImageFolder`](crate::image::ImageFolder) returns such samples; your own data set
 /// makes them from bytes ([`encoded`](LazyImage::encoded)) or pixels ([`rgb`](LazyImage::rgb)).
 ///
 /// The formats are JPEG, PNG, WebP, GIF, TIFF, BMP and PNM, and any others that the program enables in the `image` crate.
@@ -49,7 +52,8 @@ use crate::{CollateError, Field, Filled, Layout, Row, Sample, SampleRng, Shape, 
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Dataset, ImageTransform, LazyImage, SampleRng, Tensor, from_fn};
+/// use pinfeed::image::{ImageTransform, LazyImage};
+/// use pinfeed::{Dataset, SampleRng, Tensor, from_fn};
 ///
 /// let transform = ImageTransform::train(32);
 /// let data = from_fn(100, move |index, rng| {

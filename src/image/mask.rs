@@ -14,7 +14,10 @@ use super::geometry::Geometry;
 use super::pixels::{Labels, Look, Scratch, carry_out, render};
 use super::plan::Interpolation;
 use super::size::Size;
-use crate::{CollateError, Field, Filled, Layout, Row, Sample, Shape, Tensor};
+use crate::error::CollateError;
+use crate::sample::{Field, Filled, Layout, Row};
+use crate::tensor::Shape;
+use crate::{Sample, Tensor};
 
 /// A mask, with a label of 8 bits for each pixel, that follows its picture through crops, flips, resizing and rotation.
 ///
@@ -32,7 +35,8 @@ use crate::{CollateError, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, LazyImage, LazyMask, SampleRng, Tensor};
+/// use pinfeed::image::{ImageTransform, LazyImage, LazyMask};
+/// use pinfeed::{SampleRng, Tensor};
 ///
 /// let (pixels, labels) = (Tensor::zeros(&[40, 80, 3]), Tensor::from_vec(vec![7; 40 * 80], &[40, 80])?);
 /// let image = LazyImage::rgb(pixels)?.transform(&ImageTransform::train(32), &mut SampleRng::new(17, 0, 0));
@@ -84,7 +88,7 @@ impl LazyMask {
         }
     }
 
-    /// Shows the same part of the mask as of its picture: [`LazyImage::geometry`](crate::LazyImage::geometry).
+    /// Shows the same part of the mask as of its picture: [`LazyImage::geometry`](crate::image::LazyImage::geometry).
     pub fn geometry(mut self, geometry: Geometry) -> LazyMask {
         self.geometry = Some(geometry);
         self

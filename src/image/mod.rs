@@ -4,8 +4,8 @@
 //! its operations into one rectangle of the picture, one resampling and one flip, and what is changed in place after that. A
 //! [`LazyImage`] holds the bytes of a file until its row of the batch is there, and decodes and resamples straight into it;
 //! a [`LazyMask`] goes through the geometry of its picture. [`ImageFolder`] gives such samples.
-//!
-//! This is the top layer: it sees the crate as a program does. README.md, in this folder, has the reading order.
+
+// This is the top layer: it sees the crate as a program does. README.md, in this folder, has the reading order.
 
 mod decode;
 mod error;

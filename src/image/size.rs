@@ -5,7 +5,7 @@
 /// # Examples
 ///
 /// ```
-/// use pinfeed::ImageTransform;
+/// use pinfeed::image::ImageTransform;
 ///
 /// let square = ImageTransform::new().center_crop(224);
 /// let wide = ImageTransform::new().center_crop((224, 320)); // height, width

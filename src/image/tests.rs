@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use ::image::ImageEncoder;
 
 use super::*;
-use crate::{Batch, BoxError, CollateError, DataLoader, Dataset, Error, Sample, SampleRng, Tensor};
+use crate::error::CollateError;
+use crate::{Batch, BoxError, DataLoader, Dataset, Error, Sample, SampleRng, Tensor};
 
 /// Samples that are given away.
 struct Once<S>(Vec<Mutex<Option<S>>>);

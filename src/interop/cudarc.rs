@@ -37,7 +37,7 @@ pub fn stream(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
     }
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(stream) as _;
     // SAFETY: the stream is of the device's context, and `keep` keeps it alive.
-    let raw = unsafe { cuda::Stream::foreign(stream.cu_stream().cast(), Some(keep)) };
+    let raw = unsafe { cuda::CuStream::foreign(stream.cu_stream().cast(), Some(keep)) };
     Ok(Stream::new(RawStream::Cuda(raw), Arc::clone(&device.inner)))
 }
 

@@ -1,8 +1,10 @@
-//! Other libraries' devices, streams and tensors. Each is a file of its own and uses the crate's public surface.
+//! Other libraries' devices, streams and tensors.
 //!
 //! - [`raw`]: contexts, streams and memory by their handles, for whatever binds CUDA;
 //! - `cudarc` (with the feature `cuda`): its contexts, streams and slices;
 //! - `candle` (with the feature `candle`): its tensors; on a GPU with the feature `candle-cuda`.
+
+// Each library has a file of its own, which uses the crate's public surface.
 
 #[cfg(feature = "candle")]
 #[cfg_attr(

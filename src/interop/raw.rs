@@ -30,7 +30,7 @@ pub unsafe fn device_from_context(ordinal: usize, context: *mut c_void) -> Resul
 /// that were lent to it.
 pub unsafe fn stream_from_handle(device: &Device, stream: *mut c_void) -> Stream {
     // SAFETY: the caller's contract.
-    let stream = unsafe { cuda::Stream::foreign(stream, None) };
+    let stream = unsafe { cuda::CuStream::foreign(stream, None) };
     Stream::new(RawStream::Cuda(stream), device.inner.clone())
 }
 

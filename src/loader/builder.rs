@@ -161,7 +161,8 @@ impl<D: Dataset, C> Builder<D, C> {
     /// Sequences of different lengths, padded to the longest:
     ///
     /// ```
-    /// use pinfeed::{Arena, BoxError, DataLoader, Tensor};
+    /// use pinfeed::collate::Arena;
+    /// use pinfeed::{BoxError, DataLoader, Tensor};
     ///
     /// fn pad(samples: Vec<Vec<i64>>, arena: &mut Arena) -> Result<(Tensor<i64>, Tensor<i64>), BoxError> {
     ///     let longest = samples.iter().map(Vec::len).max().unwrap_or(0);

@@ -12,7 +12,8 @@ use crate::pipeline::{Live, Options};
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{DataLoader, Limit, from_fn};
+/// use pinfeed::loader::Limit;
+/// use pinfeed::{DataLoader, from_fn};
 ///
 /// let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as i64)))
 ///     .batch_size(4)
@@ -43,7 +44,7 @@ pub struct Stats {
     /// Time in the data set's `get`, over all workers, in nanoseconds.
     pub loading_ns: u64,
     /// Time that lazy samples took to make the elements of their rows, over all workers, in nanoseconds: pictures and masks
-    /// are decoded and transformed then, and samples of one's own say so by [`Row::decoding`](crate::Row::decoding).
+    /// are decoded and transformed then, and samples of one's own say so by [`Row::decoding`](crate::sample::Row::decoding).
     pub decoding_ns: u64,
     /// Time filling rows and finishing batches, without decoding, over all workers, in nanoseconds.
     pub collating_ns: u64,

@@ -35,6 +35,9 @@ use self::board::Board;
 use self::schedule::Whole;
 use crate::device::{Device, Ring};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
+use crate::tuning::{
+    DEFAULT_DEPTH_BATCHES as DEFAULT_DEPTH, FEWEST_SLABS_IN_TURN as FEWEST_IN_TURN, SLABS_IN_TURN,
+};
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
@@ -118,15 +121,6 @@ impl Options {
         self.slabs(depth).min(most)
     }
 }
-
-/// How many batches may be on their way to the device beside those that are open, where nobody says.
-const DEFAULT_DEPTH: usize = 1;
-
-/// So many slabs of parts are filled in turn, where the cache is large enough.
-const SLABS_IN_TURN: usize = 6;
-
-/// With fewer, workers would wait for the link or the link for them.
-const FEWEST_IN_TURN: usize = 4;
 
 impl Pinning {
     /// The size of a slab for so many bytes, as the builder was told.

@@ -19,6 +19,7 @@ pub(crate) use self::behind::Behind;
 pub(crate) use self::cut::Cut;
 use self::entry::{Entry, SlabState, Stage};
 pub(crate) use self::missing::{Missing, missing};
+use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD as MOST_AHEAD, RUN_NS};
 
 /// An epoch's batches, from the first that was not delivered to the last that was opened.
 #[derive(Debug)]
@@ -96,18 +97,6 @@ pub(crate) enum Loaded {
     Failed,
 }
 
-/// A run of samples should take about this long: short enough that workers share a slow batch, and long enough that
-/// handing over costs nothing.
-const RUN_NS: u64 = 100_000;
-
-/// Batches that are made in no time are opened as far ahead: waking a worker takes as long as making dozens of them.
-const MOST_AHEAD: usize = 64;
-
-/// Where loading is copying to memory, more workers at once do not copy faster: they take the memory's time from the link.
-/// (Measured beside one H200: with rows of 600 KB, around the cache, 8 writers fed it at 51 GB/s, 10 at 49, 16 at 46; into
-/// slabs that stay in the cache 8 at 46, 10 at 53.)
-pub(crate) const MOST_COPYING: usize = 10;
-
 impl Schedule {
     pub(crate) fn new(cut: Cut, prefetch: usize, whole: Option<Whole>) -> Schedule {
         Schedule {
@@ -180,7 +169,7 @@ impl Schedule {
     /// What a worker should do next: the oldest batch first. A batch beyond the open ones is opened by this call; its
     /// number is then `first + opened`, as the caller can tell by comparing.
     ///
-    /// `spare`: the worker is one of those beyond [`MOST_COPYING`].
+    /// `spare`: the worker is one of those beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
     pub(crate) fn claim(&mut self, spare: bool) -> Option<Claim> {
         let run = self.run();
         let may_load = self.may_load(spare);
@@ -276,10 +265,9 @@ impl Schedule {
         !spare || !self.copies()
     }
 
-    /// Whether loading is copying, of slabs whose place in the cache matters. That is so from 2.5 bytes in a nanosecond on:
-    /// 16 writers at once still reach 2.9 each, and what computes its rows does not come there.
+    /// Whether loading is copying, of slabs whose place in the cache matters.
     fn copies(&self) -> bool {
-        2 * self.streamed_bytes > 5 * self.sample_ns
+        10 * self.streamed_bytes > COPYING_BYTES_PER_10_NS * self.sample_ns
     }
 
     /// How many batches a worker claims from end to end; 0: it claims rows.

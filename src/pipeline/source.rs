@@ -11,6 +11,7 @@ use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::sync::Instant;
 use crate::tensor::Backend;
+use crate::tuning::INDICES_AT_ONCE as CHUNK;
 
 /// Which batch, or which part of one: where it lies in the order.
 #[derive(Debug, Clone, Copy)]
@@ -236,8 +237,6 @@ pub(super) struct Indices<'a> {
     start: usize,
     count: usize,
 }
-
-const CHUNK: usize = 64;
 
 impl<'a> Indices<'a> {
     /// For rows below `end`.

@@ -7,10 +7,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, is_own_thread, mark_own_thread, thread};
 use crate::system;
-
-/// A sample that is an array of 224 x 224 x 3 floats (600 KB) lies on the stack a dozen times over in a build without
-/// optimization: more than the 2 MiB that threads have by default. It is address space, not memory.
-const STACK_BYTES: usize = 16 << 20;
+use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,

@@ -11,6 +11,7 @@ use crate::error::{CollateError, Error, Result, panic_message};
 use crate::meter::{Decoded, Meter};
 use crate::sampler::Sampler;
 use crate::sync::{Arc, Instant};
+use crate::tuning::{BATCHES_PER_TIMED_ONE as CLOSELY, TIMED_RUN_SAMPLES as TIMED_RUN};
 
 /// How batches of type `B` are made: a data set, its order and a collate.
 pub(crate) trait Recipe<B>: Send + Sync {
@@ -165,12 +166,6 @@ struct DatasetWork<D, T, B> {
     meter: Arc<Meter>,
     collated: std::marker::PhantomData<fn() -> B>,
 }
-
-/// Clocks are read around each sample only in short runs: in long ones, each is too short to be measured.
-const TIMED_RUN: usize = 4;
-
-/// Of so many batches that are made whole, the time of one is split.
-const CLOSELY: u64 = 16;
 
 impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
     /// Loads rows; `at` is the row that it is at, for the report of a panic.

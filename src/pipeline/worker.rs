@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Pipeline;
 use super::arrivals::Fate;
 use super::board::{Job, Live, Made};
-use super::schedule::{Loaded, MOST_COPYING};
+use super::schedule::Loaded;
 use super::source::{BatchId, Failed};
 use super::work::Work;
 use crate::batch::{Batch, relocated_bytes};
@@ -16,6 +16,7 @@ use crate::device::Tensors;
 use crate::error::{Result, panic_message};
 use crate::sync::{Arc, Instant};
 use crate::trace::span;
+use crate::tuning::COPYING_WORKERS as MOST_COPYING;
 
 impl<B: Batch> Pipeline<B> {
     /// A worker's life.

@@ -14,7 +14,8 @@ use crate::shape::DType;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{DType, Element, Tensor};
+/// use pinfeed::Tensor;
+/// use pinfeed::tensor::{DType, Element};
 ///
 /// /// The mean of a tensor of any type whose numbers are `f64`s too.
 /// fn mean<T: Element + Into<f64>>(tensor: &Tensor<T>) -> f64 {
@@ -54,7 +55,9 @@ mod sealed {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Batch, Device, DeviceTensor, Float, Normalize, Result, Tensor};
+/// use pinfeed::ops::Normalize;
+/// use pinfeed::tensor::Float;
+/// use pinfeed::{Batch, Device, DeviceTensor, Result, Tensor};
 ///
 /// /// The input of a network of any precision.
 /// fn input<F: Float>(images: DeviceTensor<u8>) -> Result<DeviceTensor<F>> {

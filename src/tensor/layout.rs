@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::{Backend, DType, Element, Shape, Tensor};
 use crate::error::CollateError;
 use crate::sync::Arc;
+use crate::tuning::GATHERED_ROW_BYTES;
 
 /// Each field of a slab begins at a multiple of this: what device kernels and wide loads like best.
 pub(crate) const ALIGNMENT: usize = 256;
@@ -49,9 +50,6 @@ pub(super) enum Form {
     /// samples. The last one is the number of rows.
     Ragged(Arc<[usize]>),
 }
-
-/// Shorter rows are copied on the host: a device gathers them one by one, each at a cost of its own.
-const GATHERED_ROW_BYTES: usize = 16 << 10;
 
 /// One field of a batch: a tensor of as many rows as the batch has samples, or as its [`Ragged`](crate::Ragged) samples have
 /// together. [`Layout::field`] makes it.

@@ -83,7 +83,7 @@ impl<T: Element, const N: usize> From<Vec<[T; N]>> for Ragged<T> {
 
 /// A batch of [`Ragged`] samples: all of their rows, one behind the other, and where each sample's begin.
 ///
-/// On a device, it is a [`RaggedDeviceTensor`](crate::RaggedDeviceTensor). It is what PyTorch's jagged nested tensors hold, and
+/// On a device, it is a [`RaggedDeviceTensor`](crate::ragged::RaggedDeviceTensor). It is what PyTorch's jagged nested tensors hold, and
 /// TensorFlow's ragged ones.
 ///
 /// # Examples

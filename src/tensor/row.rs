@@ -10,9 +10,7 @@ use crate::error::CollateError;
 use crate::memory::copy_streaming;
 use crate::meter::Decoding;
 use crate::sync::Arc;
-
-/// Shorter rows are copied by ordinary stores.
-const STREAMED_ROW_BYTES: usize = 4 << 10;
+use crate::tuning::STREAMED_ROW_BYTES;
 
 /// One sample's row of a batch, for writing: the sample's bytes of each field.
 ///
@@ -155,12 +153,14 @@ impl<'a> Row<'a> {
     }
 
     /// Runs what makes a row's elements, as decoding and transforming a picture do, and counts its time as decoding
-    /// ([`Stats::decoding_ns`](crate::Stats::decoding_ns)). All else that filling a row takes counts as collating.
+    /// ([`Stats::decoding_ns`](crate::loader::Stats::decoding_ns)). All else that filling a row takes counts as collating.
     ///
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::{CollateError, DataLoader, Field, Filled, Layout, Row, Sample, Tensor, from_fn};
+    /// use pinfeed::error::CollateError;
+    /// use pinfeed::sample::{Field, Filled, Layout, Row};
+    /// use pinfeed::{DataLoader, Sample, Tensor, from_fn};
     ///
     /// /// Bytes that are unpacked, bit by bit, into their row of the batch.
     /// struct Packed(u64);

@@ -16,10 +16,10 @@ use crate::error::CollateError;
 /// | `f32`, `i64`, any [`Element`] | `Tensor` of shape `[n]` |
 /// | `bool` | `Tensor<u8>` of shape `[n]`, 0 or 1 |
 /// | `u64`, `usize`, `isize` | `Tensor<i64>` of shape `[n]`; what does not fit is an error of its sample |
-/// | `[T; N]`, `Vec<T>` of any [`Entry`](crate::Entry) | `Tensor<T>` of shape `[n, N]` |
+/// | `[T; N]`, `Vec<T>` of any [`Entry`](crate::sample::Entry) | `Tensor<T>` of shape `[n, N]` |
 /// | `[[T; N]; M]`, `Vec<[T; N]>`, and deeper | `Tensor<T>` of shape `[n, M, N]` |
 /// | `Tensor<T>` | `Tensor<T>` of shape `[n, shape..]` |
-/// | [`Ragged<T>`](crate::Ragged) of `k` rows, which may differ | [`RaggedTensor<T>`](crate::RaggedTensor): all rows, and where each sample's begin |
+/// | [`Ragged<T>`](crate::Ragged) of `k` rows, which may differ | [`RaggedTensor<T>`](crate::ragged::RaggedTensor): all rows, and where each sample's begin |
 /// | `String`, `PathBuf`, `Host<X>` | `Vec<String>`, `Vec<PathBuf>`, `Vec<X>` |
 /// | `Vec<S>`, `Option<S>` of strings or paths | `Vec<Vec<S>>`, `Vec<Option<S>>` |
 /// | `(A, B, ..)` | `(A::Batch, B::Batch, ..)` |
@@ -34,7 +34,9 @@ use crate::error::CollateError;
 /// An angle, of which the batch has the sine and the cosine:
 ///
 /// ```
-/// use pinfeed::{CollateError, DataLoader, Field, Filled, Layout, Row, Sample, Tensor};
+/// use pinfeed::error::CollateError;
+/// use pinfeed::sample::{Field, Filled, Layout, Row};
+/// use pinfeed::{DataLoader, Sample, Tensor};
 ///
 /// #[derive(Clone)]
 /// struct Angle(f32);

@@ -46,7 +46,7 @@ pub(crate) trait Storage: Send + Sync {
     }
 
     /// Lets go of the memory. What must not be dropped under a lock goes to `last`, if this may be its last holder: an owner of
-    /// the program's, whose `Drop` may do anything, and registered memory, which is unlocked then.
+    /// the program's, whose `Drop` may do anything, and registered memory.
     fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
         let _ = last;
     }

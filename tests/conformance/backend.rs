@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pinfeed::{Device, Hostile, Result, Stream};
+use pinfeed::device::Hostile;
+use pinfeed::{Device, Result, Stream};
 
 /// A device under test.
 pub struct Backend {

@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, sys};
+use pinfeed::device::Way;
 use pinfeed::interop::{cudarc as interop, raw};
-use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, Way, from_fn};
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
 
 use crate::Test;
 use crate::backend::Backend;

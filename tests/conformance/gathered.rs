@@ -1,9 +1,10 @@
 //! Rows of registered memory go to the device from where they lie: the same bytes come, whoever else touches the batch.
 
-use pinfeed::{
-    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Field, Filled, Layout,
-    RandomSampler, Relocation, Row, Sample, Sampler, Tensor, TensorDataset, Tensors, Upload,
-};
+use pinfeed::collate::{Relocation, Tensors, Upload};
+use pinfeed::error::CollateError;
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::{Batch, DataLoader, Dataset, Device, DeviceTensor, Sample, Tensor, TensorDataset};
 
 use crate::Test;
 use crate::backend::Backend;

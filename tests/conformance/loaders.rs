@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pinfeed::{Arena, Batch, BoxError, DataLoader, Dataset, Device, Error, Tensor, from_fn};
+use pinfeed::collate::Arena;
+use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Error, Tensor, from_fn};
 
 use crate::Test;
 use crate::backend::Backend;

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use half::{bf16, f16};
-use pinfeed::{
-    Batch, DataLoader, DeviceTensor, Error, Float, Mix, Mixing, Normalize, SampleRng, Tensor,
-    TensorDataset,
-};
+use pinfeed::ops::{Mix, Mixing, Normalize};
+use pinfeed::tensor::Float;
+use pinfeed::{Batch, DataLoader, DeviceTensor, Error, SampleRng, Tensor, TensorDataset};
 
 use crate::Test;
 use crate::backend::Backend;
@@ -213,7 +212,7 @@ fn labels_are_mixed_and_smoothed(backend: &Backend) {
     fn widened<F: Float>(x: F) -> u32 {
         match size_of::<F>() {
             4 => x.bits(),
-            _ if F::DTYPE == pinfeed::DType::F16 => {
+            _ if F::DTYPE == pinfeed::tensor::DType::F16 => {
                 f16::from_bits(x.bits() as u16).to_f32().to_bits()
             }
             _ => bf16::from_bits(x.bits() as u16).to_f32().to_bits(),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use half::{bf16, f16};
-use pinfeed::{Batch, DataLoader, DeviceTensor, Error, Float, Normalize, Tensor, TensorDataset};
+use pinfeed::ops::Normalize;
+use pinfeed::tensor::Float;
+use pinfeed::{Batch, DataLoader, DeviceTensor, Error, Tensor, TensorDataset};
 
 use crate::Test;
 use crate::backend::Backend;

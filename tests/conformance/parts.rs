@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use pinfeed::collate::{Relocation, Tensors, Upload};
+use pinfeed::error::CollateError;
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::{
-    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Error, Field, Filled, Layout,
-    RandomSampler, Relocation, Row, Sample, Sampler, Tensor, TensorDataset, Tensors, Upload,
-    from_fn,
+    Batch, DataLoader, Dataset, Device, DeviceTensor, Error, Sample, Tensor, TensorDataset, from_fn,
 };
 
 use crate::Test;

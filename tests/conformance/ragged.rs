@@ -1,8 +1,9 @@
 //! Ragged batches: samples of as many rows as each has, on every path to the device.
 
+use pinfeed::collate::{Collate, Stack};
+use pinfeed::ragged::{RaggedDeviceTensor, RaggedTensor};
 use pinfeed::{
-    Batch, Collate, DataLoader, Dataset, Error, Ragged, RaggedDeviceTensor, RaggedTensor,
-    SampleRng, Stack, Tensor, TensorDataset, from_fn,
+    Batch, DataLoader, Dataset, Error, Ragged, SampleRng, Tensor, TensorDataset, from_fn,
 };
 
 use crate::Test;
@@ -76,7 +77,7 @@ fn check_here((found, images, words, names): &Here, first: u64) {
 }
 
 /// Brings a batch back, by its parts.
-fn back<T: pinfeed::Element>(there: &RaggedDeviceTensor<T>) -> RaggedTensor<T> {
+fn back<T: pinfeed::tensor::Element>(there: &RaggedDeviceTensor<T>) -> RaggedTensor<T> {
     let (values, offsets) = (there.values.to_host(true), there.offsets.to_host(true));
     let back = RaggedTensor {
         values: values.unwrap().wait().unwrap(),

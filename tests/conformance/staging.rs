@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use pinfeed::{Batch, Device, DeviceTensor, Hostile, Tensor};
+use pinfeed::device::Hostile;
+use pinfeed::{Batch, Device, DeviceTensor, Tensor};
 
 use crate::Test;
 use crate::backend::Backend;

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use pinfeed::{
-    Batch, DataLoader, Device, DeviceTensor, Download, Error, SampleRng, Stream, Tensor,
-};
+use pinfeed::device::Download;
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, SampleRng, Stream, Tensor};
 
 use crate::Test;
 use crate::backend::Backend;

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use pinfeed::{Batch, DeviceTensor, Element, Error, Stream, Tensor};
+use pinfeed::tensor::Element;
+use pinfeed::{Batch, DeviceTensor, Error, Stream, Tensor};
 
 use crate::Test;
 use crate::backend::Backend;

@@ -62,12 +62,12 @@ fn things_may_end_in_any_order() {
         Device,
         Stream(#[allow(dead_code)] pinfeed::Stream),
         Loader(#[allow(dead_code)] Arc<DataLoader<Pair>>),
-        Epoch(#[allow(dead_code)] pinfeed::Epoch<'static, Pair>),
-        Sending(#[allow(dead_code)] pinfeed::DeviceEpoch<'static, Pair>),
+        Epoch(#[allow(dead_code)] pinfeed::loader::Epoch<'static, Pair>),
+        Sending(#[allow(dead_code)] pinfeed::loader::DeviceEpoch<'static, Pair>),
         Batch(usize, Pair),
         View(usize, Tensor<i64>),
         There(usize, PairOnDevice),
-        Coming(usize, pinfeed::Download<i64>),
+        Coming(usize, pinfeed::device::Download<i64>),
     }
 
     watched("things_may_end_in_any_order", |seed| {
@@ -398,28 +398,28 @@ fn the_pin_thread_survives_a_sample_that_panics() {
 
     impl pinfeed::Sample for Bomb {
         type Batch = Tensor<i64>;
-        type Plan = pinfeed::Field<i64>;
+        type Plan = pinfeed::sample::Field<i64>;
         type Rest = ();
 
         fn plan<'a>(
             _: impl Iterator<Item = &'a Self> + Clone,
-            layout: &mut pinfeed::Layout,
-        ) -> Result<pinfeed::Field<i64>, pinfeed::CollateError> {
+            layout: &mut pinfeed::sample::Layout,
+        ) -> Result<pinfeed::sample::Field<i64>, pinfeed::error::CollateError> {
             layout.field(&[])
         }
 
         fn fill(
             self,
-            plan: &pinfeed::Field<i64>,
-            row: &mut pinfeed::Row<'_>,
-        ) -> Result<(), pinfeed::CollateError> {
+            plan: &pinfeed::sample::Field<i64>,
+            row: &mut pinfeed::sample::Row<'_>,
+        ) -> Result<(), pinfeed::error::CollateError> {
             row.write(plan, &[self.1])
         }
 
         fn finish(
-            plan: pinfeed::Field<i64>,
+            plan: pinfeed::sample::Field<i64>,
             _: Vec<()>,
-            filled: &mut pinfeed::Filled,
+            filled: &mut pinfeed::sample::Filled,
         ) -> Tensor<i64> {
             filled.take(plan)
         }

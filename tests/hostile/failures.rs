@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pinfeed::{Batch, DataLoader, Device, Hostile, Result, Tensor};
+use pinfeed::device::Hostile;
+use pinfeed::{Batch, DataLoader, Device, Result, Tensor};
 
 use crate::support::{
     BYTES, Pair, PairOnDevice, back, check, expected, late, rng, samples, watched,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pinfeed::{Arena, Batch, BoxError, DataLoader, Device, Tensor, from_fn};
+use pinfeed::collate::Arena;
+use pinfeed::{Batch, BoxError, DataLoader, Device, Tensor, from_fn};
 
 use crate::support::{late, late_device, rng, watched};
 

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use pinfeed::{DataLoader, Dataset, Device, SampleRng, Sampler, from_fn};
+use pinfeed::sampler::Sampler;
+use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
@@ -92,7 +93,7 @@ fn load(what: &What, how: &How, device: &Device) -> Epoch {
 
 /// What must come out, by the definition: sampler and generator alone.
 fn definition(what: &What) -> Epoch {
-    use pinfeed::{RandomSampler, Sampler};
+    use pinfeed::sampler::{RandomSampler, Sampler};
     let order = RandomSampler::new(what.len, what.seed);
     let samples: Vec<(i64, [u32; 3])> = (0..what.len)
         .map(|position| {

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use pinfeed::{
-    Batch, CollateError, DataLoader, Dataset, Device, DeviceTensor, Field, Filled, Hostile, Layout,
-    Relocation, Row, Sample, Tensor, TensorDataset, Tensors, Upload,
-};
+use pinfeed::collate::{Relocation, Tensors, Upload};
+use pinfeed::device::Hostile;
+use pinfeed::error::CollateError;
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::{Batch, DataLoader, Dataset, Device, DeviceTensor, Sample, Tensor, TensorDataset};
 
 use crate::support::{expected, late, late_device, rng, samples, watched};
 
@@ -58,9 +59,10 @@ fn asking(device: &Device, dropped: &Arc<AtomicUsize>, panics: bool) -> Tensor<u
     Tensor::from_owner(owner, &[LEN as usize, ROW]).unwrap()
 }
 
+/// Looks after what is over, and asks for registered memory, until the owner went.
 fn settle(device: &Device, dropped: &AtomicUsize) {
     while dropped.load(Ordering::SeqCst) == 0 {
-        let _ = device.memory();
+        let _ = device.release_pinned();
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -4,7 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use pinfeed::{Batch, Dataset, Device, DeviceTensor, Hostile, Result, SampleRng, Tensor, from_fn};
+use pinfeed::device::Hostile;
+use pinfeed::{Batch, Dataset, Device, DeviceTensor, Result, SampleRng, Tensor, from_fn};
 
 /// A test that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(240);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pinfeed::{
-    Batch, BoxError, CollateError, Dataset, Field, Filled, Layout, Relocation, Row, Sample,
-    SampleRng, Sampler, Tensor, Tensors, Upload,
-};
+use pinfeed::collate::{Relocation, Tensors, Upload};
+use pinfeed::error::CollateError;
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::sampler::Sampler;
+use pinfeed::{Batch, BoxError, Dataset, Sample, SampleRng, Tensor};
 
 /// How many samples there are, in batches of how many.
 pub const SAMPLES: u64 = 23;

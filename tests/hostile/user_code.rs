@@ -4,9 +4,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use pinfeed::collate::{Arena, Collate};
+use pinfeed::error::CollateError;
+use pinfeed::loader::Builder;
+use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::{
-    Arena, Batch, BoxError, Builder, Collate, CollateError, DataLoader, Dataset, Device, Error,
-    Field, Filled, Host, Layout, Row, Sample, SampleRng, Tensor,
+    Batch, BoxError, DataLoader, Dataset, Device, Error, Host, Sample, SampleRng, Tensor,
 };
 
 use crate::support::{expected, late_device, rng, watched};
@@ -447,16 +450,16 @@ struct Unsendable {
 impl Batch for Unsendable {
     type OnDevice = pinfeed::DeviceTensor<i64>;
 
-    fn tensors(&self, visit: &mut pinfeed::Tensors<'_>) {
+    fn tensors(&self, visit: &mut pinfeed::collate::Tensors<'_>) {
         visit.add(&self.numbers);
     }
 
-    fn relocate(self, slab: &mut pinfeed::Relocation) -> Unsendable {
+    fn relocate(self, slab: &mut pinfeed::collate::Relocation) -> Unsendable {
         let numbers = slab.tensor(self.numbers);
         Unsendable { numbers, ..self }
     }
 
-    fn upload(self, upload: &mut pinfeed::Upload) -> Self::OnDevice {
+    fn upload(self, upload: &mut pinfeed::collate::Upload) -> Self::OnDevice {
         assert!(!self.panics, "upload panics");
         upload.tensor(self.numbers)
     }

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-use pinfeed::{DataLoader, Device, DeviceTensor, Download, Stream, from_fn};
+use pinfeed::device::Download;
+use pinfeed::{DataLoader, Device, DeviceTensor, Stream, from_fn};
 
 const CLASSES: usize = 10;
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use image::{Rgb, RgbImage};
-use pinfeed::{DataLoader, Dataset, Device, ImageFolder, ImageTransform, Tensor};
+use pinfeed::image::{ImageFolder, ImageTransform};
+use pinfeed::{DataLoader, Dataset, Device, Tensor};
 
 const CLASSES: [(&str, [u8; 3]); 3] = [
     ("blue", [20, 20, 220]),

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use pinfeed::{DataLoader, Epochs, Result, Tensor, from_fn};
+use pinfeed::loader::Epochs;
+use pinfeed::{DataLoader, Result, Tensor, from_fn};
 
 type Batch = (Tensor<f32>, Tensor<i64>);
 

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use pinfeed::{DataLoader, Device, Element, Tensor, TensorDataset};
+use pinfeed::tensor::Element;
+use pinfeed::{DataLoader, Device, Tensor, TensorDataset};
 
 /// A file's bytes, which begin where any number may. A `memmap2::Mmap` does as well, and is read as far as it is used.
 struct File {

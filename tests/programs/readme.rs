@@ -4,13 +4,15 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use pinfeed::{BoxError, DataLoader, Loan, Stream, Tensor, from_fn};
+use pinfeed::device::Loan;
+use pinfeed::{BoxError, DataLoader, Stream, Tensor, from_fn};
 
 /// The first block. It wants a GPU and ImageNet, and is compiled only.
 #[allow(dead_code)]
 #[rustfmt::skip]
 fn train() -> Result<(), Box<dyn Error>> {
-    use pinfeed::{DataLoader, Device, ImageFolder, ImageTransform};
+    use pinfeed::image::{ImageFolder, ImageTransform};
+    use pinfeed::{DataLoader, Device};
 
     let device = Device::cuda(0)?;                            // Device::cpu() where there is no GPU
     let stream = device.stream()?;                            // or the program's own

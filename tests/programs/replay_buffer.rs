@@ -4,7 +4,8 @@
 use std::error::Error;
 use std::sync::{Arc, RwLock};
 
-use pinfeed::{BoxError, DataLoader, Dataset, SampleRng, Sampler};
+use pinfeed::sampler::Sampler;
+use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
 
 const CAPACITY: u64 = 256;
 const BATCH: usize = 32;

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-use pinfeed::{DataLoader, Dataset, Device, RandomSampler, SampleRng, Sampler, from_fn};
+use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
 
 /// Each class comes up as often as the others, however many samples it has.
 struct Balanced {

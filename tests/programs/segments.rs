@@ -2,10 +2,10 @@
 
 use std::error::Error;
 
-use pinfeed::{
-    Arena, Batch, BoxError, DataLoader, Device, ImageTransform, LazyImage, LazyMask, Ragged, RaggedTensor,
-    Sample, Tensor, from_fn,
-};
+use pinfeed::collate::Arena;
+use pinfeed::image::{ImageTransform, LazyImage, LazyMask};
+use pinfeed::ragged::RaggedTensor;
+use pinfeed::{Batch, BoxError, DataLoader, Device, Ragged, Sample, Tensor, from_fn};
 
 const SIZE: usize = 24;
 const BROKEN: u64 = 6;

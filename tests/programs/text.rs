@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::error::Error;
 
-use pinfeed::{Arena, BoxError, DataLoader, Ragged, Tensor, from_fn};
+use pinfeed::collate::Arena;
+use pinfeed::{BoxError, DataLoader, Ragged, Tensor, from_fn};
 
 const TEXTS: [(&str, i64); 6] = [
     ("the film was good", 1),

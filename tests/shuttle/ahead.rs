@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use pinfeed::{
-    Batch, BoxError, CollateError, DataLoader, Dataset, Field, Filled, Layout, Row, Sample,
-    SampleRng, Tensor, from_fn,
-};
+use pinfeed::error::CollateError;
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::{Batch, BoxError, DataLoader, Dataset, Sample, SampleRng, Tensor, from_fn};
 use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pinfeed::{Batch, Device, DeviceEpoch, Epoch};
+use pinfeed::loader::{DeviceEpoch, Epoch};
+use pinfeed::{Batch, Device};
 use shuttle::sync::mpsc;
 use shuttle::thread;
 

@@ -250,7 +250,7 @@ fn owners_of_memory_look_when_their_copy_is_done() {
 /// All lookers are gone, those of threads that go on by themselves as well; and so is what they held.
 fn settle(world: &Arc<World>, device: &Device) {
     while world.alive.load(Ordering::SeqCst) > 0 {
-        let _ = device.memory();
+        device.release_pinned(); // and registered memory that a copy held last
         shuttle::thread::yield_now();
     }
     // A looker holds the device beside its world.

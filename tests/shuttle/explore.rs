@@ -16,8 +16,7 @@ const SECONDS: f64 = 1.0;
 const MOST_STEPS: usize = 200_000;
 
 /// Runs a scenario under ever new schedules, at most `PINFEED_SCHEDULES`, or under the one that `PINFEED_SEED` names. It must
-/// use nothing that is random or
-/// depends on the time, but by shuttle.
+/// use nothing that is random or depends on the time, but by shuttle.
 pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) {
     let replayed = variable("PINFEED_SEED");
     let seconds = variable("PINFEED_SECONDS").unwrap_or(SECONDS);

@@ -1,8 +1,8 @@
 //! Broken samples, broken devices, and systems that page-lock nothing: each costs its batch's place and nothing else.
 
-use pinfeed::{
-    Arena, Batch, DataLoader, Dataset, Device, Error, Ragged, RaggedTensor, Result, Tensor, from_fn,
-};
+use pinfeed::collate::Arena;
+use pinfeed::ragged::RaggedTensor;
+use pinfeed::{Batch, DataLoader, Dataset, Device, Error, Ragged, Result, Tensor, from_fn};
 
 use crate::explore::explore;
 use crate::support::{

@@ -1,6 +1,8 @@
 //! Every way to load: with and without workers, page-locked memory and a device; samples of all kinds.
 
-use pinfeed::{Arena, Batch, DataLoader, Ragged, RaggedTensor, Tensor, from_fn};
+use pinfeed::collate::Arena;
+use pinfeed::ragged::RaggedTensor;
+use pinfeed::{Batch, DataLoader, Ragged, Tensor, from_fn};
 
 use crate::explore::explore;
 use crate::support::{

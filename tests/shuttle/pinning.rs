@@ -341,10 +341,11 @@ fn staged_copies_take_slabs_too() {
     });
 }
 
-/// The budget shrinks and grows under what is out: what comes home beyond it is unlocked, by a thread of its own.
+/// The budget shrinks and grows under what is out: what comes home beyond it is given back when its room is needed, or at the
+/// end.
 #[test]
-fn what_is_beyond_the_budget_leaves() {
-    explore("what_is_beyond_the_budget_leaves", || {
+fn the_budget_changes_under_what_is_out() {
+    explore("the_budget_changes_under_what_is_out", || {
         let how = How::pinned();
         let device = device();
         let loader = how.loader(&device);

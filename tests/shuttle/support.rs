@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::panic::resume_unwind;
 
-use pinfeed::{
-    Batch, Builder, Collate, DataLoader, Dataset, Device, DeviceTensor, Error, Hostile, Result,
-    Tensor, from_fn,
-};
+use pinfeed::collate::Collate;
+use pinfeed::device::Hostile;
+use pinfeed::loader::Builder;
+use pinfeed::{Batch, DataLoader, Dataset, Device, DeviceTensor, Error, Result, Tensor, from_fn};
 use shuttle::rand::{RngCore, thread_rng};
 
 pub type Pair = (Tensor<u8>, Tensor<i64>);

@@ -9,9 +9,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Bencher, Criterion, Throughput, criterion_group, criterion_main};
-use pinfeed::{
-    Batch, DataLoader, Dataset, Device, RandomSampler, Sample, Sampler, Tensor, from_fn,
-};
+use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::{Batch, DataLoader, Dataset, Device, Sample, Tensor, from_fn};
 
 /// An image of 3x224x224 bytes: 150 KB.
 const IMAGE: usize = 3 * 224 * 224;

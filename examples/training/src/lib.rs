@@ -16,7 +16,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use candle_core::Device as CandleDevice;
-use pinfeed::{Batch, Collate, DataLoader, Dataset, Device, Stack, Stats};
+use pinfeed::collate::{Collate, Stack};
+use pinfeed::loader::Stats;
+use pinfeed::{Batch, DataLoader, Dataset, Device};
 
 use args::{Args, DeviceName, Options};
 pub use args::{BoxError, Result};

@@ -26,7 +26,8 @@ impl Arena {
     /// Words without any token are left out; tokens are padded, the rest is stacked:
     ///
     /// ```
-    /// use pinfeed::{Arena, Batch, BoxError, DataLoader, Tensor};
+    /// use pinfeed::collate::Arena;
+    /// use pinfeed::{Batch, BoxError, DataLoader, Tensor};
     ///
     /// type Word = (Vec<i64>, (i64, String)); // tokens; label and text
     ///

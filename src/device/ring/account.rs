@@ -3,24 +3,24 @@
 use super::{Kind, Ring};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, planted};
 
-/// An epoch's share of a ring: how many slabs it may have out at once. An epoch that is loaded behind another has the same.
+/// An epoch's share of a ring: how many slabs it may have out at the same time. Epochs that follow each other share one.
 pub(crate) struct Account {
     ring: Arc<Ring>,
-    /// How many epochs have it.
+    /// How many epochs share it.
     epochs: AtomicUsize,
     limit: AtomicUsize,
-    /// Its slabs are for parts of batches. Written under the ring's lock, as the limit is.
+    /// Its slabs are for parts of batches. Written under the ring's lock, as is the limit.
     parts: AtomicBool,
     out: AtomicUsize,
-    /// Its epoch is gone.
+    /// Its epochs are gone.
     closed: AtomicBool,
 }
 
-/// No account has more: so the sum of all accounts' limits is a number.
+/// The most that an account may have, so that the sum of all limits cannot overflow.
 const LARGEST_SHARE: usize = usize::MAX >> 16;
 
 impl Account {
-    /// Opens an account; while it is open, the ring may have as many blocks more.
+    /// Opens an account. While it is open, the ring may have that many more blocks.
     pub(crate) fn open(ring: &Arc<Ring>, limit: usize) -> Arc<Account> {
         let account = Arc::new(Account {
             ring: Arc::clone(ring),
@@ -34,13 +34,14 @@ impl Account {
         account
     }
 
-    /// The same account, for one more epoch. One that has it is not over.
+    /// The same account for one more epoch.
     pub(crate) fn share(self: &Arc<Account>) -> Arc<Account> {
         self.epochs.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)
     }
 
-    /// (Who does so may come later than the end of its epoch: a closed account stays closed.)
+    /// Sets how many slabs it may have out. A closed account stays closed, for the caller may be later than the epoch's
+    /// end.
     pub(crate) fn set_limit(&self, limit: usize) {
         let mut state = self.ring.state.lock();
         let closed = self.closed.load(Ordering::Relaxed);
@@ -50,7 +51,7 @@ impl Account {
         shelf.shares = shelf.shares - before + limit;
     }
 
-    /// Its slabs are for parts of batches from now on; it has none yet.
+    /// From now on its slabs are for parts of batches. It has none yet.
     pub(crate) fn cut(&self) {
         let mut state = self.ring.state.lock();
         let limit = self.limit.load(Ordering::Relaxed);
@@ -66,14 +67,15 @@ impl Account {
         }
     }
 
-    /// Whether slabs of so many bytes, which the epoch fills in turn, do not all stay in the processor's cache until the
-    /// device has read them: then they are better written around it.
+    /// Whether slabs of this size, which the epoch fills in turn, do not all stay in the last-level cache until the
+    /// device has read them: then non-temporal stores are better.
     pub(crate) fn outgrows_the_cache(&self, bytes: usize) -> bool {
         let slabs = self.limit.load(Ordering::Relaxed);
         bytes.saturating_mul(slabs) > crate::system::cache_bytes()
     }
 
-    /// One of its epochs is over; the last closes the account, for nobody asks for more. Slabs that are out still come home.
+    /// Ends one of its epochs. The last one closes the account, because nobody asks for more. Slabs that are out still
+    /// come home.
     pub(crate) fn close(&self) {
         if self.epochs.fetch_sub(1, Ordering::AcqRel) == 1 && !planted("a share stays open") {
             self.shut();
@@ -85,7 +87,7 @@ impl Account {
         self.set_limit(0);
     }
 
-    /// Tells accounts apart, while they live.
+    /// Identifies the account while it lives.
     pub(crate) fn name(self: &Arc<Account>) -> usize {
         Arc::as_ptr(self) as usize
     }
@@ -107,8 +109,8 @@ impl Account {
             true => 0,
             false => reserve,
         };
-        // SeqCst, as `Signal::interest`: who finds no room here has said before that it waits, and who makes room looks
-        // for that afterwards.
+        // SeqCst, as `Signal::interest`: a thread that finds no room here has announced before that it waits, and a
+        // thread that makes room looks for that afterwards.
         let charged = self
             .out
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
@@ -123,7 +125,7 @@ impl Account {
 }
 
 impl Drop for Account {
-    /// An epoch that was forgotten closes its account when its last slab is home.
+    /// The account of an epoch that was forgotten closes when its last slab comes home.
     fn drop(&mut self) {
         self.shut();
     }
@@ -132,10 +134,9 @@ impl Drop for Account {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::aside::Aside;
     use crate::driver::Driver;
 
-    /// The pin thread may be about to give an epoch more slabs when that ends.
+    /// The pin thread may be about to give an epoch more slabs when the epoch ends.
     #[test]
     fn a_closed_account_stays_closed() {
         let ring = Ring::pageable(0);
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(ring.state.lock().shelves[0].shares, 0);
     }
 
-    /// Two epochs that follow each other have one share together, until both are over.
+    /// Two epochs that follow each other have one share, until both have ended.
     #[test]
     fn a_shared_account_is_closed_by_the_last() {
         let ring = Ring::pageable(0);
@@ -164,7 +165,7 @@ mod tests {
     fn what_is_reserved_is_left_in_the_budget() {
         const BYTES: usize = 1 << 12;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
-        let ring = Ring::pinned(driver, Arc::default(), Aside::default(), 2 * BYTES);
+        let ring = Ring::pinned(driver, Arc::default(), 2 * BYTES);
         let account = Account::open(&ring, 10);
         let take = |reserve| ring.take_for(&account, BYTES, BYTES, reserve, true);
         assert!(take(2).is_none());

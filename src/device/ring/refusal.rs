@@ -5,10 +5,10 @@ use crate::device::host_memory::block_bytes;
 use crate::error::Error;
 
 impl Ring {
-    /// Why the budget has no room for so many bytes more, and the knobs.
+    /// Why the budget has no room for this many more bytes, and what to change.
     pub(crate) fn over_budget(&self, bytes: usize) -> String {
         let (pinned, free, budget) = self.bytes();
-        // As it would be page-locked: whole pages.
+        // As it would be page-locked: in whole pages.
         let size = block_bytes(bytes).unwrap_or(usize::MAX);
         match budget / size {
             0 => format!(
@@ -23,7 +23,7 @@ impl Ring {
         }
     }
 
-    /// The error of somebody who insists on page-locked memory.
+    /// The error for a caller that insists on page-locked memory.
     pub(crate) fn refusal(&self, bytes: usize) -> Error {
         Error::Pinned {
             bytes,
@@ -31,7 +31,7 @@ impl Ring {
         }
     }
 
-    /// The error of somebody who insists on page-locked memory where the system locks no more.
+    /// The error for a caller that insists on page-locked memory when the system locks no more.
     pub(crate) fn unlockable(&self, bytes: usize) -> Error {
         let (pinned, ..) = self.bytes();
         Error::Pinned {

@@ -1,4 +1,4 @@
-//! The hostile mode: a CPU device that delays, fails, runs out of memory and poisons what was freed.
+//! The hostile mode: a CPU device that delays, fails, runs out of memory and poisons idle memory.
 
 use std::time::Duration;
 
@@ -8,19 +8,20 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering, thread};
 /// What idle memory is filled with.
 pub(super) const POISON: u8 = 0xDB;
 
-/// How a hostile CPU device behaves ([`Device::hostile`](crate::Device::hostile)): a way to test one's own program
-/// against late copies, failures and little memory, without a GPU. Everything it does follows from the seed and from
-/// the order of the calls.
+/// How a hostile CPU device behaves ([`Device::hostile`](crate::Device::hostile)): a way to test your own program against
+/// late copies, failures and scarce memory, without a GPU. Everything it does depends only on the seed and on the order
+/// of the calls.
 ///
-/// Where memory is unlocked or freed, it waits for what all streams hold, as a GPU does.
+/// Like a GPU, it waits for all work of its streams before it unlocks or frees memory.
 ///
-/// Idle memory (host slabs that come home, device blocks before they are handed out again) is filled with a poison
-/// byte, so that whoever reads too late or too early reads nonsense, and a test that compares bytes finds out.
+/// It fills idle memory (host slabs that come home, device blocks before they are handed out again) with a poison byte,
+/// so a read that is too late or too early yields nonsense, which a test that compares bytes finds.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Batch, Device, Error, Hostile, Tensor};
+/// use pinfeed::device::Hostile;
+/// use pinfeed::{Batch, Device, Error, Tensor};
 ///
 /// let mut options = Hostile::default();
 /// options.fail_operation = Some("copy");
@@ -37,10 +38,11 @@ pub struct Hostile {
     pub seed: u64,
     /// The longest delay before each operation on a stream; none by default.
     pub max_delay: Duration,
-    /// The number (from 0) of the device call that fails: calls that allocate, lock, copy, record or wait are counted.
+    /// The number (from 0) of the device call that fails. Calls that allocate, lock, copy, record or wait are counted.
     pub fail_call: Option<u64>,
-    /// Only calls of this name count for `fail_call`: `copy`, `record_event`, `alloc_device`, `lock_pages`, ... Questions whether
-    /// an event has fired, and waits for it, count by their own name only, `event_query`; an event that fails once fails always.
+    /// If set, `fail_call` counts only calls of this name: `copy`, `record_event`, `alloc_device`, `lock_pages`, ...
+    /// Queries of events, and waits for them, count only under their own name, `event_query`; an event that failed once
+    /// fails always.
     pub fail_operation: Option<&'static str>,
     /// Whether the device stays broken after the call that failed, as a GPU does after a fault in a kernel.
     pub sticky: bool,
@@ -65,7 +67,7 @@ impl Hostility {
         }
     }
 
-    /// Counts a call, and says whether it is to fail.
+    /// Counts a call. Returns whether it is to fail.
     pub(super) fn fails(&self, operation: &'static str) -> bool {
         if self.is_broken() {
             return true;
@@ -84,7 +86,7 @@ impl Hostility {
         fails
     }
 
-    /// As `fails`, for an operation that counts by its own name only, because it is called so often.
+    /// As `fails`, for an operation that counts only under its own name, because it is called so often.
     pub(super) fn fails_by_name(&self, operation: &'static str) -> bool {
         self.options.fail_operation == Some(operation) && self.fails(operation)
     }
@@ -118,7 +120,7 @@ pub(super) struct Delays {
 
 impl Delays {
     pub(super) fn sleep(&mut self) {
-        // Half of the operations run at once: a device that is always late is too predictable.
+        // Only half of the operations are delayed: a device that is always late is too predictable.
         if self.max_ns > 0 && self.rng.bool(0.5) {
             thread::sleep(Duration::from_nanos(self.rng.below(self.max_ns)));
         }

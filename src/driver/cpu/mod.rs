@@ -1,40 +1,39 @@
-//! The CPU backend: a real one, with streams that run on threads of their own and events that fire when they are
-//! reached. It is what programs use where there is no GPU, and, made [`Hostile`], what the tests use.
+//! The CPU backend. Its streams run on threads of their own, and its events fire when they are reached. Programs use it
+//! where there is no GPU; made [`Hostile`], it is what the tests use.
 
 mod hostile;
-mod normalize;
 mod stream;
 
 use std::alloc::Layout;
 
 pub use hostile::Hostile;
-pub(crate) use stream::{Event, Stream};
+pub(crate) use stream::{CpuEvent, CpuStream};
 
 use self::hostile::Hostility;
-use super::{Copy, DeviceInfo, Gather, Labelling, Normalizing, fault};
+use super::{DeviceInfo, Gather, RawCopy, fault};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::tensor::ALIGNMENT;
 
 /// The CPU as a device.
 #[derive(Clone)]
-pub(crate) struct Cpu(Arc<Shared>);
+pub(crate) struct Cpu(Arc<CpuShared>);
 
-struct Shared {
+struct CpuShared {
     hostility: Option<Hostility>,
     device_bytes: AtomicUsize,
     locked_bytes: AtomicUsize,
     streams: AtomicUsize,
-    /// The queues of the streams that are alive, where somebody must wait for all of them.
+    /// The queues of the streams that are alive, for waits that cover all of them.
     queues: Mutex<Vec<stream::Queue>>,
 }
 
 const EVENT_QUERY: &str = "event_query";
 
-/// The alignment of what stands for page-locked memory.
+/// The alignment of what plays page-locked memory.
 const PAGE: usize = 4096;
 
-/// A hostile device stages as a GPU does; in small pieces, so that the tests' tensors have many.
+/// A hostile device stages copies as a GPU does, but in small pieces, so that the tests' tensors have many.
 const STAGING_CHUNK_BYTES: usize = 16 << 10;
 
 /// Small enough that the tests' batches are cut.
@@ -43,7 +42,7 @@ const LEAST_PART_BYTES: usize = 256;
 
 impl Cpu {
     pub(crate) fn new(hostile: Option<Hostile>) -> Cpu {
-        Cpu(Arc::new(Shared {
+        Cpu(Arc::new(CpuShared {
             hostility: hostile.map(Hostility::new),
             device_bytes: AtomicUsize::new(0),
             locked_bytes: AtomicUsize::new(0),
@@ -73,19 +72,20 @@ impl Cpu {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(super) fn create_stream(&self) -> Result<Stream> {
+    pub(super) fn create_stream(&self) -> Result<CpuStream> {
         self.may_fail("create_stream")?;
         let number = self.0.streams.fetch_add(1, Ordering::Relaxed);
         let hostility = self.0.hostility.as_ref();
         let delays = hostility.map(|hostility| hostility.delays(number));
-        let stream = Stream::start(number, delays)?;
+        let stream = CpuStream::start(number, delays)?;
         let mut queues = self.0.queues.lock();
         queues.retain(stream::Queue::is_alive);
         queues.push(stream.queue());
         Ok(stream)
     }
 
-    /// Waits for what all streams hold now, as a GPU does where memory is unlocked or freed; on a hostile device only.
+    /// Waits for all work that the streams hold now, as a GPU does before it unlocks or frees memory; only on a hostile
+    /// device.
     fn wait_as_a_gpu(&self) {
         if self.0.hostility.is_none() || stream::is_on_one() {
             return;
@@ -95,22 +95,22 @@ impl Cpu {
         ends.iter().for_each(stream::End::wait);
     }
 
-    pub(super) fn record(&self, stream: &Stream) -> Result<Event> {
+    pub(super) fn record(&self, stream: &CpuStream) -> Result<CpuEvent> {
         self.may_fail("record_event")?;
         Ok(stream.record(self.clone()))
     }
 
-    pub(super) fn stream_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
+    pub(super) fn stream_wait(&self, stream: &CpuStream, event: &CpuEvent) -> Result<()> {
         self.may_fail("stream_wait_event")?;
         stream.wait(event);
         Ok(())
     }
 
-    pub(super) fn synchronize(&self, stream: &Stream) -> Result<()> {
+    pub(super) fn synchronize(&self, stream: &CpuStream) -> Result<()> {
         self.record(stream)?.synchronize()
     }
 
-    pub(super) fn host_fn(&self, stream: &Stream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
+    pub(super) fn host_fn(&self, stream: &CpuStream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.may_fail("host_fn")?;
         stream.run(f);
         Ok(())
@@ -144,7 +144,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Locks the pages where the system lets it; it is no failure if it does not, because nothing here depends on it.
+    /// Locks the pages if the system allows it. It is no failure if not, because nothing here depends on it.
     ///
     /// # Safety
     ///
@@ -199,24 +199,24 @@ impl Cpu {
     /// # Safety
     ///
     /// As `Driver::copy`.
-    pub(super) unsafe fn copy(&self, stream: &Stream, copy: Copy) -> Result<()> {
+    pub(super) unsafe fn copy(&self, stream: &CpuStream, copy: RawCopy) -> Result<()> {
         self.may_fail("copy")?;
         let (from, to, bytes) = match copy {
-            Copy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
-            Copy::ToHost { from, to, bytes } => (from, to as u64, bytes),
+            RawCopy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
+            RawCopy::ToHost { from, to, bytes } => (from, to as u64, bytes),
         };
-        // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
+        // SAFETY: the caller's contract: both are valid, and nobody else uses them, until the copy is done.
         unsafe { stream.copy(from, to, bytes) };
         Ok(())
     }
 
-    /// Copies here are as fast from any memory: staging would only add one.
+    /// Here copies are as fast from any memory, so staging would only add another.
     pub(super) fn staging_chunk_bytes(&self) -> Option<usize> {
         let hostility = self.0.hostility.as_ref();
         hostility.map(|_| STAGING_CHUNK_BYTES)
     }
 
-    /// A hostile device cuts batches as a GPU does, and small ones.
+    /// A hostile device cuts batches as a GPU does, but small ones.
     pub(super) fn resident_bytes(&self) -> Option<(usize, usize)> {
         let hostility = self.0.hostility.as_ref();
         hostility.map(|_| (RESIDENT_BYTES, LEAST_PART_BYTES))
@@ -225,31 +225,17 @@ impl Cpu {
     /// # Safety
     ///
     /// As `Driver::gather`.
-    pub(super) unsafe fn gather(&self, stream: &Stream, gather: Gather<'_>) -> Result<()> {
+    pub(super) unsafe fn gather(&self, stream: &CpuStream, gather: Gather<'_>) -> Result<()> {
         self.may_fail("copy")?;
-        // SAFETY: the caller's contract: all rows, the table and the target are valid, and in no one else's use, until
+        // SAFETY: the caller's contract: all rows, the table and the target are valid, and nobody else uses them, until
         // the copy is done.
         unsafe { stream.gather(gather) };
         Ok(())
     }
 
-    /// # Safety
-    ///
-    /// As `Driver::normalize`.
-    pub(super) unsafe fn normalize(&self, stream: &Stream, work: Normalizing) -> Result<()> {
+    pub(super) fn launch(&self, stream: &CpuStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.may_fail("launch")?;
-        // SAFETY: the caller's contract: all of it is valid, and in no one else's use, until the work is done.
-        stream.run(Box::new(move || unsafe { normalize::normalize(work) }));
-        Ok(())
-    }
-
-    /// # Safety
-    ///
-    /// As `Driver::label`.
-    pub(super) unsafe fn label(&self, stream: &Stream, work: Labelling) -> Result<()> {
-        self.may_fail("launch")?;
-        // SAFETY: the caller's contract: all of it is valid, and in no one else's use, until the work is done.
-        stream.run(Box::new(move || unsafe { normalize::label(work) }));
+        stream.run(work);
         Ok(())
     }
 
@@ -258,12 +244,12 @@ impl Cpu {
     /// As `Driver::poison`.
     pub(super) unsafe fn poison(&self, address: u64, bytes: usize) {
         if self.0.hostility.is_some() {
-            // SAFETY: the caller's contract: the bytes are valid and in no one else's use.
+            // SAFETY: the caller's contract: the bytes are valid and nobody else uses them.
             unsafe { std::ptr::write_bytes(address as *mut u8, hostile::POISON, bytes) };
         }
     }
 
-    /// Fails where the hostile mode says so.
+    /// Fails if the hostile mode says so.
     fn may_fail(&self, operation: &'static str) -> Result<()> {
         match &self.0.hostility {
             Some(hostility) if hostility.fails(operation) => {
@@ -273,7 +259,7 @@ impl Cpu {
         }
     }
 
-    /// Counts bytes against a capacity, if there is one.
+    /// Charges bytes to a capacity, if there is one.
     fn charge(
         &self,
         count: &AtomicUsize,
@@ -295,7 +281,7 @@ impl Cpu {
         fault(operation, self.name(), code, message)
     }
 
-    /// Whether this event is, or now becomes, one that cannot be asked.
+    /// Whether this event cannot be queried, from now on or already.
     fn event_fails(&self, is_lost: &AtomicBool) -> Result<()> {
         let Some(hostility) = &self.0.hostility else {
             return Ok(());
@@ -309,7 +295,7 @@ impl Cpu {
         }
     }
 
-    /// The fault of a device that has failed for good, if it has.
+    /// The fault of a device that has failed for good.
     fn sticky(&self) -> Result<()> {
         match &self.0.hostility {
             Some(hostility) if hostility.is_broken() => {

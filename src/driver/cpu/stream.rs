@@ -1,4 +1,4 @@
-//! Streams of the CPU backend: each is a queue of operations with a thread that works it off in order.
+//! Streams of the CPU backend: each is a queue of work with a thread that executes it in order.
 
 use std::cell::Cell;
 
@@ -11,23 +11,23 @@ use crate::sync::{
     Arc, AtomicBool, Condvar, Instant, Mutex, Weak, mark_own_thread, thread, thread_local,
 };
 
-/// A queue with its thread. When the last handle goes, the thread works off what is queued and ends.
-pub(crate) struct Stream {
-    operations: Arc<Sender<Operation>>,
+/// A queue with its thread. When the last handle is dropped, the thread finishes what is queued, and ends.
+pub(crate) struct CpuStream {
+    operations: Arc<Sender<StreamWork>>,
 }
 
-/// A stream's queue, as long as the stream is alive.
+/// A stream's queue, for as long as the stream lives.
 #[derive(Clone)]
-pub(super) struct Queue(Weak<Sender<Operation>>);
+pub(super) struct Queue(Weak<Sender<StreamWork>>);
 
-/// The end of what a stream holds.
-pub(super) struct End(Arc<State>);
+/// The end of the work that a stream holds.
+pub(super) struct End(Arc<EventState>);
 
 thread_local! {
     static IS_STREAM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is a stream's, which can wait for none.
+/// Whether the calling thread is a stream's, which must not wait for streams.
 pub(super) fn is_on_one() -> bool {
     IS_STREAM.with(Cell::get)
 }
@@ -39,8 +39,8 @@ impl Queue {
 
     pub(super) fn end(&self) -> Option<End> {
         let operations = self.0.upgrade()?;
-        let state = Arc::new(State::default());
-        let sent = operations.send(Operation::Fire(Arc::clone(&state)));
+        let state = Arc::new(EventState::default());
+        let sent = operations.send(StreamWork::Fire(Arc::clone(&state)));
         sent.is_ok().then_some(End(state))
     }
 }
@@ -51,40 +51,40 @@ impl End {
     }
 }
 
-enum Operation {
+enum StreamWork {
     Copy {
         from: u64,
         to: u64,
         bytes: usize,
     },
-    /// `table`: the address of as many rows' addresses.
+    /// `table`: the address of the rows' addresses.
     Gather {
         table: u64,
         rows: usize,
         row_bytes: usize,
         to: u64,
     },
-    Fire(Arc<State>),
-    Wait(Arc<State>),
+    Fire(Arc<EventState>),
+    Wait(Arc<EventState>),
     Run(Box<dyn FnOnce() + Send>),
 }
 
 /// A point in a stream.
 #[derive(Clone)]
-pub(crate) struct Event {
-    state: Arc<State>,
+pub(crate) struct CpuEvent {
+    state: Arc<EventState>,
     device: Cpu,
 }
 
 #[derive(Default)]
-struct State {
+struct EventState {
     fired: Mutex<Option<Instant>>,
     changed: Condvar,
-    /// The device does not say any more whether it fired.
+    /// The device does not tell any more whether it fired.
     is_lost: AtomicBool,
 }
 
-impl State {
+impl EventState {
     fn wait(&self) {
         let mut fired = self.fired.lock();
         while fired.is_none() {
@@ -93,9 +93,9 @@ impl State {
     }
 }
 
-impl Stream {
-    pub(super) fn start(number: usize, delays: Option<Delays>) -> Result<Stream> {
-        let (sender, operations) = unbounded::<Operation>();
+impl CpuStream {
+    pub(super) fn start(number: usize, delays: Option<Delays>) -> Result<CpuStream> {
+        let (sender, operations) = unbounded::<StreamWork>();
         let name = format!("pinfeed-cpu-stream-{number}");
         thread::Builder::new()
             .name(name.clone())
@@ -111,7 +111,7 @@ impl Stream {
                 }
             })
             .map_err(|source| Error::Thread { name, source })?;
-        Ok(Stream {
+        Ok(CpuStream {
             operations: Arc::new(sender),
         })
     }
@@ -120,32 +120,33 @@ impl Stream {
         Queue(Arc::downgrade(&self.operations))
     }
 
-    pub(super) fn record(&self, device: Cpu) -> Event {
-        let state = Arc::new(State::default());
-        self.push(Operation::Fire(Arc::clone(&state)));
-        Event { state, device }
+    pub(super) fn record(&self, device: Cpu) -> CpuEvent {
+        let state = Arc::new(EventState::default());
+        self.push(StreamWork::Fire(Arc::clone(&state)));
+        CpuEvent { state, device }
     }
 
-    pub(super) fn wait(&self, event: &Event) {
-        self.push(Operation::Wait(Arc::clone(&event.state)));
+    pub(super) fn wait(&self, event: &CpuEvent) {
+        self.push(StreamWork::Wait(Arc::clone(&event.state)));
     }
 
     pub(super) fn run(&self, f: Box<dyn FnOnce() + Send>) {
-        self.push(Operation::Run(f));
+        self.push(StreamWork::Run(f));
     }
 
     /// # Safety
     ///
-    /// Both ranges must be valid until the stream has come past the copy, and in no one else's use but as ordered by it.
+    /// Both ranges must be valid until the stream has passed the copy, and nobody else may use them except in the
+    /// stream's order.
     pub(super) unsafe fn copy(&self, from: u64, to: u64, bytes: usize) {
-        self.push(Operation::Copy { from, to, bytes });
+        self.push(StreamWork::Copy { from, to, bytes });
     }
 
     /// # Safety
     ///
     /// As `copy`, for each row, the table of the rows and the target.
     pub(super) unsafe fn gather(&self, gather: Gather<'_>) {
-        self.push(Operation::Gather {
+        self.push(StreamWork::Gather {
             table: gather.rows.as_ptr() as u64,
             rows: gather.rows.len(),
             row_bytes: gather.row_bytes,
@@ -153,31 +154,31 @@ impl Stream {
         });
     }
 
-    fn push(&self, operation: Operation) {
-        // The thread ends only when this sender is gone, so the channel is open.
+    fn push(&self, operation: StreamWork) {
+        // The thread ends only when this sender is dropped, so the channel is open.
         let sent = self.operations.send(operation);
         debug_assert!(sent.is_ok());
     }
 
-    pub(crate) fn same(&self, other: &Stream) -> bool {
+    pub(crate) fn same(&self, other: &CpuStream) -> bool {
         Arc::ptr_eq(&self.operations, &other.operations)
     }
 }
 
-impl Operation {
+impl StreamWork {
     fn run(self) {
         match self {
-            Operation::Copy { from, to, bytes } => {
-                // SAFETY: `Stream::copy`'s contract: both are valid and nobody else uses them now.
+            StreamWork::Copy { from, to, bytes } => {
+                // SAFETY: `CpuStream::copy`'s contract: both are valid and nobody else uses them now.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
             }
-            Operation::Gather {
+            StreamWork::Gather {
                 table,
                 rows,
                 row_bytes,
                 to,
             } => {
-                // SAFETY: `Stream::gather`'s contract: the table is valid, and unchanged.
+                // SAFETY: `CpuStream::gather`'s contract: the table is valid, and unchanged.
                 let rows = unsafe { std::slice::from_raw_parts(table as *const *const u8, rows) };
                 for (index, &row) in rows.iter().enumerate() {
                     let to = to as usize + index * row_bytes;
@@ -185,13 +186,13 @@ impl Operation {
                     unsafe { std::ptr::copy(row, to as *mut u8, row_bytes) };
                 }
             }
-            Operation::Fire(state) => {
+            StreamWork::Fire(state) => {
                 *state.fired.lock() = Some(Instant::now());
                 state.changed.notify_all();
             }
-            Operation::Wait(state) => state.wait(),
-            // A panic of the user's function would end the stream, and hang whoever waits for it.
-            Operation::Run(f) => {
+            StreamWork::Wait(state) => state.wait(),
+            // A panic of the user's function would end the stream and hang everything that waits for it.
+            StreamWork::Run(f) => {
                 if let Err(payload) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
                     let message = crate::error::panic_message(payload);
                     log::error!("a host function on a CPU stream panicked: {message}");
@@ -201,8 +202,8 @@ impl Operation {
     }
 }
 
-impl Event {
-    pub(crate) fn same(&self, other: &Event) -> bool {
+impl CpuEvent {
+    pub(crate) fn same(&self, other: &CpuEvent) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
@@ -218,7 +219,7 @@ impl Event {
         self.device.sticky()
     }
 
-    pub(crate) fn elapsed_ns(&self, start: &Event) -> Option<u64> {
+    pub(crate) fn elapsed_ns(&self, start: &CpuEvent) -> Option<u64> {
         let (start, end) = ((*start.state.fired.lock())?, (*self.state.fired.lock())?);
         u64::try_from(end.saturating_duration_since(start).as_nanos()).ok()
     }

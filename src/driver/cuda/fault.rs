@@ -1,4 +1,4 @@
-//! The driver's codes, as errors.
+//! The driver's error codes as errors.
 
 use std::ffi::CStr;
 

@@ -1,17 +1,19 @@
-//! Gathering: rows that lie apart in page-locked memory go to the device in one call.
+//! Gathering: scattered rows of page-locked memory go to the device in one call.
 //!
-//! Where the driver has it (12.8 and newer), by one batch of copies, which the copy engine works off. Where it has not,
-//! by a kernel that reads the rows over the link, from a few blocks; and where the device cannot read host memory by the
-//! host's addresses, or is too old for the kernel, row by row.
+//! Drivers of 12.8 and newer take a batch of copies, which the copy engine executes. For older ones, a kernel of a few
+//! blocks reads the rows over the link. If the device cannot read host memory by the host's addresses, or is too old for
+//! the kernel, the rows are copied one by one.
 
 use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys;
 
-use super::kernels::{Function, ptx};
-use super::{Cuda, Stream, kernels};
+use super::launch::{self, Function};
+use super::{CuStream, Cuda};
+use crate::driver::kernels::ptx;
 use crate::driver::{Gather, Way};
 use crate::error::Result;
+use crate::tuning::{BLOCK_THREADS, GATHER_BLOCKS};
 
 /// `cuMemcpyBatchAsync` as of 12.8. (What cuda.h of 13.0 calls by that name is `cuMemcpyBatchAsync_v2` in the library.)
 pub(super) type MemcpyBatch = unsafe extern "C" fn(
@@ -36,15 +38,11 @@ pub(super) struct Attributes {
     flags: u32,
 }
 
-/// The sources are read in the stream's order: they stay as they are until the event behind the copies.
+/// The sources are read in the stream's order: they do not change until the event after the copies.
 const IN_STREAM_ORDER: i32 = 1;
 
-/// The kernel: made from gather.cu by `nvcc -ptx`, for the oldest driver and device served.
+/// The kernel, made from gather.cu by `nvcc -ptx`, for the oldest driver and device supported.
 const PTX: &CStr = ptx(concat!(include_str!("gather.ptx"), "\0"));
-
-/// Blocks of the kernel. As many bytes are in flight as the link holds, and most of the device is left to others.
-const BLOCKS: u32 = 32;
-const THREADS: u32 = 256;
 
 impl Cuda {
     /// # Safety
@@ -52,7 +50,7 @@ impl Cuda {
     /// As `Driver::gather`.
     pub(in crate::driver) unsafe fn gather(
         &self,
-        stream: &Stream,
+        stream: &CuStream,
         gather: Gather<'_>,
     ) -> Result<()> {
         let _entered = self.enter()?;
@@ -73,9 +71,7 @@ impl Cuda {
     /// The kernel; `None` if it cannot be loaded, which is logged once. The context is current.
     fn gathering(&self) -> Option<Function> {
         *self.0.gathering.get_or_init(|| {
-            let module = self.load_module(PTX, "gathering rows");
-            let kernel = module.and_then(|module| self.function(module, c"pinfeed_gather"));
-            kernel
+            self.function(PTX, c"pinfeed_gather", "gathering rows")
                 .inspect_err(|error| {
                     log::warn!(
                         "{}: rows of registered memory are copied one by one, which is slow: {error}",
@@ -89,18 +85,18 @@ impl Cuda {
     fn way(&self) -> Way {
         *self.0.way.get_or_init(|| {
             let has_batch = self.0.probe.memcpy_batch.is_some();
-            let runs_kernels = kernels::run_on(self.compute_capability());
+            let runs_kernels = launch::run_on(self.compute_capability());
             best_way(self.reads_host_addresses(), has_batch, runs_kernels)
         })
     }
 
-    /// Has rows gathered in this way from now on; says whether it came in time, before the first were.
+    /// Makes the device gather rows in this way from now on. Returns whether the call came before the first gather.
     #[cfg(feature = "testing")]
     pub(in crate::driver) fn gather_by(&self, way: Way) -> bool {
         self.0.way.set(way).is_ok()
     }
 
-    /// Whether registered memory has the same address for the device; the context is current.
+    /// Whether the device reaches registered memory by the host's addresses; the context is current.
     fn reads_host_addresses(&self) -> bool {
         self.attribute(
             sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
@@ -113,7 +109,7 @@ impl Cuda {
     unsafe fn gather_by_batch(
         &self,
         batch: MemcpyBatch,
-        stream: &Stream,
+        stream: &CuStream,
         gather: Gather<'_>,
     ) -> Result<()> {
         let count = gather.rows.len();
@@ -127,8 +123,8 @@ impl Cuda {
             flags: 0,
         };
         let (start, mut failed) = (0, 0);
-        // SAFETY: the caller's contract for the rows and the target; the lists are as long as each other, and the driver
-        // has read them when it returns.
+        // SAFETY: the caller's contract for the rows and the target; the lists are equally long, and the driver has read
+        // them when it returns.
         let code = unsafe {
             batch(
                 targets.as_ptr(),
@@ -159,26 +155,27 @@ impl Cuda {
     unsafe fn gather_by_kernel(
         &self,
         kernel: Function,
-        stream: &Stream,
+        stream: &CuStream,
         gather: Gather<'_>,
     ) -> Result<()> {
         let mut table = gather.rows.as_ptr() as u64;
         let (mut rows, mut row_bytes, mut to) =
             (gather.rows.len() as u64, gather.row_bytes as u64, gather.to);
-        let mut parameters: [*mut c_void; 4] = [
+        let mut arguments: [*mut c_void; 4] = [
             (&raw mut table).cast(),
             (&raw mut rows).cast(),
             (&raw mut row_bytes).cast(),
             (&raw mut to).cast(),
         ];
-        // SAFETY: the parameters are the kernel's; the caller's contract for what they point to.
-        unsafe { self.launch(kernel, (BLOCKS, THREADS), stream, &mut parameters) }
+        let grid = (GATHER_BLOCKS, BLOCK_THREADS);
+        // SAFETY: the arguments are the kernel's; the caller's contract covers what they point to.
+        unsafe { self.launch_grid(kernel, grid, stream, &mut arguments) }
     }
 
     /// # Safety
     ///
     /// As `gather`.
-    unsafe fn gather_by_row(&self, stream: &Stream, gather: Gather<'_>) -> Result<()> {
+    unsafe fn gather_by_row(&self, stream: &CuStream, gather: Gather<'_>) -> Result<()> {
         for (row, &from) in gather.rows.iter().enumerate() {
             let to = gather.to + (row * gather.row_bytes) as u64;
             // SAFETY: the caller's contract.
@@ -191,7 +188,7 @@ impl Cuda {
     }
 }
 
-/// How rows are gathered best, by a device that reads host memory by the host's addresses, or does not, and runs the kernel.
+/// The best way to gather rows for a device that may read host memory by the host's addresses, and may run the kernel.
 fn best_way(reads_host_addresses: bool, has_batch: bool, runs_kernels: bool) -> Way {
     match (has_batch, runs_kernels) {
         _ if !reads_host_addresses => Way::Rows,
@@ -222,12 +219,12 @@ mod tests {
         assert!(
             [(7, 0), (7, 5), (8, 9), (9, 0), (12, 0)]
                 .into_iter()
-                .all(kernels::run_on)
+                .all(launch::run_on)
         );
         assert!(
             ![(5, 2), (6, 0), (6, 1), (6, 2), (0, 0)]
                 .into_iter()
-                .any(kernels::run_on)
+                .any(launch::run_on)
         );
     }
 }

@@ -1,13 +1,12 @@
 //! The CUDA backend: the driver's own calls, through cudarc's bindings.
 //!
-//! Each call makes the device's context current for its duration and puts back what was current before, and moves the
-//! thread to the relaxed capture mode meanwhile, so that neither the embedder's choice of device nor a graph capture
-//! on another thread is disturbed.
+//! Each call makes the device's context current while it runs, and restores the previous one. Meanwhile the thread is in
+//! the relaxed capture mode. So neither the embedder's choice of device nor a graph capture on another thread is
+//! disturbed.
 
 mod fault;
 mod gather;
-mod kernels;
-mod normalize;
+mod launch;
 mod objects;
 mod probe;
 
@@ -17,43 +16,31 @@ use std::mem::MaybeUninit;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
 
-pub(crate) use objects::{Event, PER_THREAD, Stream};
+pub(crate) use objects::{CuEvent, CuStream, PER_THREAD};
 
 use self::fault::{driver_fault, fault_of};
-use super::{Copy, DeviceInfo};
+use super::{DeviceInfo, RawCopy};
 use crate::error::Result;
 use crate::sync::{Arc, Mutex, OnceLock};
 
-/// Large enough that the link keeps its rate (16 copies of 2.4 MB: 52 GB/s of 55), and small enough that the first one is
-/// soon under way, and the last one soon done: the link is idle before the one, and the processor after the other.
-pub(super) const STAGING_CHUNK_BYTES: usize = 2 << 20;
-
-/// A copy of so many bytes runs at 98 % of the link's rate.
-pub(super) const LEAST_PART_BYTES: usize = 8 << 20;
-
-/// The share of the processor's cache that slabs may take: what is loaded goes through it as well, and others use it.
-pub(super) const RESIDENT: f64 = 0.3;
-
 /// One CUDA device, through one context.
 #[derive(Clone)]
-pub(crate) struct Cuda(Arc<Shared>);
+pub(crate) struct Cuda(Arc<CudaShared>);
 
-struct Shared {
+struct CudaShared {
     context: Context,
     ordinal: usize,
-    /// Events that are not in use, timed and untimed: making one costs more than using it.
+    /// Events that are not in use, timed and untimed: creating one costs more than using it.
     events: [Mutex<Vec<RawHandle>>; 2],
     probe: &'static probe::Probe,
-    /// How rows are gathered, and the kernel if that is how.
+    /// How rows are gathered, and the kernel for it, if it is by a kernel.
     way: OnceLock<super::Way>,
-    gathering: OnceLock<Option<kernels::Function>>,
-    normalizing: [OnceLock<kernels::Module>; 2], // by whether pictures are mixed
-    /// All modules that were loaded.
-    modules: Mutex<Vec<kernels::Module>>,
+    gathering: OnceLock<Option<launch::Function>>,
+    loaded: Mutex<launch::LoadedKernels>,
 }
 
 enum Context {
-    /// An object of our own on the primary context, or the embedder's, kept alive.
+    /// Our own object on the primary context, or the embedder's, which this keeps alive.
     Object(Arc<CudaContext>),
     /// A handle of the embedder's, who keeps it alive.
     Handle(sys::CUcontext),
@@ -64,10 +51,10 @@ struct RawHandle(sys::CUevent);
 
 // SAFETY: the driver's handles may be used from any thread; cudarc sends them likewise.
 unsafe impl Send for RawHandle {}
-// SAFETY: a context handle may be used from any thread at once; the rest of `Shared` is behind locks.
-unsafe impl Sync for Shared {}
+// SAFETY: a context handle may be used from any thread at once; the rest of `CudaShared` is behind locks.
+unsafe impl Sync for CudaShared {}
 // SAFETY: as above.
-unsafe impl Send for Shared {}
+unsafe impl Send for CudaShared {}
 
 impl Cuda {
     /// Opens a device, with a context object of our own on its primary context.
@@ -76,7 +63,7 @@ impl Cuda {
         let previous = current_context();
         let context = CudaContext::new(ordinal)
             .map_err(|error| driver_fault("cuDevicePrimaryCtxRetain", ordinal, error.0));
-        // `CudaContext::new` leaves its context current on this thread; the embedder's choice is put back.
+        // `CudaContext::new` leaves its context current on this thread; the embedder's choice is restored.
         if let Some(previous) = previous {
             // SAFETY: it was current a moment ago, or is null, which means "none".
             let _ = unsafe { sys::cuCtxSetCurrent(previous) };
@@ -111,15 +98,14 @@ impl Cuda {
     }
 
     fn with(context: Context, ordinal: usize, probe: &'static probe::Probe) -> Cuda {
-        Cuda(Arc::new(Shared {
+        Cuda(Arc::new(CudaShared {
             context,
             ordinal,
             events: Default::default(),
             probe,
             way: OnceLock::new(),
             gathering: OnceLock::new(),
-            normalizing: Default::default(),
-            modules: Mutex::default(),
+            loaded: Mutex::default(),
         }))
     }
 
@@ -139,11 +125,11 @@ impl Cuda {
         self.0.handle()
     }
 
-    /// Makes the context current until the guard goes, where it is not.
+    /// Makes the context current, if it is not, until the guard is dropped.
     fn enter(&self) -> Result<Entered> {
         let pushed = current_context() != Some(self.handle());
         if pushed {
-            // SAFETY: the context is alive: `Shared` keeps the object, or the embedder keeps the handle.
+            // SAFETY: the context is alive: `CudaShared` keeps the object, or the embedder keeps the handle.
             let result = unsafe { sys::cuCtxPushCurrent_v2(self.handle()) };
             self.check("cuCtxPushCurrent", result)?;
         }
@@ -215,7 +201,7 @@ impl Cuda {
         Ok((free, total))
     }
 
-    pub(super) fn create_stream(&self) -> Result<Stream> {
+    pub(super) fn create_stream(&self) -> Result<CuStream> {
         let _entered = self.enter()?;
         let mut handle = MaybeUninit::uninit();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -224,10 +210,13 @@ impl Cuda {
             sys::cuStreamCreate(handle.as_mut_ptr(), flags)
         })?;
         // SAFETY: the call succeeded, so the handle was written.
-        Ok(Stream::owned(unsafe { handle.assume_init() }, self.clone()))
+        Ok(CuStream::owned(
+            unsafe { handle.assume_init() },
+            self.clone(),
+        ))
     }
 
-    pub(super) fn record(&self, stream: &Stream, timed: bool) -> Result<Event> {
+    pub(super) fn record(&self, stream: &CuStream, timed: bool) -> Result<CuEvent> {
         let _entered = self.enter()?;
         let event = self.take_event(timed)?;
         // SAFETY: both handles are alive, and of this context.
@@ -237,10 +226,10 @@ impl Cuda {
         Ok(event)
     }
 
-    fn take_event(&self, timed: bool) -> Result<Event> {
+    fn take_event(&self, timed: bool) -> Result<CuEvent> {
         let pooled = self.0.events[usize::from(timed)].lock().pop();
         if let Some(RawHandle(handle)) = pooled {
-            return Ok(Event::new(handle, timed, self.clone()));
+            return Ok(CuEvent::new(handle, timed, self.clone()));
         }
         let mut flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         if !timed {
@@ -252,14 +241,14 @@ impl Cuda {
             sys::cuEventCreate(handle.as_mut_ptr(), flags)
         })?;
         // SAFETY: the call succeeded, so the handle was written.
-        Ok(Event::new(
+        Ok(CuEvent::new(
             unsafe { handle.assume_init() },
             timed,
             self.clone(),
         ))
     }
 
-    pub(super) fn stream_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
+    pub(super) fn stream_wait(&self, stream: &CuStream, event: &CuEvent) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: both handles are alive.
         self.check("cuStreamWaitEvent", unsafe {
@@ -267,7 +256,7 @@ impl Cuda {
         })
     }
 
-    pub(super) fn synchronize(&self, stream: &Stream) -> Result<()> {
+    pub(super) fn synchronize(&self, stream: &CuStream) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the handle is alive.
         self.check("cuStreamSynchronize", unsafe {
@@ -275,7 +264,7 @@ impl Cuda {
         })
     }
 
-    pub(super) fn host_fn(&self, stream: &Stream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
+    pub(super) fn host_fn(&self, stream: &CuStream, f: Box<dyn FnOnce() + Send>) -> Result<()> {
         unsafe extern "C" fn run(data: *mut std::ffi::c_void) {
             // SAFETY: `host_fn` made the pointer from a box, and the driver calls this once.
             let f = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
@@ -357,7 +346,7 @@ impl Cuda {
         ) != 0
     }
 
-    /// What the current context's device says of itself; 0 if it does not know the question.
+    /// An attribute of the current context's device; 0 if the driver does not know it.
     fn attribute(&self, attribute: sys::CUdevice_attribute) -> i32 {
         let (mut device, mut value) = (0, 0);
         // SAFETY: it writes the current context's device.
@@ -406,16 +395,16 @@ impl Cuda {
     /// # Safety
     ///
     /// As `Driver::copy`.
-    pub(super) unsafe fn copy(&self, stream: &Stream, copy: Copy) -> Result<()> {
+    pub(super) unsafe fn copy(&self, stream: &CuStream, copy: RawCopy) -> Result<()> {
         let _entered = self.enter()?;
         let stream = stream.handle();
         match copy {
-            Copy::ToDevice { from, to, bytes } => {
+            RawCopy::ToDevice { from, to, bytes } => {
                 // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
                 let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) };
                 self.check("cuMemcpyHtoDAsync", result)
             }
-            Copy::ToHost { from, to, bytes } => {
+            RawCopy::ToHost { from, to, bytes } => {
                 // SAFETY: likewise.
                 let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream) };
                 self.check("cuMemcpyDtoHAsync", result)
@@ -424,7 +413,7 @@ impl Cuda {
     }
 }
 
-impl Shared {
+impl CudaShared {
     fn handle(&self) -> sys::CUcontext {
         match &self.context {
             Context::Object(context) => context.cu_ctx(),
@@ -433,26 +422,26 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for CudaShared {
     fn drop(&mut self) {
         self.unload_modules();
         let previous = current_context();
         let [untimed, timed] = &mut self.events;
         for RawHandle(event) in untimed.get_mut().drain(..).chain(timed.get_mut().drain(..)) {
-            // SAFETY: the pool owns the event, and nobody else holds it. At process exit the driver may be gone: then
-            // it says so, and there is nothing left to destroy.
+            // SAFETY: the pool owns the event, and nobody else holds it. At process exit the driver may be gone: then it
+            // says so, and there is nothing left to destroy.
             let _ = unsafe { sys::cuEventDestroy_v2(event) };
         }
-        // cudarc's object makes its context current when it goes; what was current is put back.
+        // On drop, cudarc's object makes its context current; the previous one is restored.
         self.context = Context::Handle(std::ptr::null_mut());
         if let Some(previous) = previous {
-            // SAFETY: it was current a moment ago; if it was the one that just went, the driver refuses.
+            // SAFETY: it was current a moment ago; if it is the context that was just released, the driver refuses.
             let _ = unsafe { sys::cuCtxSetCurrent(previous) };
         }
     }
 }
 
-/// The context is current on this thread until this goes.
+/// While this lives, the context is current on this thread.
 struct Entered {
     pushed: bool,
     mode: Option<sys::CUstreamCaptureMode>,
@@ -461,19 +450,19 @@ struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(mut mode) = self.mode {
-            // SAFETY: it puts back the thread's mode.
+            // SAFETY: it restores the thread's mode.
             let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
         }
         if !self.pushed {
             return;
         }
         let mut popped = std::ptr::null_mut();
-        // SAFETY: it takes back what `enter` pushed on this thread.
+        // SAFETY: it pops what `enter` pushed on this thread.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
     }
 }
 
-/// The thread's current context, which may be none (null); `None` if the driver does not say.
+/// The thread's current context, which may be none (null); `None` if the driver does not tell.
 fn current_context() -> Option<sys::CUcontext> {
     let mut context = std::ptr::null_mut();
     // SAFETY: it writes one handle.

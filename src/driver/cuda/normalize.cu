@@ -28,7 +28,7 @@ struct alignas(4 * sizeof(T)) Four {
     T values[4];
 };
 
-// Within the box, a pixel is `own` of itself and `other` of the picture before. As `Mixture` in driver/normalize.rs.
+// Within the box, a pixel is `own` of itself and `other` of the picture before. As `Mixture` in driver/kernels/normalize.rs.
 struct Mixture {
     Size width, left, top, right, bottom;
     float own, other;
@@ -208,7 +208,7 @@ MIX_PICTURES(f16_hwc, Half, false)
 MIX_PICTURES(bf16_chw, Bfloat, true)
 MIX_PICTURES(bf16_hwc, Bfloat, false)
 
-// What a label's row is made of: numbers of the row's type, by their bits. As `Weights` in driver/normalize.rs.
+// What a label's row is made of: numbers of the row's type, by their bits. As `Weights` in driver/kernels/labels.rs.
 struct Weights {
     unsigned none, own, other, both, invalid;
 };

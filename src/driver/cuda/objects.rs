@@ -8,9 +8,10 @@ use cudarc::driver::sys::{self, CUresult};
 use super::{Cuda, RawHandle};
 use crate::error::Result;
 use crate::sync::{Arc, AtomicBool, Instant, Ordering, spin_loop, thread};
+use crate::tuning::EVENT_SPIN_MS;
 
-/// A `CUstream`: ours, which goes with this object, or the embedder's.
-pub(crate) struct Stream {
+/// A `CUstream`: our own, which is destroyed on drop, or the embedder's.
+pub(crate) struct CuStream {
     handle: sys::CUstream,
     owner: Owner,
     /// The thread of a per-thread default stream: its handle names another stream on every thread.
@@ -20,23 +21,23 @@ pub(crate) struct Stream {
 enum Owner {
     /// This object destroys the stream, in this context.
     Ours(Cuda),
-    /// Somebody else does, and this keeps it alive (or the embedder promised to).
+    /// The embedder does; this keeps the stream alive, unless the embedder promised to.
     Theirs {
         _keep: Option<Arc<dyn Any + Send + Sync>>,
     },
 }
 
 // SAFETY: a stream's handle may be used from any thread; the per-thread default stream is checked (`on_its_thread`).
-unsafe impl Send for Stream {}
-// SAFETY: as above, also at once: the driver locks.
-unsafe impl Sync for Stream {}
+unsafe impl Send for CuStream {}
+// SAFETY: as above, also concurrently: the driver locks.
+unsafe impl Sync for CuStream {}
 
 /// `CU_STREAM_PER_THREAD` of cuda.h.
 pub(crate) const PER_THREAD: usize = 2;
 
-impl Stream {
-    pub(super) fn owned(handle: sys::CUstream, cuda: Cuda) -> Stream {
-        Stream {
+impl CuStream {
+    pub(super) fn owned(handle: sys::CUstream, cuda: Cuda) -> CuStream {
+        CuStream {
             handle,
             owner: Owner::Ours(cuda),
             thread: None,
@@ -49,8 +50,8 @@ impl Stream {
     pub(crate) unsafe fn foreign(
         handle: *mut std::ffi::c_void,
         keep: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Stream {
-        Stream {
+    ) -> CuStream {
+        CuStream {
             handle: handle.cast(),
             owner: Owner::Theirs { _keep: keep },
             thread: (handle as usize == PER_THREAD).then(|| thread::current().id()),
@@ -66,12 +67,12 @@ impl Stream {
             .is_none_or(|thread| thread == thread::current().id())
     }
 
-    pub(crate) fn same(&self, other: &Stream) -> bool {
+    pub(crate) fn same(&self, other: &CuStream) -> bool {
         self.handle == other.handle && self.thread == other.thread
     }
 }
 
-impl Drop for Stream {
+impl Drop for CuStream {
     fn drop(&mut self) {
         if let Owner::Ours(cuda) = &self.owner
             && let Ok(_entered) = cuda.enter()
@@ -82,27 +83,24 @@ impl Drop for Stream {
     }
 }
 
-/// A gigabyte takes 18 ms over PCIe 5 x16.
-const SPIN: Duration = Duration::from_millis(20);
-
-/// A recorded event, from the device's pool.
+/// A recorded event, from the device's pool of events.
 #[derive(Clone)]
-pub(crate) struct Event(Arc<Recorded>);
+pub(crate) struct CuEvent(Arc<Recorded>);
 
 struct Recorded {
     handle: RawHandle,
     timed: bool,
-    /// Once complete, always complete: later questions need no driver.
+    /// Once complete, always complete: later queries need no driver.
     complete: AtomicBool,
     cuda: Cuda,
 }
 
-// SAFETY: an event's handle may be used from any thread at once: the driver locks.
+// SAFETY: an event's handle may be used from several threads concurrently: the driver locks.
 unsafe impl Sync for RawHandle {}
 
-impl Event {
-    pub(super) fn new(handle: sys::CUevent, timed: bool, cuda: Cuda) -> Event {
-        Event(Arc::new(Recorded {
+impl CuEvent {
+    pub(super) fn new(handle: sys::CUevent, timed: bool, cuda: Cuda) -> CuEvent {
+        CuEvent(Arc::new(Recorded {
             handle: RawHandle(handle),
             timed,
             complete: AtomicBool::new(false),
@@ -114,12 +112,13 @@ impl Event {
         self.0.handle.0
     }
 
-    pub(crate) fn same(&self, other: &Event) -> bool {
+    pub(crate) fn same(&self, other: &CuEvent) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn is_complete(&self) -> Result<bool> {
-        // Acquire pairs with the Release below: what the finder saw of the copied memory is seen here too.
+        // Acquire pairs with the Release below: what the thread that queried saw of the copied memory is visible here,
+        // too.
         if self.0.complete.load(Ordering::Acquire) {
             return Ok(true);
         }
@@ -127,7 +126,7 @@ impl Event {
         self.query()
     }
 
-    /// Asks the driver; the context is current.
+    /// Queries the driver; the context is current.
     fn query(&self) -> Result<bool> {
         // SAFETY: the handle is alive.
         match unsafe { sys::cuEventQuery(self.handle()) } {
@@ -140,8 +139,8 @@ impl Event {
         }
     }
 
-    /// Spins for as long as a large copy takes, as the driver's own waits do, and sleeps then: waking a sleeping
-    /// thread was measured to cost up to 0.2 ms in a virtual machine, a fifth of a copy of 64 MB.
+    /// Spins for as long as a large copy takes, as the driver's own waits do, and then sleeps ([`EVENT_SPIN_MS`] has the
+    /// figures).
     pub(crate) fn synchronize(&self) -> Result<()> {
         if self.0.complete.load(Ordering::Acquire) {
             return Ok(());
@@ -149,7 +148,7 @@ impl Event {
         let start = Instant::now();
         {
             let _entered = self.0.cuda.enter()?;
-            while start.elapsed() < SPIN {
+            while start.elapsed() < Duration::from_millis(EVENT_SPIN_MS) {
                 if self.query()? {
                     return Ok(());
                 }
@@ -159,7 +158,7 @@ impl Event {
         self.sleep()
     }
 
-    /// Sleeps until the event fires: for threads that have nobody waiting for them.
+    /// Sleeps until the event fires: for threads that nobody waits for.
     pub(crate) fn sleep(&self) -> Result<()> {
         if self.is_complete()? {
             return Ok(());
@@ -173,7 +172,7 @@ impl Event {
         Ok(())
     }
 
-    pub(crate) fn elapsed_ns(&self, start: &Event) -> Option<u64> {
+    pub(crate) fn elapsed_ns(&self, start: &CuEvent) -> Option<u64> {
         if !self.0.timed || !start.0.timed {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Looks at the driver's library before cudarc does: cudarc panics where there is none.
+//! Examines the driver's library before cudarc does, because cudarc panics if there is none.
 
 use libloading::{Library, Symbol};
 
@@ -6,13 +6,13 @@ use super::gather::MemcpyBatch;
 use crate::error::{Error, Result};
 use crate::sync::OnceLock;
 
-/// The oldest driver served: CUDA 12.0.
+/// The oldest driver supported: CUDA 12.0.
 pub(crate) const OLDEST_DRIVER: i32 = 12_000;
 
 /// What was found out about the driver, once for the process, and symbols that cudarc does not bind for every version.
 pub(super) struct Probe {
     pub(super) version: i32,
-    /// `cuEventElapsedTime` under the name that every driver served has: bindings for 12.8 and newer call `_v2`.
+    /// `cuEventElapsedTime`, under the name that every supported driver has: bindings for 12.8 and newer call `_v2`.
     pub(super) elapsed_time: ElapsedTime,
     /// Drivers of 12.8 and newer have it.
     pub(super) memcpy_batch: Option<MemcpyBatch>,
@@ -32,12 +32,12 @@ const NAMES: &[&str] = if cfg!(windows) {
     &["libcuda.so.1", "libcuda.so"]
 };
 
-// The driver's own numbers, as cuda.h has them.
+// The driver's own codes, from cuda.h.
 const SUCCESS: i32 = 0;
 const STUB_LIBRARY: i32 = 34;
 const NO_DEVICE: i32 = 100;
 
-/// Makes sure that the driver can be called, and that it sees a device of this number.
+/// Makes sure that the driver can be called and sees a device of this number.
 pub(super) fn probe(ordinal: usize) -> Result<&'static Probe> {
     static PROBE: OnceLock<Probe> = OnceLock::new();
     let probe = match PROBE.get() {
@@ -56,7 +56,7 @@ pub(super) fn probe(ordinal: usize) -> Result<&'static Probe> {
 
 fn load() -> Result<Probe> {
     let mut details = Vec::new();
-    // SAFETY: loading the driver's library runs its constructors, which is what every CUDA program does.
+    // SAFETY: loading the driver's library runs its constructors, as every CUDA program does.
     let library = NAMES
         .iter()
         .find_map(|name| match unsafe { Library::new(*name) } {
@@ -100,7 +100,7 @@ fn load() -> Result<Probe> {
         let init: Symbol<'_, Init> = unsafe { library.get(b"cuInit") }.map_err(missing)?;
         // SAFETY: flags must be 0; calling it twice is allowed.
         match unsafe { init(0) } {
-            // Without a device, cuInit says so; the count below says it in our words.
+            // Without a device, cuInit fails; the count below leads to our own error.
             SUCCESS | NO_DEVICE => {}
             STUB_LIBRARY => return Err(Error::StubDriver),
             code => {
@@ -116,7 +116,7 @@ fn load() -> Result<Probe> {
     // SAFETY: the symbol has had this signature in every driver since CUDA 2.0.
     let elapsed_time =
         *unsafe { library.get::<ElapsedTime>(b"cuEventElapsedTime") }.map_err(missing)?;
-    // SAFETY: the symbol has had this signature since 12.8, where it came up.
+    // SAFETY: the symbol has had this signature since 12.8, where it was introduced.
     let memcpy_batch = unsafe { library.get::<MemcpyBatch>(b"cuMemcpyBatchAsync") };
     Ok(Probe {
         version,
@@ -126,14 +126,14 @@ fn load() -> Result<Probe> {
     })
 }
 
-/// A library without a symbol that every driver has.
+/// The error for a library without a symbol that every driver has.
 fn missing(error: libloading::Error) -> Error {
     Error::NoDriver {
         detail: format!("the library found is no CUDA driver: {}", reason(&error)),
     }
 }
 
-/// The system's words; the error's own only say which call failed.
+/// The system's message; the error's own only tells which call failed.
 fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -151,7 +151,7 @@ impl Probe {
         // SAFETY: it writes one integer; cuInit was called.
         match unsafe { count(&mut devices) } {
             SUCCESS => Ok(usize::try_from(devices).unwrap_or(0)),
-            // Not initialized (3) is what follows a cuInit that saw no device.
+            // Not initialized (3) is the answer after a cuInit that saw no device.
             3 | NO_DEVICE => Ok(0),
             code => Err(super::fault_of(
                 "cuDeviceGetCount",

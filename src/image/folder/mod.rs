@@ -20,7 +20,8 @@ use self::progress::Pace;
 use super::decode::DecodeOptions;
 use super::lazy::LazyImage;
 use super::plan::ImageTransform;
-use crate::{BoxError, Dataset, Error, Result, SampleRng, read_ahead};
+use crate::dataset::read_ahead;
+use crate::{BoxError, Dataset, Error, Result, SampleRng};
 
 /// Pictures in class folders: `root/class/picture.jpg`. A sample is a picture and its class's index.
 ///
@@ -40,7 +41,8 @@ use crate::{BoxError, Dataset, Error, Result, SampleRng, read_ahead};
 /// # Examples
 ///
 /// ```no_run
-/// use pinfeed::{Dataset, ImageFolder, ImageTransform};
+/// use pinfeed::Dataset;
+/// use pinfeed::image::{ImageFolder, ImageTransform};
 ///
 /// let train = ImageFolder::open("imagenet/train")?.transform(ImageTransform::train(224));
 /// // The same labels, even if a class is missing in this folder:
@@ -85,7 +87,7 @@ impl ImageFolder {
     /// # Examples
     ///
     /// ```no_run
-    /// # use pinfeed::ImageFolder;
+    /// # use pinfeed::image::ImageFolder;
     /// let train = ImageFolder::open_with_progress("imagenet/train", |at| {
     ///     eprintln!("{} of {} folders, {} pictures", at.folders_done, at.folders, at.files);
     /// })?;
@@ -115,7 +117,7 @@ impl ImageFolder {
     ///
     /// ```no_run
     /// # use std::path::Path;
-    /// # use pinfeed::ImageFolder;
+    /// # use pinfeed::image::ImageFolder;
     /// let (root, index) = ("imagenet/train", Path::new("train.index"));
     /// let train = if index.exists() {
     ///     ImageFolder::open_index(root, index)?
@@ -169,7 +171,8 @@ impl ImageFolder {
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::{Dataset, ImageFolder};
+    /// use pinfeed::Dataset;
+    /// use pinfeed::image::ImageFolder;
     ///
     /// let animals = ImageFolder::from_list([("a.jpg", "dog"), ("b.jpg", "cat")])?;
     /// assert_eq!((animals.classes(), animals.labels()), (&["cat".into(), "dog".into()][..], &[1, 0][..]));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How far the listing of a folder has come: see [`ImageFolder::open_with_progress`](crate::ImageFolder::open_with_progress).
+/// How far the listing of a folder has come: see [`ImageFolder::open_with_progress`](crate::image::ImageFolder::open_with_progress).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListingProgress {

@@ -13,13 +13,14 @@ use crate::SampleRng;
 
 /// Which part of one picture a transform shows, and where.
 ///
-/// [`LazyImage::geometry`](crate::LazyImage::geometry) makes it. A mask ([`LazyMask`](crate::LazyMask)), boxes and key points follow
+/// [`LazyImage::geometry`](crate::image::LazyImage::geometry) makes it. A mask ([`LazyMask`](crate::image::LazyMask)), boxes and key points follow
 /// the picture through the same crops, flips, resizing and rotation.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, LazyImage, SampleRng, Tensor};
+/// use pinfeed::image::{ImageTransform, LazyImage};
+/// use pinfeed::{SampleRng, Tensor};
 ///
 /// let pixels = Tensor::zeros(&[40, 80, 3]);
 /// let crop = ImageTransform::new().center_crop(40); // columns 20 to 60
@@ -214,7 +215,7 @@ impl GeometryStep {
 ///
 /// # Examples
 ///
-/// In [`Geometry`](crate::Geometry#examples).
+/// In [`Geometry`](crate::image::Geometry#examples).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TransformedBoxes {
     /// All boxes `[left, top, right, bottom]`, clipped.
@@ -239,7 +240,7 @@ impl TransformedBoxes {
 ///
 /// # Examples
 ///
-/// In [`Geometry`](crate::Geometry#examples).
+/// In [`Geometry`](crate::image::Geometry#examples).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TransformedPoints {
     /// All points, `[x, y]`.

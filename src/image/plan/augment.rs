@@ -7,7 +7,7 @@ use crate::SampleRng;
 use crate::image::pixels::{Change, Colour, Warp};
 use crate::image::size::{Rect, Size};
 
-/// RandAugment, for [`rand_augment`](crate::ImageTransform::rand_augment): a few operations of the same strength, drawn uniformly
+/// RandAugment, for [`rand_augment`](crate::image::ImageTransform::rand_augment): a few operations of the same strength, drawn uniformly
 /// from fourteen.
 ///
 /// The fourteen operations, their strengths and their signs are those of torchvision's `RandAugment`, bin by bin, and their pixels
@@ -16,7 +16,7 @@ use crate::image::size::{Rect, Size};
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, RandAugment};
+/// use pinfeed::image::{ImageTransform, RandAugment};
 ///
 /// let transform = ImageTransform::train(224).rand_augment(RandAugment::new().num_ops(2).magnitude(9));
 /// # let _ = transform;
@@ -204,7 +204,7 @@ impl AugmentOp {
     }
 }
 
-/// A rotation by a random angle, for [`random_rotation`](crate::ImageTransform::random_rotation): torchvision's
+/// A rotation by a random angle, for [`random_rotation`](crate::image::ImageTransform::random_rotation): torchvision's
 /// `RandomRotation`.
 ///
 /// `RandomRotation::from(x)` draws angles from -x to x. The picture keeps its size, and uncovered corners are filled.
@@ -212,7 +212,7 @@ impl AugmentOp {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, Interpolation, RandomRotation};
+/// use pinfeed::image::{ImageTransform, Interpolation, RandomRotation};
 ///
 /// let rotation = RandomRotation::from(30.0).interpolation(Interpolation::Bilinear);
 /// let transform = ImageTransform::new().resize(256).random_rotation(rotation).center_crop(224);
@@ -280,7 +280,7 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
     }
 }
 
-/// Paints over a rectangle at random, for [`random_erasing`](crate::ImageTransform::random_erasing): torchvision's
+/// Paints over a rectangle at random, for [`random_erasing`](crate::image::ImageTransform::random_erasing): torchvision's
 /// `RandomErasing` (Zhong and others, "Random erasing data augmentation", 2017).
 ///
 /// The rectangle's area, as a share of the picture's, is drawn uniformly from [`scale`](RandomErasing::scale), its height divided
@@ -290,7 +290,8 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, Normalize, RandomErasing};
+/// use pinfeed::image::{ImageTransform, RandomErasing};
+/// use pinfeed::ops::Normalize;
 ///
 /// let erasing = RandomErasing::new().probability(0.1).value(Normalize::IMAGENET.mean_color());
 /// let transform = ImageTransform::train(224).random_erasing(erasing);
@@ -349,7 +350,7 @@ impl RandomErasing {
     }
 
     /// The colour of the rectangle: red, green and blue. Default: black. torchvision's recipes erase after normalising, with 0.
-    /// That is the mean colour before: [`Normalize::mean_color`](crate::Normalize::mean_color).
+    /// That is the mean colour before: [`Normalize::mean_color`](crate::ops::Normalize::mean_color).
     pub fn value(self, value: [u8; 3]) -> RandomErasing {
         RandomErasing { value, ..self }
     }

@@ -16,9 +16,9 @@ use super::size::{ImageSize, Size};
 /// The plan runs as one step: its operations are folded into one rectangle of the decoded picture, which is resampled once and
 /// flipped, straight into the sample's row of the batch. (What follows a rotation, or another operation that cannot be folded,
 /// is a second step.) The result is `u8` RGB of shape `[height, width, 3]`. An empty plan leaves the picture as it is.
-/// [`Normalize`](crate::Normalize) turns the bytes into floating point numbers on the device.
+/// [`Normalize`](crate::ops::Normalize) turns the bytes into floating point numbers on the device.
 ///
-/// Masks, boxes and key points go through the same plan by [`LazyImage::geometry`](crate::LazyImage::geometry).
+/// Masks, boxes and key points go through the same plan by [`LazyImage::geometry`](crate::image::LazyImage::geometry).
 ///
 /// A plan that makes all pictures the same size ([`resize_exact`](ImageTransform::resize_exact),
 /// [`center_crop`](ImageTransform::center_crop), [`random_resized_crop`](ImageTransform::random_resized_crop)) can be batched
@@ -33,7 +33,7 @@ use super::size::{ImageSize, Size};
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, Interpolation, RandomResizedCrop};
+/// use pinfeed::image::{ImageTransform, Interpolation, RandomResizedCrop};
 ///
 /// let train = ImageTransform::train(224);
 /// // The same, written out, but with larger crops and the bicubic filter:
@@ -219,7 +219,7 @@ impl ImageTransform {
     }
 
     /// Sets the colour of what lies outside of the picture, where a crop, padding or rotation shows it: red, green and blue.
-    /// Default: black. (Masks have [their own](crate::LazyMask::fill).)
+    /// Default: black. (Masks have [their own](crate::image::LazyMask::fill).)
     pub fn fill(self, color: [u8; 3]) -> ImageTransform {
         ImageTransform {
             fill: color,

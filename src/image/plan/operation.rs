@@ -4,14 +4,14 @@ use std::ops::RangeInclusive;
 
 use crate::image::size::{ImageSize, Size};
 
-/// By how much colours vary, for [`color_jitter`](crate::ImageTransform::color_jitter). Default: not at all.
+/// By how much colours vary, for [`color_jitter`](crate::image::ImageTransform::color_jitter). Default: not at all.
 ///
 /// The four changes run in a random order, each with a random factor. This is torchvision's `ColorJitter`.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ColorJitter, ImageTransform};
+/// use pinfeed::image::{ColorJitter, ImageTransform};
 ///
 /// let colours = ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1);
 /// let transform = ImageTransform::train(224).color_jitter(colours);
@@ -88,13 +88,13 @@ fn not_negative(what: &str, by: f64, most: f64) -> f64 {
     by
 }
 
-/// The border that [`pad`](crate::ImageTransform::pad) adds, in pixels. One number is the same on every side, two are (left and
+/// The border that [`pad`](crate::image::ImageTransform::pad) adds, in pixels. One number is the same on every side, two are (left and
 /// right, top and bottom), four are (left, top, right, bottom), as in torchvision.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::ImageTransform;
+/// use pinfeed::image::ImageTransform;
 ///
 /// let cifar = ImageTransform::new().pad(4).random_crop(32); // 4 pixels on each side
 /// let wide = ImageTransform::new().pad((16, 0)); // left and right only
@@ -135,7 +135,7 @@ impl From<(u16, u16, u16, u16)> for Padding {
     }
 }
 
-/// A random crop that is resized: for [`random_resized_crop`](crate::ImageTransform::random_resized_crop).
+/// A random crop that is resized: for [`random_resized_crop`](crate::image::ImageTransform::random_resized_crop).
 ///
 /// The crop's area, as a share of the picture's, is drawn uniformly from [`scale`](RandomResizedCrop::scale), and its width
 /// divided by its height log-uniformly from [`ratio`](RandomResizedCrop::ratio). Then its place is drawn uniformly. If ten
@@ -145,7 +145,7 @@ impl From<(u16, u16, u16, u16)> for Padding {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, RandomResizedCrop};
+/// use pinfeed::image::{ImageTransform, RandomResizedCrop};
 ///
 /// let gentle = RandomResizedCrop::new(224).scale(0.5..=1.0).ratio(0.9..=1.1);
 /// let transform = ImageTransform::new().random_resized_crop(gentle).random_horizontal_flip(0.5);
@@ -218,7 +218,7 @@ pub(super) fn positive(what: &str, range: RangeInclusive<f64>) -> (f64, f64) {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{ImageTransform, Interpolation};
+/// use pinfeed::image::{ImageTransform, Interpolation};
 ///
 /// let transform = ImageTransform::eval(224).interpolation(Interpolation::Bicubic);
 /// # let _ = transform;

@@ -22,7 +22,7 @@ pub struct Plain {
 
 /// A batch.
 #[derive(Debug, pinfeed::Batch)]
-pub struct Made<T: pinfeed::Element> {
+pub struct Made<T: pinfeed::tensor::Element> {
     /// Numbers.
     pub numbers: pinfeed::Tensor<T>,
     rest: internal::Own,
@@ -31,7 +31,7 @@ pub struct Made<T: pinfeed::Element> {
 }
 
 /// How many.
-pub fn count<T: pinfeed::Element>(made: &Made<T>) -> usize {
+pub fn count<T: pinfeed::tensor::Element>(made: &Made<T>) -> usize {
     made.count.0
 }
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use pinfeed::{BoxError, Dataset, ImageTransform, LazyImage, Ragged, SampleRng};
+use pinfeed::image::{ImageTransform, LazyImage};
+use pinfeed::{BoxError, Dataset, Ragged, SampleRng};
 use serde_json::{Value, json};
 
 use training::cache::{cached, on_all_cores};

@@ -15,7 +15,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use candle_core::{Device as CandleDevice, Tensor as CandleTensor};
-use pinfeed::{Batch, DataLoader, Device, ImageTransform, RaggedTensor, RandomResizedCrop, Tensor};
+use pinfeed::image::{ImageTransform, RandomResizedCrop};
+use pinfeed::ragged::RaggedTensor;
+use pinfeed::{Batch, DataLoader, Device, Tensor};
 
 use data::{CocoDetection, drawn};
 use network::{CELL, Found, Network, loss, objects};

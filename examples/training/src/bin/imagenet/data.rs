@@ -3,7 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use pinfeed::{Dataset, ImageFolder, ImageTransform, Normalize, RandAugment, RandomErasing};
+use pinfeed::Dataset;
+use pinfeed::image::{ImageFolder, ImageTransform, RandAugment, RandomErasing};
+use pinfeed::ops::Normalize;
 
 use training::args::Args;
 use training::{Result, folders};

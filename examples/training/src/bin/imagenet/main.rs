@@ -29,7 +29,8 @@ use candle_core::{
     D, DType, Device as CandleDevice, Result as CandleResult, Tensor as CandleTensor,
 };
 use candle_nn::ops::log_softmax;
-use pinfeed::{DataLoader, Device, Mixing, Normalize, SampleRng, Tensor};
+use pinfeed::ops::{Mixing, Normalize};
+use pinfeed::{DataLoader, Device, SampleRng, Tensor};
 
 use data::Data;
 use optimizer::{Schedule, Sgd};

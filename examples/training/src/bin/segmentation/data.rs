@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pinfeed::{BoxError, Dataset, ImageTransform, LazyImage, LazyMask, SampleRng};
+use pinfeed::image::{ImageTransform, LazyImage, LazyMask};
+use pinfeed::{BoxError, Dataset, SampleRng};
 
 use training::cache::{cached, on_all_cores};
 use training::rng::Rng;

@@ -17,7 +17,8 @@ use candle_core::{
     D, DType, Device as CandleDevice, Result as CandleResult, Tensor as CandleTensor,
 };
 use candle_nn::ops::log_softmax;
-use pinfeed::{DataLoader, Device, ImageTransform, RandomResizedCrop, Tensor};
+use pinfeed::image::{ImageTransform, RandomResizedCrop};
+use pinfeed::{DataLoader, Device, Tensor};
 
 use data::{IGNORED, VocSegmentation, drawn};
 use network::Network;

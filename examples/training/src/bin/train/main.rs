@@ -11,7 +11,8 @@ use std::time::Instant;
 use candle_core::{Device as CandleDevice, Tensor as CandleTensor};
 use candle_nn::loss::cross_entropy;
 use indicatif::{ProgressBar, ProgressStyle};
-use pinfeed::{DataLoader, Device, ImageFolder, ImageTransform, RandomResizedCrop, Tensor};
+use pinfeed::image::{ImageFolder, ImageTransform, RandomResizedCrop};
+use pinfeed::{DataLoader, Device, Tensor};
 
 use model::{Network, SIDE};
 use training::args::{Args, Options};

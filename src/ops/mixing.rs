@@ -6,18 +6,19 @@ use std::ops::Range;
 use crate::driver::Mixture;
 use crate::rng::SampleRng;
 
-/// Mixes the pictures of a batch, and their labels: by MixUp (Zhang et al., 2018), by CutMix (Yun et al., 2019), or by one of the
-/// two, chosen evenly for each batch. They are torchvision's `MixUp(alpha=..)` and `CutMix(alpha=..)`, and `RandomChoice` of the
-/// two; at first, it does nothing.
+/// Mixes the pictures of a batch, and their labels: by MixUp (Zhang et al., 2018), by CutMix (Yun et al., 2019), or by
+/// either of the two, chosen evenly for each batch. They are torchvision's `MixUp(alpha=..)`, `CutMix(alpha=..)`, and
+/// `RandomChoice` of the two. A new one does nothing.
 ///
 /// [`draw`](Mixing::draw) draws a [`Mix`] for one batch, which
 /// [`DeviceTensor::normalize_mixed`](crate::DeviceTensor::normalize_mixed) and
-/// [`DeviceTensor::soft_labels`](crate::DeviceTensor::soft_labels) carry out on the device.
+/// [`DeviceTensor::soft_labels`](crate::DeviceTensor::soft_labels) apply on the device.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Mixing, SampleRng};
+/// use pinfeed::SampleRng;
+/// use pinfeed::ops::Mixing;
 ///
 /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0).probability(0.9);
 /// let (seed, epoch, batch) = (17, 0, 3);
@@ -54,8 +55,9 @@ impl Mixing {
         }
     }
 
-    /// Adds CutMix: each picture has a box of the one before, of the same place, around a random pixel. What the box covers, but
-    /// for what lies beyond the border, is `1 - lambda` of the picture, with `lambda` from Beta(`alpha`, `alpha`).
+    /// Adds CutMix: each picture gets a box of the one before, from the same place, around a random pixel. Apart from
+    /// what lies beyond the border, the box covers `1 - lambda` of the picture, with `lambda` from Beta(`alpha`,
+    /// `alpha`).
     ///
     /// # Panics
     ///
@@ -67,11 +69,11 @@ impl Mixing {
         }
     }
 
-    /// How often batches are mixed. Default: always.
+    /// The share of batches that are mixed. Default: all.
     ///
     /// # Panics
     ///
-    /// If it is not a probability.
+    /// If it is not from 0 to 1.
     pub fn probability(self, probability: f64) -> Mixing {
         assert!(
             (0.0..=1.0).contains(&probability),
@@ -83,12 +85,12 @@ impl Mixing {
         }
     }
 
-    /// Draws how a batch of pictures of this size is mixed. With [`SampleRng::for_batch`], it follows from the seed, the epoch and
-    /// the batch's number alone.
+    /// Draws how a batch of pictures of this size is mixed. With [`SampleRng::for_batch`], the result depends only on the
+    /// seed, the epoch and the batch's number.
     ///
     /// # Panics
     ///
-    /// If CutMix is to be had of pictures without pixels.
+    /// If CutMix is drawn for pictures without pixels.
     pub fn draw(&self, rng: &mut SampleRng, height: usize, width: usize) -> Mix {
         if !rng.bool(self.probability) {
             return Mix::none();
@@ -120,7 +122,7 @@ fn positive(what: &str, alpha: f64) -> f64 {
     alpha
 }
 
-/// As torchvision draws it, and rounds.
+/// As torchvision draws and rounds it.
 fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> Mix {
     let half = 0.5 * (1.0 - beta(rng, alpha)).sqrt();
     let mut side = |length: usize| {
@@ -134,25 +136,26 @@ fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> Mix
 
 /// Draws from Beta(`alpha`, `alpha`).
 ///
-/// It is (1 + x) / 2 where x = t / sqrt(2 alpha + t²), for t of Student's distribution with 2 alpha degrees of freedom. Bailey,
-/// "Polar generation of random variates with the t-distribution" (1994), draws that as sqrt(2 alpha (u^(-1/alpha) - 1)) cos(2 pi v);
-/// the two are put together by Devroye, "Random variate generation in one line of code" (1996).
+/// It is (1 + x) / 2 where x = t / sqrt(2 alpha + t²), for t of Student's distribution with 2 alpha degrees of freedom.
+/// Bailey, "Polar generation of random variates with the t-distribution" (1994), draws that as sqrt(2 alpha (u^(-1/alpha)
+/// - 1)) cos(2 pi v); Devroye, "Random variate generation in one line of code" (1996), combines the two.
 fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
     let radius = (-rng.f64().ln() / alpha).exp_m1();
     let angle = TAU * rng.f64();
-    // Of a small alpha, the radius may be infinite: then x is 1 or -1. (A cosine of a number is never 0.)
+    // For a small alpha, the radius may be infinite: then x is 1 or -1. (The cosine of a floating point number is never
+    // 0.)
     let squared = radius * angle.cos().powi(2);
     let x = (1.0 / (1.0 + 1.0 / squared)).sqrt().copysign(angle.cos());
     (1.0 + x) / 2.0
 }
 
-/// How one batch is mixed: each picture, and each label, with the one before it in the batch (the first, with the last). A batch of
-/// one is mixed with itself.
+/// How one batch is mixed: each picture, and each label, with the one before it in the batch (the first one with the
+/// last). A batch of one is mixed with itself.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::Mix;
+/// use pinfeed::ops::Mix;
 ///
 /// assert_eq!(Mix::mixup(0.7).lambda(), 0.7);
 /// // A quarter of each picture of 32 x 32 is the one before's.
@@ -160,10 +163,10 @@ fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
 /// assert!(Mix::none().is_none()); // for validation
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mix(Kind);
+pub struct Mix(MixKind);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Kind {
+enum MixKind {
     None,
     MixUp {
         lambda: f64,
@@ -178,10 +181,10 @@ enum Kind {
 impl Mix {
     /// Mixes nothing.
     pub fn none() -> Mix {
-        Mix(Kind::None)
+        Mix(MixKind::None)
     }
 
-    /// Makes each picture `lambda` of itself, and the rest of the one before.
+    /// Makes each picture `lambda` of itself and `1 - lambda` of the one before.
     ///
     /// # Panics
     ///
@@ -191,14 +194,14 @@ impl Mix {
             (0.0..=1.0).contains(&lambda),
             "Mix::mixup: a lambda of {lambda} is not from 0 to 1"
         );
-        Mix(Kind::MixUp { lambda })
+        Mix(MixKind::MixUp { lambda })
     }
 
-    /// Gives each picture, of this height and width, a box of the one before: these rows, of these columns.
+    /// Gives each picture, of this height and width, a box of the one before: these rows and columns.
     ///
     /// # Panics
     ///
-    /// If the picture has no pixels, or the box does not lie in it.
+    /// If the picture has no pixels, or the box does not lie within it.
     pub fn cutmix(size: [usize; 2], rows: Range<usize>, columns: Range<usize>) -> Mix {
         let lies_in =
             |range: &Range<usize>, length| range.start <= range.end && range.end <= length;
@@ -206,7 +209,7 @@ impl Mix {
             !size.contains(&0) && lies_in(&rows, size[0]) && lies_in(&columns, size[1]),
             "Mix::cutmix: rows {rows:?} and columns {columns:?} of a picture of {size:?}"
         );
-        Mix(Kind::CutMix {
+        Mix(MixKind::CutMix {
             size,
             rows,
             columns,
@@ -215,15 +218,16 @@ impl Mix {
 
     /// Whether nothing is mixed.
     pub fn is_none(&self) -> bool {
-        self.0 == Kind::None
+        self.0 == MixKind::None
     }
 
-    /// How much of each picture, and each label, is its own: 1 if nothing is mixed; for CutMix, what the box leaves.
+    /// The share of each picture, and of each label, that is its own: 1 if nothing is mixed; for CutMix, what the box
+    /// leaves.
     pub fn lambda(&self) -> f64 {
         match &self.0 {
-            Kind::None => 1.0,
-            Kind::MixUp { lambda } => *lambda,
-            Kind::CutMix {
+            MixKind::None => 1.0,
+            MixKind::MixUp { lambda } => *lambda,
+            MixKind::CutMix {
                 size: [height, width],
                 rows,
                 columns,
@@ -237,7 +241,7 @@ impl Mix {
     /// The rows and the columns of CutMix's box.
     pub fn cut(&self) -> Option<(Range<usize>, Range<usize>)> {
         match &self.0 {
-            Kind::CutMix { rows, columns, .. } => Some((rows.clone(), columns.clone())),
+            MixKind::CutMix { rows, columns, .. } => Some((rows.clone(), columns.clone())),
             _ => None,
         }
     }
@@ -248,17 +252,17 @@ impl Mix {
         (lambda as f32, (1.0 - lambda) as f32)
     }
 
-    /// What the device does with pictures of this size; refuses those that the box was not drawn for.
+    /// What the device does with pictures of this size. Refuses pictures of a size that the box was not drawn for.
     pub(super) fn mixture(&self, height: usize, width: usize) -> Result<Option<Mixture>, String> {
         let (rows, columns, (own, other)) = match &self.0 {
-            Kind::None => return Ok(None),
-            Kind::MixUp { .. } => (0..height, 0..width, self.weights()),
-            Kind::CutMix {
+            MixKind::None => return Ok(None),
+            MixKind::MixUp { .. } => (0..height, 0..width, self.weights()),
+            MixKind::CutMix {
                 size,
                 rows,
                 columns,
             } if *size == [height, width] => (rows.clone(), columns.clone(), (0.0, 1.0)),
-            Kind::CutMix { size, .. } => {
+            MixKind::CutMix { size, .. } => {
                 return Err(format!(
                     "the box was drawn for pictures of {size:?}, and these are of {:?}",
                     [height, width]

@@ -1,7 +1,8 @@
-//! Normalising pictures on the device: what travels as bytes becomes floating point numbers there, and can be mixed on the way.
+//! Normalising pictures on the device: they travel as bytes, become floating point numbers there, and can be mixed on the
+//! way.
 
 use super::mixing::Mix;
-use super::tensor::DeviceTensor;
+use crate::device::DeviceTensor;
 use crate::driver::Normalizing;
 use crate::error::{Error, Result};
 use crate::tensor::Float;
@@ -9,12 +10,13 @@ use crate::tensor::Float;
 /// Normalises pictures: each channel of 0 to 255 becomes `(x / 255 - mean) / std`, as torchvision's `ToDtype(scale=True)` and
 /// `Normalize` do. The order is red, green, blue.
 ///
-/// [`DeviceTensor::normalize`] does it on the device, so that pictures travel as bytes: a quarter of `f32`'s.
+/// [`DeviceTensor::normalize`] does this on the device, so pictures travel as bytes: a quarter of the size of `f32`.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{Batch, Device, Normalize, Tensor};
+/// use pinfeed::ops::Normalize;
+/// use pinfeed::{Batch, Device, Tensor};
 ///
 /// let device = Device::cpu();
 /// let images = Tensor::<u8>::zeros(&[8, 32, 32, 3]).to_device(&device, true)?; // a loader's
@@ -30,7 +32,7 @@ pub struct Normalize {
 }
 
 impl Normalize {
-    /// The means and deviations of ImageNet's channels, which most pretrained models want.
+    /// The means and standard deviations of ImageNet's channels, which most pretrained models expect.
     pub const IMAGENET: Normalize = Normalize {
         mean: [0.485, 0.456, 0.406],
         std: [0.229, 0.224, 0.225],
@@ -64,17 +66,17 @@ impl Normalize {
         }
     }
 
-    /// The mean colour, in bytes: about what becomes 0. For [`RandomErasing`](crate::RandomErasing) and
-    /// [`ImageTransform::fill`](crate::ImageTransform::fill).
+    /// The mean colour in bytes, which becomes about 0. For [`RandomErasing`](crate::image::RandomErasing) and
+    /// [`ImageTransform::fill`](crate::image::ImageTransform::fill).
     ///
     /// ```
-    /// assert_eq!(pinfeed::Normalize::IMAGENET.mean_color(), [124, 116, 104]);
+    /// assert_eq!(pinfeed::ops::Normalize::IMAGENET.mean_color(), [124, 116, 104]);
     /// ```
     pub fn mean_color(&self) -> [u8; 3] {
         self.mean.map(|mean| (mean * 255.0).round() as u8)
     }
 
-    /// What a byte is multiplied with, and what is added then.
+    /// The factor for a byte, and what is added to the product.
     fn scale_and_bias(&self) -> ([f32; 3], [f32; 3]) {
         let std = self.std.map(f64::from);
         let scale = std.map(|std| (1.0 / (255.0 * std)) as f32);
@@ -84,34 +86,35 @@ impl Normalize {
 }
 
 impl DeviceTensor<u8> {
-    /// Normalises pictures of shape `[n, height, width, 3]`, as [`LazyImage`](crate::LazyImage) gives them, to `f32`, `f16` or
+    /// Normalises pictures of shape `[n, height, width, 3]`, as [`LazyImage`](crate::image::LazyImage) gives them, to `f32`, `f16` or
     /// `bf16` of shape `[n, 3, height, width]` ([`Normalize::channels_last`] for the other order).
     ///
-    /// The values are those of `f32` arithmetic, `x * scale + bias`, each rounded once: within 1e-6 of torchvision's, and rounded
-    /// to the type. They are the same on the CPU device.
+    /// The values are `x * scale + bias` in `f32` arithmetic, each operation rounded once: within 1e-6 of torchvision's,
+    /// then rounded to the type. They are the same on the CPU device.
     ///
     /// # Synchronization
     ///
-    /// Returns at once. The device does it on a stream of its own, behind the tensor's last write and without holding copies up;
-    /// the result is guarded by an event, as what [`Batch::to_device`](crate::Batch::to_device) gives. If the pool's budget is used
-    /// up by tensors that were dropped but whose kernels have not run yet, the call waits for the oldest of those.
+    /// Returns at once. The device does it on a stream of its own, after the tensor's last write and without delaying
+    /// copies. An event guards the result, as with [`Batch::to_device`](crate::Batch::to_device). If the pool's budget is
+    /// used up by tensors that were dropped but whose kernels have not finished, the call waits for the oldest of those.
     ///
     /// # Errors
     ///
-    /// The tensor is gone also then. [`Error::Option`] if the shape is another one, [`Error::DeviceBudget`] if live device
-    /// tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's default stream was
-    /// forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older), [`Error::Device`] if the device failed.
+    /// The tensor is gone even then. [`Error::Option`] if it has another shape, [`Error::DeviceBudget`] if live device
+    /// tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's default stream
+    /// was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older), [`Error::Device`] if
+    /// the device failed.
     pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
         self.normalize_by("normalize", normalize, &Mix::none())
     }
 
-    /// Normalises pictures as [`normalize`](DeviceTensor::normalize) does, and mixes each with the one before (the first, with
-    /// the last), as torchvision's `MixUp` and `CutMix` do with a normalised batch.
+    /// Normalises pictures as [`normalize`](DeviceTensor::normalize) does, and mixes each with the one before (the first
+    /// one with the last), as torchvision's `MixUp` and `CutMix` do with a normalised batch.
     ///
-    /// Where `mix` is MixUp's, each value is `lambda * x + (1 - lambda) * before`, of values that are normalised, where CutMix's,
-    /// it is the picture before's own inside of the box. Products and sums are each rounded once, as `f32`, and the outcome to the
-    /// type: nothing is rounded to bytes, and all devices give the same numbers. It is one pass over the bytes. The labels are
-    /// mixed by [`soft_labels`](DeviceTensor::soft_labels).
+    /// With MixUp, each value is `lambda * x + (1 - lambda) * before`, of normalised values. With CutMix, the inside of
+    /// the box is the picture before. Products and sums are each rounded once, as `f32`, and the result to the type:
+    /// nothing is rounded to bytes, and all devices give the same numbers. It is one pass over the bytes.
+    /// [`soft_labels`](DeviceTensor::soft_labels) mixes the labels.
     ///
     /// # Synchronization
     ///
@@ -119,12 +122,13 @@ impl DeviceTensor<u8> {
     ///
     /// # Errors
     ///
-    /// As [`normalize`](DeviceTensor::normalize), and [`Error::Option`] if `mix` is CutMix's, for pictures of another size.
+    /// As [`normalize`](DeviceTensor::normalize), and [`Error::Option`] if `mix` is CutMix for pictures of another size.
     ///
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::{Batch, Device, Mix, Mixing, Normalize, SampleRng, Tensor};
+    /// use pinfeed::ops::{Mix, Mixing, Normalize};
+    /// use pinfeed::{Batch, Device, SampleRng, Tensor};
     ///
     /// let device = Device::cpu();
     /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0);
@@ -170,22 +174,18 @@ impl DeviceTensor<u8> {
             false => [images, 3, height, width],
         };
         let (scale, bias) = normalize.scale_and_bias();
-        self.transformed(&shape, |driver, stream, from, to| {
-            let work = Normalizing {
-                from,
-                to,
-                images,
-                pixels: height * width,
-                dtype: F::DTYPE,
-                channels_last: normalize.channels_last,
-                scale,
-                bias,
-                mixture,
-            };
-            // SAFETY: the source is as large, and behind its last write; nobody writes it, and its memory is used again, only
-            // behind this work, as it is with the target, a block of the pool's, whose last users are done (*memory outlives its
-            // events*).
-            unsafe { driver.normalize(stream, work) }
-        })
+        let kernel = |from, to| Normalizing {
+            from,
+            to,
+            images: images as u64,
+            pixels: (height * width) as u64,
+            dtype: F::DTYPE,
+            channels_last: normalize.channels_last,
+            scale,
+            bias,
+            mixture,
+        };
+        // SAFETY: the kernel reads the bytes of that many pictures, and writes as many elements as the shape has.
+        unsafe { self.launch(&shape, kernel) }
     }
 }

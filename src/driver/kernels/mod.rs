@@ -1,0 +1,95 @@
+//! The library's own kernels: each is a value that knows what it does on either backend.
+//!
+//! A kernel has a file here, with its arguments, its work on the CPU device, and how it is launched on a CUDA device. Its
+//! CUDA source is in `cuda/`, as `.cu` and as the `.ptx` that is made from it. Loading and launching are the same for all
+//! kernels (`cuda/launch.rs`). What a program calls is two layers up, in `ops`.
+
+mod labels;
+mod normalize;
+
+#[cfg(feature = "cuda")]
+use std::ffi::{CStr, c_void};
+#[cfg(feature = "cuda")]
+use std::marker::PhantomData;
+
+pub(crate) use self::labels::{Labelling, Weights};
+pub(crate) use self::normalize::{Mixture, Normalizing};
+use super::{Driver, RawStream};
+use crate::error::Result;
+
+/// A kernel and its arguments. Both backends give the same numbers.
+pub(crate) trait Kernel: Send + 'static {
+    /// Does the work on the calling thread, on the CPU device.
+    ///
+    /// # Safety
+    ///
+    /// The memory that the arguments name must belong to the CPU device and be as large and as aligned as they say, and
+    /// nobody else may use it.
+    unsafe fn run(&self);
+
+    /// How it is launched on a CUDA device.
+    #[cfg(feature = "cuda")]
+    fn launch(&self) -> Launch<'_>;
+}
+
+/// What launches a kernel on a CUDA device.
+#[cfg(feature = "cuda")]
+pub(crate) struct Launch<'a> {
+    /// What it is for, in the error of a device that is too old.
+    pub(super) purpose: &'static str,
+    pub(super) ptx: &'static CStr,
+    pub(super) function: &'static CStr,
+    /// How many items the threads share: each thread takes further ones, in steps of all threads.
+    pub(super) items: u64,
+    pub(super) arguments: Vec<Argument<'a>>,
+}
+
+/// An argument of a kernel, by its address.
+#[cfg(feature = "cuda")]
+pub(crate) struct Argument<'a>(*const c_void, PhantomData<&'a ()>);
+
+#[cfg(feature = "cuda")]
+impl<'a> Argument<'a> {
+    fn new<T: Copy>(value: &'a T) -> Argument<'a> {
+        Argument(std::ptr::from_ref(value).cast(), PhantomData)
+    }
+
+    pub(super) fn pointer(&self) -> *mut c_void {
+        self.0.cast_mut() // the driver only reads it
+    }
+}
+
+impl Driver {
+    /// Enqueues a kernel on the stream.
+    ///
+    /// # Safety
+    ///
+    /// The memory that its arguments name must belong to this device, be aligned to 16 bytes, and be valid until the
+    /// kernel is done. Until then nobody may write what it reads, or touch what it writes, except work that the stream
+    /// orders.
+    pub(crate) unsafe fn launch<K: Kernel>(&self, stream: &RawStream, kernel: K) -> Result<()> {
+        match (self, stream) {
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => {
+                // SAFETY: the caller's contract: when the stream reaches it, nobody else uses the memory.
+                let work = Box::new(move || unsafe { kernel.run() });
+                driver.launch(stream, work)
+            }
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => {
+                // SAFETY: the caller's contract; the kernel's own file defines its arguments.
+                unsafe { driver.launch(stream, &kernel.launch()) }
+            }
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+}
+
+/// PTX in the form that the driver takes.
+#[cfg(feature = "cuda")]
+pub(super) const fn ptx(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("PTX is text that ends in a zero"),
+    }
+}
