@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# deny.toml: licences, bans and sources. With cargo-deny where it is installed; else a part of it by the script below.
+# cargo-deny holds what a program would link against deny.toml: licences, bans, sources, and advisories of the RustSec
+# database. cargo-deny is built where it is missing; the database is fetched from GitHub, and skipped where that is out of
+# reach.
 . "$(dirname "$0")/lib.sh"
 
-if command -v cargo-deny >/dev/null; then
-    run cargo deny --features "$(all_features)" check bans licenses sources
-    exit
+tool cargo-deny 0.20.2 || skip_all "cargo-deny could not be installed"
+checks=(bans licenses sources)
+if run cargo deny fetch db; then
+    checks+=(advisories)
+else
+    skip "advisories: their database could not be fetched"
 fi
-note "cargo-deny is not installed: licences, banned crates and cudarc's features are checked without it"
-python3 -c 'import tomllib' 2>/dev/null || skip_all "the check needs Python 3.11"
-step "ci/deny.py"
-cargo metadata --format-version 1 --features "$(all_features)" | python3 ci/deny.py
+run cargo deny --workspace --features "$(all_features)" check "${checks[@]}"
+note "checked: ${checks[*]}"

@@ -10,12 +10,9 @@
 . "$(dirname "$0")/lib.sh"
 
 seconds="${FUZZ_SECONDS:-30}"
-if ! cargo +nightly --version >/dev/null 2>&1; then
-    run rustup toolchain install nightly --profile minimal --no-self-update ||
-        skip_all "no nightly toolchain could be installed"
-fi
+install_nightly || skip_all "the toolchain $nightly could not be installed"
 command -v c++ >/dev/null || skip_all "libFuzzer is built by a C++ compiler, and there is none"
-host=$(rustc +nightly -vV | sed -n 's/^host: //p')
+host=$(rustc "+$nightly" -vV | sed -n 's/^host: //p')
 target="${CARGO_TARGET_DIR:-$PWD/target}/fuzz"
 # The versions that the tests run with.
 cp Cargo.lock fuzz/Cargo.lock
@@ -33,7 +30,7 @@ mkdir -p fuzz/artifacts
 for decoder in "${decoders[@]}"; do
     # A target that is named keeps build scripts and macros free of the flags.
     CARGO_TARGET_DIR=$target RUSTFLAGS="--cfg fuzzing -Zsanitizer=address $coverage" \
-        run cargo +nightly build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder"
+        run cargo "+$nightly" build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder"
     # The first folder takes what is found.
     mkdir -p "fuzz/corpus/$decoder"
     run "$target/$host/release/decode" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \

@@ -21,6 +21,20 @@ run() {
     "$@"
 }
 
+# The nightly of every job that needs one, so that no job breaks because a newer one came: Miri in it refuses how
+# parking_lot_core 0.9 calls the system's futex, and the list of public items changes with rustdoc.
+nightly=nightly-2026-05-20
+
+# Installs it, with the components named, where they are missing.
+install_nightly() {
+    local component
+    rustup run "$nightly" rustc --version >/dev/null 2>&1 ||
+        run rustup toolchain install "$nightly" --profile minimal --no-self-update || return
+    for component in "$@"; do
+        run rustup component add "$component" --toolchain "$nightly" || return
+    done
+}
+
 # Installs what libjpeg-turbo is built with, where that is missing and may be installed.
 jpeg_tools() {
     command -v cmake >/dev/null && command -v nasm >/dev/null && return
@@ -51,4 +65,13 @@ all_features() { features | paste -sd, -; }
 component() {
     command -v "$2" >/dev/null && "$2" --version >/dev/null 2>&1 && return
     run rustup component add "$1"
+}
+
+# Puts a tool of that version on the PATH. If it is missing, it is built into the target folder, unoptimized: that takes
+# about 90 seconds of CPU time, an optimized build several minutes.
+tool() {
+    local tools="${CARGO_TARGET_DIR:-$PWD/target}/tools"
+    PATH=$tools/bin:$PATH
+    [[ $("$1" --version 2>/dev/null) == "$1 $2" ]] && return
+    CARGO_PROFILE_DEV_DEBUG=0 run env -u CARGO_TARGET_DIR cargo install "$1" --version "$2" --locked --debug --root "$tools"
 }

@@ -7,18 +7,13 @@
 # addresses are allowed for, because device memory is addressed by number; leaks are, because some tests leak on purpose.
 . "$(dirname "$0")/lib.sh"
 
-# The last nightly that was tried: since then Miri has come to refuse how parking_lot_core 0.9 calls the system's futex.
-toolchain=nightly-2026-05-20
-if ! cargo +$toolchain miri --version >/dev/null 2>&1; then
-    run rustup toolchain install $toolchain --profile minimal --component miri,rust-src --no-self-update ||
-        skip_all "the toolchain $toolchain with Miri could not be installed"
-fi
-if ! run cargo +$toolchain miri setup; then
+install_nightly miri rust-src || skip_all "the toolchain $nightly with Miri could not be installed"
+if ! run cargo "+$nightly" miri setup; then
     skip_all "Miri's standard library could not be built"
 fi
 export MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-isolation-error=hide -Zmiri-ignore-leaks"
 
-run cargo +$toolchain miri test --no-default-features --lib -- dataset error loader rng sync tensor
+run cargo "+$nightly" miri test --no-default-features --lib -- dataset error loader rng sync tensor
 
 tests=(
     a_custom_collate_is_pinned
@@ -41,7 +36,7 @@ tests=(
 )
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-run cargo +$toolchain miri test --no-default-features --test conformance -- "${tests[@]/#/cpu::}" | tee "$log"
+run cargo "+$nightly" miri test --no-default-features --test conformance -- "${tests[@]/#/cpu::}" | tee "$log"
 for test in "${tests[@]}"; do
     grep -q "^test cpu::$test \.\.\. ok" "$log" || { echo "there is no test cpu::$test any more" && exit 1; }
 done
@@ -49,6 +44,6 @@ done
 # Helper threads come from rayon, whose queues break the rules of stacked borrows, but not those of tree borrows.
 staged=hostile::a_few_staged_pieces_come_back
 MIRIFLAGS="$MIRIFLAGS -Zmiri-tree-borrows -Zmiri-num-cpus=3" \
-    run cargo +$toolchain miri test --no-default-features --test conformance -- "$staged" | tee "$log"
+    run cargo "+$nightly" miri test --no-default-features --test conformance -- "$staged" | tee "$log"
 grep -q "^test $staged \.\.\. ok" "$log" || { echo "there is no test $staged any more" && exit 1; }
 note "unit tests, and $((${#tests[@]} + 1)) tests of the conformance suite"

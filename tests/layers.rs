@@ -1,4 +1,4 @@
-//! The source's own order: who may import whom, where cudarc is named, how long a file gets, and what shows an example.
+//! The source's own order: who may import whom, where cudarc is named, and what shows an example.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
 //! layers are the table in docs/DESIGN.md. `image` imports what a program can, which `public_image.rs` holds it to.
@@ -19,8 +19,6 @@ const USER: &str = "image";
 /// What takes no part in the pipeline, and may have locks, threads and clocks of its own: the system's answers, which never
 /// change, and what reads folders and pictures.
 const UNSCHEDULED: &[&str] = &["dataset", "image", "system"];
-
-const LONGEST: usize = 500;
 
 /// The root of the crate shows what every program names; what some need is in its modules.
 const MOST_ROOT_NAMES: usize = 20;
@@ -89,14 +87,6 @@ fn locks_threads_and_clocks_come_from_sync() {
                 );
             }
         }
-    }
-}
-
-#[test]
-fn files_are_short() {
-    for file in sources() {
-        let (path, lines) = (file.path.display(), file.text.lines().count());
-        assert!(lines <= LONGEST, "{path}: {lines} lines want splitting");
     }
 }
 

@@ -1,5 +1,5 @@
 // The conformance suite's kernels: each waits for a time, and then touches memory.
-//   nvcc -ptx -arch=compute_70 kernels.cu
+// `ci/ptx.sh --write` makes kernels.ptx from this file.
 extern "C" __global__ void fill_slowly(unsigned *words, unsigned long long count, unsigned value,
                                        unsigned long long nanoseconds) {
     unsigned long long start, now;

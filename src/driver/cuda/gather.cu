@@ -1,6 +1,5 @@
 // Gathers rows that lie apart in page-locked host memory: row i comes from table[i], a host address that the device
-// reads as its own. gather.ptx is made from this file by
-//   nvcc -ptx -arch=compute_75 gather.cu, with version and target lowered
+// reads as its own. `ci/ptx.sh --write` makes gather.ptx from this file.
 //
 // Blocks take pieces of 64 KiB in turn. Each thread has four loads of 16 bytes under way at once, because a load over
 // the link takes microseconds. Rows that do not lie at 16-byte boundaries are copied by bytes.

@@ -1,8 +1,9 @@
 // Normalises pictures: bytes of three channels, pixel by pixel, become floating point numbers x * scale + bias, channel by
 // channel ("chw") or pixel by pixel ("hwc"). "mix" also mixes each picture with the one before, within a box; "labels" does
-// so with labels. normalize.ptx is made from this file by
-//   nvcc -ptx -arch=compute_75 normalize.cu, with version and target lowered
-// and mix.ptx by the same with -DMIXING: the driver compiles a file when it is first needed, and few programs need both.
+// so with labels.
+//
+// `ci/ptx.sh --write` makes normalize.ptx from this file, and with -DMIXING mix.ptx: the driver compiles a file when it is
+// first needed, and few programs need both.
 //
 // Where pictures can be read by words, each thread takes three: four pixels for "chw"; for "hwc" words that lie apart, so that
 // neighbours write what lies side by side. Elsewhere it takes a pixel. Products and sums are rounded each by itself, so that a
