@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole pipeline under schedules that shuttle chooses: tests/shuttle. Each scenario runs under ever new schedules for its
-# share of a minute; a failure prints the seed that repeats it.
+# share of a minute; a failure prints the seed that repeats it. Then bugs are planted, which the scenarios must find: seconds more.
 #
 #     ci/shuttle.sh                       as long as CI does
 #     ci/shuttle.sh 600 a_name            ten minutes for the scenarios of that name
@@ -19,8 +19,9 @@ component clippy cargo-clippy
 run cargo clippy --quiet -p schedules --all-targets -- -D warnings -A clippy::let_unit_value
 test=(cargo test --quiet -p schedules)
 run "${test[@]}" --no-run
-scenarios=$("${test[@]}" -- --list "$@" | grep -c ': test$')
-PINFEED_SECONDS=$(awk "BEGIN { print $seconds / $scenarios }")
+listed=$("${test[@]}" -- --list "$@" | grep ': test$')
+scenarios=$(grep -cv '^planted::' <<<"$listed" || true)
+PINFEED_SECONDS=$(awk "BEGIN { print $seconds / ($scenarios > 0 ? $scenarios : 1) }")
 export PINFEED_SECONDS
 run "${test[@]}" -- --test-threads=1 --nocapture "$@"
-note "$scenarios scenarios, $seconds s"
+note "$scenarios scenarios in $seconds s; $(grep -c '^planted::' <<<"$listed" || true) planted bugs are found"

@@ -6,7 +6,7 @@
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result};
 use crate::meter::Sum;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, planted};
 use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(crate) struct Pool {
@@ -179,7 +179,11 @@ impl Pool {
                 index += 1;
                 continue;
             }
-            match state.idle[index].fired() {
+            let fired = match planted("device memory is lent before it is free") {
+                true => Ok(true),
+                false => state.idle[index].fired(),
+            };
+            match fired {
                 Ok(true) => best = Some((index, capacity)),
                 Ok(false) => {}
                 Err(_) => {

@@ -108,12 +108,12 @@ impl Ring {
     /// Otherwise it makes a new block, exactly as large as needed, and evicts idle blocks that proved too small to make
     /// room for it.
     pub(crate) fn take(self: &Arc<Ring>, bytes: usize) -> Option<Slab> {
-        let (block, kind) = self.take_block(bytes, bytes, None)?;
+        let (block, kind) = self.take_block(bytes, bytes, None, 0)?;
         Some(Slab::new(block, kind, Arc::clone(self), None))
     }
 
-    /// Takes a slab for an epoch, if its account has room for this one and `reserve` more. A new one is made of `largest`
-    /// bytes, if the budget has room for that: what the epoch may need for another batch.
+    /// Takes a slab for an epoch, if its account and the budget have room for this one and `reserve` more. A new one is made
+    /// of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
     /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
     /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock memory
@@ -129,7 +129,7 @@ impl Ring {
         if !account.charge(reserve) {
             return None;
         }
-        match self.take_block(bytes, largest, Some((account.kind(), grow))) {
+        match self.take_block(bytes, largest, Some((account.kind(), grow)), reserve) {
             Some((block, kind)) => Some(Slab::new(
                 block,
                 kind,
@@ -149,11 +149,13 @@ impl Ring {
         bytes: usize,
         largest: usize,
         share: Option<(Kind, bool)>,
+        reserve: usize,
     ) -> Option<(HostBlock, Kind)> {
         let request = BlockRequest {
             size: block_bytes(bytes)?,
             largest: largest.max(bytes),
             share,
+            reserve,
         };
         let mut unlocking = None;
         let (size, evicted) = loop {

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use super::host_memory::HostBlock;
 use super::ring::{Account, Kind, Ring};
 use crate::meter::Meter;
-use crate::sync::Arc;
+use crate::sync::{Arc, planted};
 use crate::tensor::{Element, Filled, Home, Layout, Row, Sources, Storage};
 
 /// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
@@ -94,15 +94,26 @@ impl Storage for Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
+        let is_stray = self.account.is_none();
+        if planted("news of a slab before it is home") {
+            self.ring.news().notify_interested();
+        }
+        if planted("room in the account before the block is home")
+            && let Some(account) = self.account.take()
+        {
+            account.release();
+        }
         // The block first, so that a thread that finds room in the account finds a block for it, and makes none.
         if let Some(block) = self.block.take() {
-            self.ring.put(block, self.kind, self.account.is_none());
+            self.ring.put(block, self.kind, is_stray);
         }
         if let Some(account) = &self.account {
             account.release();
         }
         // The news last, so that a thread that is woken finds both.
-        self.ring.news().notify_interested();
+        if !planted("no news of a slab") && !planted("news of a slab before it is home") {
+            self.ring.news().notify_interested();
+        }
     }
 }
 

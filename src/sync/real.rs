@@ -9,3 +9,9 @@ pub(crate) use std::{thread, thread_local};
 pub(crate) use crossbeam_channel as channel;
 pub(crate) use parking_lot::{Condvar, Mutex};
 pub(crate) use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// No bug is planted but by tests/shuttle.
+#[inline(always)]
+pub(crate) const fn planted(_: &str) -> bool {
+    false
+}

@@ -15,8 +15,8 @@ const SECONDS: f64 = 1.0;
 /// A schedule that is longer goes in circles.
 const MOST_STEPS: usize = 200_000;
 
-/// Runs a scenario under ever new schedules, or under the one that `PINFEED_SEED` names. It must use nothing that is random or
-/// depends on the time, but by shuttle.
+/// Runs a scenario under ever new schedules, at most `PINFEED_SCHEDULES`, or under the one that `PINFEED_SEED` names. It must
+/// use nothing that is random or depends on the time, but by shuttle.
 pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) {
     let replayed = variable("PINFEED_SEED");
     let seconds = variable("PINFEED_SECONDS").unwrap_or(SECONDS);
@@ -25,10 +25,11 @@ pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) 
     let chooser = Chooser {
         name,
         seed,
-        end: match replayed {
-            Some(_) => End::After(1),
-            None => End::At(Instant::now() + Duration::from_secs_f64(seconds)),
+        most: match replayed {
+            Some(_) => 1,
+            None => variable("PINFEED_SCHEDULES").unwrap_or(usize::MAX),
         },
+        end: Instant::now() + Duration::from_secs_f64(seconds),
         schedules: 0,
         step: 0,
         rng: SampleRng::new(seed, 0, 0),
@@ -55,16 +56,13 @@ struct Chooser {
     name: &'static str,
     /// The seed of the schedule that is run; the next one's is one more.
     seed: u64,
-    end: End,
+    /// How many schedules are run at most, and until when.
+    most: usize,
+    end: Instant,
     schedules: usize,
     step: usize,
     rng: SampleRng,
     way: Way,
-}
-
-enum End {
-    After(usize),
-    At(Instant),
 }
 
 /// How it chooses: what one way finds soon, another may find late.
@@ -84,11 +82,8 @@ enum Way {
 
 impl Scheduler for Chooser {
     fn new_execution(&mut self) -> Option<Schedule> {
-        let over = match self.end {
-            End::After(schedules) => self.schedules >= schedules,
-            End::At(moment) => self.schedules > 0 && Instant::now() >= moment,
-        };
-        if over {
+        let over = self.schedules >= self.most || Instant::now() >= self.end;
+        if over && self.schedules > 0 {
             return None;
         }
         if self.schedules > 0 {

@@ -2,6 +2,7 @@
 //! block.
 
 use super::super::host_memory::{HostBlock, block_bytes};
+use crate::sync::planted;
 use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(super) struct RingState {
@@ -62,6 +63,8 @@ pub(super) struct BlockRequest {
     /// The kind, and whether there may be more blocks than the open accounts have shares; `None` for a stray, which
     /// counts in no share.
     pub(super) share: Option<(Kind, bool)>,
+    /// How many blocks of `largest` bytes the budget must have room for beside it: those of earlier batches.
+    pub(super) reserve: usize,
 }
 
 /// The answer to a request.
@@ -131,6 +134,19 @@ impl RingState {
         self.budget_bytes.saturating_sub(in_use)
     }
 
+    /// How many bytes the request leaves to earlier batches. `None`: the budget does not have room for both, also where the
+    /// only idle blocks are larger than the request needs.
+    fn reserved_bytes(&self, request: &BlockRequest) -> Option<usize> {
+        if request.reserve == 0 || planted("nothing is reserved in the budget") {
+            return Some(0);
+        }
+        let reserved_bytes = block_bytes(request.largest)?.checked_mul(request.reserve)?;
+        let idle = self.free().map(HostBlock::capacity);
+        let taken = idle.filter(|bytes| *bytes >= request.size).min();
+        let taken = taken.unwrap_or(request.size);
+        (taken.saturating_add(reserved_bytes) <= self.room_bytes()).then_some(reserved_bytes)
+    }
+
     /// Takes an idle block, or reserves room for a new one. `evicts`: the caller holds `Ring::unlocking`.
     pub(super) fn take(&mut self, request: &BlockRequest, evicts: bool) -> BlockAnswer {
         let (size, kind) = (request.size, request.kind());
@@ -143,6 +159,9 @@ impl RingState {
         if self.is_beyond_budget() {
             most = most.min(self.room_bytes()); // what is in use stays within the budget, however much is idle
         }
+        let Some(reserved_bytes) = self.reserved_bytes(request) else {
+            return BlockAnswer::Nothing;
+        };
         let shelves: &[Kind] = match request.share {
             Some((Kind::Whole, _)) => &[Kind::Whole],
             Some((Kind::Part, _)) if self.lends() => &[Kind::Part, Kind::Whole],
@@ -158,17 +177,21 @@ impl RingState {
         }
         // A request that would not fit if all idle blocks were evicted evicts none.
         let room_bytes = self.room_bytes();
-        if self.ahead_bytes > 0 && (size > room_bytes || (size..=most).contains(&self.ahead_bytes))
+        if self.ahead_bytes > 0
+            && !planted("what is made ahead is made again")
+            && (size > room_bytes || (size..=most).contains(&self.ahead_bytes))
         {
             return BlockAnswer::Ahead;
         }
         let sizes = [block_bytes(request.largest), Some(size)];
         let mut sizes = sizes.into_iter().flatten();
-        let Some(size) = sizes.find(|size| *size <= room_bytes) else {
+        let Some(size) = sizes.find(|size| size.saturating_add(reserved_bytes) <= room_bytes)
+        else {
             return BlockAnswer::Nothing;
         };
         let shelf = &self.shelves[kind as usize];
         if let Some((_, false)) = request.share
+            && !planted("more blocks than shares")
             && shelf.free.is_empty()
             && self.blocks_for(kind) >= shelf.shares.max(1)
         {

@@ -1,0 +1,160 @@
+//! What is loaded ahead is loaded while the consumer is elsewhere: it waits for what the loader does by itself, and is blocked for
+//! good if that needs a further call.
+
+use std::sync::Arc;
+
+use pinfeed::error::CollateError;
+use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::{Batch, BoxError, DataLoader, Dataset, Sample, SampleRng, Tensor, from_fn};
+use shuttle::sync::{Condvar, Mutex};
+use shuttle::thread;
+
+use crate::explore::explore;
+use crate::support::{How, Pin, SLAB, below, check, check_all_back, coin, device, sample};
+
+/// Counts the rows that were written into slabs.
+#[derive(Default)]
+struct Rows {
+    written: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Rows {
+    fn wait_for(&self, rows: u64) {
+        let mut written = self.written.lock().unwrap();
+        while *written < rows {
+            written = self.changed.wait(written).unwrap();
+        }
+    }
+}
+
+struct Numbers {
+    len: u64,
+    rows: Arc<Rows>,
+}
+
+struct Number {
+    index: u64,
+    rows: Arc<Rows>,
+}
+
+impl Dataset for Numbers {
+    type Sample = Number;
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<Number, BoxError> {
+        let rows = Arc::clone(&self.rows);
+        Ok(Number { index, rows })
+    }
+}
+
+impl Sample for Number {
+    type Batch = Tensor<i64>;
+    type Plan = Field<i64>;
+    type Rest = ();
+
+    fn plan<'a>(
+        _: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<i64>, CollateError> {
+        layout.field(&[])
+    }
+
+    fn fill(self, plan: &Field<i64>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        row.write(plan, &[self.index as i64])?;
+        *self.rows.written.lock().unwrap() += 1;
+        self.rows.changed.notify_all();
+        Ok(())
+    }
+
+    fn finish(plan: Field<i64>, _: Vec<()>, filled: &mut Filled) -> Tensor<i64> {
+        filled.take(plan)
+    }
+}
+
+/// A slab that comes home, dropped here or elsewhere, or brought by a copy, is filled for the next batch, if fewer than `prefetch`
+/// are ahead: whether the consumer asks or not.
+fn fill_ahead(slabs: usize) {
+    let how = How {
+        workers: 1 + below(3),
+        prefetch: 1 + below(3),
+        pin: Pin::InPlace,
+        strict: true,
+        ..How::pinned()
+    };
+    let device = device();
+    device.set_pinned_budget_bytes(slabs * SLAB);
+    let rows = Arc::new(Rows::default());
+    let dataset = Numbers {
+        len: how.len,
+        rows: Arc::clone(&rows),
+    };
+    let loader = how.build(DataLoader::builder(dataset), &device);
+    let mut elsewhere = Vec::new();
+    let mut epoch = loader.epoch(0);
+    for taken in 0..how.batches() {
+        let ahead = taken + how.prefetch.min(slabs);
+        rows.wait_for(how.samples_of(ahead.min(how.batches()) - 1).end);
+        let batch = epoch.next().unwrap().unwrap();
+        let found = batch.as_slice().iter().map(|&index| index as u64);
+        assert!(found.eq(how.samples_of(taken)));
+        let device = device.clone();
+        let end = move || match coin() {
+            true => drop(batch),
+            false => drop(batch.to_device(&device, true).unwrap()),
+        };
+        match coin() {
+            true => elsewhere.push(thread::spawn(end)),
+            false => end(),
+        }
+    }
+    assert!(epoch.next().is_none());
+    drop(epoch);
+    let elsewhere = elsewhere.into_iter();
+    elsewhere.for_each(|thread| thread.join().unwrap());
+    drop(loader);
+    check_all_back(&device);
+}
+
+#[test]
+fn a_slab_is_filled_ahead() {
+    explore("a_slab_is_filled_ahead", || fill_ahead(1));
+}
+
+#[test]
+#[ignore = "a want that is refused for another's reserve is not told when that one has its slab, if somebody is at it then"]
+fn slabs_are_filled_ahead() {
+    explore("slabs_are_filled_ahead", || fill_ahead(2 + below(3)));
+}
+
+/// Three samples that wait for each other are loaded by three workers: who begins to work wakes another.
+#[test]
+fn workers_load_together() {
+    explore("workers_load_together", || {
+        let how = How {
+            batch: 3,
+            workers: 3,
+            prefetch: 1 + below(3),
+            ..How::any()
+        };
+        let device = device();
+        let begun = Arc::new(Rows::default());
+        let dataset = from_fn(how.len, move |index, _| {
+            if index < 3 {
+                *begun.written.lock().unwrap() += 1;
+                begun.changed.notify_all();
+                begun.wait_for(3);
+            }
+            Ok(sample(index)?)
+        });
+        let loader = how.loader_of(dataset, &device);
+        for (number, batch) in loader.epoch(0).enumerate() {
+            check(&batch.unwrap(), how.samples_of(number));
+        }
+        drop(loader);
+        check_all_back(&device);
+    });
+}

@@ -1,0 +1,67 @@
+//! Bugs that are planted in the library (`sync::planted`): a scenario must find each of them soon, and again by its seed.
+
+use std::env;
+use std::process::Command;
+
+/// Runs a scenario in a process of its own, with a bug planted; returns what it printed, if it failed.
+fn run(bug: &str, scenario: &str, variable: (&str, &str)) -> Option<String> {
+    let output = Command::new(env::current_exe().unwrap())
+        .args([scenario, "--exact", "--nocapture"])
+        .env_remove("PINFEED_SEED")
+        .env("PINFEED_PLANTED", bug)
+        .env("PINFEED_SECONDS", "60")
+        .env("RUST_BACKTRACE", "0")
+        .envs([variable])
+        .output()
+        .unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(printed.contains("running 1 test"), "{scenario}: {printed}");
+    (!output.status.success()).then_some(printed)
+}
+
+/// Each is found within dozens of schedules, or hundreds.
+const MOST_SCHEDULES: &str = "20000";
+
+/// Asserts that a scenario finds a bug.
+fn found(bug: &str, scenario: &str) {
+    let printed = run(bug, scenario, ("PINFEED_SCHEDULES", MOST_SCHEDULES));
+    let Some(printed) = printed else {
+        panic!("{MOST_SCHEDULES} schedules of {scenario} do not find it: {bug}");
+    };
+    let line = printed.lines().find(|line| line.contains("PINFEED_SEED="));
+    let line = line.unwrap_or_else(|| panic!("no seed is named: {printed}"));
+    println!("{bug}: {line}");
+    let (_, seed) = line.split_once("PINFEED_SEED=").unwrap();
+    let (seed, _) = seed.split_once(' ').unwrap();
+    let again = run(bug, scenario, ("PINFEED_SEED", seed));
+    assert!(again.is_some(), "{bug}: seed {seed} does not repeat it");
+}
+
+macro_rules! planted {
+    ($($name:ident: $bug:literal, $scenario:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            found($bug, $scenario);
+        }
+    )*};
+}
+
+planted! {
+    tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";
+    interest: "interest does not count", "ahead::a_slab_is_filled_ahead";
+    silence: "no news of a slab", "ahead::a_slab_is_filled_ahead";
+    early_news: "news of a slab before it is home", "ahead::a_slab_is_filled_ahead";
+    early_room: "room in the account before the block is home", "pinning::a_slab_on_its_way_home_is_used_again";
+    open_shares: "a share stays open", "loading::batches_come_in_order";
+    unreserved_room: "nothing is reserved in the account", "pinning::who_keeps_batches_does_without";
+    unreserved_bytes: "nothing is reserved in the budget", "pinning::little_memory_is_waited_for";
+    no_limit: "no limit", "pinning::who_keeps_batches_does_without";
+    twice_ahead: "what is made ahead is made again", "pinning::who_keeps_batches_does_without";
+    surplus: "more blocks than shares", "loading::batches_are_sent_ahead";
+    landing: "a look while copies let go", "pinning::others_look_after_copies";
+    held_by_nobody: "a copy holds nothing", "loading::batches_go_there_and_back";
+    lent_early: "device memory is lent before it is free", "loading::batches_go_there_and_back";
+    uncounted: "staged copies do not count", "pinning::staged_copies_take_slabs_too";
+    copy_silence: "no news of a copy", "ahead::a_slab_is_filled_ahead";
+}
