@@ -1,14 +1,13 @@
-//! Collating: how samples become a batch, by several workers at once.
+//! Collating: how samples become a batch, by several workers at once or by one.
 //!
-//! An open batch is a [`Table`]. Workers [`load`](Table::load) samples into it; at some point it says how large a slab
-//! it needs ([`Request`]), which is granted now or later; samples that come before are *parked*. Whoever brought the
-//! last sample, once the slab is there, [`finish`](Table::finish)es it.
-//!
-//! A batch that one thread makes from end to end needs no table: [`Collate::make`].
+//! A batch that is being made is a `Table`. Whoever loads samples hands them to [`load`](Table::load): it fills each sample's row, or
+//! parks the sample if the batch has no slab yet. A table [plans](Table::plan) its layout from the first sample, or from all of
+//! them; then it asks for a slab, which is granted at once or later. Parked samples are [handed out](Table::unpark) again when it
+//! is there, and loaded again. When every row is filled, [`finish`](Table::finish) makes the batch.
 
 use super::Batch;
 use crate::device::Slab;
-use crate::error::{BoxError, CollateError, panic_message};
+use crate::error::{BoxError, CollateError};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::tensor::Backend;
 
@@ -50,71 +49,48 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     const IN_PARTS: bool = false;
 
+    /// Whether all of a batch's tensors lie in the slab that its table is granted.
+    #[doc(hidden)]
+    const IN_PLACE: bool;
+
     /// Opens a batch.
     #[doc(hidden)]
     fn open(&self, opening: Opening<'_>) -> Self::Table;
-
-    /// Makes a batch on this thread: `next` loads the sample of a row, row after row, and `slab` gives memory.
-    #[doc(hidden)]
-    fn make<E>(
-        &self,
-        rows: usize,
-        next: impl FnMut(usize) -> Result<S, E>,
-        slab: impl FnOnce(usize) -> Option<Slab>,
-    ) -> Result<Self::Batch, Unmade<E>>;
-}
-
-/// Why a batch was not made.
-#[doc(hidden)]
-#[derive(Debug)]
-pub enum Unmade<E> {
-    /// A sample was not loaded.
-    Sample(E),
-    Failed(Failure),
-    /// What was done with all of the samples panicked.
-    Panicked(String),
-    /// There is no slab of so many bytes.
-    NoMemory(usize),
-}
-
-impl<E> Unmade<E> {
-    /// Runs what is done with all of the samples.
-    pub(super) fn guard<R>(f: impl FnOnce() -> R) -> Result<R, Unmade<E>> {
-        // Unwind safety: what a panic leaves behind is only ever dropped, for the batch has failed.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-        result.map_err(|payload| Unmade::Panicked(panic_message(payload)))
-    }
 }
 
 /// What a batch is to be.
 #[derive(Debug)]
 pub struct Opening<'a> {
     pub(crate) rows: usize,
-    /// The devices that gather the rows that they can reach.
+    /// The backend whose devices gather the rows that they can reach.
     pub(crate) gathered_by: Option<Backend>,
-    pub(crate) learned: &'a Arc<Learned>,
+    pub(crate) hints: &'a Arc<CollateHints>,
 }
 
-/// What a loader's batches said of all of its samples: hints for epochs to come, and so relaxed.
+/// What a loader's batches tell about its samples. They are hints for epochs to come, and so relaxed.
 #[derive(Debug, Default)]
-pub(crate) struct Learned {
+pub(crate) struct CollateHints {
     gatherable: AtomicBool,
     sample_bytes: AtomicUsize,
 }
 
-impl Learned {
-    /// There are rows that some device could gather.
-    pub(crate) fn gatherable(&self) {
-        self.gatherable.store(true, Ordering::Relaxed);
+impl CollateHints {
+    /// Some device could gather rows where they are.
+    pub(crate) fn set_gatherable(&self) {
+        if !self.is_gatherable() {
+            self.gatherable.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_gatherable(&self) -> bool {
         self.gatherable.load(Ordering::Relaxed)
     }
 
-    /// A sample takes so many bytes of its slab.
-    pub(crate) fn sample_takes(&self, bytes: usize) {
-        self.sample_bytes.store(bytes, Ordering::Relaxed);
+    /// A sample takes so many bytes of its slab. (All workers read this, and most batches say the same: those do not write.)
+    pub(crate) fn set_sample_bytes(&self, bytes: usize) {
+        if self.sample_bytes.load(Ordering::Relaxed) != bytes {
+            self.sample_bytes.store(bytes, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn sample_bytes(&self) -> Option<usize> {
@@ -126,13 +102,22 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
-/// What a table needs next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
-    /// Nothing, or nothing that was not asked for before.
-    Nothing,
-    /// A slab of so many bytes.
-    Slab { bytes: usize },
+/// What became of samples that a table took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Took {
+    /// So many rows are filled.
+    pub(crate) filled: usize,
+    /// The slab was missing: so many samples are parked.
+    pub(crate) parked: usize,
+}
+
+/// Why samples were not loaded.
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum NotLoaded<E> {
+    /// There is no sample.
+    Sample(E),
+    Failed(Failure),
 }
 
 /// What so many values of one type take in bytes, if that is more than the process may use.
@@ -161,24 +146,35 @@ pub enum Failure {
     Function(BoxError),
 }
 
-/// An open batch.
+/// A batch that is being made.
 #[doc(hidden)]
 pub trait Table<S, B>: Send + Sync {
     /// What one worker gathers over a run of samples.
     type Run: Default;
 
-    /// Takes one sample.
-    fn load(&self, row: usize, sample: S, run: &mut Self::Run) -> Result<Request, Failure>;
+    /// Takes samples as long as `next` gives some, with their rows: fills each row, or parks the sample. If a sample tells how large a
+    /// slab the batch needs, calls `ask` with its size, in bytes, which may grant it before it returns; `false`: there is no such
+    /// memory. `took` is true also after an error, or a panic.
+    fn load<E>(
+        &self,
+        next: impl FnMut() -> Option<Result<(usize, S), E>>,
+        run: &mut Self::Run,
+        took: &mut Took,
+        ask: &dyn Fn(usize) -> bool,
+    ) -> Result<(), NotLoaded<E>>;
 
     /// Ends a worker's run of samples.
     fn end_run(&self, run: Self::Run);
 
-    /// What the table needs once all samples are loaded, if it did not say before.
-    fn loaded(&self) -> Result<Request, Failure>;
+    /// Hands out up to so many parked samples, with their rows.
+    fn unpark(&self, most: usize) -> Vec<(usize, S)>;
+
+    /// How large a slab the batch needs, in bytes, where no single sample told. All samples are here, and one thread asks.
+    fn plan(&self) -> Result<usize, Failure>;
 
     /// Gives the table the slab that it asked for.
     fn grant(&self, slab: Slab);
 
-    /// Fills what was parked, and makes the batch. All samples were loaded and the slab was granted.
+    /// Makes the batch. Every row is filled.
     fn finish(&mut self) -> Result<B, Failure>;
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::collate::{
-    Collate, Failure, Opening, Request, Table, Unmade, excess_bytes, sealed::Sealed,
+    Collate, Failure, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
 };
 use super::{Arena, Batch};
 use crate::device::Slab;
@@ -50,6 +50,7 @@ where
 {
     type Batch = B;
     type Table = FnTable<S, F>;
+    const IN_PLACE: bool = false;
 
     fn open(&self, opening: Opening<'_>) -> FnTable<S, F> {
         FnTable {
@@ -58,22 +59,6 @@ where
             samples: Mutex::default(),
             slab: Mutex::new(None),
         }
-    }
-
-    fn make<E>(
-        &self,
-        rows: usize,
-        next: impl FnMut(usize) -> Result<S, E>,
-        slab: impl FnOnce(usize) -> Option<Slab>,
-    ) -> Result<B, Unmade<E>> {
-        if let Some(bytes) = excess_bytes::<S>(rows) {
-            return Err(Unmade::NoMemory(bytes));
-        }
-        let samples: Result<Vec<S>, E> = (0..rows).map(next).collect();
-        let samples = samples.map_err(Unmade::Sample)?;
-        let bytes = self.shared.hint_bytes.load(Ordering::Relaxed);
-        let slab = slab(bytes).ok_or(Unmade::NoMemory(bytes))?;
-        Unmade::guard(|| self.shared.collate(samples, Some(slab)))?.map_err(Unmade::Failed)
     }
 }
 
@@ -116,23 +101,34 @@ where
 {
     type Run = Vec<(usize, S)>;
 
-    fn load(&self, row: usize, sample: S, run: &mut Self::Run) -> Result<Request, Failure> {
-        if let Some(bytes) = self.excess_bytes {
-            return Err(Failure::NoMemory { bytes });
+    fn load<E>(
+        &self,
+        mut next: impl FnMut() -> Option<Result<(usize, S), E>>,
+        run: &mut Self::Run,
+        took: &mut Took,
+        _ask: &dyn Fn(usize) -> bool,
+    ) -> Result<(), NotLoaded<E>> {
+        while let Some(sample) = next() {
+            run.push(sample.map_err(NotLoaded::Sample)?);
+            if let Some(bytes) = self.excess_bytes {
+                return Err(NotLoaded::Failed(Failure::NoMemory { bytes }));
+            }
+            took.filled += 1; // as far as it can be: the function gets all samples at once
         }
-        run.push((row, sample));
-        Ok(Request::Nothing)
+        Ok(())
     }
 
     fn end_run(&self, mut run: Self::Run) {
         self.samples.lock().append(&mut run);
     }
 
-    fn loaded(&self) -> Result<Request, Failure> {
+    fn unpark(&self, _most: usize) -> Vec<(usize, S)> {
+        Vec::new()
+    }
+
+    fn plan(&self) -> Result<usize, Failure> {
         // Relaxed: it is a hint; what does not fit is copied.
-        Ok(Request::Slab {
-            bytes: self.shared.hint_bytes.load(Ordering::Relaxed),
-        })
+        Ok(self.shared.hint_bytes.load(Ordering::Relaxed))
     }
 
     fn grant(&self, slab: Slab) {

@@ -12,7 +12,7 @@ mod stack;
 
 pub use arena::Arena;
 pub use collate::Collate;
-pub(crate) use collate::{Failure, Learned, Opening, Request, Table, Unmade};
+pub(crate) use collate::{CollateHints, Failure, NotLoaded, Opening, Table, Took};
 pub use collate_fn::CollateFn;
 pub use ragged::RaggedDeviceTensor;
 pub use relocation::Relocation;
@@ -101,29 +101,29 @@ pub trait Batch: Sized + Send + 'static {
     /// [`DeviceBudget`](crate::Error::DeviceBudget) if live device tensors hold the whole budget,
     /// [`Device`](crate::Error::Device) if the device failed.
     fn to_device(self, device: &Device, non_blocking: bool) -> Result<Self::OnDevice> {
-        send(self, device, non_blocking).map_err(|(_, error)| error)
+        let mut tensors = Tensors::default();
+        self.tensors(&mut tensors);
+        let mut upload = Upload::start(device, tensors, true)?;
+        let on_device = self.upload(&mut upload);
+        if !non_blocking {
+            upload.wait()?;
+        }
+        Ok(on_device)
     }
 }
 
-/// Sends a batch to the device, or gives it back beside the error.
+/// Sends a batch to the device, or gives it back beside the error. `waits`: for memory that the program gave back, and whose kernels
+/// have not run.
 pub(crate) fn send<B: Batch>(
     batch: B,
     device: &Device,
-    non_blocking: bool,
+    waits: bool,
 ) -> std::result::Result<B::OnDevice, (Option<B>, Error)> {
     let mut tensors = Tensors::default();
     batch.tensors(&mut tensors);
-    let mut upload = match Upload::start(device, tensors) {
-        Ok(upload) => upload,
-        Err(error) => return Err((Some(batch), error)),
-    };
-    let on_device = batch.upload(&mut upload);
-    if non_blocking {
-        return Ok(on_device);
-    }
-    match upload.wait() {
-        Ok(()) => Ok(on_device),
-        Err(error) => Err((None, error)),
+    match Upload::start(device, tensors, waits) {
+        Ok(mut upload) => Ok(batch.upload(&mut upload)),
+        Err(error) => Err((Some(batch), error)),
     }
 }
 

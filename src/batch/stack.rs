@@ -1,14 +1,13 @@
 //! Stacking: each field of the samples becomes a tensor with one dimension more.
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 
 use super::Batch;
 use super::collate::{
-    Collate, Failure, Learned, Opening, Request, Table, Unmade, excess_bytes, sealed::Sealed,
+    Collate, CollateHints, Failure, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
 };
 use crate::device::{FillingSlab, Slab};
-use crate::error::{CollateError, panic_message};
+use crate::error::CollateError;
 use crate::sync::{Arc, Mutex, OnceLock};
 use crate::tensor::{Backend, Layout, Sample};
 
@@ -71,6 +70,7 @@ impl Sealed for Stack {}
 impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     type Batch = S::Batch;
     type Table = StackTable<S>;
+    const IN_PLACE: bool = true;
     const IN_PARTS: bool = S::ALIKE && S::DENSE;
 
     fn open(&self, opening: Opening<'_>) -> StackTable<S> {
@@ -78,80 +78,12 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
             rows: opening.rows,
             excess_bytes: Stack::excess_bytes::<S>(opening.rows),
             gathered_by: opening.gathered_by,
-            learned: Arc::clone(opening.learned),
+            hints: Arc::clone(opening.hints),
             planned: OnceLock::new(),
             slab: OnceLock::new(),
             parked: Mutex::default(),
             rest: Mutex::default(),
         }
-    }
-
-    fn make<E>(
-        &self,
-        rows: usize,
-        mut next: impl FnMut(usize) -> Result<S, E>,
-        slab: impl FnOnce(usize) -> Option<Slab>,
-    ) -> Result<S::Batch, Unmade<E>> {
-        if let Some(bytes) = Stack::excess_bytes::<S>(rows) {
-            return Err(Unmade::NoMemory(bytes));
-        }
-        let mut layout = Layout::new(rows);
-        let failed = |row: usize, error| {
-            Unmade::Failed(Failure::Row {
-                row,
-                planned_from: (S::ALIKE && row > 0).then_some(0),
-                error,
-            })
-        };
-        // Those that the batch is planned from are loaded ahead: one, or all.
-        let (first, all) = match S::ALIKE {
-            true => (Some(next(0).map_err(Unmade::Sample)?), Vec::new()),
-            false => (
-                None,
-                (0..rows)
-                    .map(&mut next)
-                    .collect::<Result<_, E>>()
-                    .map_err(Unmade::Sample)?,
-            ),
-        };
-        let planned = match &first {
-            Some(first) => S::plan(std::iter::once(first), &mut layout),
-            None => Unmade::guard(|| S::plan(all.iter(), &mut layout))?,
-        };
-        let plan = planned.map_err(|error| failed(0, error))?;
-        check_rows(&layout, rows).map_err(|error| failed(0, error))?;
-        let bytes = layout.size_bytes();
-        let slab = slab(bytes).ok_or(Unmade::NoMemory(bytes))?;
-        let slab = FillingSlab::new(slab, &layout);
-        let mut rest = Vec::new();
-        let reserved = rest.try_reserve_exact(rows);
-        reserved.map_err(|_| Unmade::NoMemory(rows.saturating_mul(size_of::<S::Rest>())))?;
-        let mut fill = |row, sample: S| {
-            // SAFETY: the slab was made for the layout, and this thread alone fills it.
-            let mut target = unsafe { slab.row(&layout, row) };
-            match sample.fill(&plan, &mut target) {
-                Ok(left) => rest.push(left),
-                Err(error) => return Err(failed(row, error)),
-            }
-            target.complete().map_err(|error| failed(row, error))
-        };
-        for (row, sample) in all.into_iter().enumerate() {
-            // Caught here, where the row is known. Unwind safety: the batch has failed, and its bytes are never read.
-            let filled = std::panic::catch_unwind(AssertUnwindSafe(|| fill(row, sample)));
-            filled.unwrap_or_else(|payload| {
-                let message = panic_message(payload);
-                Err(Unmade::Failed(Failure::Panicked { row, message }))
-            })?;
-        }
-        if let Some(first) = first {
-            fill(0, first)?;
-            for row in 1..rows {
-                fill(row, next(row).map_err(Unmade::Sample)?)?;
-            }
-        }
-        // SAFETY: as above.
-        let mut filled = unsafe { slab.finish(layout) };
-        Unmade::guard(|| S::finish(plan, rest, &mut filled))
     }
 }
 
@@ -182,7 +114,7 @@ pub struct StackTable<S: Sample> {
     /// Its size, if it is too large for any memory.
     excess_bytes: Option<usize>,
     gathered_by: Option<Backend>,
-    learned: Arc<Learned>,
+    hints: Arc<CollateHints>,
     planned: OnceLock<Planned<S>>,
     slab: OnceLock<FillingSlab>,
     /// Samples that came before the slab.
@@ -207,7 +139,7 @@ struct Planned<S: Sample> {
 impl<S: Sample> StackTable<S> {
     /// Plans the batch; says whether this plan holds, or somebody else's came first. No lock is held: `S::plan` may be
     /// the user's.
-    fn plan<'a>(
+    fn plan_from<'a>(
         &self,
         from: usize,
         samples: impl Iterator<Item = &'a S> + Clone,
@@ -215,79 +147,78 @@ impl<S: Sample> StackTable<S> {
         let mut layout = Layout::new(self.rows).gathered_by(self.gathered_by);
         let plan = S::plan(samples, &mut layout)?;
         if layout.is_gatherable() {
-            self.learned.gatherable();
+            self.hints.set_gatherable();
         }
-        self.learned.sample_takes(layout.sample_bytes());
+        self.hints.set_sample_bytes(layout.sample_bytes());
         check_rows(&layout, self.rows)?;
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
+    }
+
+    /// The slab, once it was granted, and what it is filled by.
+    fn granted(&self) -> Option<(&FillingSlab, &Planned<S>)> {
+        Some((self.slab.get()?, self.planned.get()?))
     }
 
     /// # Safety
     ///
     /// The slab was made for the planned layout, and no other thread fills this row.
+    #[inline(always)] // in the loop over the samples, of which each may be a number
     unsafe fn fill(
         slab: &FillingSlab,
         planned: &Planned<S>,
         row: usize,
         sample: S,
-    ) -> Result<S::Rest, Failure> {
+    ) -> Result<S::Rest, CollateError> {
         // SAFETY: the caller's contract.
         let mut target = unsafe { slab.row(&planned.layout, row) };
-        let filled = sample.fill(&planned.plan, &mut target);
-        let filled = filled.and_then(|rest| target.complete().map(|()| rest));
-        filled.map_err(|error| Failure::Row {
-            row,
-            planned_from: (planned.from != row).then_some(planned.from),
-            error,
-        })
+        let rest = sample.fill(&planned.plan, &mut target)?;
+        target.complete().map(|()| rest)
     }
+}
 
-    /// As `fill`, for a sample that was parked: a panic is caught here, where the row is known.
-    ///
-    /// # Safety
-    ///
-    /// As `fill`.
-    unsafe fn fill_parked(
-        slab: &FillingSlab,
-        planned: &Planned<S>,
-        row: usize,
-        sample: S,
-    ) -> Result<S::Rest, Failure> {
-        // SAFETY: the caller's contract. Unwind safety: the batch has failed, and its bytes are never read.
-        let fill = AssertUnwindSafe(|| unsafe { StackTable::fill(slab, planned, row, sample) });
-        std::panic::catch_unwind(fill).unwrap_or_else(|payload| {
-            let message = panic_message(payload);
-            Err(Failure::Panicked { row, message })
-        })
+impl<S: Sample> Planned<S> {
+    #[cold]
+    fn failed(&self, row: usize, error: CollateError) -> Failure {
+        Failure::Row {
+            row,
+            planned_from: (self.from != row).then_some(self.from),
+            error,
+        }
     }
 }
 
 impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
     type Run = Rests<S::Rest>;
 
-    fn load(&self, row: usize, sample: S, run: &mut Self::Run) -> Result<Request, Failure> {
-        if let (Some(slab), Some(planned)) = (self.slab.get(), self.planned.get()) {
-            // SAFETY: `grant` made the slab for this layout; the schedule gives each row to one worker, once.
-            let rest = unsafe { StackTable::fill(slab, planned, row, sample) }?;
-            run.push(row, rest);
-            return Ok(Request::Nothing);
-        }
-        if let Some(bytes) = self.excess_bytes {
-            return Err(Failure::NoMemory { bytes });
-        }
-        let mut request = Request::Nothing;
-        if S::ALIKE && self.planned.get().is_none() {
-            let alone = |error| Failure::Row {
-                row,
-                planned_from: None,
-                error,
-            };
-            if self.plan(row, std::iter::once(&sample)).map_err(alone)? {
-                request = self.request();
+    fn load<E>(
+        &self,
+        mut next: impl FnMut() -> Option<Result<(usize, S), E>>,
+        run: &mut Self::Run,
+        took: &mut Took,
+        ask: &dyn Fn(usize) -> bool,
+    ) -> Result<(), NotLoaded<E>> {
+        let mut granted = self.granted();
+        while let Some(sample) = next() {
+            let (row, sample) = sample.map_err(NotLoaded::Sample)?;
+            if granted.is_none() {
+                let asked = self.ask_for_slab(row, &sample, ask);
+                asked.map_err(NotLoaded::Failed)?;
+                granted = self.granted();
             }
+            let Some((slab, planned)) = granted else {
+                self.parked.lock().push((row, sample));
+                took.parked += 1;
+                continue;
+            };
+            // SAFETY: `grant` made the slab for this layout; the schedule gives each row to one worker, once.
+            let rest = unsafe { StackTable::fill(slab, planned, row, sample) };
+            match rest {
+                Ok(rest) => run.push(row, rest),
+                Err(error) => return Err(NotLoaded::Failed(planned.failed(row, error))),
+            }
+            took.filled += 1;
         }
-        self.parked.lock().push((row, sample));
-        Ok(request)
+        Ok(())
     }
 
     fn end_run(&self, mut run: Self::Run) {
@@ -296,20 +227,24 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         }
     }
 
-    fn loaded(&self) -> Result<Request, Failure> {
-        if self.planned.get().is_some() {
-            return Ok(Request::Nothing);
-        }
+    fn unpark(&self, most: usize) -> Vec<(usize, S)> {
+        let mut parked = self.parked.lock();
+        let kept = parked.len().saturating_sub(most);
+        parked.split_off(kept)
+    }
+
+    fn plan(&self) -> Result<usize, Failure> {
+        // One thread plans, and nobody loads: the samples can be taken out, so that no lock is held while `S::plan` sees them.
         let mut parked = std::mem::take(&mut *self.parked.lock());
         parked.sort_unstable_by_key(|(row, _)| *row);
-        let planned = self.plan(0, parked.iter().map(|(_, sample)| sample));
+        let planned = self.plan_from(0, parked.iter().map(|(_, sample)| sample));
         *self.parked.lock() = parked;
         planned.map_err(|error| Failure::Row {
             row: 0,
             planned_from: None,
             error,
         })?;
-        Ok(self.request())
+        Ok(self.size_bytes())
     }
 
     fn grant(&self, slab: Slab) {
@@ -323,26 +258,43 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         let (Some(planned), Some(slab)) = (self.planned.take(), self.slab.take()) else {
             unreachable!("a batch is finished when its slab is there");
         };
-        let mut rest = std::mem::take(self.rest.get_mut());
-        for (row, sample) in self.parked.get_mut().drain(..) {
-            // SAFETY: as above; `&mut self`: no other thread fills anything.
-            let left = unsafe { StackTable::fill_parked(&slab, &planned, row, sample) }?;
-            rest.push(row, left);
-        }
-        let rest = rest.in_order();
-        // SAFETY: as above.
+        let rest = std::mem::take(self.rest.get_mut()).in_order();
+        // SAFETY: `grant` made the slab for this layout.
         let mut filled = unsafe { slab.finish(planned.layout) };
         Ok(S::finish(planned.plan, rest, &mut filled))
     }
 }
 
 impl<S: Sample> StackTable<S> {
-    fn request(&self) -> Request {
-        match self.planned.get() {
-            Some(planned) => Request::Slab {
-                bytes: planned.layout.size_bytes(),
-            },
-            None => Request::Nothing,
+    /// Before the first sample is parked, or filled: plans the batch from it, if one sample is enough, and asks for the slab.
+    #[inline(never)]
+    fn ask_for_slab(
+        &self,
+        row: usize,
+        sample: &S,
+        ask: &dyn Fn(usize) -> bool,
+    ) -> Result<(), Failure> {
+        if let Some(bytes) = self.excess_bytes {
+            return Err(Failure::NoMemory { bytes });
         }
+        if !S::ALIKE || self.planned.get().is_some() {
+            return Ok(());
+        }
+        let planned = self.plan_from(row, std::iter::once(sample));
+        let is_first = planned.map_err(|error| Failure::Row {
+            row,
+            planned_from: None,
+            error,
+        })?;
+        let bytes = self.size_bytes();
+        match !is_first || ask(bytes) {
+            true => Ok(()),
+            false => Err(Failure::NoMemory { bytes }),
+        }
+    }
+
+    fn size_bytes(&self) -> usize {
+        let planned = self.planned.get();
+        planned.map_or(0, |planned| planned.layout.size_bytes())
     }
 }

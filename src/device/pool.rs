@@ -137,7 +137,8 @@ impl Pool {
                             drop(state);
                             match pending {
                                 _ if !idle.is_empty() => self.free(idle),
-                                Some(_) if !waits => return Err(self.exhausted(size)),
+                                // Ahead of time: whoever asks later may find some, or what is wrong.
+                                _ if !waits => return Err(self.exhausted(size)),
                                 Some(pending) => self.wait(&pending, failed),
                                 None => return Err(error),
                             }

@@ -371,7 +371,7 @@ mod tests {
         const BYTES: usize = 48 << 20;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
-        let account = Account::open(&ring, 1);
+        let account = Account::open(&ring, Kind::Whole, 1);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES)));
             while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free().next().is_none() {}

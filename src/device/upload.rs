@@ -159,8 +159,9 @@ pub(super) struct CopyRun {
 }
 
 impl Upload {
-    /// Starts the copies of all regions: one for each run, and one event after them.
-    pub(crate) fn start(device: &Device, tensors: Tensors<'_>) -> Result<Upload> {
+    /// Starts the copies of all regions: one for each run, and one event after them. `waits`: for memory that the program gave back,
+    /// and whose kernels have not run.
+    pub(crate) fn start(device: &Device, tensors: Tensors<'_>, waits: bool) -> Result<Upload> {
         span!("upload", tensors = tensors.regions.len());
         let device = &device.inner;
         device.settle();
@@ -178,7 +179,7 @@ impl Upload {
         // All memory first, so that everything that can be refused is refused before a byte moves.
         let mut blocks = Vec::with_capacity(runs.len());
         for run in &mut runs {
-            let block = DeviceBlock::take(device, run.bytes, meter.clone(), true)?;
+            let block = DeviceBlock::take(device, run.bytes, meter.clone(), waits)?;
             run.to = block.address();
             blocks.push(Arc::new(block));
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::DataLoader;
-use crate::batch::{Arena, Batch, Collate, CollateFn, Learned};
+use crate::batch::{Arena, Batch, Collate, CollateFn, CollateHints};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
@@ -242,19 +242,19 @@ impl<D: Dataset, C> Builder<D, C> {
             }),
         };
         warn_of_empty_epochs(&options);
-        let learned = Arc::new(Learned::default());
+        let hints = Arc::new(CollateHints::default());
         if self.dataset.is_registered() {
-            learned.gatherable();
+            hints.set_gatherable();
         }
         if let Some(bytes) = self.dataset.sample_bytes() {
-            learned.sample_takes(bytes);
+            hints.set_sample_bytes(bytes);
         }
         let recipe = DatasetRecipe {
             dataset: Arc::new(self.dataset),
             sampler,
             collate: self.collate,
             seed: self.seed,
-            learned,
+            hints,
         };
         Ok(DataLoader::start(Threads::start(Pipeline::new(
             Box::new(recipe),

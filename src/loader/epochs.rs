@@ -3,11 +3,11 @@
 use std::fmt;
 use std::iter::{Fuse, FusedIterator};
 
-use super::device_epoch::{DeviceEpoch, Sending};
+use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
-use super::line::{Begun, Line};
 use crate::batch::Batch;
 use crate::device::Device;
+use crate::pipeline::{Outbox, Seat};
 use crate::sync::Arc;
 
 /// Several passes over the data set, one after the other: [`DataLoader::epochs`](crate::DataLoader::epochs) makes it.
@@ -34,12 +34,12 @@ use crate::sync::Arc;
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to who iterates it"]
+#[must_use = "it gives its epochs to whoever iterates it"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
     numbers: Fuse<I>,
-    /// What follows the epoch that was given out last.
-    line: Option<Arc<Line<B>>>,
+    /// What follows the epoch that was given out last, and may be loaded already.
+    following: Option<Seat>,
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
@@ -47,7 +47,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         Epochs {
             loader,
             numbers: numbers.fuse(),
-            line: None,
+            following: None,
         }
     }
 
@@ -62,46 +62,48 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
             epochs: self,
             device: device.clone(),
             depth,
+            outbox: None,
         }
     }
 
-    /// The next epoch, and how it is sent if that was begun.
-    fn advance(&mut self) -> Option<(Epoch<'a, B>, Option<Sending<B>>)> {
-        let (mut epoch, sending) = match self.line.take().and_then(|line| line.take()) {
-            Some((number, begun)) => self.come_to(number, begun),
-            None => {
-                let number = self.numbers.next()?;
-                (self.begin(number), None)
-            }
-        };
-        // Without workers nothing can be loaded ahead, and nobody needs to know what follows.
-        if self.loader.pipeline().options.workers > 0 {
-            self.line = self.numbers.next().map(Line::new);
-            epoch.set_line(self.line.clone());
+    /// The next epoch. `true`: it goes on where the one before it ends.
+    fn advance(&mut self) -> Option<(Epoch<'a, B>, bool)> {
+        if let Some(seat) = self.following.take() {
+            let joins = self.loader.pipeline().come_to(&seat);
+            let epoch = match joins {
+                true => Epoch::at(self.loader.clone(), seat),
+                false => self.begin(seat.epoch),
+            };
+            return Some((epoch, joins));
         }
-        Some((epoch, sending))
+        let number = self.numbers.next()?;
+        Some((self.begin(number), false))
     }
 
     fn begin(&self, number: u64) -> Epoch<'a, B> {
         Epoch::begin(self.loader.clone(), number, true)
     }
 
-    fn come_to(&self, number: u64, begun: Option<Begun<B>>) -> (Epoch<'a, B>, Option<Sending<B>>) {
-        let Some((pass, sending)) = begun else {
-            return (self.begin(number), None);
-        };
-        match Epoch::come_to(self.loader.clone(), pass) {
-            Ok(epoch) => (epoch, sending),
-            Err(given_up) => {
-                drop((given_up, sending));
-                (self.begin(number), None)
-            }
+    /// Lets the epoch that follows be loaded when that one ends. `to`: its batches go where those of this outbox go, so many ahead.
+    /// Returns where they arrive.
+    fn append(
+        &mut self,
+        epoch: &Epoch<'a, B>,
+        to: Option<(&Arc<Outbox<B>>, usize)>,
+    ) -> Option<Arc<Outbox<B>>> {
+        let pipeline = epoch.pipeline();
+        // Without workers nothing can be loaded ahead, and nobody needs to know what follows.
+        if pipeline.options.workers == 0 {
+            return None;
         }
+        let (seat, outbox) = pipeline.append(epoch.seat(), self.numbers.next()?, to);
+        self.following = Some(seat);
+        outbox
     }
 
     /// How many epochs are to come that the numbers do not know of any more.
     fn waiting(&self) -> usize {
-        usize::from(self.line.is_some())
+        usize::from(self.following.is_some())
     }
 }
 
@@ -109,7 +111,9 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for Epochs<'a, B, I> {
     type Item = Epoch<'a, B>;
 
     fn next(&mut self) -> Option<Epoch<'a, B>> {
-        self.advance().map(|(epoch, _)| epoch)
+        let (epoch, _) = self.advance()?;
+        self.append(&epoch, None);
+        Some(epoch)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -127,10 +131,8 @@ impl<B: Batch, I: Iterator<Item = u64>> FusedIterator for Epochs<'_, B, I> {}
 
 impl<B: Batch, I> Drop for Epochs<'_, B, I> {
     fn drop(&mut self) {
-        let next = self.line.take().and_then(|line| line.take());
-        if let Some((_, Some((pass, sending)))) = next {
-            self.loader.pipeline().end(&pass.live);
-            drop((pass, sending));
+        if let Some(seat) = self.following.take() {
+            self.loader.pipeline().truncate(&seat);
         }
     }
 }
@@ -166,24 +168,34 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 /// assert_eq!(steps, 30);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to who iterates it"]
+#[must_use = "it gives its epochs to whoever iterates it"]
 pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,
     device: Device,
     depth: usize,
+    /// Where the batches of the epoch that follows arrive.
+    outbox: Option<Arc<Outbox<B>>>,
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> {
     type Item = DeviceEpoch<'a, B>;
 
     fn next(&mut self) -> Option<DeviceEpoch<'a, B>> {
-        let (epoch, sending) = self.epochs.advance()?;
-        let mut epoch = match sending {
-            Some(sending) => DeviceEpoch::new(epoch, sending),
-            None => epoch.to_device(&self.device, self.depth),
+        let (epoch, joins) = self.epochs.advance()?;
+        let outbox = match self.outbox.take().filter(|_| joins) {
+            Some(outbox) => outbox,
+            None => {
+                let pipeline = epoch.pipeline();
+                pipeline.send_to(epoch.seat(), &self.device, self.depth, epoch.given())
+            }
         };
-        epoch.go_on();
-        Some(epoch)
+        self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));
+        let following = self.epochs.following.clone().zip(self.outbox.clone());
+        let following = following.map(|(seat, outbox)| Following {
+            seat,
+            outbox: Arc::downgrade(&outbox),
+        });
+        Some(DeviceEpoch::new(epoch, outbox, self.depth, following))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

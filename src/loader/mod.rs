@@ -4,7 +4,6 @@ mod builder;
 mod device_epoch;
 mod epoch;
 mod epochs;
-mod line;
 mod stats;
 
 use std::fmt;
@@ -18,7 +17,7 @@ pub use stats::{Limit, Stats};
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Live, Threads};
+use crate::pipeline::{Seat, Threads};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 /// Loads batches of type `B`: the data set and the way of collating are erased, so it fits a struct's field.
@@ -60,7 +59,7 @@ pub struct DataLoader<B: Batch> {
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
     /// The epoch that was given out last, for `stats`.
-    last: Mutex<Option<Live>>,
+    last: Mutex<Option<Seat>>,
 }
 
 impl DataLoader<()> {
@@ -171,9 +170,9 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// Copies and kernels that have not ended are not counted yet.
     pub fn stats(&self) -> Stats {
-        let live = self.last.lock().clone();
+        let last = self.last.lock().clone();
         let options = &self.threads.pipeline().options;
-        Stats::of(live.as_ref(), options)
+        Stats::of(last.as_ref(), options)
     }
 
     fn next_epoch(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::pipeline::{Live, Options};
+use crate::pipeline::{Options, Seat};
 
 /// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). Printed, it is a short table.
 ///
@@ -101,14 +101,14 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(live: Option<&Live>, options: &Options) -> Stats {
-        let Some(live) = live else {
+    pub(super) fn of(seat: Option<&Seat>, options: &Options) -> Stats {
+        let Some(seat) = seat else {
             return Stats::default();
         };
-        let (meter, pinning) = (&live.meter, options.pinning.as_ref());
+        let (meter, pinning) = (&seat.meter, options.pinning.as_ref());
         meter.settle();
         Stats {
-            epoch: live.epoch,
+            epoch: seat.epoch,
             samples: meter.samples.get(),
             batches: meter.batches.get(),
             workers: options.workers,

@@ -1,433 +1,673 @@
-//! The board: the state of all live epochs of a loader, under one lock.
+//! The board: the state of all lines of a loader, under one lock.
+//!
+//! Whoever holds the lock holds a [`Guard`]. It is held for a few instructions at a time, and never across the user's code, the ring
+//! or a device. What must happen without it goes into the guard's [`Bin`], which is emptied when the lock is released: slots of
+//! units with what the user made, limits of accounts, wake-ups.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::arrivals::Sends;
-use super::schedule::{Behind, Claim, Schedule, Want};
-use super::source::{BatchId, Failed};
-use super::work::{Recipe, Work};
-use super::{Options, Parts};
+use super::Pipeline;
+use super::cut::Place;
+use super::outbox::Sends;
+use super::plan::{Destination, Plan};
+use super::schedule::{Asker, Claim, Planned, Schedule, Unit, Want};
+use super::source::Failed;
+use super::work::{Claimed, Recipe, Work};
 use crate::device::Account;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_message};
 use crate::meter::Meter;
-use crate::sync::{Arc, AtomicU64, Condvar, Instant, Ordering};
-use crate::tensor::Backend;
+use crate::sync::{Arc, Condvar, Instant, MutexGuard};
 
 pub(super) struct Board<B> {
-    epochs: Vec<State<B>>,
+    lines: Vec<Line<B>>,
     entered: u64,
-    /// Counts claims, so that epochs take turns.
+    /// Counts claims, so that lines take turns.
     turn: u64,
     /// Workers that sleep: the first few, and the spare ones.
     pub(super) idle: [usize; 2],
-    /// The loader is going: threads end.
-    pub(super) closed: bool,
+    /// The loader is being dropped: threads end.
+    pub(super) is_closed: bool,
 }
 
-/// One live epoch, as everybody who works for it holds it.
-#[derive(Clone)]
-pub(crate) struct Live(Arc<LiveEpoch>);
-
-pub(crate) struct LiveEpoch {
+/// What one consumer iterates: an epoch, or several that follow each other.
+pub(super) struct Line<B> {
     key: u64,
-    pub(crate) epoch: u64,
-    pub(crate) meter: Arc<Meter>,
-    /// Its share of the device's ring, if the loader pins.
-    pub(crate) account: Option<Arc<Account>>,
     /// Its consumer sleeps here.
-    pub(super) ready: Condvar,
-    /// It is one of several that follow each other: its slabs are those of the next as well.
-    pub(super) goes_on: bool,
-    /// How many parts its batches are cut into. (Written before the first is opened, under the board's lock.)
-    parts: AtomicU64,
+    pub(super) ready: Arc<Condvar>,
+    pub(super) schedule: Schedule<Segment<B>, Slot<B>>,
+    /// The turn at which one of its jobs was claimed last.
+    served: u64,
 }
 
-/// An epoch to be entered.
-pub(super) struct Entering {
+/// What the board holds of one epoch.
+pub(super) struct Segment<B> {
     pub(super) epoch: u64,
-    pub(super) account: Option<Arc<Account>>,
-    pub(super) destination: Option<Destination>,
-    /// The epoch that it is loaded behind.
-    pub(super) after: Option<Live>,
-    pub(super) goes_on: bool,
-}
-
-/// What an epoch's batches are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Destination {
-    /// The program gets them on the host.
-    Host,
-    /// They go to a device without the program seeing them, so that rows which the device can gather stay where they are.
-    Device(Backend),
-}
-
-impl std::ops::Deref for Live {
-    type Target = LiveEpoch;
-
-    fn deref(&self) -> &LiveEpoch {
-        &self.0
-    }
-}
-
-/// What the board knows of one epoch.
-pub(super) struct State<B> {
-    pub(super) live: Live,
-    pub(super) schedule: Schedule,
-    /// One for each open batch of the schedule.
-    slots: VecDeque<Slot<B>>,
+    pub(super) meter: Arc<Meter>,
     /// What its batches are for. Until it is known, nothing is loaded.
     pub(super) destination: Option<Destination>,
-    /// The turn at which a job of its was claimed last.
-    served: u64,
-    /// The epoch that it is loaded behind, until its consumer comes to it.
-    after: Option<Live>,
-    /// Who sends the parts of its batches, where they are cut.
-    pub(super) sends: Option<Arc<dyn Sends<B>>>,
-    /// How many slabs it may have from now on, which its account is yet to be told.
-    pub(super) widened: Option<usize>,
-    /// How its batches are cut, and whether it is to find out if more slabs are better.
-    parts: Option<Parts>,
-    pub(super) widens: bool,
+    /// Who sends its units to a device as soon as they are made.
+    pub(super) outbox: Option<Arc<dyn Sends<B>>>,
+    pub(super) pass: Option<Arc<Pass>>,
 }
 
-/// A batch, or a part of one, that was made.
+/// How the units of one epoch are made, for everybody who works on them. It never changes.
+pub(crate) struct Pass {
+    pub(super) line: u64,
+    pub(super) segment: u64,
+    pub(super) epoch: u64,
+    pub(super) planned: Planned,
+    pub(crate) meter: Arc<Meter>,
+    /// Its share of the device's ring, if the loader pins. Epochs that are loaded as if they were one share one.
+    pub(super) account: Option<Arc<Account>>,
+}
+
+/// A unit that was made.
 pub(crate) enum Made<B> {
     Here(B),
-    /// It was sent to the device.
+    /// It was sent to its device: the outbox has it.
     Sent,
 }
 
-/// What the board holds of one open batch.
+/// What the board holds of one open unit.
 pub(super) struct Slot<B> {
+    pub(super) pass: Arc<Pass>,
     /// Until somebody finishes it.
     pub(super) work: Option<Arc<dyn Work<B>>>,
-    /// The batch, made.
+    /// The unit, made.
     pub(super) outcome: Option<Result<Made<B>>>,
     /// Why it failed: the first row's reason.
     pub(super) failure: Option<Failed>,
     /// When it began to wait for its slab.
     pub(super) wanted: Option<Instant>,
-    /// It goes without a page-locked slab.
-    pub(super) unpinned: bool,
+    /// It does without a page-locked slab.
+    pub(super) is_unpinned: bool,
 }
 
-/// Batches that the consumer took together with one before.
-pub(crate) type Taken<B> = VecDeque<Result<Made<B>>>;
-
-/// What the board has no more use for. It is the user's, and is dropped without the lock.
-pub(super) type LeftOver<B> = (
-    Option<Result<Made<B>>>,
-    Option<Arc<dyn Work<B>>>,
-    Option<Failed>,
-);
+/// A unit that the consumer took.
+pub(crate) struct Delivered<B> {
+    pub(crate) pass: Arc<Pass>,
+    pub(crate) unit: Unit,
+    pub(crate) outcome: Result<Made<B>>,
+}
 
 /// Something to do, with what it takes.
 pub(super) enum Job<B> {
-    Rows {
-        live: Live,
-        batch: u64,
-        rows: std::ops::Range<usize>,
+    Plan {
+        line: u64,
+        segment: u64,
+    },
+    Load {
+        pass: Arc<Pass>,
+        unit: Unit,
+        claimed: Claimed,
         work: Arc<dyn Work<B>>,
     },
     Finish {
-        live: Live,
-        batch: u64,
+        pass: Arc<Pass>,
+        unit: Unit,
     },
-    Whole {
-        live: Live,
-        batches: std::ops::Range<u64>,
-        /// The first of them.
-        id: BatchId,
+    Solo {
+        pass: Arc<Pass>,
+        units: std::ops::Range<u64>,
     },
 }
 
-impl<B> Board<B> {
-    pub(super) fn new() -> Board<B> {
-        Board {
-            epochs: Vec::new(),
-            entered: 0,
-            turn: 0,
-            idle: [0; 2],
-            closed: false,
-        }
+impl Pass {
+    /// Where a unit lies in its epoch.
+    pub(crate) fn place(&self, unit: Unit) -> Place {
+        let cut = self.planned.plan.cut;
+        cut.place(self.epoch, unit.0 - self.planned.first.0)
     }
 
-    pub(super) fn enter(&mut self, entering: Entering, options: &Options) -> Live {
-        self.entered += 1;
-        let live = Live(Arc::new(LiveEpoch {
-            key: self.entered,
-            epoch: entering.epoch,
-            meter: Arc::default(),
-            account: entering.account,
-            ready: Condvar::new(),
-            goes_on: entering.goes_on,
-            parts: AtomicU64::new(1),
-        }));
-        self.epochs.push(State {
-            live: live.clone(),
-            schedule: Schedule::new(options.cut(), options.prefetch, options.whole()),
-            slots: VecDeque::new(),
-            destination: entering.destination,
-            served: 0,
-            after: entering.after,
-            sends: None,
-            widened: None,
-            parts: None,
-            widens: false,
-        });
-        live
+    /// How many rows the unit's whole batch has.
+    pub(crate) fn batch_rows(&self, unit: Unit) -> usize {
+        let cut = self.planned.plan.cut;
+        cut.batch_rows(cut.batch_of(unit.0 - self.planned.first.0))
     }
 
-    /// Takes an epoch out. The caller drops it without the lock: it may hold what the user made.
-    pub(super) fn leave(&mut self, live: &Live) -> Option<State<B>> {
-        let index = self.position(live)?;
-        Some(self.epochs.swap_remove(index))
+    /// Whether the unit is its epoch's last.
+    pub(crate) fn is_last(&self, unit: Unit) -> bool {
+        unit.0 + 1 == self.planned.end.0
     }
 
-    /// The accounts of all live epochs.
-    pub(super) fn accounts(&self) -> Vec<Arc<Account>> {
-        let accounts = self.epochs.iter();
-        accounts
-            .filter_map(|state| state.live.account.clone())
-            .collect()
+    /// Whether the unit is its batch's last.
+    pub(crate) fn ends_batch(&self, unit: Unit) -> bool {
+        let cut = self.planned.plan.cut;
+        cut.ends_batch(unit.0 - self.planned.first.0)
     }
 
-    /// The epoch, unless its consumer dropped it.
-    pub(super) fn epoch(&mut self, live: &Live) -> Option<&mut State<B>> {
-        let index = self.position(live)?;
-        self.look_behind(index);
-        Some(&mut self.epochs[index])
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.planned.plan
     }
 
-    fn position(&self, live: &Live) -> Option<usize> {
-        let mut epochs = self.epochs.iter();
-        epochs.position(|state| state.live.key == live.key)
-    }
-
-    /// Tells an epoch what is left of the one that it is loaded behind.
-    fn look_behind(&mut self, index: usize) {
-        if let Some(before) = &self.epochs[index].after {
-            let before = self.position(before);
-            let left = before.map(|before| self.epochs[before].schedule.left());
-            let behind = left.unwrap_or_default();
-            self.epochs[index].schedule.stand_behind(behind);
-        }
-    }
-
-    /// The consumer comes to an epoch, which is loaded for itself from now on. `false`: the one that it was loaded behind
-    /// has batches to come, so that the slabs of one are not enough for both.
-    pub(super) fn come_to(&mut self, live: &Live) -> bool {
-        let Some(index) = self.position(live) else {
-            return false;
-        };
-        let Some(before) = self.epochs[index].after.take() else {
-            return true;
-        };
-        self.epochs[index].schedule.stand_behind(Behind::default());
-        let before = self.position(&before);
-        before.is_none_or(|before| self.epochs[before].schedule.remaining() == 0)
-    }
-
-    /// Something to do: for an epoch whose consumer is blocked, if there is one, else for any.
-    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, spare: bool) -> Option<Job<B>> {
-        self.turn += 1;
-        let turn = self.turn;
-        self.urgent_first().find_map(|state| {
-            let job = state.claim(recipe, spare)?;
-            state.served = turn;
-            Some(job)
-        })
-    }
-
-    pub(super) fn has_claim(&mut self, spare: bool) -> bool {
-        (0..self.epochs.len()).for_each(|index| self.look_behind(index));
-        self.epochs
-            .iter()
-            .any(|state| state.destination.is_some() && state.schedule.has_claim(spare))
-    }
-
-    /// The slabs that are waited for: of each epoch the first, in the epochs' turn.
-    pub(super) fn wants(&mut self) -> Vec<(Live, Want)> {
-        self.urgent_first()
-            .filter_map(|state| Some((state.live.clone(), state.schedule.next_want()?)))
-            .collect()
-    }
-
-    /// The accounts that may have more slabs from now on.
-    pub(super) fn widened(&mut self) -> Vec<(Arc<Account>, usize)> {
-        let epochs = self.epochs.iter_mut();
-        epochs
-            .filter_map(|state| Some((state.live.account.clone()?, state.widened.take()?)))
-            .collect()
-    }
-
-    /// Epochs whose consumer is blocked come first, and of several the one that had to wait for longest: an epoch that
-    /// always has work would else keep the workers, and the slabs that come home, from another for good. Those that no
-    /// consumer has come to are last.
-    fn urgent_first(&mut self) -> impl Iterator<Item = &mut State<B>> {
-        self.epochs.sort_unstable_by_key(|state| {
-            let is_early = state.after.is_some();
-            (is_early, !state.schedule.is_blocked(), state.served)
-        });
-        (0..self.epochs.len()).for_each(|index| self.look_behind(index));
-        self.epochs.iter_mut()
-    }
-}
-
-impl LiveEpoch {
-    /// Whether its batches are cut into parts.
-    pub(super) fn is_cut(&self) -> bool {
-        self.parts() > 1
-    }
-
-    pub(super) fn parts(&self) -> u64 {
-        self.parts.load(Ordering::Relaxed)
-    }
-
-    /// `part`: the batch, or the part of one, as the schedule counts them.
-    pub(crate) fn collate_panicked(&self, part: u64, message: String) -> Error {
+    pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {
         Error::CollatePanicked {
             epoch: self.epoch,
-            batch: part / self.parts.load(Ordering::Relaxed),
+            batch: self.place(unit).batch,
             message,
         }
     }
 }
 
-impl<B> Slot<B> {
-    fn new(work: Option<Arc<dyn Work<B>>>) -> Slot<B> {
-        Slot {
-            work,
-            outcome: None,
-            failure: None,
-            wanted: None,
-            unpinned: false,
+impl<B> Board<B> {
+    pub(super) fn new() -> Board<B> {
+        Board {
+            lines: Vec::new(),
+            entered: 0,
+            turn: 0,
+            idle: [0; 2],
+            is_closed: false,
         }
     }
 
-    /// Of several failures, the first row's is reported; gives back the other.
-    #[must_use = "it is the user's, and is dropped without the lock"]
-    pub(super) fn keep_first(&mut self, failure: Failed) -> Option<Failed> {
-        match &self.failure {
-            Some(kept) if kept.row <= failure.row => Some(failure),
-            _ => self.failure.replace(failure),
-        }
+    /// Enters a line without epochs; returns its key.
+    pub(super) fn enter(&mut self, ready: Arc<Condvar>, is_wide: Option<bool>) -> u64 {
+        self.entered += 1;
+        self.lines.push(Line {
+            key: self.entered,
+            ready,
+            schedule: Schedule::new(is_wide),
+            served: 0,
+        });
+        self.entered
     }
 
-    /// Lets go of a hold on the batch's work, if the board has another. If not, the caller's may be the last: it is
-    /// given back.
-    #[must_use = "it is the user's, and is dropped without the lock"]
-    pub(super) fn let_go(&self, work: Arc<dyn Work<B>>) -> Option<Arc<dyn Work<B>>> {
-        self.work.is_none().then_some(work)
+    /// Takes a line out that has no epochs left.
+    pub(super) fn remove_if_over(&mut self, key: u64) {
+        let is_over = |line: &Line<B>| line.key == key && line.schedule.is_over();
+        self.lines.retain(|line| !is_over(line));
+    }
+
+    /// Takes everything out.
+    pub(super) fn close(&mut self, bin: &mut Bin<B>) {
+        self.is_closed = true;
+        for line in &mut self.lines {
+            // (Their epochs were forgotten, or they would hold the loader.)
+            let left_over = bin.left_over();
+            line.schedule
+                .empty(&mut left_over.segments, &mut left_over.slots);
+        }
+        self.lines.clear();
+    }
+
+    pub(super) fn line(&mut self, key: u64) -> Option<&mut Line<B>> {
+        self.lines.iter_mut().find(|line| line.key == key)
+    }
+
+    /// The line of an open unit; `None` if nobody wants the unit any more.
+    pub(super) fn line_of(&mut self, pass: &Pass, unit: Unit) -> Option<&mut Line<B>> {
+        let line = self.line(pass.line)?;
+        line.schedule.holds(unit).then_some(line)
+    }
+
+    pub(super) fn slot(&mut self, pass: &Pass, unit: Unit) -> Option<&mut Slot<B>> {
+        let line = self.line_of(pass, unit)?;
+        Some(line.schedule.carried(unit))
+    }
+
+    /// Something to do: for a line whose consumer is blocked, if there is one, else for any. What lies beyond the epoch that a
+    /// consumer is at comes last.
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, is_spare: bool) -> Option<Job<B>> {
+        self.turn += 1;
+        let turn = self.turn;
+        self.urgent_first();
+        [false, true].into_iter().find_map(|beyond| {
+            let asker = Asker { is_spare, beyond };
+            self.lines.iter_mut().find_map(|line| {
+                let job = line.claim(recipe, asker)?;
+                line.served = turn;
+                Some(job)
+            })
+        })
+    }
+
+    pub(super) fn has_claim(&mut self, is_spare: bool) -> bool {
+        let asker = Asker {
+            is_spare,
+            beyond: true,
+        };
+        let mut lines = self.lines.iter_mut();
+        lines.any(|line| line.schedule.has_claim(asker))
+    }
+
+    /// The slabs that are waited for: of each line the first, in the lines' turn.
+    pub(super) fn wants(&mut self) -> Vec<(Arc<Pass>, Want)> {
+        self.urgent_first();
+        self.lines.iter_mut().filter_map(Line::next_want).collect()
+    }
+
+    /// Lines whose consumer is blocked come first, and of several the one that had to wait for longest: a line that always has work
+    /// would otherwise keep the workers, and the slabs that come home, from another for good.
+    fn urgent_first(&mut self) {
+        if self.lines.len() > 1 {
+            self.lines
+                .sort_unstable_by_key(|line| (!line.schedule.is_blocked(), line.served));
+        }
     }
 }
 
-impl<B> State<B> {
-    pub(super) fn slot(&mut self, batch: u64) -> &mut Slot<B> {
-        &mut self.slots[(batch - self.schedule.first()) as usize]
-    }
-
-    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, spare: bool) -> Option<Job<B>> {
-        self.destination?;
-        let claim = self.schedule.claim(spare)?;
-        let live = self.live.clone();
-        match claim {
-            Claim::Finish { batch } => Some(Job::Finish { live, batch }),
-            Claim::Whole { batches } => {
-                let id = self.id(batches.start);
-                self.slots.extend(batches.clone().map(|_| Slot::new(None)));
-                Some(Job::Whole { live, batches, id })
+impl<B> Line<B> {
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, asker: Asker) -> Option<Job<B>> {
+        let open = |segment: &Segment<B>, unit: Unit, is_solo: bool| {
+            let Some(pass) = &segment.pass else {
+                unreachable!("units are opened of epochs that are planned");
+            };
+            Slot {
+                pass: Arc::clone(pass),
+                work: (!is_solo).then(|| {
+                    let gathered_by = segment.gathered_by();
+                    recipe.open(pass.place(unit), gathered_by, Arc::clone(&pass.meter))
+                }),
+                outcome: None,
+                failure: None,
+                wanted: None,
+                is_unpinned: false,
             }
-            Claim::Rows { batch, rows } => {
-                if batch == self.schedule.first() + self.slots.len() as u64 {
-                    self.open(batch, recipe);
-                }
-                let work = self.slot(batch).work.clone()?;
-                Some(Job::Rows {
-                    live,
-                    batch,
-                    rows,
-                    work,
-                })
-            }
+        };
+        match self.schedule.claim(asker, open)? {
+            Claim::Plan { segment } => Some(Job::Plan {
+                line: self.key,
+                segment,
+            }),
+            Claim::Rows { unit, rows } => self.load(unit, Claimed::Rows(rows)),
+            Claim::Parked { unit, count } => self.load(unit, Claimed::Parked(count)),
+            Claim::Finish { unit } => Some(Job::Finish {
+                pass: Arc::clone(&self.schedule.carried(unit).pass),
+                unit,
+            }),
+            Claim::Solo { units } => Some(Job::Solo {
+                pass: Arc::clone(&self.schedule.carried(Unit(units.start)).pass),
+                units,
+            }),
         }
     }
 
-    /// Cuts the batches into parts, before the first is opened.
-    pub(super) fn cut_into(&mut self, parts: &Parts, wide: Option<bool>) {
-        self.parts = Some(*parts);
-        let resident = (wide != Some(true)).then_some(parts.resident);
-        self.widens = wide.is_none();
-        self.schedule
-            .cut_into(parts.count, resident, parts.sample_bytes);
-        let count = self.schedule.cut().parts();
-        self.live.parts.store(count, Ordering::Relaxed);
+    /// The first slab that is waited for.
+    pub(super) fn next_want(&mut self) -> Option<(Arc<Pass>, Want)> {
+        let want = self.schedule.next_want()?;
+        Some((Arc::clone(&self.schedule.carried(want.unit).pass), want))
     }
 
-    fn open(&mut self, batch: u64, recipe: &dyn Recipe<B>) {
-        let work = recipe.open(self.id(batch), Arc::clone(&self.live.meter));
-        self.slots.push_back(Slot::new(Some(work)));
+    fn load(&mut self, unit: Unit, claimed: Claimed) -> Option<Job<B>> {
+        let slot = self.schedule.carried(unit);
+        Some(Job::Load {
+            pass: Arc::clone(&slot.pass),
+            unit,
+            claimed,
+            work: slot.work.clone()?,
+        })
     }
 
-    fn id(&self, batch: u64) -> BatchId {
-        let gathered_by = match self.destination {
-            Some(Destination::Device(backend)) => Some(backend),
-            _ => None,
-        };
-        BatchId::of(self.live.epoch, &self.schedule.cut(), batch, gathered_by)
+    /// Enters the plan of an epoch, if it is wanted: see [`Schedule::enter_plan`]. `account`: of the epoch before, or a new one.
+    pub(super) fn enter_plan(
+        &mut self,
+        segment: u64,
+        plan: Plan,
+        account: Option<Arc<Account>>,
+    ) -> Option<Arc<Pass>> {
+        let planned = self.schedule.enter_plan(segment, plan)?;
+        let (line, id) = (self.key, segment);
+        let segment = self.schedule.segment(id)?;
+        let pass = Arc::new(Pass {
+            line,
+            segment: id,
+            epoch: segment.epoch,
+            planned,
+            meter: Arc::clone(&segment.meter),
+            account,
+        });
+        segment.pass = Some(Arc::clone(&pass));
+        Some(pass)
     }
 
-    /// The next batches, as many as are ready and the consumer may take: the first is returned, and the others go to
-    /// `taken`.
-    pub(super) fn deliver(&mut self, taken: &mut Taken<B>) -> Option<Slot<B>> {
+    /// The next units, as many as are ready and the consumer may take: the first is returned, and the others go to `taken`.
+    pub(super) fn deliver(
+        &mut self,
+        taken: &mut VecDeque<Delivered<B>>,
+        bin: &mut Bin<B>,
+    ) -> Option<Delivered<B>> {
         self.schedule.used_up();
         let count = self.schedule.ready();
         if count == 0 {
             return None;
         }
-        self.schedule.deliver(count);
-        if self.widens && self.schedule.widens() {
-            self.widened = self.parts.map(|parts| parts.most);
+        let first = self.schedule.first();
+        let slots = self.schedule.deliver(count).enumerate();
+        let mut delivered = slots.filter_map(|(index, slot)| {
+            Some(Delivered {
+                pass: slot.pass,
+                unit: Unit(first.0 + index as u64),
+                outcome: slot.outcome?,
+            })
+        });
+        let next = delivered.next();
+        taken.extend(delivered);
+        bin.found_wide = self.schedule.find_out();
+        if bin.found_wide == Some(true)
+            && let Some(pass) = next.as_ref().map(|next| &next.pass)
+        {
+            let slabs = pass.plan().slabs(true);
+            let account = pass.account.clone();
+            let limits = account.map(|account| (account, slabs));
+            bin.left_over().limits.extend(limits);
+            bin.tell_pin_thread = true;
         }
-        let first = self.slots.pop_front();
-        let others = self.slots.drain(..count - 1);
-        taken.extend(others.filter_map(|slot| slot.outcome));
-        first
+        next
     }
 
-    /// Enters a batch that was made from end to end, or its error.
-    #[must_use = "it is the user's, and is dropped without the lock"]
-    pub(super) fn made(&mut self, batch: u64, outcome: Result<B>, elapsed_ns: u64) -> LeftOver<B> {
-        self.schedule.made(batch, elapsed_ns);
-        let outcome = self.slot(batch).outcome.replace(outcome.map(Made::Here));
-        if batch == self.schedule.first() {
-            self.live.ready.notify_one();
-        }
-        (outcome, None, None)
+    /// The outbox that a unit's epoch has, if it goes to a device.
+    pub(super) fn outbox(&mut self, pass: &Pass) -> Option<Arc<dyn Sends<B>>> {
+        self.schedule.segment(pass.segment)?.outbox.clone()
     }
 
-    /// Enters the batch or its error, and wakes the consumer. What was entered first stays.
-    #[must_use = "it is the user's, and is dropped without the lock"]
-    pub(super) fn publish(&mut self, batch: u64, outcome: Result<Made<B>>) -> LeftOver<B> {
-        if self.schedule.is_done(batch) {
-            return (Some(outcome), None, None);
+    /// Takes the segment's first unit that is here, and whose batch is before that one: to send it. `pageable`: also if it is not
+    /// page-locked.
+    pub(super) fn take_to_send(
+        &mut self,
+        segment: u64,
+        before: u64,
+        pageable: bool,
+    ) -> Option<(Arc<Pass>, Unit, B)> {
+        let is_here = |unit, slot: &Slot<B>| {
+            slot.pass.segment == segment
+                && (pageable || !slot.is_unpinned)
+                && matches!(slot.outcome, Some(Ok(Made::Here(_))))
+                && slot.pass.place(unit).batch < before
+        };
+        let unit = self.schedule.find_ready(is_here)?;
+        let slot = self.schedule.carried(unit);
+        match slot.outcome.take()? {
+            Ok(Made::Here(made)) => {
+                let pass = Arc::clone(&slot.pass);
+                self.schedule.sending(unit);
+                Some((pass, unit, made))
+            }
+            other => {
+                slot.outcome = Some(other);
+                None
+            }
         }
-        let sent = matches!(outcome, Ok(Made::Sent));
-        let slot = self.slot(batch);
-        let outcome = slot.outcome.replace(outcome);
-        let left_over = (outcome, slot.work.take(), slot.failure.take());
-        match sent {
-            true => self.schedule.sent(batch),
-            false => self.schedule.done(batch),
-        }
-        if batch == self.schedule.first() {
-            self.live.ready.notify_one();
-        }
-        left_over
     }
 
-    /// Whether the batch is still open, and not delivered.
-    pub(super) fn holds(&self, batch: u64) -> bool {
-        batch >= self.schedule.first() && batch - self.schedule.first() < self.slots.len() as u64
+    /// Enters again what [`take_to_send`](Line::take_to_send) took: it was sent, or not.
+    pub(super) fn put_back(&mut self, unit: Unit, outcome: Result<Made<B>>) {
+        match outcome {
+            Ok(Made::Sent) => self.schedule.sent(unit),
+            _ => self.schedule.done(unit),
+        }
+        self.schedule.carried(unit).outcome = Some(outcome);
+        self.tell_consumer(unit);
+    }
+
+    /// Enters a unit that was made from end to end, or its error.
+    pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: u64) {
+        self.schedule.made(unit, elapsed_ns);
+        self.schedule.carried(unit).outcome = Some(outcome);
+        self.tell_consumer(unit);
+    }
+
+    /// Enters a unit or its error, and wakes the consumer. What was entered first stays.
+    pub(super) fn publish(&mut self, unit: Unit, outcome: Result<Made<B>>, bin: &mut Bin<B>) {
+        if self.schedule.is_ready(unit) {
+            bin.left_over().outcomes.push(outcome);
+            return;
+        }
+        let is_sent = matches!(outcome, Ok(Made::Sent));
+        let slot = self.schedule.carried(unit);
+        if let Some(outcome) = slot.outcome.replace(outcome) {
+            bin.left_over().outcomes.push(outcome);
+        }
+        if let Some(work) = slot.work.take() {
+            bin.left_over().works.push(work);
+        }
+        if let Some(failure) = slot.failure.take() {
+            bin.left_over().failures.push(failure);
+        }
+        let was_reserved = self.schedule.reserve_of(unit) > 0;
+        match is_sent {
+            true => self.schedule.sent(unit),
+            false => self.schedule.done(unit),
+        }
+        // What was left to it in the ring is another's now.
+        bin.tell_pin_thread |= was_reserved && self.schedule.waits_for_slab();
+        self.tell_consumer(unit);
+    }
+
+    fn tell_consumer(&self, unit: Unit) {
+        if unit == self.schedule.first() {
+            self.ready.notify_one();
+        }
+    }
+}
+
+impl<B> Segment<B> {
+    pub(super) fn new(
+        epoch: u64,
+        meter: &Arc<Meter>,
+        destination: Option<Destination>,
+        outbox: Option<Arc<dyn Sends<B>>>,
+    ) -> Segment<B> {
+        Segment {
+            epoch,
+            meter: Arc::clone(meter),
+            destination,
+            outbox,
+            pass: None,
+        }
+    }
+
+    fn account(&self) -> Option<&Arc<Account>> {
+        self.pass.as_ref()?.account.as_ref()
+    }
+
+    fn gathered_by(&self) -> Option<crate::tensor::Backend> {
+        match self.destination {
+            Some(Destination::Device {
+                backend,
+                gathers: true,
+                ..
+            }) => Some(backend),
+            _ => None,
+        }
+    }
+}
+
+impl<B> Slot<B> {
+    /// Of several failures, the first row's is reported.
+    pub(super) fn keep_first(&mut self, failure: Failed, failures: &mut Vec<Failed>) {
+        match &self.failure {
+            Some(kept) if kept.row <= failure.row => failures.push(failure),
+            _ => failures.extend(self.failure.replace(failure)),
+        }
+    }
+}
+
+/// What must happen when the board's lock is released.
+pub(super) struct Bin<B> {
+    /// There may be something to do for a sleeping worker.
+    pub(super) wake_workers: bool,
+    pub(super) tell_pin_thread: bool,
+    /// Whether loading turned out to be far from copying.
+    pub(super) found_wide: Option<bool>,
+    /// Most often there is nothing in it.
+    left_over: Option<Box<LeftOver<B>>>,
+}
+
+/// What the board has no more use for. Much of it is the user's.
+pub(super) struct LeftOver<B> {
+    pub(super) slots: Vec<Slot<B>>,
+    pub(super) segments: Vec<Segment<B>>,
+    pub(super) outcomes: Vec<Result<Made<B>>>,
+    pub(super) works: Vec<Arc<dyn Work<B>>>,
+    pub(super) failures: Vec<Failed>,
+    /// Accounts that may have so many slabs from now on.
+    pub(super) limits: Vec<(Arc<Account>, usize)>,
+    /// Accounts that were opened or shared in vain.
+    pub(super) accounts: Vec<Arc<Account>>,
+}
+
+impl<B> Default for Bin<B> {
+    fn default() -> Bin<B> {
+        Bin {
+            wake_workers: false,
+            tell_pin_thread: false,
+            found_wide: None,
+            left_over: None,
+        }
+    }
+}
+
+impl<B> Bin<B> {
+    fn is_empty(&self) -> bool {
+        !self.wake_workers
+            && !self.tell_pin_thread
+            && self.found_wide.is_none()
+            && self.left_over.is_none()
+    }
+
+    /// What is dropped without the lock.
+    pub(super) fn left_over(&mut self) -> &mut LeftOver<B> {
+        self.left_over.get_or_insert_with(|| {
+            Box::new(LeftOver {
+                slots: Vec::new(),
+                segments: Vec::new(),
+                outcomes: Vec::new(),
+                works: Vec::new(),
+                failures: Vec::new(),
+                limits: Vec::new(),
+                accounts: Vec::new(),
+            })
+        })
+    }
+
+    /// Without the board's lock. Threads are told first, for a `drop` of the user's may take its time, or wait for one of them.
+    fn empty(self, pipeline: &Pipeline<B>, worker: Option<usize>) {
+        if let Some(is_wide) = self.found_wide {
+            let _ = pipeline.is_wide.set(is_wide);
+        }
+        if let Some(left_over) = &self.left_over {
+            left_over.settle_accounts();
+        }
+        if self.tell_pin_thread {
+            pipeline.tell_pin_thread();
+        }
+        if let Some(worker) = worker {
+            pipeline.work[worker].notify_one();
+        }
+        if let Some(left_over) = self.left_over {
+            left_over.drop_each();
+        }
+    }
+}
+
+impl<B> LeftOver<B> {
+    fn settle_accounts(&self) {
+        for (account, limit) in &self.limits {
+            account.set_limit(*limit);
+        }
+        let ended = self.segments.iter().filter_map(Segment::account);
+        ended
+            .chain(&self.accounts)
+            .for_each(|account| account.close());
+    }
+
+    fn drop_each(self) {
+        drop_each(self.slots);
+        drop_each(self.segments);
+        drop_each(self.outcomes);
+        drop_each(self.works);
+        drop_each(self.failures);
+    }
+}
+
+/// Drops what is the user's. A `drop` that panics ends neither the thread nor the others.
+pub(super) fn drop_each<T>(things: impl IntoIterator<Item = T>) {
+    for thing in things {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
+            drop(panic_message(payload));
+        }
+    }
+}
+
+/// Holds the board's lock.
+pub(super) struct Guard<'a, B> {
+    pipeline: &'a Pipeline<B>,
+    /// `None` only for an instant, while the lock is released.
+    board: Option<MutexGuard<'a, Board<B>>>,
+    pub(super) bin: Bin<B>,
+}
+
+impl<'a, B> Guard<'a, B> {
+    pub(super) fn new(pipeline: &'a Pipeline<B>) -> Guard<'a, B> {
+        Guard {
+            pipeline,
+            board: Some(pipeline.board.lock()),
+            bin: Bin::default(),
+        }
+    }
+
+    pub(super) fn parts(&mut self) -> (&mut Board<B>, &mut Bin<B>) {
+        match &mut self.board {
+            Some(board) => (board, &mut self.bin),
+            None => unreachable!("it is `None` within `release` only"),
+        }
+    }
+
+    /// Sleeps until somebody notifies, or wakes at once if something was to be done without the lock. So look again.
+    pub(super) fn wait(&mut self, condvar: &Condvar) {
+        match &mut self.board {
+            Some(board) if self.bin.is_empty() => condvar.wait(board),
+            _ => {
+                self.release();
+                self.board = Some(self.pipeline.board.lock());
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        let bin = std::mem::take(&mut self.bin);
+        let worker = self
+            .board
+            .as_mut()
+            .filter(|_| bin.wake_workers)
+            .and_then(|board| board.worker_to_wake());
+        drop(self.board.take());
+        bin.empty(self.pipeline, worker);
+    }
+}
+
+impl<B> Board<B> {
+    /// A kind of sleeping worker for whom there is something to do. One is woken, who wakes the next when he found something.
+    fn worker_to_wake(&mut self) -> Option<usize> {
+        [0, 1]
+            .into_iter()
+            .find(|&kind| self.idle[kind] > 0 && self.has_claim(kind == 1))
+    }
+}
+
+impl<B> Deref for Guard<'_, B> {
+    type Target = Board<B>;
+
+    fn deref(&self) -> &Board<B> {
+        match &self.board {
+            Some(board) => board,
+            None => unreachable!("it is `None` within `release` only"),
+        }
+    }
+}
+
+impl<B> DerefMut for Guard<'_, B> {
+    fn deref_mut(&mut self) -> &mut Board<B> {
+        self.parts().0
+    }
+}
+
+impl<B> Drop for Guard<'_, B> {
+    fn drop(&mut self) {
+        if self.board.is_some() {
+            self.release();
+        }
     }
 }

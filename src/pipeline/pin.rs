@@ -1,12 +1,13 @@
-//! Slabs for batches: granted at once where one is there, and by the pin thread where not.
+//! Slabs for units: granted at once where one is there, and by the pin thread where not.
 
 use std::panic::AssertUnwindSafe;
 
-use super::board::{Live, Made};
-use super::schedule::{Missing, Want, missing};
+use super::Pipeline;
+use super::board::{Made, Pass};
+use super::plan::Pinning;
+use super::schedule::{Unit, Want};
 use super::source::Failed;
 use super::work::Work;
-use super::{Pinning, Pipeline};
 use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Coming, HeldOff, Kind, Slab};
 use crate::driver::RawEvent;
@@ -15,15 +16,36 @@ use crate::sync::{Instant, Ordering};
 use crate::trace::span;
 
 /// What the ring gives.
-enum Taken {
+enum Granted {
     Slab(Slab),
-    /// Nothing now, and what was on its way to bring a slab home.
+    /// Nothing now, and what is on its way to bring a slab home.
     Nothing(Coming),
+}
+
+/// What happens to a unit for which the ring has no slab now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// An upload has a slab, which comes back without the program's doing.
+    WaitForCopy,
+    /// The consumer has work to do, or batches to drop: something will change.
+    Sleep,
+    /// Nothing comes back unless the consumer, who is blocked on this unit, lets go: it does without.
+    Unpinned,
+}
+
+/// The rule when a slab is missing. `is_coming`: an upload that has one is on its way. Nothing else counts: a download, a copy
+/// into a tensor that exists, and what the program holds may all wait for the program, which waits for this unit.
+fn missing(is_coming: bool, is_blocked: bool) -> Missing {
+    match (is_coming, is_blocked) {
+        (true, _) => Missing::WaitForCopy,
+        (false, true) => Missing::Unpinned,
+        (false, false) => Missing::Sleep,
+    }
 }
 
 /// What became of a want.
 pub(super) enum Served {
-    /// The batch has its slab, or goes without.
+    /// The unit has its slab, or does without.
     Done,
     /// An upload brings a slab home.
     WaitForCopy(Coming),
@@ -43,82 +65,80 @@ enum Unpinned {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// A batch that is being loaded says how large a slab it needs. Most often it gets one here, from the ring or new.
-    pub(super) fn ask(&self, live: &Live, batch: u64, work: &dyn Work<B>, bytes: usize) {
-        let pinning = self
-            .options
-            .pinning
-            .as_ref()
-            .filter(|pinning| !pinning.by_copy);
+    /// A unit that is being loaded says how large a slab it needs. Most often it gets one here, from the ring or new. `false`: there is
+    /// no such memory.
+    pub(super) fn ask(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
+        let pinning = self.options.pinning.as_ref();
+        let pinning = pinning.filter(|pinning| !pinning.by_copy);
         let bytes = match pinning {
-            Some(pinning) if !live.is_cut() => pinning.at_least(bytes),
+            Some(pinning) if !pass.plan().is_cut() => pinning.at_least(bytes),
             _ => bytes,
         };
-        let pinning = pinning.filter(|_| bytes > 0);
-        let Some(pinning) = pinning else {
-            match self.pageable.take(bytes) {
-                Some(slab) => work.grant(slab.for_epoch(live.meter.clone())),
-                None => return self.fail(live, batch, Failed::too_large(bytes)),
+        let Some(pinning) = pinning.filter(|_| bytes > 0) else {
+            let Some(slab) = self.pageable.take(bytes) else {
+                return false;
+            };
+            work.grant(slab.for_epoch(pass.meter.clone()));
+            let mut board = self.lock();
+            if let Some(line) = board.line_of(pass, unit) {
+                line.schedule.want(unit, bytes);
+                line.schedule.granted_elsewhere(unit);
+                board.bin.wake_workers = true;
             }
-            let mut board = self.board.lock();
-            if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
-                state.schedule.want(batch, bytes);
-                state.schedule.granted(batch);
-                self.wake(&mut board);
-            }
-            return;
+            return true;
         };
         let want = {
-            let mut board = self.board.lock();
-            let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
-                return;
+            let mut board = self.lock();
+            let Some(line) = board.line_of(pass, unit) else {
+                return true;
             };
-            state.schedule.want(batch, bytes);
-            let account = live.account.as_ref();
+            line.schedule.want(unit, bytes);
+            let account = pass.account.as_ref();
             let streams = account.is_some_and(|account| account.outgrows_the_cache(bytes));
-            state
-                .schedule
-                .streams(batch, if streams { bytes } else { 0 });
-            state.slot(batch).wanted = Some(Instant::now());
-            let want = state.schedule.want_of(batch);
+            line.schedule.streams(unit, if streams { bytes } else { 0 });
+            line.schedule.carried(unit).wanted = Some(Instant::now());
+            let want = line.schedule.want_of(unit);
             if want.is_some() {
-                state.schedule.granting(batch);
+                line.schedule.granting(unit);
             }
             want
         };
-        // Behind an earlier batch that waits, it waits its turn.
+        // Behind an earlier unit that waits, it waits its turn.
         if let Some(want) = want {
-            if let Taken::Slab(slab) = self.take(pinning, live, want) {
-                return self.give(pinning, live, want, slab);
+            if let Granted::Slab(slab) = self.take(pinning, pass, want) {
+                self.give(pinning, pass, want, slab);
+                return true;
             }
-            self.not_granted(live, batch);
+            self.not_granted(pass, unit);
         }
         pinning.device.inner.ring.news().notify();
+        true
     }
 
-    /// A finished batch has tensors that are not page-locked: the pin thread copies them.
-    pub(super) fn ask_relocation(&self, live: &Live, batch: u64, made: B, bytes: usize) {
+    /// A finished unit has tensors that are not page-locked: the pin thread copies them.
+    pub(super) fn ask_to_move(&self, pass: &Pass, unit: Unit, made: B, bytes: usize) {
         let Some(pinning) = &self.options.pinning else {
-            return self.publish(live, batch, Ok(Made::Here(made)));
+            return self.publish(pass, unit, Ok(Made::Here(made)));
         };
         let bytes = pinning.at_least(bytes);
-        let mut board = self.board.lock();
-        let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
-            drop(board);
-            return drop(made);
-        };
-        state.schedule.want_relocation(batch, bytes);
-        let slot = state.slot(batch);
-        slot.outcome = Some(Ok(Made::Here(made)));
-        slot.wanted = Some(Instant::now());
-        drop(board);
-        pinning.device.inner.ring.news().notify();
+        let mut board = self.lock();
+        let (lines, bin) = board.parts();
+        match lines.line_of(pass, unit) {
+            Some(line) => {
+                line.schedule.want_to_move(unit, bytes);
+                let slot = line.schedule.carried(unit);
+                slot.outcome = Some(Ok(Made::Here(made)));
+                slot.wanted = Some(Instant::now());
+                bin.tell_pin_thread = true;
+            }
+            None => bin.left_over().outcomes.push(Ok(Made::Here(made))),
+        }
     }
 
     /// Takes a slab from the device's ring, once finished copies have brought theirs home.
-    fn take(&self, pinning: &Pinning, live: &Live, want: Want) -> Taken {
-        let Some(account) = &live.account else {
-            return Taken::Nothing(Coming::Nothing);
+    fn take(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Granted {
+        let Some(account) = &pass.account else {
+            return Granted::Nothing(Coming::Nothing);
         };
         let start = Instant::now();
         let device = &pinning.device.inner;
@@ -136,17 +156,17 @@ impl<B: Batch> Pipeline<B> {
         let slab = device
             .ring
             .take_for(account, want.bytes, largest, want.reserve, grow);
-        live.meter.pinning_ns.add_since(start);
+        pass.meter.pinning_ns.add_since(start);
         match slab {
             Some(slab) => {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
                     device.ring.news().notify(); // others are going to be as large
                 }
-                Taken::Slab(slab.for_epoch(live.meter.clone()))
+                Granted::Slab(slab.for_epoch(pass.meter.clone()))
             }
             // What comes home is of no use to a batch that the whole budget does not hold.
-            None if device.ring.is_beyond_budget(want.bytes) => Taken::Nothing(Coming::Nothing),
-            None => Taken::Nothing(coming),
+            None if device.ring.is_beyond_budget(want.bytes) => Granted::Nothing(Coming::Nothing),
+            None => Granted::Nothing(coming),
         }
     }
 
@@ -157,24 +177,21 @@ impl<B: Batch> Pipeline<B> {
         loop {
             // The ticket first: what happens while we look is not slept through.
             let ticket = news.ticket();
-            let (wants, widened) = {
-                let mut board = self.board.lock();
-                if board.closed {
+            let wants = {
+                let mut board = self.lock();
+                if board.is_closed {
                     return;
                 }
-                (board.wants(), board.widened())
+                board.wants()
             };
-            for (account, limit) in widened {
-                account.set_limit(limit);
-            }
             // With nothing to serve, slabs that come and go do not matter.
             let _interest = (!wants.is_empty()).then(|| news.interest());
             let mut awaited = None;
             let mut staged = None;
             let mut progress = false;
-            for (live, want) in wants {
-                let serve = || self.serve(pinning, &live, want);
-                match self.guarded(&live, want.batch, serve) {
+            for (pass, want) in wants {
+                let serve = || self.serve(pinning, &pass, want);
+                match self.guarded(&pass, want.unit, serve) {
                     Some(Served::Done) | None => progress = true,
                     Some(Served::WaitForCopy(coming)) => {
                         staged = staged.or_else(|| hold_off(pinning, &coming));
@@ -201,7 +218,7 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn serve_here(
         &self,
         pinning: &Pinning,
-        live: &Live,
+        pass: &Pass,
         want: Want,
         held_off: &mut Option<HeldOff>,
     ) {
@@ -209,8 +226,8 @@ impl<B: Batch> Pipeline<B> {
         // Until the wait is over, so that no news is missed between the look and the wait.
         let _interest = news.interest();
         let ticket = news.ticket();
-        let serve = || self.serve(pinning, live, want);
-        let coming = match self.guarded(live, want.batch, serve) {
+        let serve = || self.serve(pinning, pass, want);
+        let coming = match self.guarded(pass, want.unit, serve) {
             Some(Served::WaitForCopy(coming)) => coming,
             _ => return *held_off = None,
         };
@@ -231,16 +248,15 @@ impl<B: Batch> Pipeline<B> {
         })
     }
 
-    /// Tries to give a waiting batch its slab.
-    pub(super) fn serve(&self, pinning: &Pinning, live: &Live, want: Want) -> Served {
+    /// Tries to give a waiting unit its slab.
+    pub(super) fn serve(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Served {
         let current = {
-            let mut board = self.board.lock();
-            let state = board.epoch(live);
+            let mut board = self.lock();
             // Somebody else may have served it meanwhile, or the epoch is gone.
-            state.is_some_and(|state| {
-                let current = state.schedule.want_of(want.batch) == Some(want);
+            board.line_of(pass, want.unit).is_some_and(|line| {
+                let current = line.schedule.want_of(want.unit) == Some(want);
                 if current {
-                    state.schedule.granting(want.batch);
+                    line.schedule.granting(want.unit);
                 }
                 current
             })
@@ -251,77 +267,77 @@ impl<B: Batch> Pipeline<B> {
         let news = pinning.device.inner.ring.news();
         let _interest = news.interest();
         let ticket = news.ticket();
-        let coming = match self.take(pinning, live, want) {
-            Taken::Slab(slab) => {
-                self.give(pinning, live, want, slab);
+        let coming = match self.take(pinning, pass, want) {
+            Granted::Slab(slab) => {
+                self.give(pinning, pass, want, slab);
                 return Served::Done;
             }
-            Taken::Nothing(coming) => coming,
+            Granted::Nothing(coming) => coming,
         };
         let is_coming = !matches!(coming, Coming::Nothing);
-        match missing(is_coming, want.blocked) {
+        match missing(is_coming, want.is_blocked) {
             Missing::WaitForCopy => {
-                self.not_granted(live, want.batch);
+                self.not_granted(pass, want.unit);
                 Served::WaitForCopy(coming)
             }
             // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
             Missing::Unpinned if news.ticket() == ticket => {
-                self.warn_once(pinning, live, want);
+                self.warn_once(pinning, pass, want);
                 pinning.device.inner.ring.count_missed();
-                self.go_without(pinning, live, want, None);
+                self.go_without(pinning, pass, want, None);
                 Served::Done
             }
             Missing::Unpinned => {
-                self.not_granted(live, want.batch);
+                self.not_granted(pass, want.unit);
                 Served::Done
             }
             Missing::Sleep => {
-                self.not_granted(live, want.batch);
+                self.not_granted(pass, want.unit);
                 Served::Sleep
             }
         }
     }
 
     /// Gives a batch the slab that the ring had for it.
-    fn give(&self, pinning: &Pinning, live: &Live, want: Want, slab: Slab) {
+    fn give(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Slab) {
         match slab.is_page_locked() {
-            true => self.place(live, want, Some(slab), None),
-            false => self.go_without(pinning, live, want, Some(slab)),
+            true => self.place(pass, want, Some(slab), None),
+            false => self.go_without(pinning, pass, want, Some(slab)),
         }
     }
 
     /// The batch is not page-locked: the system did not lock the slab's pages; or there is none, the consumer is
     /// blocked on the batch, and nothing will bring one home.
-    fn go_without(&self, pinning: &Pinning, live: &Live, want: Want, slab: Option<Slab>) {
+    fn go_without(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Option<Slab>) {
         let why = match slab {
             Some(_) => Unpinned::Unlockable,
-            None if holds_all(live, want) => Unpinned::HeldByProgram,
+            None if holds_all(pass, want) => Unpinned::HeldByProgram,
             None => Unpinned::OverBudget,
         };
         if !pinning.strict {
-            return self.place(live, want, slab, Some(why));
+            return self.place(pass, want, slab, Some(why));
         }
-        count_unpinned(live, want, why);
+        count_unpinned(pass, want, why);
         let ring = &pinning.device.inner.ring;
         let error = match why {
             Unpinned::Unlockable => ring.unlockable(want.bytes),
             Unpinned::OverBudget => ring.refusal(want.bytes),
             Unpinned::HeldByProgram => Error::Pinned {
                 bytes: want.bytes,
-                reason: held_by_program(live),
+                reason: held_by_program(pass),
             },
         };
         drop(slab);
-        match want.relocation {
-            true => self.publish(live, want.batch, Err(error)),
-            false => self.fail(live, want.batch, Failed { row: 0, error }),
+        match want.moves {
+            true => self.publish(pass, want.unit, Err(error)),
+            false => self.fail(pass, want.unit, Failed { row: 0, error }),
         }
     }
 
-    fn warn_once(&self, pinning: &Pinning, live: &Live, want: Want) {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            let why = match holds_all(live, want) {
-                true => held_by_program(live),
+    fn warn_once(&self, pinning: &Pinning, pass: &Pass, want: Want) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            let why = match holds_all(pass, want) {
+                true => held_by_program(pass),
                 false => pinning.device.inner.ring.over_budget(want.bytes),
             };
             log::warn!("a batch of {} bytes goes unpinned: {why}", want.bytes);
@@ -329,77 +345,79 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Puts a batch into its slab, or, where it has none, into a pageable one.
-    fn place(&self, live: &Live, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
-        if want.relocation {
+    fn place(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
+        if want.moves {
             // From one pageable place to another, nothing is gained.
-            return self.relocate(live, want, slab, unpinned);
+            return self.relocate(pass, want, slab, unpinned);
         }
         let slab = slab.or_else(|| {
             self.pageable
                 .take(want.bytes)
-                .map(|slab| slab.for_epoch(live.meter.clone()))
+                .map(|slab| slab.for_epoch(pass.meter.clone()))
         });
-        let work = self.with_slot(live, want.batch, |slot| {
-            slot.unpinned = unpinned.is_some();
+        let work = self.with_slot(pass, want.unit, |slot| {
+            slot.is_unpinned = unpinned.is_some();
             slot.work.clone()
         });
         let Some(Some(work)) = work else { return };
         let Some(slab) = slab else {
             drop(work);
-            return self.fail(live, want.batch, Failed::too_large(want.bytes));
+            return self.fail(pass, want.unit, Failed::too_large(want.bytes));
         };
         if let Some(why) = unpinned {
-            count_unpinned(live, want, why);
+            count_unpinned(pass, want, why);
         }
         work.grant(slab);
         drop(work); // before it is reported: who finishes the batch must be its only holder
-        self.granted(live, want.batch);
+        self.granted(pass, want.unit);
     }
 
-    /// Copies a finished batch into its slab.
-    fn relocate(&self, live: &Live, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
-        let batch = want.batch;
-        let Some(Some(Ok(Made::Here(made)))) = self.with_slot(live, batch, |slot| {
-            count_wait(live, slot.wanted.take());
+    /// Copies a finished unit into its slab.
+    fn relocate(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
+        let unit = want.unit;
+        let Some(Some(Ok(Made::Here(made)))) = self.with_slot(pass, unit, |slot| {
+            count_wait(pass, slot.wanted.take());
             slot.outcome.take()
         }) else {
             return;
         };
         let (Some(slab), None) = (slab, unpinned) else {
             let why = unpinned.unwrap_or(Unpinned::OverBudget);
-            count_unpinned(live, want, why);
-            return self.publish(live, batch, Ok(Made::Here(made)));
+            count_unpinned(pass, want, why);
+            self.with_slot(pass, unit, |slot| slot.is_unpinned = true);
+            return self.publish(pass, unit, Ok(Made::Here(made)));
         };
-        span!("pin", epoch = live.epoch, batch = batch);
+        span!("pin", epoch = pass.epoch, unit = unit.0);
         let start = Instant::now();
         let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
             made.relocate(&mut Relocation::new(slab))
         }));
-        live.meter.pinning_ns.add_since(start);
-        let outcome = moved.map_err(|payload| live.collate_panicked(batch, panic_message(payload)));
-        self.publish(live, batch, outcome.map(Made::Here));
-    }
-
-    fn granted(&self, live: &Live, batch: u64) {
-        let mut board = self.board.lock();
-        let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
-            return;
-        };
-        state.schedule.granted(batch);
-        count_wait(live, state.slot(batch).wanted.take());
-        let is_another_waiting = state.schedule.next_want().is_some();
-        self.wake(&mut board);
-        drop(board);
-        if is_another_waiting {
-            // Until now this one's slab was reserved beside being out, and the other may have been refused for that.
-            self.tell_pin_thread();
+        pass.meter.pinning_ns.add_since(start);
+        match moved {
+            Ok(made) => self.hand_over(pass, unit, made),
+            Err(payload) => {
+                let error = pass.collate_panicked(unit, panic_message(payload));
+                self.publish(pass, unit, Err(error));
+            }
         }
     }
 
-    fn not_granted(&self, live: &Live, batch: u64) {
-        let mut board = self.board.lock();
-        if let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) {
-            state.schedule.not_granted(batch);
+    fn granted(&self, pass: &Pass, unit: Unit) {
+        let mut board = self.lock();
+        let (lines, bin) = board.parts();
+        let Some(line) = lines.line_of(pass, unit) else {
+            return;
+        };
+        line.schedule.granted(unit);
+        count_wait(pass, line.schedule.carried(unit).wanted.take());
+        // Until now this one's slab was reserved beside being out, and another may have been refused for that, or be about to be.
+        bin.tell_pin_thread = line.schedule.waits_for_slab();
+        bin.wake_workers = true;
+    }
+
+    fn not_granted(&self, pass: &Pass, unit: Unit) {
+        if let Some(line) = self.lock().line_of(pass, unit) {
+            line.schedule.not_granted(unit);
         }
     }
 }
@@ -419,21 +437,21 @@ fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
 }
 
 /// Whether the epoch's own share is used up, whatever the budget is.
-fn holds_all(live: &Live, want: Want) -> bool {
-    let account = live.account.as_ref();
+fn holds_all(pass: &Pass, want: Want) -> bool {
+    let account = pass.account.as_ref();
     account.is_some_and(|account| account.is_full(want.reserve))
 }
 
-fn held_by_program(live: &Live) -> String {
-    let slabs = live.account.as_ref().map_or(0, |account| account.limit());
+fn held_by_program(pass: &Pass) -> String {
+    let slabs = pass.account.as_ref().map_or(0, |account| account.limit());
     format!(
         "the program holds all page-locked slabs of its epoch ({slabs}), and waits for one more. Drop batches or send them to \
          the device before taking the next, or (with workers) raise prefetch"
     )
 }
 
-fn count_unpinned(live: &Live, want: Want, why: Unpinned) {
-    let meter = &live.meter;
+fn count_unpinned(pass: &Pass, want: Want, why: Unpinned) {
+    let meter = &pass.meter;
     meter.unpinned.add(1);
     match why {
         Unpinned::HeldByProgram => {}
@@ -445,8 +463,8 @@ fn count_unpinned(live: &Live, want: Want, why: Unpinned) {
     }
 }
 
-fn count_wait(live: &Live, since: Option<Instant>) {
+fn count_wait(pass: &Pass, since: Option<Instant>) {
     if let Some(since) = since {
-        live.meter.slab_wait_ns.add_since(since);
+        pass.meter.slab_wait_ns.add_since(since);
     }
 }

@@ -1,286 +1,251 @@
-//! The schedule of one epoch: which batch is opened, claimed, granted a slab, finished and delivered, and when.
+//! The schedule of a line: which unit is opened, claimed, granted a slab, finished and delivered, and when.
 //!
-//! It is a plain state machine, without threads, clocks or devices: everybody who works on an epoch asks it, under the
-//! board's lock, what to do next, and tells it what was done. Its tests play all of them at once.
+//! It is a plain state machine, without threads, clocks or devices. Everybody who works on a line asks it, under the board's lock,
+//! what to do next, and reports what was done. `README.md` beside this file has the states of a unit as a table.
 //!
-//! Where batches are cut into parts, what is called a batch here is a part: each is loaded, granted a slab and delivered by
-//! itself ([`Cut`]).
+//! A *line* is what one consumer iterates: epochs that follow each other, as [segments](Segment) of one row of units. So a window,
+//! the order in which slabs are granted, and what is delivered are the same at the boundary of two epochs as within one.
 
-mod behind;
-mod cut;
-mod deliver;
 mod entry;
-mod missing;
+mod segment;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-pub(crate) use self::behind::Behind;
-pub(crate) use self::cut::Cut;
 use self::entry::{Entry, SlabState, Stage};
-pub(crate) use self::missing::{Missing, missing};
-use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD as MOST_AHEAD, RUN_NS};
+pub(crate) use self::entry::{Loaded, Next};
+pub(crate) use self::segment::{Planned, Segment};
+use super::plan::{Plan, Solo};
+use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 
-/// An epoch's batches, from the first that was not delivered to the last that was opened.
+/// The number of a unit within its line. Units are counted through all epochs, and no number is used twice: a late report finds
+/// nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Unit(pub(crate) u64);
+
+/// A line's units, from the first that was not delivered to the last that was opened. Segments carry a `P` and units a `T`, of which
+/// the schedule knows nothing.
 #[derive(Debug)]
-pub(crate) struct Schedule {
-    cut: Cut,
-    batches: u64,
-    /// How many batches may be open: ahead of the one that the consumer has.
-    prefetch: usize,
-    /// How many may be open while loading is copying, so that their slabs stay in the processor's cache. `None` where they
-    /// are not cut for that, or it turned out that loading takes longer.
-    resident: Option<usize>,
-    open: VecDeque<Entry>,
-    /// The number of the first open batch: the one that the consumer gets next.
-    first: u64,
-    /// The consumer is blocked on the first open batch.
-    blocked: bool,
-    /// Batches that the consumer took together with one before, and has not come to yet.
+pub(crate) struct Schedule<P, T> {
+    /// The first is the one that the consumer is at, or comes to next.
+    segments: VecDeque<Segment<P>>,
+    appended: u64,
+    open: VecDeque<Entry<T>>,
+    /// The first open unit, which the consumer gets next.
+    first: Unit,
+    /// The consumer is blocked on the first open unit.
+    is_blocked: bool,
+    /// Units that the consumer took together with one before, and has not come to yet.
     taken: usize,
-    /// How many of the open batches were sent: they are in nobody's way.
+    /// How many of the open units were sent: they are in nobody's way.
     sent: usize,
-    /// Whether one worker may make a batch, or several, from end to end.
-    whole: Option<Whole>,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
-    /// How many bytes a sample has, where the epoch's slabs outgrow the processor's cache, or are cut so that they do not; 0
-    /// where neither is so.
+    /// How many bytes a sample has, where units outgrow the last-level cache, or are cut so that they do not; 0 where neither
+    /// is so.
     streamed_bytes: u64,
-    /// What is left of the epoch before it, if it is loaded behind one.
-    behind: Behind,
-}
-
-/// How batches are made from end to end by one worker: where no slab must be waited for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Whole {
-    /// How many workers share the batches; 0: the consumer makes them.
-    pub(crate) workers: usize,
-    /// Whether more batches may be open than `prefetch`, where they are made in no time.
-    pub(crate) grows: bool,
+    /// Loading is far from copying, so that slabs need not stay in the cache. `None`: nobody knows yet.
+    is_wide: Option<bool>,
 }
 
 /// Something to do for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Load these rows of the batch.
-    Rows { batch: u64, rows: Range<usize> },
-    /// Make the batch: its samples are loaded and its slab is there.
-    Finish { batch: u64 },
-    /// Make these batches from end to end, and report each when it is done.
-    Whole { batches: Range<u64> },
+    /// Plan the epoch of this segment.
+    Plan { segment: u64 },
+    /// Load these rows of the unit.
+    Rows { unit: Unit, rows: Range<usize> },
+    /// Fill in so many of the unit's parked samples.
+    Parked { unit: Unit, count: usize },
+    /// Make the unit's batch: its rows are filled.
+    Finish { unit: Unit },
+    /// Make these units from end to end, and report each when it is done.
+    Solo { units: Range<u64> },
 }
 
 /// A slab to be granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Want {
-    pub(crate) batch: u64,
+    pub(crate) unit: Unit,
     pub(crate) bytes: usize,
-    /// How many earlier batches will need a slab too: as many must be left.
+    /// How many earlier units will need a slab too: as many must be left.
     pub(crate) reserve: usize,
-    /// The consumer is blocked on this very batch.
-    pub(crate) blocked: bool,
-    /// The batch is made, and is to be copied into the slab.
-    pub(crate) relocation: bool,
+    /// The consumer is blocked on this very unit.
+    pub(crate) is_blocked: bool,
+    /// The unit is made, and is to be copied into the slab.
+    pub(crate) moves: bool,
 }
 
-/// What follows when rows were loaded.
+/// Who asks for something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loaded {
-    /// Others still load, or the slab is still missing.
-    Wait,
-    /// All samples are loaded, and the batch did not say how large a slab it needs: ask it.
-    Plan,
-    /// All samples are loaded and the slab is there: the caller makes the batch.
-    Finish,
-    /// The batch failed, and this was its last worker: its error can be delivered.
-    Failed,
+pub(crate) struct Asker {
+    /// It is a worker beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
+    pub(crate) is_spare: bool,
+    /// It would do what lies beyond the epoch that the consumer is at, too.
+    pub(crate) beyond: bool,
 }
 
-impl Schedule {
-    pub(crate) fn new(cut: Cut, prefetch: usize, whole: Option<Whole>) -> Schedule {
+impl<P, T> Schedule<P, T> {
+    /// `is_wide`: what an earlier line found out.
+    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<P, T> {
         Schedule {
-            cut,
-            batches: cut.count(),
-            prefetch,
-            resident: None,
+            segments: VecDeque::new(),
+            appended: 0,
             open: VecDeque::new(),
-            first: 0,
-            blocked: false,
+            first: Unit(0),
+            is_blocked: false,
             taken: 0,
             sent: 0,
-            whole,
             sample_ns: 0,
             streamed_bytes: 0,
-            behind: Behind::default(),
+            is_wide,
         }
     }
 
-    /// Cuts each batch into so many parts, before the first is opened. While loading is copying, `resident` of them are
-    /// open at most, if that is given.
-    pub(crate) fn cut_into(&mut self, parts: usize, resident: Option<usize>, sample_bytes: usize) {
-        debug_assert!(self.open.is_empty() && self.first == 0);
-        self.cut = self.cut.into_parts(parts);
-        self.batches = self.cut.count();
-        self.prefetch = self.prefetch.saturating_mul(self.cut.parts() as usize);
-        self.resident = resident;
-        self.streamed_bytes = sample_bytes as u64;
-    }
-
-    /// How the samples are cut into batches.
-    pub(crate) fn cut(&self) -> Cut {
-        self.cut
-    }
-
-    /// Says, once, that more may be open than what the cache holds: a batch came, and loading is far from copying (less than a
-    /// byte in a nanosecond).
-    pub(crate) fn widens(&mut self) -> bool {
-        let known = self.sample_ns > 0 && self.first >= self.cut.parts();
-        let widens = self.resident.is_some() && known && self.streamed_bytes < self.sample_ns;
-        if widens {
-            self.resident = None;
-        }
-        widens
-    }
-
-    /// Batches that were not delivered.
-    pub(crate) fn remaining(&self) -> u64 {
-        self.batches - self.first
-    }
-
-    /// The number of the batch that the consumer gets next.
-    pub(crate) fn first(&self) -> u64 {
-        self.first
-    }
-
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked
-    }
-
-    fn entry(&mut self, batch: u64) -> &mut Entry {
-        &mut self.open[(batch - self.first) as usize]
-    }
-
-    /// How many samples the batch has.
-    pub(crate) fn rows_of(&self, batch: u64) -> usize {
-        self.cut.rows(batch)
-    }
-
-    /// What a worker should do next: the oldest batch first. A batch beyond the open ones is opened by this call; its
-    /// number is then `first + opened`, as the caller can tell by comparing.
-    ///
-    /// `spare`: the worker is one of those beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
-    pub(crate) fn claim(&mut self, spare: bool) -> Option<Claim> {
+    /// What a worker should do next: the oldest unit first. `open` makes what a new unit carries; it is told whether one worker
+    /// makes the unit alone.
+    pub(crate) fn claim(
+        &mut self,
+        asker: Asker,
+        mut open: impl FnMut(&P, Unit, bool) -> T,
+    ) -> Option<Claim> {
         let run = self.run();
-        let may_load = self.may_load(spare);
-        for (index, entry) in self.open.iter_mut().enumerate() {
-            let batch = self.first + index as u64;
+        let may_load = self.may_load(asker);
+        let count = self.open.len().min(self.reach(asker));
+        for (index, entry) in self.open.iter_mut().take(count).enumerate() {
+            let unit = Unit(self.first.0 + index as u64);
             if entry.can_finish() {
                 entry.stage = Stage::Finishing;
-                return Some(Claim::Finish { batch });
+                return Some(Claim::Finish { unit });
+            }
+            if entry.has_parked() {
+                let count = entry.take_parked(run);
+                return Some(Claim::Parked { unit, count });
             }
             if may_load && entry.has_rows() {
-                return Some(entry.take_rows(batch, run));
+                let rows = entry.take_rows(run);
+                return Some(Claim::Rows { unit, rows });
             }
         }
-        if !may_load || !self.can_open() {
-            return None;
-        }
-        let batch = self.first + self.open.len() as u64;
-        let whole = self.whole_run();
-        if whole > 0 {
-            for batch in batch..batch + whole {
-                let mut entry = self.new_entry(batch);
-                entry.stage = Stage::Whole;
-                self.open.push_back(entry);
-            }
-            return Some(Claim::Whole {
-                batches: batch..batch + whole,
+        if let Some(segment) = self.segment_to_plan().filter(|_| asker.beyond) {
+            segment.is_planning = true;
+            return Some(Claim::Plan {
+                segment: segment.id,
             });
         }
-        let mut entry = self.new_entry(batch);
-        let claim = entry.take_rows(batch, run);
+        let (index, planned) = self.next_to_open(asker).filter(|_| may_load)?;
+        let planned = *planned;
+        let unit = self.end();
+        let slabs = planned.plan.slabs_per_unit;
+        let solo = self.solo_run(&planned);
+        let carries = &self.segments[index].carries;
+        if solo > 0 {
+            let units = unit.0..unit.0 + solo;
+            for unit in units.clone().map(Unit) {
+                let entry = Entry::new(
+                    planned.rows(unit),
+                    slabs,
+                    Stage::Solo,
+                    open(carries, unit, true),
+                );
+                self.open.push_back(entry);
+            }
+            return Some(Claim::Solo { units });
+        }
+        let carried = open(carries, unit, false);
+        let mut entry = Entry::new(planned.rows(unit), slabs, Stage::Loading, carried);
+        let rows = entry.take_rows(run);
         self.open.push_back(entry);
-        Some(claim)
-    }
-
-    fn new_entry(&self, batch: u64) -> Entry {
-        Entry::new(self.rows_of(batch))
+        Some(Claim::Rows { unit, rows })
     }
 
     /// Whether [`claim`](Schedule::claim) would give something.
-    pub(crate) fn has_claim(&self, spare: bool) -> bool {
-        let may_load = self.may_load(spare);
-        may_load && self.can_open()
-            || self
-                .open
-                .iter()
-                .any(|entry| entry.can_finish() || may_load && entry.has_rows())
+    pub(crate) fn has_claim(&mut self, asker: Asker) -> bool {
+        let may_load = self.may_load(asker);
+        let mut entries = self.open.iter().take(self.reach(asker));
+        entries
+            .any(|entry| entry.can_finish() || entry.has_parked() || may_load && entry.has_rows())
+            || may_load && self.next_to_open(asker).is_some()
+            || asker.beyond && self.segment_to_plan().is_some()
     }
 
-    fn can_open(&self) -> bool {
-        self.room() > 0 && self.unopened() > 0 && !self.behind.unopened
+    /// How many of the open units are the asker's business.
+    fn reach(&self, asker: Asker) -> usize {
+        match asker.beyond {
+            true => usize::MAX,
+            false => (self.consumers_end().0 - self.first.0) as usize,
+        }
     }
 
-    /// How many batches may be opened, as far as the consumer is concerned.
-    fn room(&self) -> usize {
-        let ahead = self.ahead().saturating_add(self.behind.ahead);
-        self.window().saturating_sub(ahead)
+    /// The segment whose unit may be opened next, with its plan.
+    fn next_to_open(&self, asker: Asker) -> Option<(usize, &Planned)> {
+        let next = self.end();
+        if !asker.beyond && next >= self.consumers_end() {
+            return None;
+        }
+        let (index, planned) = self.segment_of(next)?;
+        (self.room(&planned.plan) > 0).then_some((index, planned))
     }
 
-    /// How many batches are ahead of the consumer.
+    /// How many units may be opened, as far as the consumer is concerned.
+    fn room(&self, plan: &Plan) -> usize {
+        self.window(plan).saturating_sub(self.ahead())
+    }
+
+    /// How many units are ahead of the consumer.
     fn ahead(&self) -> usize {
         self.open.len() - self.sent + self.taken
     }
 
-    /// How many batches nobody has opened.
-    fn unopened(&self) -> u64 {
-        self.batches - self.first - self.open.len() as u64
+    /// The unit that is opened next.
+    fn end(&self) -> Unit {
+        Unit(self.first.0 + self.open.len() as u64)
     }
 
-    /// How many batches may be ahead of the consumer.
-    fn window(&self) -> usize {
-        match (self.whole, self.batch_ns()) {
-            (
-                Some(Whole {
-                    workers: 1..,
-                    grows: true,
-                }),
-                Some(ns),
-            ) => {
+    /// How many units may be ahead of the consumer.
+    fn window(&self, plan: &Plan) -> usize {
+        let grows = plan.solo.is_some_and(|solo| solo.workers > 0 && solo.grows);
+        match self.unit_ns(plan).filter(|_| grows) {
+            Some(ns) => {
                 let fast = usize::try_from(4 * RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
-                self.prefetch.max(fast.min(MOST_AHEAD))
+                plan.window.max(fast.min(MOST_BATCHES_AHEAD))
             }
-            _ => self.prefetch.min(self.resident.unwrap_or(usize::MAX)),
+            None => match plan.resident.filter(|_| !self.is_wide()) {
+                Some(resident) => plan.window.min(resident),
+                None => plan.window,
+            },
         }
     }
 
-    /// How long a batch takes, once that is known.
-    fn batch_ns(&self) -> Option<u64> {
-        (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(self.cut.rows(0) as u64))
+    /// How long a unit takes, once that is known.
+    fn unit_ns(&self, plan: &Plan) -> Option<u64> {
+        let rows = plan.cut.part_rows() as u64;
+        (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
     /// Whether such a worker may load rows: spare ones do not where loading is copying.
-    fn may_load(&self, spare: bool) -> bool {
-        !spare || !self.copies()
+    fn may_load(&self, asker: Asker) -> bool {
+        !asker.is_spare || !self.copies()
     }
 
     /// Whether loading is copying, of slabs whose place in the cache matters.
     fn copies(&self) -> bool {
-        10 * self.streamed_bytes > COPYING_BYTES_PER_10_NS * self.sample_ns
+        let bytes = self.streamed_bytes.saturating_mul(10);
+        bytes > COPYING_BYTES_PER_10_NS.saturating_mul(self.sample_ns)
     }
 
-    /// How many batches a worker claims from end to end; 0: it claims rows.
-    fn whole_run(&self) -> u64 {
-        let left = self.unopened();
-        match (self.whole, self.batch_ns()) {
+    /// How many units a worker claims from end to end; 0: it claims rows.
+    fn solo_run(&self, planned: &Planned) -> u64 {
+        let plan = &planned.plan;
+        let left = planned.end.0 - self.end().0;
+        match (plan.solo, self.unit_ns(plan)) {
             // The caller's thread is the only one.
-            (Some(Whole { workers: 0, .. }), _) => 1,
+            (Some(Solo { workers: 0, .. }), _) => 1,
             // Half a run at most, so that the others find something to do too.
-            (Some(Whole { workers, .. }), Some(ns)) if ns <= RUN_NS / 2 => {
-                let share = (self.window() / (2 * workers)).max(1);
+            (Some(Solo { workers, .. }), Some(ns)) if ns <= RUN_NS / 2 => {
+                let share = (self.window(plan) / (2 * workers)).max(1);
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
-                left.min(share.min(fast).min(self.room()) as u64)
+                left.min(share.min(fast).min(self.room(plan)) as u64)
             }
             _ => 0,
         }
@@ -294,19 +259,30 @@ impl Schedule {
         }
     }
 
-    /// A worker is done with rows that it claimed, in `elapsed_ns`. `failed`: not all of them were loaded.
-    pub(crate) fn loaded(
-        &mut self,
-        batch: u64,
-        rows: usize,
-        elapsed_ns: u64,
-        failed: bool,
-    ) -> Loaded {
-        self.learn(rows, elapsed_ns);
-        let entry = self.entry(batch);
-        entry.loaded += rows;
-        entry.failed |= failed;
-        entry.after_loading()
+    /// Whether the unit is open.
+    pub(crate) fn holds(&self, unit: Unit) -> bool {
+        (self.first..self.end()).contains(&unit)
+    }
+
+    fn entry(&mut self, unit: Unit) -> &mut Entry<T> {
+        &mut self.open[(unit.0 - self.first.0) as usize]
+    }
+
+    /// What an open unit carries.
+    pub(crate) fn carried(&mut self, unit: Unit) -> &mut T {
+        &mut self.entry(unit).carries
+    }
+
+    /// A worker is done with rows, or parked samples, that it claimed. `elapsed_ns`: how long rows took; to fill in what is parked says
+    /// nothing about how long samples take.
+    pub(crate) fn loaded(&mut self, unit: Unit, rows: Loaded, elapsed_ns: Option<u64>) -> Next {
+        if let Some(elapsed_ns) = elapsed_ns {
+            self.learn(rows.claimed, elapsed_ns);
+        }
+        let entry = self.entry(unit);
+        entry.loaded(rows);
+        entry.failed |= rows.filled + rows.parked < rows.claimed;
+        entry.settle()
     }
 
     fn learn(&mut self, rows: usize, elapsed_ns: u64) {
@@ -317,56 +293,58 @@ impl Schedule {
         };
     }
 
-    /// A batch that was claimed as a whole was made, or failed, in `elapsed_ns`.
-    pub(crate) fn made(&mut self, batch: u64, elapsed_ns: u64) {
-        let rows = self.entry(batch).rows;
+    /// A unit that was claimed alone was made, or failed, in `elapsed_ns`.
+    pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: u64) {
+        let rows = self.entry(unit).rows;
         self.learn(rows, elapsed_ns);
-        self.done(batch);
+        self.done(unit);
     }
 
-    /// Says how many bytes a batch has whose slab outgrows the processor's cache; 0 if it does not.
-    pub(crate) fn streams(&mut self, batch: u64, bytes: usize) {
-        if self.cut.parts() > 1 {
+    /// Says how many bytes a unit has whose slab outgrows the last-level cache; 0 if it does not.
+    pub(crate) fn streams(&mut self, unit: Unit, bytes: usize) {
+        let is_cut = |(_, planned): (usize, &Planned)| planned.plan.is_cut();
+        if self.segment_of(unit).is_some_and(is_cut) {
             return; // known since it was cut
         }
-        self.streamed_bytes = bytes as u64 / self.rows_of(batch).max(1) as u64;
+        self.streamed_bytes = bytes as u64 / self.entry(unit).rows.max(1) as u64;
     }
 
-    /// The batch needs a slab of so many bytes.
-    pub(crate) fn want(&mut self, batch: u64, bytes: usize) {
-        let entry = self.entry(batch);
+    /// The unit needs a slab of so many bytes.
+    pub(crate) fn want(&mut self, unit: Unit, bytes: usize) {
+        let entry = self.entry(unit);
         debug_assert_eq!(entry.slab, SlabState::Unknown);
         entry.slab = SlabState::Wanted { bytes };
     }
 
-    /// The batch is made, and is to be copied into a slab of so many bytes.
-    pub(crate) fn want_relocation(&mut self, batch: u64, bytes: usize) {
-        let entry = self.entry(batch);
-        entry.stage = Stage::Relocating;
+    /// The unit is made, and is to be copied into a slab of so many bytes.
+    pub(crate) fn want_to_move(&mut self, unit: Unit, bytes: usize) {
+        let entry = self.entry(unit);
+        entry.stage = Stage::Moving;
+        entry.needs_slabs = 1;
         entry.slab = SlabState::Wanted { bytes };
     }
 
-    /// The first slab that somebody waits for, in the order of the batches.
+    /// The first slab that somebody waits for, in the order of the units.
     pub(crate) fn next_want(&self) -> Option<Want> {
-        let mut reserve = self.behind.needing;
+        let mut reserve = 0;
         for (index, entry) in self.open.iter().enumerate() {
             if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.failed) {
                 return Some(Want {
-                    batch: self.first + index as u64,
+                    unit: Unit(self.first.0 + index as u64),
                     bytes,
                     reserve,
-                    blocked: index == 0 && self.blocked,
-                    relocation: entry.stage == Stage::Relocating,
+                    is_blocked: index == 0 && self.is_blocked,
+                    moves: entry.stage == Stage::Moving,
                 });
             }
-            reserve += usize::from(entry.needs_slab());
+            reserve += entry.reserve();
         }
         None
     }
 
-    /// Whether a batch waits for its slab, also one for which somebody is at the ring right now.
+    /// Whether a unit waits for its slab, also one for which somebody is at the ring right now.
     pub(crate) fn waits_for_slab(&self) -> bool {
-        let waits = |entry: &Entry| {
+        let waits = |entry: &Entry<T>| {
             matches!(
                 entry.slab,
                 SlabState::Wanted { .. } | SlabState::Granting { .. }
@@ -375,82 +353,177 @@ impl Schedule {
         self.open.iter().any(waits)
     }
 
-    /// The want of this batch, if it is the next.
-    pub(crate) fn want_of(&self, batch: u64) -> Option<Want> {
-        self.next_want().filter(|want| want.batch == batch)
+    /// The want of this unit, if it is the next.
+    pub(crate) fn want_of(&self, unit: Unit) -> Option<Want> {
+        self.next_want().filter(|want| want.unit == unit)
     }
 
-    /// Somebody goes to the ring for the slab.
-    pub(crate) fn granting(&mut self, batch: u64) {
-        let entry = self.entry(batch);
+    /// Somebody is at the ring for the slab.
+    pub(crate) fn granting(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
         if let SlabState::Wanted { bytes } = entry.slab {
             entry.slab = SlabState::Granting { bytes };
         }
     }
 
-    /// The ring had none: the batch waits on.
-    pub(crate) fn not_granted(&mut self, batch: u64) {
-        let entry = self.entry(batch);
+    /// The ring had none: the unit waits on.
+    pub(crate) fn not_granted(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
         if let SlabState::Granting { bytes } = entry.slab {
             entry.slab = SlabState::Wanted { bytes };
         }
     }
 
-    /// The batch has its slab, or goes without.
-    pub(crate) fn granted(&mut self, batch: u64) {
-        self.entry(batch).slab = SlabState::Granted;
+    /// The unit has its slab, or does without.
+    pub(crate) fn granted(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
+        entry.slab = SlabState::Granted;
+        entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
     }
 
-    /// Who asked the batch what it needs is done with it; says whether it is to make the batch at once.
-    pub(crate) fn planned(&mut self, batch: u64) -> bool {
-        let entry = self.entry(batch);
-        // If it failed meanwhile, for want of a slab, somebody else delivers its error, or has done so.
+    /// The unit has pageable memory, and needs a slab of the ring when it is made.
+    pub(crate) fn granted_elsewhere(&mut self, unit: Unit) {
+        self.entry(unit).slab = SlabState::Granted;
+    }
+
+    /// Whoever planned the unit from all of its samples is done with that.
+    pub(crate) fn planned(&mut self, unit: Unit) -> Next {
+        let entry = self.entry(unit);
         if entry.stage != Stage::Planning {
-            return false;
+            // It failed meanwhile, for want of a slab: somebody else delivers its error, or has done so.
+            return Next::Wait;
         }
         entry.stage = Stage::Loading;
-        let ready = entry.can_finish();
-        if ready {
-            entry.stage = Stage::Finishing;
-        }
-        ready
+        entry.settle()
     }
 
-    /// The batch failed; says whether nobody works on it any more.
-    pub(crate) fn failed(&mut self, batch: u64) -> bool {
-        let entry = self.entry(batch);
+    /// The unit failed.
+    pub(crate) fn failed(&mut self, unit: Unit) -> Next {
+        let entry = self.entry(unit);
         entry.failed = true;
         if entry.stage == Stage::Planning {
             entry.stage = Stage::Loading;
         }
-        entry.after_loading() == Loaded::Failed
+        entry.settle()
     }
 
-    /// The batch, or its error, can be delivered.
-    pub(crate) fn done(&mut self, batch: u64) {
-        self.entry(batch).stage = Stage::Done;
+    /// The unit, or its error, can be delivered.
+    pub(crate) fn done(&mut self, unit: Unit) {
+        self.entry(unit).stage = Stage::Ready;
     }
 
-    /// The batch was sent to where it goes; the consumer will be told.
-    pub(crate) fn sent(&mut self, batch: u64) {
-        let entry = self.entry(batch);
-        entry.stage = Stage::Done;
-        entry.sent = true;
-        self.sent += 1;
+    /// The unit was sent to its device. It can be delivered, and is no longer ahead of the consumer.
+    pub(crate) fn sent(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
+        entry.stage = Stage::Ready;
+        self.sent += usize::from(!std::mem::replace(&mut entry.sent, true));
     }
 
-    /// Whether the batch, or its error, waits for the consumer.
-    pub(crate) fn is_done(&mut self, batch: u64) -> bool {
-        self.entry(batch).stage == Stage::Done
+    /// How many slabs are left to the unit.
+    pub(crate) fn reserve_of(&mut self, unit: Unit) -> usize {
+        self.entry(unit).reserve()
     }
 
-    /// The consumer blocks on the first batch.
+    /// The unit is ready, and somebody sends it: until [`done`](Schedule::done) or [`sent`](Schedule::sent) it cannot be delivered.
+    pub(crate) fn sending(&mut self, unit: Unit) {
+        self.entry(unit).stage = Stage::Sending;
+    }
+
+    /// Whether the unit, or its error, can be delivered.
+    pub(crate) fn is_ready(&self, unit: Unit) -> bool {
+        let index = (unit.0 - self.first.0) as usize;
+        self.open[index].stage == Stage::Ready
+    }
+
+    /// The first unit that is ready, for which `wanted` holds.
+    pub(crate) fn find_ready(&self, wanted: impl Fn(Unit, &T) -> bool) -> Option<Unit> {
+        let units = (0..)
+            .map(|index| Unit(self.first.0 + index))
+            .zip(&self.open);
+        let mut ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
+        let found = ready.find(|(unit, entry)| wanted(*unit, &entry.carries))?;
+        Some(found.0)
+    }
+
+    /// How many units the consumer may take at once: those of its epoch that are ready, as far as [`at_once`](Schedule::at_once)
+    /// lets it. What was sent is in nobody's way, and does not count.
+    pub(crate) fn ready(&self) -> usize {
+        let mut here = self.at_once();
+        let ready = |entry: &&Entry<T>| {
+            let may_take = entry.sent || here > 0;
+            here -= usize::from(!entry.sent && may_take);
+            may_take && entry.stage == Stage::Ready
+        };
+        let own = (self.consumers_end().0 - self.first.0) as usize;
+        self.open.iter().take(own).take_while(ready).count()
+    }
+
+    /// Units that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than
+    /// `prefetch` promises. That pays only where making a unit takes less time than waking a worker; there it may take half
+    /// of the window, so that workers are busy meanwhile.
+    fn at_once(&self) -> usize {
+        let Some((_, planned)) = self.segment_of(self.first) else {
+            return 1;
+        };
+        match self.unit_ns(&planned.plan) {
+            Some(ns) if ns <= RUN_NS / 2 => (self.window(&planned.plan) / 2).max(1),
+            _ => 1,
+        }
+    }
+
+    /// The consumer takes so many units, which are ready: it has come to the first of them.
+    pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = T> {
+        debug_assert!((1..=self.ready()).contains(&count));
+        let sent = self.open.iter().take(count).filter(|entry| entry.sent);
+        let sent = sent.count();
+        let first_was_sent = self.open[0].sent;
+        self.sent -= sent;
+        self.first.0 += count as u64;
+        self.taken = count - 1 - (sent - usize::from(first_was_sent));
+        self.is_blocked = false;
+        self.open.drain(..count).map(|entry| entry.carries)
+    }
+
+    /// The consumer has come to all units that it took.
+    pub(crate) fn used_up(&mut self) {
+        self.taken = 0;
+    }
+
+    /// The consumer blocks on the first unit.
     pub(crate) fn block(&mut self) {
-        self.blocked = true;
+        self.is_blocked = true;
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// Finds out, once, whether more may be open than what the cache holds: a batch came, and loading is far from copying (less than
+    /// a byte in a nanosecond). That is known to be otherwise at the end of the first epoch.
+    pub(crate) fn find_out(&mut self) -> Option<bool> {
+        let planned = self.segments.front()?.planned.as_ref()?;
+        if self.is_wide.is_some() || planned.plan.resident.is_none() {
+            return None;
+        }
+        let came = self.first.0 >= planned.first.0 + planned.plan.cut.parts();
+        if came && planned.plan.streamed_bytes < self.sample_ns {
+            self.is_wide = Some(true);
+        } else if self.remaining() == Some(0) {
+            self.is_wide = Some(false);
+        }
+        self.is_wide
+    }
+
+    fn is_wide(&self) -> bool {
+        self.is_wide == Some(true)
+    }
+
+    /// The unit that the consumer gets next.
+    pub(crate) fn first(&self) -> Unit {
+        self.first
     }
 }
 
 #[cfg(test)]
-#[allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
-// a model of its own, in several files
+#[allow(clippy::unwrap_used, clippy::expect_used)]
 mod tests;

@@ -1,44 +1,15 @@
-//! The samples of one batch: what its rows are, and what is said of those that fail.
+//! The samples of one unit: what its rows are, and what is said of those that fail.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
-use super::schedule::Cut;
+use super::cut::Place;
 use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
-use crate::sync::Instant;
-use crate::tensor::Backend;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
-
-/// Which batch, or which part of one: where it lies in the order.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BatchId {
-    pub(crate) epoch: u64,
-    pub(crate) batch: u64,
-    /// The position of its first sample in the epoch's order.
-    pub(crate) start: u64,
-    pub(crate) rows: usize,
-    /// Which of its batch's rows it begins with: not 0 in later parts of a batch that is cut.
-    pub(crate) first_row: usize,
-    /// The devices that gather the rows that they can reach.
-    pub(crate) gathered_by: Option<Backend>,
-}
-
-impl BatchId {
-    pub(super) fn of(epoch: u64, cut: &Cut, part: u64, gathered_by: Option<Backend>) -> BatchId {
-        BatchId {
-            epoch,
-            batch: cut.batch_of(part),
-            start: cut.start(part),
-            rows: cut.rows(part),
-            first_row: cut.first_row(part),
-            gathered_by,
-        }
-    }
-}
 
 /// Why a batch failed, and at which row: of several rows that fail, the first is reported.
 pub(crate) struct Failed {
@@ -61,7 +32,7 @@ pub(super) struct Source<'a, D> {
     pub(super) dataset: &'a D,
     pub(super) sampler: &'a dyn Sampler,
     pub(super) seed: u64,
-    pub(super) batch: BatchId,
+    pub(super) place: Place,
 }
 
 impl<D: Dataset> Source<'_, D> {
@@ -70,8 +41,8 @@ impl<D: Dataset> Source<'_, D> {
         if index >= self.dataset.len() {
             return Err(self.out_of_range(row, index));
         }
-        let position = self.batch.start + row as u64;
-        let mut rng = SampleRng::new(self.seed, self.batch.epoch, position);
+        let position = self.place.start + row as u64;
+        let mut rng = SampleRng::new(self.seed, self.place.epoch, position);
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
             Err(error) => Err(self.not_loaded(row, index, error)),
@@ -88,13 +59,13 @@ impl<D: Dataset> Source<'_, D> {
     }
 
     fn announce_behind(&self, rows: Range<usize>, distance: u64) {
-        let start = self.batch.start + rows.start as u64;
+        let start = self.place.start + rows.start as u64;
         let start = start.saturating_add(distance);
         let left = self.sampler.len().saturating_sub(start);
         let count = rows.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let behind = BatchId {
+        let behind = Place {
             start,
-            ..self.batch
+            ..self.place
         };
         let mut indices = Indices::new(self.sampler, behind, count);
         let mut row = 0;
@@ -132,9 +103,9 @@ impl<D: Dataset> Source<'_, D> {
         let describe = AssertUnwindSafe(describe);
         SampleId {
             index,
-            row: self.batch.first_row + row,
-            batch: self.batch.batch,
-            epoch: self.batch.epoch,
+            row: self.place.first_row + row,
+            batch: self.place.batch,
+            epoch: self.place.epoch,
             description: std::panic::catch_unwind(describe).unwrap_or(None),
         }
     }
@@ -145,8 +116,8 @@ impl<D: Dataset> Source<'_, D> {
 
     /// None where the sampler panics: it is the user's code as well, and may be what went wrong.
     fn index_of_row(&self, row: usize) -> Option<u64> {
-        let position = self.batch.start + row as u64;
-        let index = AssertUnwindSafe(|| self.sampler.index(self.batch.epoch, position));
+        let position = self.place.start + row as u64;
+        let index = AssertUnwindSafe(|| self.sampler.index(self.place.epoch, position));
         match std::panic::catch_unwind(index) {
             Ok(index) => Some(index),
             Err(payload) => {
@@ -183,8 +154,8 @@ impl<D: Dataset> Source<'_, D> {
             Failure::Function(source) => Failed {
                 row: 0,
                 error: Error::CollateFn {
-                    epoch: self.batch.epoch,
-                    batch: self.batch.batch,
+                    epoch: self.place.epoch,
+                    batch: self.place.batch,
                     source,
                 },
             },
@@ -196,9 +167,9 @@ impl<D: Dataset> Source<'_, D> {
         let error = match self.index_of_row(row) {
             Some(index) => Error::SamplePanicked(self.id(row, index), message),
             None => Error::SamplerPanicked {
-                epoch: self.batch.epoch,
-                batch: self.batch.batch,
-                position: self.batch.start + row as u64,
+                epoch: self.place.epoch,
+                batch: self.place.batch,
+                position: self.place.start + row as u64,
                 message,
             },
         };
@@ -209,7 +180,7 @@ impl<D: Dataset> Source<'_, D> {
     pub(super) fn unlike(&self, like: &Self, error: CollateError) -> Error {
         Error::Collate(Box::new(Misfit {
             sample: self.id_of_row(0),
-            planned_from: (like.batch.start != self.batch.start).then(|| like.id_of_row(0)),
+            planned_from: (like.place.start != self.place.start).then(|| like.id_of_row(0)),
             source: error,
         }))
     }
@@ -218,8 +189,8 @@ impl<D: Dataset> Source<'_, D> {
         Failed {
             row: 0,
             error: Error::CollatePanicked {
-                epoch: self.batch.epoch,
-                batch: self.batch.batch,
+                epoch: self.place.epoch,
+                batch: self.place.batch,
                 message,
             },
         }
@@ -229,7 +200,7 @@ impl<D: Dataset> Source<'_, D> {
 /// The indices of some of a batch's samples, got from the sampler a few dozen at a time.
 pub(super) struct Indices<'a> {
     sampler: &'a dyn Sampler,
-    batch: BatchId,
+    place: Place,
     /// Rows from here on are not asked for.
     end: usize,
     /// Those of the rows from `start` on.
@@ -240,10 +211,10 @@ pub(super) struct Indices<'a> {
 
 impl<'a> Indices<'a> {
     /// For rows below `end`.
-    pub(super) fn new(sampler: &'a dyn Sampler, batch: BatchId, end: usize) -> Indices<'a> {
+    pub(super) fn new(sampler: &'a dyn Sampler, place: Place, end: usize) -> Indices<'a> {
         Indices {
             sampler,
-            batch,
+            place,
             end,
             chunk: [0; CHUNK],
             start: 0,
@@ -265,15 +236,15 @@ impl<'a> Indices<'a> {
             return self.chunk[0];
         }
         // The sampler panicked at one of several positions: it does so again at the one that is meant.
-        let position = self.batch.start + row as u64;
-        self.sampler.index(self.batch.epoch, position)
+        let position = self.place.start + row as u64;
+        self.sampler.index(self.place.epoch, position)
     }
 
     fn look_up(&mut self, row: usize) -> bool {
         self.start = row;
         self.count = 0;
         let count = CHUNK.min(self.end - row);
-        let (epoch, position) = (self.batch.epoch, self.batch.start + row as u64);
+        let (epoch, position) = (self.place.epoch, self.place.start + row as u64);
         let chunk = &mut self.chunk[..count];
         // Unwind safety: numbers, which are not read.
         let look = AssertUnwindSafe(|| self.sampler.indices(epoch, position, chunk));
@@ -282,48 +253,5 @@ impl<'a> Indices<'a> {
             Err(payload) => drop(crate::error::panic_message(payload)),
         }
         self.count > 0
-    }
-}
-
-/// How the time of some rows is split between the data set and the collate.
-pub(super) struct Split {
-    mark: Instant,
-    pub(super) rows: usize,
-    pub(super) get_ns: u64,
-    /// Without what was decoded: that is counted for all rows.
-    pub(super) fill_ns: u64,
-    decoded_ns: u64,
-}
-
-impl Split {
-    pub(super) fn new(mark: Instant) -> Split {
-        Split {
-            mark,
-            rows: 0,
-            get_ns: 0,
-            fill_ns: 0,
-            decoded_ns: 0,
-        }
-    }
-
-    /// `decoded_ns`: how long was decoded until now.
-    pub(super) fn begin(&mut self, decoded_ns: u64) {
-        // What came before the first row is neither's.
-        let since = self.lap();
-        let since = since.saturating_sub(decoded_ns - self.decoded_ns);
-        self.decoded_ns = decoded_ns;
-        self.fill_ns += if self.rows > 0 { since } else { 0 };
-    }
-
-    pub(super) fn end(&mut self) {
-        self.get_ns += self.lap();
-        self.rows += 1;
-    }
-
-    fn lap(&mut self) -> u64 {
-        let now = Instant::now();
-        let since = (now - self.mark).as_nanos() as u64;
-        self.mark = now;
-        since
     }
 }

@@ -106,16 +106,15 @@ impl<B: Batch> Drop for Threads<B> {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Ends the threads: workers after the run that they are at.
+    /// Ends the threads: workers after the run that they are at. Epochs that were forgotten end, too.
     fn close(&self) {
-        let forgotten = {
-            let mut board = self.board.lock();
-            board.closed = true;
-            board.accounts()
-        };
-        // Epochs that were not forgotten are gone, and closed theirs.
-        forgotten.iter().for_each(|account| account.close());
-        self.work.iter().for_each(|work| _ = work.notify_all());
-        self.tell_pin_thread();
+        {
+            let mut board = self.lock();
+            let (lines, bin) = board.parts();
+            lines.close(bin);
+            bin.tell_pin_thread = true;
+            // Before what is dropped of forgotten epochs: it may wait for a thread.
+            self.work.iter().for_each(|work| _ = work.notify_all());
+        }
     }
 }

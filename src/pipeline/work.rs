@@ -1,53 +1,84 @@
-//! The work on one batch, with data set and collate erased.
+//! Making one unit: the one way from samples to a batch, with data set and collate erased.
+//!
+//! Several workers share a unit ([`Recipe::open`]), or one makes it from end to end ([`Recipe::make`]); both load rows by
+//! [`Making::load`], plan, get a slab and finish in the same steps.
 
+use std::cell::Cell;
 use std::ops::Range;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::source::{BatchId, Failed, Indices, Source, Split};
-use crate::batch::{Collate, Learned, Opening, Request, Table, Unmade};
+use super::cut::Place;
+use super::plan::Hints;
+use super::schedule::Loaded;
+use super::source::{Failed, Indices, Source};
+use super::stopwatch::{Stopwatch, Timed, nanoseconds};
+use crate::batch::{Collate, CollateHints, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, panic_message};
-use crate::meter::{Decoded, Meter};
+use crate::meter::Meter;
 use crate::sampler::Sampler;
 use crate::sync::{Arc, Instant};
-use crate::tuning::{BATCHES_PER_TIMED_ONE as CLOSELY, TIMED_RUN_SAMPLES as TIMED_RUN};
+use crate::tensor::Backend;
 
 /// How batches of type `B` are made: a data set, its order and a collate.
 pub(crate) trait Recipe<B>: Send + Sync {
-    /// Opens the work on a batch, for several workers.
-    fn open(&self, batch: BatchId, meter: Arc<Meter>) -> Arc<dyn Work<B>>;
-
-    /// Makes a whole batch on this thread, in a slab that `slab` gives.
-    fn make(
+    /// Opens a unit, for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
+    fn open(
         &self,
-        batch: BatchId,
-        meter: &Meter,
-        slab: &dyn Fn(usize) -> Option<Slab>,
-    ) -> Result<B>;
+        place: Place,
+        gathered_by: Option<Backend>,
+        meter: Arc<Meter>,
+    ) -> Arc<dyn Work<B>>;
 
-    /// Whether samples came up that a device could gather itself.
-    fn is_gatherable(&self) -> bool;
+    /// Makes a unit on this thread from end to end, in a slab that `slab` gives.
+    fn make(&self, place: Place, meter: &Meter, slab: &dyn Fn(usize) -> Option<Slab>) -> Result<B>;
 
-    /// How many bytes of its slab a sample takes, where batches can travel in parts and that is known.
-    fn sample_bytes(&self) -> Option<usize>;
+    /// What is known of the samples.
+    fn hints(&self) -> Hints;
 
     /// The error of a part that does not fit to another part of its batch, which came before.
-    fn unlike(&self, part: BatchId, like: BatchId, error: CollateError) -> Error;
+    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error;
 }
 
-/// One open batch.
+/// One open unit. Whoever has an `Arc` of it may load and grant; the last holder finishes it.
 pub(crate) trait Work<B>: Send + Sync {
-    /// Loads rows. When the batch finds out how large a slab it needs, it calls `ask`, which may grant it at once.
-    fn load(&self, rows: Range<usize>, ask: &dyn Fn(usize)) -> std::result::Result<(), Failed>;
+    /// Loads rows, or fills in parked samples. When the unit finds out how large a slab it needs, it calls `ask` with the bytes, which
+    /// may grant it at once; `false`: there is no such memory.
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report;
 
-    /// How large a slab the batch needs, asked once all samples are loaded.
-    fn plan(&self) -> std::result::Result<usize, Failed>;
+    /// How large a slab the unit needs, in bytes, asked once all samples are parked.
+    fn plan(&self) -> Result<usize, Failed>;
 
     fn grant(&self, slab: Slab);
 
     /// Makes the batch.
-    fn finish(&mut self) -> std::result::Result<B, Failed>;
+    fn finish(&mut self) -> Result<B, Failed>;
+}
+
+/// Rows that somebody claimed: to be loaded, or so many parked samples to be filled in.
+#[derive(Debug, Clone)]
+pub(crate) enum Claimed {
+    Rows(Range<usize>),
+    Parked(usize),
+}
+
+impl Claimed {
+    fn len(&self) -> usize {
+        match self {
+            Claimed::Rows(rows) => rows.len(),
+            Claimed::Parked(count) => *count,
+        }
+    }
+}
+
+/// What came of claimed rows.
+pub(crate) struct Report {
+    pub(crate) rows: Loaded,
+    /// How long rows took to load, without the time in `ask`: a slab that had to be made says nothing about how long samples take.
+    pub(crate) elapsed_ns: Option<u64>,
+    /// Why rows are missing.
+    pub(crate) failure: Option<Failed>,
 }
 
 pub(crate) struct DatasetRecipe<D, C> {
@@ -55,32 +86,41 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
-    pub(crate) learned: Arc<Learned>,
+    pub(crate) hints: Arc<CollateHints>,
 }
 
 impl<D, C> DatasetRecipe<D, C> {
-    fn source(&self, batch: BatchId) -> Source<'_, D> {
+    fn source(&self, place: Place) -> Source<'_, D> {
         Source {
             dataset: &self.dataset,
             sampler: &*self.sampler,
             seed: self.seed,
-            batch,
+            place,
+        }
+    }
+
+    fn opening(&self, place: Place, gathered_by: Option<Backend>) -> Opening<'_> {
+        Opening {
+            rows: place.rows,
+            gathered_by,
+            hints: &self.hints,
         }
     }
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C> {
-    fn open(&self, batch: BatchId, meter: Arc<Meter>) -> Arc<dyn Work<C::Batch>> {
+    fn open(
+        &self,
+        place: Place,
+        gathered_by: Option<Backend>,
+        meter: Arc<Meter>,
+    ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             dataset: Arc::clone(&self.dataset),
             sampler: Arc::clone(&self.sampler),
-            table: self.collate.open(Opening {
-                rows: batch.rows,
-                gathered_by: batch.gathered_by,
-                learned: &self.learned,
-            }),
+            table: self.collate.open(self.opening(place, gathered_by)),
             seed: self.seed,
-            batch,
+            place,
             meter,
             collated: std::marker::PhantomData,
         })
@@ -88,72 +128,207 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 
     fn make(
         &self,
-        batch: BatchId,
+        place: Place,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
     ) -> Result<C::Batch> {
-        let source = self.source(batch);
-        let started = Instant::now();
-        let decoded = Decoded::begin();
-        // Where it is always the same, the time of a batch is split now and then only.
-        let known = meter.get_share.of(0).is_some() && !batch.batch.is_multiple_of(CLOSELY);
-        let mut split = (!known).then(|| Split::new(started));
-        let mut at = 0;
-        let mut indices = Indices::new(&*self.sampler, batch, batch.rows);
-        let next = |row: usize| {
-            at = row;
-            source.announce(row..row + 1);
-            let index = indices.of(row);
-            let Some(split) = split.as_mut().filter(|split| split.rows < TIMED_RUN) else {
-                return source.get(row, index);
-            };
-            split.begin(decoded.ns());
-            let sample = source.get(row, index);
-            split.end();
-            sample
+        let source = self.source(place);
+        let mut table = self.collate.open(self.opening(place, None));
+        let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
+        let making = Making {
+            source: &source,
+            table: &table,
+            is_solo: true,
         };
-        // Unwind safety: what a panic leaves behind is only ever dropped.
-        let make = AssertUnwindSafe(|| self.collate.make(batch.rows, next, slab));
-        let made = match std::panic::catch_unwind(make) {
-            Ok(Ok(made)) => Ok(made),
-            Ok(Err(Unmade::Sample(failed))) => Err(failed.error),
-            Ok(Err(Unmade::Failed(failure))) => Err(source.failed(failure).error),
-            Ok(Err(Unmade::Panicked(message))) => Err(source.collate_panicked(message).error),
-            Ok(Err(Unmade::NoMemory(bytes))) => Err(Error::HostMemory { bytes }),
-            Err(payload) => Err(source.sample_panicked(at, panic_message(payload)).error),
-        };
-        let elapsed = started.elapsed().as_nanos() as u64;
-        if let Some(mut split) = split {
-            if split.rows == batch.rows {
-                split.begin(decoded.ns()); // what came behind the last row
-            }
-            meter
-                .get_share
-                .set(split.get_ns, split.get_ns + split.fill_ns);
-        }
-        let decoding = decoded.ns().min(elapsed);
-        let loading = meter.get_share.of(elapsed - decoding).unwrap_or(0);
-        let collating = elapsed - decoding - loading.min(elapsed - decoding);
-        meter.made_in(loading, decoding, collating);
+        let made = making.make_rows(slab, &mut watch);
+        let made = made.and_then(|()| finish(&source, &mut table));
+        watch.end_solo(meter);
         if made.is_ok() {
-            meter.samples.add(batch.rows as u64);
+            meter.samples.add(place.rows as u64);
             meter.batches.add(1);
         }
-        made
+        made.map_err(|failed| failed.error)
     }
 
-    fn is_gatherable(&self) -> bool {
-        self.learned.is_gatherable()
+    fn hints(&self) -> Hints {
+        Hints {
+            sample_bytes: self.hints.sample_bytes().filter(|_| C::IN_PARTS),
+            is_gatherable: self.hints.is_gatherable(),
+            may_be_elsewhere: !C::IN_PLACE,
+        }
     }
 
-    fn sample_bytes(&self) -> Option<usize> {
-        // What a device gathers has but an address in the slab.
-        let bytes = self.learned.sample_bytes();
-        bytes.filter(|_| C::IN_PARTS && !self.is_gatherable())
-    }
-
-    fn unlike(&self, part: BatchId, like: BatchId, error: CollateError) -> Error {
+    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error {
         self.source(part).unlike(&self.source(like), error)
+    }
+}
+
+/// A unit that is being made, wherever its table lies.
+struct Making<'a, D, T> {
+    source: &'a Source<'a, D>,
+    table: &'a T,
+    /// One thread makes all rows of the unit: it announces each sample when it comes to a row, instead of those of a run at once.
+    is_solo: bool,
+}
+
+impl<D: Dataset, T> Making<'_, D, T> {
+    /// Loads what was claimed. **This is where a sample fails**, in whatever way: it is not there, it does not load or fit, it
+    /// panics. Rows behind it are given up.
+    fn load<B>(
+        &self,
+        claimed: Claimed,
+        ask: &dyn Fn(usize) -> bool,
+        watch: &mut Stopwatch,
+    ) -> (Loaded, Option<Failed>)
+    where
+        T: Table<D::Sample, B>,
+    {
+        let mut took = Took::default();
+        let count = claimed.len();
+        // The row that it is at, for the report of a panic.
+        let at = Cell::new(match &claimed {
+            Claimed::Rows(rows) => rows.start,
+            Claimed::Parked(_) => 0,
+        });
+        // Unwind safety: what a panic leaves behind is only ever dropped, for the unit has failed.
+        let load = AssertUnwindSafe(|| match claimed {
+            Claimed::Rows(rows) => self.load_rows(rows, ask, watch, &at, &mut took),
+            Claimed::Parked(count) => self.fill_parked(count, ask, &at, &mut took),
+        });
+        let failure = match catch_unwind(load) {
+            Ok(Ok(())) => None,
+            Ok(Err(NotLoaded::Sample(failed))) => Some(failed),
+            Ok(Err(NotLoaded::Failed(failure))) => Some(self.source.failed(failure)),
+            Err(payload) => Some(
+                self.source
+                    .sample_panicked(at.get(), panic_message(payload)),
+            ),
+        };
+        let loaded = Loaded {
+            claimed: count,
+            filled: took.filled,
+            parked: took.parked,
+        };
+        (loaded, failure)
+    }
+
+    fn load_rows<B>(
+        &self,
+        mut rows: Range<usize>,
+        ask: &dyn Fn(usize) -> bool,
+        watch: &mut Stopwatch,
+        at: &Cell<usize>,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>>
+    where
+        T: Table<D::Sample, B>,
+    {
+        let (source, table) = (self.source, self.table);
+        let is_solo = self.is_solo;
+        if !is_solo {
+            source.announce(rows.clone());
+        }
+        let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let mut next = || {
+            let row = rows.next()?;
+            at.set(row);
+            if is_solo {
+                source.announce(row..row + 1);
+            }
+            let sample = match watch.begins() {
+                false => source.get(row, indices.of(row)),
+                true => {
+                    let sample = source.get(row, indices.of(row));
+                    watch.is_loaded();
+                    sample
+                }
+            };
+            Some(sample.map(|sample| (row, sample)))
+        };
+        let mut run = T::Run::default();
+        table.load(&mut next, &mut run, took, ask)?;
+        table.end_run(run);
+        Ok(())
+    }
+
+    fn fill_parked<B>(
+        &self,
+        count: usize,
+        ask: &dyn Fn(usize) -> bool,
+        at: &Cell<usize>,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>>
+    where
+        T: Table<D::Sample, B>,
+    {
+        let mut parked = self.table.unpark(count).into_iter();
+        let next = || {
+            let parked = parked.next()?;
+            at.set(parked.0);
+            Some(Ok(parked))
+        };
+        let mut run = T::Run::default();
+        self.table.load(next, &mut run, took, ask)?;
+        self.table.end_run(run);
+        Ok(())
+    }
+
+    /// Makes all rows of a unit that one thread makes from end to end.
+    fn make_rows<B>(
+        &self,
+        slab: &dyn Fn(usize) -> Option<Slab>,
+        watch: &mut Stopwatch,
+    ) -> Result<(), Failed>
+    where
+        T: Table<D::Sample, B>,
+    {
+        let grant = |bytes| {
+            let slab = slab(bytes);
+            let granted = slab.is_some();
+            slab.into_iter().for_each(|slab| self.table.grant(slab));
+            granted
+        };
+        let is_asked = Cell::new(false);
+        let ask = |bytes| {
+            is_asked.set(true);
+            grant(bytes)
+        };
+        let rows = self.source.place.rows;
+        let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
+        failure.map_or(Ok(()), Err)?;
+        if !is_asked.get() {
+            let bytes = plan(self.source, self.table)?;
+            if !grant(bytes) {
+                return Err(Failed::too_large(bytes));
+            }
+        }
+        match loaded.parked {
+            0 => Ok(()),
+            parked => {
+                let (_, failure) = self.load(Claimed::Parked(parked), &ask, watch);
+                failure.map_or(Ok(()), Err)
+            }
+        }
+    }
+}
+
+fn plan<D: Dataset, B, T: Table<D::Sample, B>>(
+    source: &Source<'_, D>,
+    table: &T,
+) -> Result<usize, Failed> {
+    match catch_unwind(AssertUnwindSafe(|| table.plan())) {
+        Ok(planned) => planned.map_err(|failure| source.failed(failure)),
+        Err(payload) => Err(source.collate_panicked(panic_message(payload))),
+    }
+}
+
+fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
+    source: &Source<'_, D>,
+    table: &mut T,
+) -> Result<B, Failed> {
+    match catch_unwind(AssertUnwindSafe(|| table.finish())) {
+        Ok(finished) => finished.map_err(|failure| source.failed(failure)),
+        Err(payload) => Err(source.collate_panicked(panic_message(payload))),
     }
 }
 
@@ -162,106 +337,68 @@ struct DatasetWork<D, T, B> {
     sampler: Arc<dyn Sampler>,
     table: T,
     seed: u64,
-    batch: BatchId,
+    place: Place,
     meter: Arc<Meter>,
     collated: std::marker::PhantomData<fn() -> B>,
 }
 
-impl<D: Dataset, B, T: Table<D::Sample, B>> DatasetWork<D, T, B> {
-    /// Loads rows; `at` is the row that it is at, for the report of a panic.
-    fn run(
-        &self,
-        rows: Range<usize>,
-        ask: &dyn Fn(usize),
-        at: &mut usize,
-    ) -> std::result::Result<(), Failed> {
-        let mut run = T::Run::default();
-        let started = Instant::now();
-        let decoded = Decoded::begin();
-        let (count, start, end) = (rows.len(), rows.start, rows.end);
-        // In a long run the first sample's split stands for all. What is decoded is counted by itself.
-        let (mut get_ns, mut load_ns, mut decoded_ns) = (0, 0, 0);
-        let source = self.source();
-        source.announce(start..end);
-        let mut indices = Indices::new(source.sampler, self.batch, end);
-        for row in rows {
-            let timed = count <= TIMED_RUN || row == start;
-            let before = timed.then(Instant::now);
-            *at = row;
-            let sample = source.get(row, indices.of(row))?;
-            let between = timed.then(Instant::now);
-            let request = self
-                .table
-                .load(row, sample, &mut run)
-                .map_err(|failure| source.failed(failure))?;
-            if let (Some(before), Some(between)) = (before, between) {
-                get_ns += (between - before).as_nanos() as u64;
-                load_ns += between.elapsed().as_nanos() as u64;
-                decoded_ns = decoded.ns();
-            }
-            if let Request::Slab { bytes } = request {
-                ask(bytes);
-            }
-        }
-        self.table.end_run(run);
-        let load_ns = u64::saturating_sub(load_ns, decoded_ns);
-        let decoding = decoded.ns();
-        let (loading, collating) = if count <= TIMED_RUN {
-            (get_ns, load_ns)
-        } else {
-            let total = (started.elapsed().as_nanos() as u64).saturating_sub(decoding);
-            let measured = (get_ns + load_ns).max(1);
-            let loading = (u128::from(total) * u128::from(get_ns) / u128::from(measured)) as u64;
-            (loading, total.saturating_sub(loading))
-        };
-        self.meter.made_in(loading, decoding, collating);
-        self.meter.samples.add(count as u64);
-        Ok(())
-    }
-
+impl<D, T, B> DatasetWork<D, T, B> {
     fn source(&self) -> Source<'_, D> {
         Source {
             dataset: &self.dataset,
             sampler: &*self.sampler,
             seed: self.seed,
-            batch: self.batch,
+            place: self.place,
         }
     }
 }
 
 impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, T, B> {
-    fn load(&self, rows: Range<usize>, ask: &dyn Fn(usize)) -> std::result::Result<(), Failed> {
-        let mut at = rows.start;
-        // Unwind safety: what a panic leaves behind is only ever dropped, for the batch has failed.
-        let run = AssertUnwindSafe(|| self.run(rows, ask, &mut at));
-        match std::panic::catch_unwind(run) {
-            Ok(result) => result,
-            Err(payload) => Err(self.source().sample_panicked(at, panic_message(payload))),
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report {
+        let is_fresh = matches!(claimed, Claimed::Rows(_));
+        let mut watch = Stopwatch::start(Timed::of_run(&claimed));
+        let asked_ns = Cell::new(0);
+        let ask = |bytes| {
+            let start = Instant::now();
+            let granted = ask(bytes);
+            asked_ns.set(asked_ns.get() + nanoseconds(start, Instant::now()));
+            granted
+        };
+        let making = Making {
+            source: &self.source(),
+            table: &self.table,
+            is_solo: false,
+        };
+        let (rows, failure) = making.load(claimed, &ask, &mut watch);
+        if is_fresh && failure.is_none() {
+            self.meter.samples.add(rows.claimed as u64);
+        }
+        let elapsed_ns = watch.end_run(&self.meter, asked_ns.get());
+        Report {
+            rows,
+            elapsed_ns: is_fresh.then_some(elapsed_ns),
+            failure,
         }
     }
 
-    fn plan(&self) -> std::result::Result<usize, Failed> {
-        match std::panic::catch_unwind(AssertUnwindSafe(|| self.table.loaded())) {
-            Ok(Ok(Request::Slab { bytes })) => Ok(bytes),
-            Ok(Ok(Request::Nothing)) => Ok(0),
-            Ok(Err(failure)) => Err(self.source().failed(failure)),
-            Err(payload) => Err(self.source().collate_panicked(panic_message(payload))),
-        }
+    fn plan(&self) -> Result<usize, Failed> {
+        plan(&self.source(), &self.table)
     }
 
     fn grant(&self, slab: Slab) {
         self.table.grant(slab);
     }
 
-    fn finish(&mut self) -> std::result::Result<B, Failed> {
-        let (start, decoded) = (Instant::now(), Decoded::begin());
-        let finished = std::panic::catch_unwind(AssertUnwindSafe(|| self.table.finish()));
-        let (elapsed, decoding) = (start.elapsed().as_nanos() as u64, decoded.ns());
-        let collating = elapsed.saturating_sub(decoding);
-        self.meter.made_in(0, decoding, collating);
-        match finished {
-            Ok(result) => result.map_err(|failure| self.source().failed(failure)),
-            Err(payload) => Err(self.source().collate_panicked(panic_message(payload))),
-        }
+    fn finish(&mut self) -> Result<B, Failed> {
+        let watch = Stopwatch::start(Timed::None);
+        let source = Source {
+            dataset: &*self.dataset,
+            sampler: &*self.sampler,
+            seed: self.seed,
+            place: self.place,
+        };
+        let finished = finish(&source, &mut self.table);
+        watch.end_collating(&self.meter);
+        finished
     }
 }

@@ -1,305 +1,336 @@
-//! Workers: they load samples and make batches.
+//! Workers: they plan epochs, load samples, make batches, and send them.
 
-use std::cell::Cell;
-use std::ops::Range;
-use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::arrivals::Fate;
-use super::board::{Job, Live, Made};
-use super::schedule::Loaded;
-use super::source::{BatchId, Failed};
-use super::work::Work;
+use super::board::{Job, Made, Pass, Slot};
+use super::outbox::{SendOutcome, Sends};
+use super::schedule::{Next, Unit};
+use super::source::Failed;
+use super::work::{Claimed, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
 use crate::sync::{Arc, Instant};
 use crate::trace::span;
-use crate::tuning::COPYING_WORKERS as MOST_COPYING;
+use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
     /// A worker's life.
     pub(super) fn work(&self, number: usize) {
-        let spare = number >= MOST_COPYING;
-        while let Some(job) = self.next_job(spare) {
+        let is_spare = number >= COPYING_WORKERS;
+        while let Some(job) = self.next_job(is_spare) {
             self.perform(job);
         }
     }
 
-    /// Waits for something to do; `None` when the loader goes.
-    fn next_job(&self, spare: bool) -> Option<Job<B>> {
-        let mut board = self.board.lock();
+    /// Waits for something to do; `None` when the loader is dropped.
+    fn next_job(&self, is_spare: bool) -> Option<Job<B>> {
+        let kind = usize::from(is_spare);
+        let mut board = self.lock();
         loop {
-            if board.closed {
+            if board.is_closed {
                 return None;
             }
-            if let Some(job) = board.claim(&*self.recipe, spare) {
+            if let Some(job) = board.claim(&*self.recipe, is_spare) {
                 // Each woken worker wakes the next, as long as there is work: nobody wakes for nothing.
-                self.wake(&mut board);
+                board.bin.wake_workers = true;
                 return Some(job);
             }
-            board.idle[usize::from(spare)] += 1;
-            self.work[usize::from(spare)].wait(&mut board);
-            board.idle[usize::from(spare)] -= 1;
+            board.idle[kind] += 1;
+            board.wait(&self.work[kind]);
+            board.idle[kind] -= 1;
         }
     }
 
     /// Does a job.
     pub(super) fn perform(&self, job: Job<B>) {
-        let (live, batch) = match &job {
-            Job::Rows { live, batch, .. } | Job::Finish { live, batch } => (live.clone(), *batch),
-            Job::Whole { .. } => return self.make_all(job),
-        };
-        self.guarded(&live, batch, || match job {
-            Job::Rows {
-                live,
-                batch,
-                rows,
+        match job {
+            Job::Plan { line, segment } => self.plan_early(line, segment),
+            Job::Load {
+                pass,
+                unit,
+                claimed,
                 work,
-            } => self.load(&live, batch, rows, work),
-            Job::Finish { live, batch } => self.finish(&live, batch),
-            Job::Whole { .. } => {}
-        });
+            } => _ = self.guarded(&pass, unit, || self.load(&pass, unit, claimed, work)),
+            Job::Finish { pass, unit } => {
+                self.guarded(&pass, unit, || self.finish(&pass, unit));
+            }
+            Job::Solo { pass, units } => self.make_all(&pass, units),
+        }
     }
 
-    /// Makes batches from end to end. Each is reported at once, so that none that is ready waits for a slow one.
-    fn make_all(&self, job: Job<B>) {
-        let Job::Whole { live, batches, id } = job else {
-            return;
-        };
-        let cut = self.options.cut();
-        for batch in batches {
-            let id = BatchId::of(live.epoch, &cut, batch, id.gathered_by);
+    /// Makes units from end to end. Each is reported at once, so that none that is ready waits for a slow one.
+    fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
+        for unit in units.map(Unit) {
             let started = Instant::now();
-            let made = self.make(&live, id);
+            let made = self.make(pass, unit).map(Made::Here);
             let elapsed_ns = started.elapsed().as_nanos() as u64;
-            let mut board = self.board.lock();
-            let (left_over, wanted) = match board.epoch(&live) {
-                Some(state) => (state.made(batch, made, elapsed_ns), true),
-                None => ((Some(made.map(Made::Here)), None, None), false),
-            };
-            drop(board);
-            // It is the user's, and if its `drop` panics, the thread goes on.
-            let gone = std::panic::catch_unwind(AssertUnwindSafe(|| drop(left_over)));
-            if let Err(payload) = gone {
-                drop(panic_message(payload));
-            }
-            if !wanted {
-                return; // nor the others
+            let mut board = self.lock();
+            let (lines, bin) = board.parts();
+            match lines.line_of(pass, unit) {
+                Some(line) => line.made(unit, made, elapsed_ns),
+                None => {
+                    bin.left_over().outcomes.push(made);
+                    return; // nobody wants the others either
+                }
             }
         }
     }
 
-    /// Makes one batch from end to end.
-    pub(super) fn make(&self, live: &Live, id: BatchId) -> Result<B> {
-        span!("make", epoch = live.epoch, batch = id.batch);
+    /// Makes one unit from end to end.
+    fn make(&self, pass: &Pass, unit: Unit) -> Result<B> {
+        span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
-            Some(slab.for_epoch(live.meter.clone()))
+            Some(slab.for_epoch(pass.meter.clone()))
         };
         // What is caught here (a sample whose `drop` panics, say) must not end the thread.
-        let make = AssertUnwindSafe(|| self.recipe.make(id, &live.meter, &slab));
-        std::panic::catch_unwind(make)
-            .unwrap_or_else(|payload| Err(live.collate_panicked(id.batch, panic_message(payload))))
+        let make = AssertUnwindSafe(|| self.recipe.make(pass.place(unit), &pass.meter, &slab));
+        catch_unwind(make)
+            .unwrap_or_else(|payload| Err(pass.collate_panicked(unit, panic_message(payload))))
     }
 
-    /// Works on a batch. Panics of the user's code are caught where it is called; what is caught here (a sample whose
-    /// `drop` panics, say) must not end the thread either, or the batch, and those after it, would never come.
-    pub(super) fn guarded<R>(&self, live: &Live, batch: u64, f: impl FnOnce() -> R) -> Option<R> {
-        match std::panic::catch_unwind(AssertUnwindSafe(f)) {
+    /// Works on a unit. Panics of the user's code are caught where it is called; what is caught here (a sample whose
+    /// `drop` panics, say) must not end the thread either, or the unit, and those after it, would never come.
+    pub(super) fn guarded<R>(&self, pass: &Pass, unit: Unit, f: impl FnOnce() -> R) -> Option<R> {
+        match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => Some(result),
             Err(payload) => {
-                let error = live.collate_panicked(batch, panic_message(payload));
-                // What this drops may panic in its turn.
-                let publish = AssertUnwindSafe(|| self.publish(live, batch, Err(error)));
-                if let Err(payload) = std::panic::catch_unwind(publish) {
-                    drop(panic_message(payload));
-                }
+                let error = pass.collate_panicked(unit, panic_message(payload));
+                self.publish(pass, unit, Err(error));
                 None
             }
         }
     }
 
-    fn load(&self, live: &Live, batch: u64, rows: Range<usize>, work: Arc<dyn Work<B>>) {
-        span!("load", epoch = live.epoch, batch = batch, rows = rows.len());
-        let (count, start) = (rows.len(), Instant::now());
-        let asking = Cell::new(Duration::ZERO);
-        let ask = |bytes| {
-            let start = Instant::now();
-            self.ask(live, batch, &*work, bytes);
-            asking.set(asking.get() + start.elapsed());
-        };
-        let failure = work.load(rows, &ask).err();
-        // A slab that had to be made says nothing about how long samples take.
-        let elapsed = start.elapsed().saturating_sub(asking.get());
-        let elapsed_ns = elapsed.as_nanos() as u64;
-        let failed = failure.is_some();
-        let (next, left_over) = {
-            let mut board = self.board.lock();
-            let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
-                drop(board); // `work` may be the last hold on the user's samples
+    fn load(&self, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
+        span!("load", epoch = pass.epoch, unit = unit.0);
+        let report = work.load(claimed, &|bytes| self.ask(pass, unit, &*work, bytes));
+        let next = {
+            let mut board = self.lock();
+            let (lines, bin) = board.parts();
+            // Before it is reported: who finishes the unit must be its only holder. (The board's hold is another, or ours may be the
+            // last.)
+            let slot = lines.slot(pass, unit);
+            match slot {
+                Some(slot) if slot.work.is_some() => drop(work),
+                _ => bin.left_over().works.push(work),
+            }
+            let Some(line) = lines.line_of(pass, unit) else {
+                bin.left_over().failures.extend(report.failure);
                 return;
             };
-            let slot = state.slot(batch);
-            // Before it is reported: who finishes the batch must be its only holder.
-            let left_over = (
-                slot.let_go(work),
-                failure.and_then(|failure| slot.keep_first(failure)),
-            );
-            let next = state.schedule.loaded(batch, count, elapsed_ns, failed);
-            (next, left_over)
+            if let Some(failure) = report.failure {
+                let slot = line.schedule.carried(unit);
+                slot.keep_first(failure, &mut bin.left_over().failures);
+            }
+            line.schedule.loaded(unit, report.rows, report.elapsed_ns)
         };
-        drop(left_over);
+        self.go_on(pass, unit, next);
+    }
+
+    /// Does what follows a report.
+    fn go_on(&self, pass: &Pass, unit: Unit, next: Next) {
         match next {
-            Loaded::Wait => {}
-            Loaded::Plan => self.plan(live, batch),
-            Loaded::Finish => self.finish(live, batch),
-            Loaded::Failed => self.give_up(live, batch),
+            Next::Wait => {}
+            Next::Plan => self.plan_unit(pass, unit),
+            Next::Finish => self.finish(pass, unit),
+            Next::Fail => self.give_up(pass, unit),
         }
     }
 
-    /// Asks a batch whose samples are all loaded what it needs.
-    fn plan(&self, live: &Live, batch: u64) {
-        let work = self
-            .with_slot(live, batch, |slot| slot.work.clone())
-            .flatten();
-        let Some(work) = work else { return };
-        match work.plan() {
-            Ok(bytes) => {
-                self.ask(live, batch, &*work, bytes);
-                let (finish, left_over) = {
-                    let mut board = self.board.lock();
-                    let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
-                        drop(board);
-                        return;
-                    };
-                    let left_over = state.slot(batch).let_go(work);
-                    (state.schedule.planned(batch), left_over)
-                };
-                drop(left_over);
-                if finish {
-                    self.finish(live, batch);
+    /// Plans a unit whose samples are all parked.
+    fn plan_unit(&self, pass: &Pass, unit: Unit) {
+        let work = self.with_slot(pass, unit, |slot| slot.work.clone());
+        let Some(Some(work)) = work else { return };
+        let planned = work.plan().and_then(|bytes| {
+            let granted = self.ask(pass, unit, &*work, bytes);
+            granted.then_some(()).ok_or(Failed::too_large(bytes))
+        });
+        let next = {
+            let mut board = self.lock();
+            let (lines, bin) = board.parts();
+            match lines.slot(pass, unit) {
+                Some(slot) if slot.work.is_some() => drop(work), // as above
+                _ => bin.left_over().works.push(work),
+            }
+            let Some(line) = lines.line_of(pass, unit) else {
+                bin.left_over().failures.extend(planned.err());
+                return;
+            };
+            bin.wake_workers = true; // there may be parked samples to fill in
+            match planned {
+                Ok(()) => line.schedule.planned(unit),
+                Err(failure) => {
+                    let slot = line.schedule.carried(unit);
+                    slot.keep_first(failure, &mut bin.left_over().failures);
+                    line.schedule.failed(unit)
                 }
             }
-            Err(failure) => {
-                drop(work);
-                self.fail(live, batch, failure);
-            }
-        }
+        };
+        self.go_on(pass, unit, next);
     }
 
-    /// Makes the batch. The schedule has given it to the caller alone.
-    fn finish(&self, live: &Live, batch: u64) {
-        span!("collate", epoch = live.epoch, batch = batch);
-        let work = self.with_slot(live, batch, |slot| {
-            slot.work.take().map(|work| (work, slot.unpinned))
+    /// Makes the batch of a unit's rows. The schedule has given the unit to the caller alone.
+    fn finish(&self, pass: &Pass, unit: Unit) {
+        span!("collate", epoch = pass.epoch, unit = unit.0);
+        let work = self.with_slot(pass, unit, |slot| {
+            slot.work.take().map(|work| (work, slot.is_unpinned))
         });
-        let Some(Some((mut work, unpinned))) = work else {
+        let Some(Some((mut work, is_unpinned))) = work else {
             return;
         };
         let Some(made) = Arc::get_mut(&mut work).map(Work::finish) else {
-            unreachable!("everybody drops a batch's work before reporting it");
+            unreachable!("everybody drops a unit's work before reporting it");
         };
         drop(work);
         let made = match made {
             Ok(made) => made,
-            Err(failure) => return self.publish(live, batch, Err(failure.error)),
+            Err(failure) => return self.publish(pass, unit, Err(failure.error)),
         };
+        let is_cut = pass.plan().is_cut();
         // A batch of several parts is made when the last is sent.
-        live.meter.batches.add(u64::from(!live.is_cut()));
-        if self.options.pinning.is_none() || unpinned {
-            return self.publish(live, batch, Ok(Made::Here(made)));
+        pass.meter.batches.add(u64::from(!is_cut));
+        if self.options.pinning.is_none() || is_unpinned {
+            return self.publish(pass, unit, Ok(Made::Here(made)));
         }
-        if live.is_cut() {
-            return self.send(live, batch, made);
+        if is_cut {
+            return self.hand_over(pass, unit, made);
         }
-        match relocation_of(&made) {
-            Ok(Some(0)) => self.publish(live, batch, Ok(Made::Here(made))),
-            Ok(Some(bytes)) => self.ask_relocation(live, batch, made, bytes),
-            Ok(None) => self.publish(live, batch, Err(Failed::too_large(usize::MAX).error)),
-            Err(message) => self.publish(live, batch, Err(live.collate_panicked(batch, message))),
+        match pageable_bytes(&made) {
+            Ok(Some(0)) => self.hand_over(pass, unit, made),
+            Ok(Some(bytes)) => self.ask_to_move(pass, unit, made, bytes),
+            Ok(None) => self.publish(pass, unit, Err(Failed::too_large(usize::MAX).error)),
+            Err(message) => {
+                let error = pass.collate_panicked(unit, message);
+                self.publish(pass, unit, Err(error));
+            }
         }
     }
 
-    /// Sends a part of a batch to its device, if it may go there now.
-    fn send(&self, live: &Live, part: u64, made: B) {
-        let sends = {
-            let mut board = self.board.lock();
-            let state = board.epoch(live).filter(|state| state.holds(part));
-            state.and_then(|state| Some((state.sends.clone()?, state.schedule.cut())))
+    /// Sends a unit that is page-locked to its device, if it may go there now, and enters it.
+    pub(super) fn hand_over(&self, pass: &Pass, unit: Unit, made: B) {
+        let outbox = {
+            let mut board = self.lock();
+            let line = board.line_of(pass, unit);
+            line.and_then(|line| line.outbox(pass))
         };
-        let Some((sends, cut)) = sends else { return };
-        let outcome = match sends.send(part, made) {
-            Fate::Sent => Ok(Made::Sent),
-            Fate::NotNow(made) => Ok(Made::Here(made)),
-            Fate::Failed(error) => Err(error),
-            Fate::Unlike(like, error) => Err(self.unlike(live, &cut, [part, like], error)),
+        let Some(outbox) = outbox else {
+            return self.publish(pass, unit, Ok(Made::Here(made)));
         };
-        self.publish(live, part, outcome);
+        let progress = outbox.progress();
+        let outcome = self.sent(pass, unit, outbox.send(pass, unit, made));
+        self.publish(pass, unit, outcome);
+        // Batches are sent in their order: a later one may have been ready first, or the one before may have begun since.
+        if outbox.progress() != progress {
+            self.send_ready(pass.line, pass.segment, &*outbox, false);
+        }
     }
 
-    /// Enters a failure; the last who works on the batch delivers it.
-    pub(super) fn fail(&self, live: &Live, batch: u64, failure: Failed) {
-        let (last, left_over) = {
-            let mut board = self.board.lock();
-            let Some(state) = board.epoch(live).filter(|state| state.holds(batch)) else {
-                drop(board);
+    /// Sends units of an epoch that are ready and were not sent, as far as they may be. `waits`: those that are pageable as well, which
+    /// takes as long as their copy.
+    pub(super) fn send_ready(&self, line: u64, segment: u64, outbox: &dyn Sends<B>, waits: bool) {
+        loop {
+            let (progress, allowed) = (outbox.progress(), outbox.allowed());
+            let next = {
+                let mut board = self.lock();
+                let line = board.line(line);
+                line.and_then(|line| line.take_to_send(segment, allowed, waits))
+            };
+            let Some((pass, unit, made)) = next else {
                 return;
             };
-            let left_over = state.slot(batch).keep_first(failure);
-            (state.schedule.failed(batch), left_over)
+            let send = || self.sent(&pass, unit, outbox.send(&pass, unit, made));
+            let Some(outcome) = self.guarded(&pass, unit, send) else {
+                continue; // it is entered, with its error
+            };
+            let is_here = matches!(outcome, Ok(Made::Here(_)));
+            let mut board = self.lock();
+            let (lines, bin) = board.parts();
+            match lines.line_of(&pass, unit) {
+                Some(line) => line.put_back(unit, outcome),
+                None => bin.left_over().outcomes.push(outcome),
+            }
+            bin.wake_workers = !is_here; // it is out of the window
+            drop(board);
+            if is_here && outbox.progress() == progress {
+                return;
+            }
+        }
+    }
+
+    /// What is entered of a unit that was to be sent.
+    pub(super) fn sent(&self, pass: &Pass, unit: Unit, outcome: SendOutcome<B>) -> Result<Made<B>> {
+        match outcome {
+            SendOutcome::Sent => Ok(Made::Sent),
+            SendOutcome::NotNow(made) => Ok(Made::Here(made)),
+            SendOutcome::Failed(error) => Err(error),
+            SendOutcome::Unlike(like, error) => {
+                let [part, like] = [unit, like].map(|unit| pass.place(unit));
+                Err(self.recipe.unlike(part, like, error))
+            }
+        }
+    }
+
+    /// Enters a failure; the last who works on the unit delivers it.
+    pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
+        let next = {
+            let mut board = self.lock();
+            let (lines, bin) = board.parts();
+            let Some(line) = lines.line_of(pass, unit) else {
+                bin.left_over().failures.push(failure);
+                return;
+            };
+            let slot = line.schedule.carried(unit);
+            slot.keep_first(failure, &mut bin.left_over().failures);
+            let next = line.schedule.failed(unit);
+            bin.tell_pin_thread |= line.schedule.waits_for_slab(); // as for `publish`
+            next
         };
-        drop(left_over);
-        if last {
-            self.give_up(live, batch);
+        if next == Next::Fail {
+            self.give_up(pass, unit);
         }
     }
 
-    /// Delivers the error of a batch that nobody works on any more.
-    fn give_up(&self, live: &Live, batch: u64) {
-        let failure = self.with_slot(live, batch, |slot| slot.failure.take());
+    /// Delivers the error of a unit that nobody works on any more.
+    fn give_up(&self, pass: &Pass, unit: Unit) {
+        let failure = self.with_slot(pass, unit, |slot| slot.failure.take());
         if let Some(Some(failure)) = failure {
-            self.publish(live, batch, Err(failure.error));
+            self.publish(pass, unit, Err(failure.error));
         }
     }
 
-    /// Enters the batch or its error, and wakes who waits for it.
-    pub(super) fn publish(&self, live: &Live, batch: u64, outcome: Result<Made<B>>) {
-        let mut board = self.board.lock();
-        match board.epoch(live).filter(|state| state.holds(batch)) {
-            Some(state) => {
-                let left_over = state.publish(batch, outcome);
-                self.wake(&mut board);
-                drop(board);
-                drop(left_over);
+    /// Enters the unit or its error, and wakes who waits for it.
+    pub(super) fn publish(&self, pass: &Pass, unit: Unit, outcome: Result<Made<B>>) {
+        let mut board = self.lock();
+        let (lines, bin) = board.parts();
+        match lines.line_of(pass, unit) {
+            Some(line) => {
+                line.publish(unit, outcome, bin);
+                bin.wake_workers = true;
             }
-            None => {
-                drop(board);
-                drop(outcome); // without the lock: it is the user's
-            }
+            None => bin.left_over().outcomes.push(outcome),
         }
     }
 
-    /// Looks at an open batch under the lock; `None` if its epoch is gone.
+    /// Looks at an open unit under the lock; `None` if nobody wants it any more.
     pub(super) fn with_slot<R>(
         &self,
-        live: &Live,
-        batch: u64,
-        look: impl FnOnce(&mut super::board::Slot<B>) -> R,
+        pass: &Pass,
+        unit: Unit,
+        look: impl FnOnce(&mut Slot<B>) -> R,
     ) -> Option<R> {
-        let mut board = self.board.lock();
-        let state = board.epoch(live).filter(|state| state.holds(batch))?;
-        Some(look(state.slot(batch)))
+        self.lock().slot(pass, unit).map(look)
     }
 }
 
 /// How many bytes of a batch are not page-locked; the message of a panic in the user's `Batch`.
-fn relocation_of<B: Batch>(batch: &B) -> Result<Option<usize>, String> {
+fn pageable_bytes<B: Batch>(batch: &B) -> Result<Option<usize>, String> {
     let count = || {
         let mut tensors = Tensors::default();
         batch.tensors(&mut tensors);
         relocated_bytes(&tensors)
     };
-    std::panic::catch_unwind(AssertUnwindSafe(count)).map_err(panic_message)
+    catch_unwind(AssertUnwindSafe(count)).map_err(panic_message)
 }

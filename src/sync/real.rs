@@ -7,7 +7,7 @@ pub(crate) use std::time::Instant;
 pub(crate) use std::{thread, thread_local};
 
 pub(crate) use crossbeam_channel as channel;
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// No bug is planted but by tests/shuttle.

@@ -372,12 +372,15 @@ fn batches_of_the_next_epoch_are_sent_ahead(backend: &Backend) {
         // What is sent is what is ready when a batch is asked for, and nobody hears when it is: so a program that is in less
         // and less of a hurry finds at last that all of it was.
         let mut pause = Duration::from_millis(20);
-        while next_epoch_loaded(device, pause) < ahead {
+        let mut loaded = vec![next_epoch_loaded(device, pause)];
+        while *loaded.last().unwrap() < ahead {
             pause *= 2;
             assert!(
                 pause < Duration::from_secs(4),
-                "{resident_bytes} bytes stay"
+                "{resident_bytes} bytes stay: {loaded:?} of {ahead}, {:?}",
+                device.memory()
             );
+            loaded.push(next_epoch_loaded(device, pause));
         }
     }
 }

@@ -125,7 +125,6 @@ fn a_slab_is_filled_ahead() {
 }
 
 #[test]
-#[ignore = "a want that is refused for another's reserve is not told when that one has its slab, if somebody is at it then"]
 fn slabs_are_filled_ahead() {
     explore("slabs_are_filled_ahead", || fill_ahead(2 + below(3)));
 }

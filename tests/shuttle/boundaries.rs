@@ -86,7 +86,6 @@ fn boundaries_on_the_device() {
 
 /// What is sent ahead of the next epoch is not missing to this one's last batches.
 #[test]
-#[ignore = "the next epoch's batches are sent ahead before this one's last were"]
 fn a_boundary_takes_no_device_memory() {
     explore("a_boundary_takes_no_device_memory", || {
         let how = How::any();

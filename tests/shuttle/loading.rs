@@ -147,7 +147,6 @@ fn collated_batches_are_pinned() {
 }
 
 #[test]
-#[ignore = "nothing is reserved for an earlier batch that needs a second slab, for its function's own tensors"]
 fn collated_batches_are_pinned_far_ahead() {
     explore("collated_batches_are_pinned_far_ahead", || {
         collate(How {

@@ -57,7 +57,6 @@ fn little_memory_is_waited_for() {
 }
 
 #[test]
-#[ignore = "nothing is reserved for an earlier batch that is yet to be copied into its slab"]
 fn little_memory_is_waited_for_by_copies() {
     explore("little_memory_is_waited_for_by_copies", || {
         let how = How {

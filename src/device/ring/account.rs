@@ -6,11 +6,11 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, planted};
 /// An epoch's share of a ring: how many slabs it may have out at the same time. Epochs that follow each other share one.
 pub(crate) struct Account {
     ring: Arc<Ring>,
+    /// What its slabs are for.
+    kind: Kind,
     /// How many epochs share it.
     epochs: AtomicUsize,
     limit: AtomicUsize,
-    /// Its slabs are for parts of batches. Written under the ring's lock, as is the limit.
-    parts: AtomicBool,
     out: AtomicUsize,
     /// Its epochs are gone.
     closed: AtomicBool,
@@ -20,13 +20,13 @@ pub(crate) struct Account {
 const LARGEST_SHARE: usize = usize::MAX >> 16;
 
 impl Account {
-    /// Opens an account. While it is open, the ring may have that many more blocks.
-    pub(crate) fn open(ring: &Arc<Ring>, limit: usize) -> Arc<Account> {
+    /// Opens an account for slabs of this kind. While it is open, the ring may have that many more blocks.
+    pub(crate) fn open(ring: &Arc<Ring>, kind: Kind, limit: usize) -> Arc<Account> {
         let account = Arc::new(Account {
             ring: Arc::clone(ring),
+            kind,
             epochs: AtomicUsize::new(1),
             limit: AtomicUsize::new(0),
-            parts: AtomicBool::new(false),
             out: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
@@ -47,24 +47,12 @@ impl Account {
         let closed = self.closed.load(Ordering::Relaxed);
         let limit = if closed { 0 } else { limit.min(LARGEST_SHARE) };
         let before = self.limit.swap(limit, Ordering::Relaxed);
-        let shelf = &mut state.shelves[self.kind() as usize];
+        let shelf = &mut state.shelves[self.kind as usize];
         shelf.shares = shelf.shares - before + limit;
     }
 
-    /// From now on its slabs are for parts of batches. It has none yet.
-    pub(crate) fn cut(&self) {
-        let mut state = self.ring.state.lock();
-        let limit = self.limit.load(Ordering::Relaxed);
-        state.shelves[self.kind() as usize].shares -= limit;
-        self.parts.store(true, Ordering::Relaxed);
-        state.shelves[self.kind() as usize].shares += limit;
-    }
-
     pub(crate) fn kind(&self) -> Kind {
-        match self.parts.load(Ordering::Relaxed) {
-            false => Kind::Whole,
-            true => Kind::Part,
-        }
+        self.kind
     }
 
     /// Whether slabs of this size, which the epoch fills in turn, do not all stay in the last-level cache until the
@@ -140,7 +128,7 @@ mod tests {
     #[test]
     fn a_closed_account_stays_closed() {
         let ring = Ring::pageable(0);
-        let account = Account::open(&ring, 2);
+        let account = Account::open(&ring, Kind::Whole, 2);
         account.close();
         account.set_limit(100);
         assert_eq!(ring.state.lock().shelves[0].shares, 0);
@@ -151,7 +139,7 @@ mod tests {
     fn a_shared_account_is_closed_by_the_last() {
         let ring = Ring::pageable(0);
         let shares = || ring.state.lock().shelves[0].shares;
-        let first = Account::open(&ring, 5);
+        let first = Account::open(&ring, Kind::Whole, 5);
         let second = first.share();
         assert_eq!(shares(), 5);
         first.close();
@@ -166,7 +154,7 @@ mod tests {
         const BYTES: usize = 1 << 12;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), 2 * BYTES);
-        let account = Account::open(&ring, 10);
+        let account = Account::open(&ring, Kind::Whole, 10);
         let take = |reserve| ring.take_for(&account, BYTES, BYTES, reserve, true);
         assert!(take(2).is_none());
         let early = take(1);

@@ -1,19 +1,24 @@
-//! One open batch of a schedule: what was claimed, loaded and granted.
+//! One open unit: which of its rows are claimed, parked and filled, and whether it has its slab.
 
-use super::{Claim, Loaded};
-
-/// One open batch.
+/// One open unit. It carries a `T`, of which the schedule knows nothing.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Entry<T> {
     pub(super) rows: usize,
     /// Rows from here on are not claimed.
-    pub(super) claimed: usize,
-    /// Rows that were loaded, or given up.
-    pub(super) loaded: usize,
+    claimed: usize,
+    /// Rows that somebody loads or fills right now.
+    busy: usize,
+    /// Rows whose sample is loaded, and waits for the slab.
+    parked: usize,
+    /// Rows that are done.
+    filled: usize,
     pub(super) slab: SlabState,
+    /// How many slabs of the ring it may need from now on.
+    pub(super) needs_slabs: usize,
     pub(super) stage: Stage,
     pub(super) failed: bool,
     pub(super) sent: bool,
+    pub(super) carries: T,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +28,7 @@ pub(super) enum SlabState {
     Wanted {
         bytes: usize,
     },
-    /// Somebody is taking it from the ring.
+    /// Somebody is at the ring for it.
     Granting {
         bytes: usize,
     },
@@ -34,78 +39,131 @@ pub(super) enum SlabState {
 pub(super) enum Stage {
     /// Samples are being loaded.
     Loading,
-    /// All samples are loaded, and somebody asks what the batch needs.
+    /// All samples are parked, and somebody plans the unit from them.
     Planning,
-    /// Somebody makes the batch.
+    /// Somebody makes the batch of its rows.
     Finishing,
-    /// Somebody makes the batch from end to end.
-    Whole,
-    /// The batch is made, and is to be copied into a slab.
-    Relocating,
-    /// The batch, or its error, can be delivered.
-    Done,
+    /// Somebody makes it from end to end.
+    Solo,
+    /// It is made, and is to be copied into a slab.
+    Moving,
+    /// It was ready, and somebody sends it to its device.
+    Sending,
+    /// It, or its error, can be delivered.
+    Ready,
 }
 
-impl Entry {
-    pub(super) fn new(rows: usize) -> Entry {
+/// Rows that somebody claimed, and what became of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    /// How many were claimed.
+    pub(crate) claimed: usize,
+    pub(crate) filled: usize,
+    pub(crate) parked: usize,
+}
+
+/// What whoever reports on a unit does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Others are at it, or the slab is missing.
+    Wait,
+    /// All samples are parked, and the unit did not say how large a slab it needs: the caller plans it.
+    Plan,
+    /// All rows are filled: the caller makes the batch.
+    Finish,
+    /// The unit failed, and nobody is at it any more: the caller delivers the error.
+    Fail,
+}
+
+impl<T> Entry<T> {
+    pub(super) fn new(rows: usize, needs_slabs: usize, stage: Stage, carries: T) -> Entry<T> {
         Entry {
             rows,
             claimed: 0,
-            loaded: 0,
+            busy: 0,
+            parked: 0,
+            filled: 0,
             slab: SlabState::Unknown,
-            stage: Stage::Loading,
+            needs_slabs,
+            stage,
             failed: false,
             sent: false,
+            carries,
         }
     }
 
+    /// Whether there are rows that nobody claimed. While the slab is missing, no more samples are loaded: they would be parked.
     pub(super) fn has_rows(&self) -> bool {
-        let parks = matches!(
+        let is_missing = matches!(
             self.slab,
             SlabState::Wanted { .. } | SlabState::Granting { .. }
         );
-        self.stage == Stage::Loading && !self.failed && self.claimed < self.rows && !parks
+        self.stage == Stage::Loading && !self.failed && self.claimed < self.rows && !is_missing
     }
 
-    pub(super) fn take_rows(&mut self, batch: u64, run: usize) -> Claim {
+    pub(super) fn take_rows(&mut self, most: usize) -> std::ops::Range<usize> {
         let start = self.claimed;
-        self.claimed = (start + run).min(self.rows);
-        Claim::Rows {
-            batch,
-            rows: start..self.claimed,
-        }
+        self.claimed = start.saturating_add(most).min(self.rows);
+        self.busy += self.claimed - start;
+        start..self.claimed
     }
 
-    pub(super) fn can_finish(&self) -> bool {
+    /// Whether parked samples can be filled in.
+    pub(super) fn has_parked(&self) -> bool {
         self.stage == Stage::Loading
             && !self.failed
-            && self.loaded == self.rows
+            && self.parked > 0
             && self.slab == SlabState::Granted
     }
 
-    pub(super) fn needs_slab(&self) -> bool {
-        !self.failed && self.slab != SlabState::Granted && self.stage != Stage::Done
+    pub(super) fn take_parked(&mut self, most: usize) -> usize {
+        let count = most.min(self.parked);
+        self.parked -= count;
+        self.busy += count;
+        count
     }
 
-    pub(super) fn after_loading(&mut self) -> Loaded {
-        if self.failed {
-            // Rows that nobody claimed are given up; those that were claimed are waited for.
-            let last = self.stage == Stage::Loading && self.loaded == self.claimed;
-            return if last { Loaded::Failed } else { Loaded::Wait };
+    pub(super) fn loaded(&mut self, rows: Loaded) {
+        self.busy -= rows.claimed;
+        self.parked += rows.parked;
+        self.filled += rows.filled;
+        debug_assert!(self.busy + self.parked + self.filled <= self.claimed);
+    }
+
+    /// What follows from what it is like now. Each answer but `Wait` is given once: it gives the unit to the caller.
+    pub(super) fn settle(&mut self) -> Next {
+        if self.stage != Stage::Loading || self.busy > 0 {
+            return Next::Wait;
         }
-        if self.stage != Stage::Loading || self.loaded < self.rows {
-            return Loaded::Wait;
+        if self.failed {
+            return Next::Fail;
         }
         match self.slab {
-            SlabState::Unknown => {
+            SlabState::Unknown if self.filled + self.parked == self.rows => {
                 self.stage = Stage::Planning;
-                Loaded::Plan
+                Next::Plan
             }
-            SlabState::Granted => {
+            SlabState::Granted if self.filled == self.rows => {
                 self.stage = Stage::Finishing;
-                Loaded::Finish
+                Next::Finish
             }
-            SlabState::Wanted { .. } | SlabState::Granting { .. } => Loaded::Wait,
+            _ => Next::Wait,
+        }
+    }
+
+    /// Whether nothing but the batch itself is left to be made, and nobody does so.
+    pub(super) fn can_finish(&self) -> bool {
+        self.stage == Stage::Loading
+            && !self.failed
+            && self.filled == self.rows
+            && self.slab == SlabState::Granted
+    }
+
+    /// How many slabs of the ring are to be left to it.
+    pub(super) fn reserve(&self) -> usize {
+        match self.failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
+            true => 0,
+            false => self.needs_slabs,
         }
     }
 }

@@ -1,290 +1,478 @@
-//! The schedule between models of everybody who asks it: workers, the pin thread, the ring, copies and a consumer take
-//! turns at random, one step under the board's lock, or between two, at a time.
-//!
-//! The models do what `worker.rs`, `pin.rs` and `consumer.rs` do, in the same order; what they find is checked against
-//! a record of their own. Nobody is allowed to look where no notification brought him, so that a wake-up that is lost
-//! is a standstill, and each standstill is a failure.
+//! The schedule alone: what it gives to whom, at random and by hand. The threads around it are tested where they are, under a model
+//! checker (`tests/shuttle`).
 
-mod model;
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
-use self::model::{Fault, Kind, Options, Seen, World};
+use super::super::cut::{Cut, Tail};
 use super::*;
 
-fn options() -> impl Strategy<Value = Options> {
-    let kind = prop::sample::select(vec![Kind::Alike, Kind::Late, Kind::Elsewhere]);
-    let fault = prop_oneof![
-        6 => Just(Fault::None),
-        1 => (0usize..5).prop_map(Fault::Row),
-        1 => Just(Fault::Plan),
-        1 => Just(Fault::Finish),
-    ];
-    let sizes = (0u64..26, 1usize..6, any::<bool>());
-    let ahead = (1usize..5, 1usize..4);
-    let budget = prop_oneof![0usize..3, 0usize..9];
-    let ring = (budget, any::<bool>());
-    let batches = prop::collection::vec((kind, fault), 26);
-    let whole = prop_oneof![2 => Just(None), 1 => any::<bool>().prop_map(Some)];
-    (sizes, ahead, ring, batches, whole, any::<[bool; 2]>()).prop_map(
-        |(
-            (samples, batch_size, drop_last),
-            (prefetch, workers),
-            (budget, strict),
-            batches,
-            grows,
-            [streams, sends],
-        )| {
-            let whole = grows.map(|grows| Whole { workers, grows });
-            Options {
-                samples,
-                batch_size,
-                drop_last,
-                prefetch,
-                workers,
-                whole,
-                streams,
-                sends,
-                budget,
-                strict,
-                batches,
-            }
-        },
-    )
-}
+const WORKER: Asker = Asker {
+    is_spare: false,
+    beyond: true,
+};
+const SPARE: Asker = Asker {
+    is_spare: true,
+    ..WORKER
+};
+/// For what the consumer is at alone.
+const OWN: Asker = Asker {
+    beyond: false,
+    ..WORKER
+};
 
-/// Whatever the order of steps, all batches come, each once and in order, and each invariant of the model holds.
-#[test]
-fn every_interleaving_delivers_every_batch() {
-    let mut runner = TestRunner::new(Config {
-        cases: 2_000,
-        failure_persistence: None,
-        ..Config::default()
-    });
-    let seen = std::cell::Cell::new(Seen::default());
-    let script = prop::collection::vec(any::<u32>(), 0..300);
-    let tested = runner.run(
-        &(options(), script, any::<u64>()),
-        |(options, script, seed)| {
-            let mut world = World::new(options);
-            world.run(&script, seed);
-            seen.set(seen.get() + world.seen);
-            Ok(())
-        },
-    );
-    tested.unwrap();
-    // The model comes to every corner that it is there for.
-    let Seen {
-        unpinned,
-        refused,
-        waited,
-        looked_again,
-        relocated,
-        failed,
-        parked,
-        whole,
-        several,
-        sent,
-    } = seen.get();
-    let corners = [
-        unpinned,
-        refused,
-        waited,
-        looked_again,
-        relocated,
-        failed,
-        parked,
-        whole,
-        several,
-        sent,
-    ];
-    assert!(corners.iter().all(|&count| count > 0), "{:?}", seen.get());
-}
+type TestSchedule = Schedule<(), ()>;
 
-#[test]
-fn a_batch_is_opened_only_within_the_prefetch() {
-    let mut schedule = Schedule::new(Cut::whole(10, 2, false), 3, None);
-    for batch in 0..3 {
-        for _ in 0..2 {
-            assert!(
-                matches!(schedule.claim(false), Some(Claim::Rows { batch: b, .. }) if b == batch)
-            );
-        }
+fn plan(samples: u64, batch_size: usize, window: usize) -> Plan {
+    Plan {
+        cut: Cut::whole(samples, batch_size, Tail::Short),
+        window,
+        slabs: usize::MAX,
+        resident: None,
+        slabs_per_unit: 1,
+        solo: None,
+        streamed_bytes: 0,
     }
-    assert_eq!(schedule.claim(false), None);
-    assert!(!schedule.has_claim(false));
 }
 
-/// With every batch that the consumer takes, another is opened: `prefetch` are ahead, and not half of them, unless making a
-/// batch takes no time at all.
-#[test]
-fn the_window_is_full_after_each_batch() {
-    for (batch_ns, at_once) in [(10_000_000, 1), (10_000, 4)] {
-        let mut schedule = Schedule::new(Cut::whole(100, 1, false), 8, None);
-        for batch in 0..8 {
-            assert!(schedule.claim(false).is_some());
-            schedule.loaded(batch, 1, batch_ns, false);
-            schedule.want(batch, 1);
-            schedule.granted(batch);
-            schedule.done(batch);
+/// A line of one epoch.
+fn line(plan: Plan) -> TestSchedule {
+    let mut schedule = Schedule::new(None);
+    let first = schedule.append((), true);
+    assert!(schedule.enter_plan(first, plan).is_some());
+    schedule
+}
+
+fn claim(schedule: &mut TestSchedule, asker: Asker) -> Option<Claim> {
+    let has_claim = schedule.has_claim(asker);
+    let claim = schedule.claim(asker, |_, _, _| ());
+    assert_eq!(claim.is_some(), has_claim);
+    claim
+}
+
+fn rows(unit: u64, rows: Range<usize>) -> Option<Claim> {
+    let unit = Unit(unit);
+    Some(Claim::Rows { unit, rows })
+}
+
+fn all(claimed: usize) -> Loaded {
+    Loaded {
+        claimed,
+        filled: claimed,
+        parked: 0,
+    }
+}
+
+/// Makes a unit whose rows nobody claimed, of one sample.
+fn make(schedule: &mut TestSchedule, unit: u64, sample_ns: u64) {
+    assert_eq!(claim(schedule, OWN), rows(unit, 0..1));
+    let unit = Unit(unit);
+    schedule.want(unit, 1);
+    schedule.granted(unit);
+    assert_eq!(schedule.loaded(unit, all(1), Some(sample_ns)), Next::Finish);
+    schedule.done(unit);
+}
+
+/// What happens to each unit in a random run: whether its samples are parked, and whether one of them fails.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    plans_late: bool,
+    grants_late: bool,
+    fails: bool,
+    is_sent: bool,
+}
+
+fn fates() -> impl Strategy<Value = Vec<Fate>> {
+    let fate = any::<[bool; 4]>().prop_map(|[plans_late, grants_late, fails, is_sent]| Fate {
+        plans_late,
+        grants_late,
+        fails: fails && plans_late,
+        is_sent,
+    });
+    prop::collection::vec(fate, 64)
+}
+
+proptest! {
+    /// Whatever is done in whatever order: each row is claimed once, each unit is planned, finished and delivered once, in order,
+    /// through all epochs, and there is always something to do or somebody to wait for.
+    #[test]
+    fn every_order_of_steps_delivers_every_unit(
+        epochs in prop::collection::vec(0u64..12, 1..4),
+        sizes in (1usize..5, 1usize..4, 1usize..5),
+        fates in fates(),
+        mut script in prop::collection::vec(any::<u16>(), 2_000),
+    ) {
+        let (batch_size, parts, window) = sizes;
+        let plans: Vec<Plan> = epochs.iter().map(|&samples| {
+            let mut plan = plan(samples, batch_size, window);
+            plan.cut = plan.cut.into_parts(parts);
+            plan
+        }).collect();
+        let mut schedule = Schedule::new(None);
+        let mut ids = vec![schedule.append((), true)];
+        let mut appended = 1;
+        let mut current = 0;
+        schedule.enter_plan(ids[0], plans[0]);
+        // What somebody is at.
+        let mut claims: Vec<Claim> = Vec::new();
+        let mut wanted: Vec<Unit> = Vec::new();
+        let mut finishing: Vec<(Unit, Next)> = Vec::new();
+        let mut loaded: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut delivered = 0;
+        let fate = |unit: Unit| fates[unit.0 as usize % fates.len()];
+        loop {
+            let step = script.pop().unwrap_or(0);
+            let index = usize::from(step / 8);
+            // Of the next epoch, its number is known early.
+            if appended <= current + 1 && appended < plans.len() {
+                ids.push(schedule.append((), false));
+                appended += 1;
+            }
+            match step % 8 {
+                0..=2 => {
+                    let claim = claim(&mut schedule, WORKER);
+                    if let Some(Claim::Rows { unit, rows }) = &claim {
+                        let seen = loaded.entry(unit.0).or_default();
+                        prop_assert_eq!(*seen, rows.start);
+                        *seen = rows.end;
+                    }
+                    claims.extend(claim);
+                }
+                3 if !claims.is_empty() => {
+                    let number = index % claims.len();
+                    match claims.swap_remove(number) {
+                        Claim::Plan { segment } => {
+                            let place = ids.iter().position(|id| *id == segment).unwrap();
+                            schedule.enter_plan(segment, plans[place]);
+                        }
+                        Claim::Rows { unit, rows } => {
+                            let fate = fate(unit);
+                            if rows.start == 0 && !fate.plans_late {
+                                let is_granted = !fate.grants_late;
+                                schedule.want(unit, 1);
+                                match is_granted {
+                                    true => schedule.granted(unit),
+                                    false => wanted.push(unit),
+                                }
+                            }
+                            let is_granted = schedule.entry(unit).slab == SlabState::Granted;
+                            let claimed = rows.len();
+                            let (filled, parked) = if is_granted { (claimed, 0) } else { (0, claimed) };
+                            let failed = usize::from(fate.fails && rows.start == 0);
+                            let report = Loaded { claimed, filled, parked: parked.saturating_sub(failed) };
+                            finishing.push((unit, schedule.loaded(unit, report, Some(1_000_000))));
+                        }
+                        Claim::Parked { unit, count } => {
+                            finishing.push((unit, schedule.loaded(unit, all(count), Some(1_000_000))));
+                        }
+                        Claim::Finish { unit } => finishing.push((unit, Next::Finish)),
+                        Claim::Solo { .. } => unreachable!("these plans have none"),
+                    }
+                }
+                4 if !finishing.is_empty() => {
+                    let number = index % finishing.len();
+                    let (unit, next) = finishing.swap_remove(number);
+                    match next {
+                        Next::Wait => {}
+                        Next::Plan => {
+                            schedule.want(unit, 1);
+                            wanted.push(unit);
+                            finishing.push((unit, schedule.planned(unit)));
+                        }
+                        Next::Finish if fate(unit).is_sent => schedule.sent(unit),
+                        Next::Finish | Next::Fail => schedule.done(unit),
+                    }
+                }
+                5 if !wanted.is_empty() => {
+                    if let Some(want) = schedule.next_want() {
+                        wanted.retain(|unit| *unit != want.unit);
+                        schedule.granting(want.unit);
+                        schedule.granted(want.unit);
+                    }
+                }
+                6 | 7 => {
+                    schedule.used_up();
+                    match schedule.ready() {
+                        0 if schedule.remaining() == Some(0) => {
+                            if current + 1 == plans.len() {
+                                break;
+                            }
+                            current += 1;
+                            let mut gone = Vec::new();
+                            prop_assert!(schedule.come_to(ids[current], &mut gone));
+                            prop_assert_eq!(gone.len(), 1);
+                            schedule.enter_plan(ids[current], plans[current]);
+                        }
+                        0 => schedule.block(),
+                        count => {
+                            prop_assert_eq!(schedule.first(), Unit(delivered));
+                            delivered += schedule.deliver(count).count() as u64;
+                        }
+                    }
+                }
+                _ => {}
+            }
+            prop_assert!(schedule.ahead() <= window + 1);
+            if script.is_empty() {
+                script = (0..2_000).map(|step: u16| step.wrapping_mul(40_503)).collect();
+                prop_assert!(delivered < 1_000);
+            }
         }
-        assert!(!schedule.has_claim(false));
+        let units: u64 = plans.iter().map(|plan| plan.cut.units()).sum();
+        prop_assert_eq!(delivered, units);
+        // (The consumer may have been there first to plan an epoch.)
+        claims.retain(|claim| !matches!(claim, Claim::Plan { .. }));
+        prop_assert!(claims.is_empty() && wanted.is_empty());
+    }
+}
+
+#[test]
+fn a_unit_is_opened_only_within_the_window() {
+    let mut schedule = line(plan(10, 2, 3));
+    for unit in 0..3 {
+        assert_eq!(claim(&mut schedule, WORKER), rows(unit, 0..1));
+        assert_eq!(claim(&mut schedule, WORKER), rows(unit, 1..2));
+    }
+    assert_eq!(claim(&mut schedule, WORKER), None);
+}
+
+/// With every unit that the consumer takes, another is opened: `prefetch` are ahead, and not half of them, unless making a
+/// unit takes no time at all.
+#[test]
+fn the_window_is_full_after_each_unit() {
+    for (unit_ns, at_once) in [(10_000_000, 1), (10_000, 4)] {
+        let mut schedule = line(plan(100, 1, 8));
+        (0..8).for_each(|unit| make(&mut schedule, unit, unit_ns));
+        assert_eq!(claim(&mut schedule, WORKER), None);
         assert_eq!(schedule.ready(), at_once);
-        schedule.deliver(at_once);
-        assert!(schedule.claim(false).is_some());
+        assert_eq!(schedule.deliver(at_once).count(), at_once);
+        assert!(claim(&mut schedule, WORKER).is_some());
         assert_eq!(schedule.ahead(), 8);
     }
 }
 
-/// Parts that were sent are taken all at once, with the first that was not.
+/// Units that were sent are taken all at once, with the first that was not.
 #[test]
 fn what_was_sent_is_taken_at_once() {
-    let mut schedule = Schedule::new(Cut::whole(100, 1, false), 4, None);
-    let make = |schedule: &mut Schedule, batch, sent| {
-        assert!(schedule.claim(false).is_some());
-        schedule.loaded(batch, 1, 10_000_000, false);
-        schedule.want(batch, 1);
-        schedule.granted(batch);
-        match sent {
-            true => schedule.sent(batch),
-            false => schedule.done(batch),
-        }
-    };
-    for (batch, sent) in [true, true, false, true, false, false]
+    let mut schedule = line(plan(100, 1, 4));
+    for (unit, is_sent) in [true, true, false, true, false, false]
         .into_iter()
         .enumerate()
     {
-        make(&mut schedule, batch as u64, sent);
+        make(&mut schedule, unit as u64, 10_000_000);
+        if is_sent {
+            schedule.sent(Unit(unit as u64));
+        }
     }
     assert_eq!(schedule.ready(), 4);
-    schedule.deliver(4);
-    assert_eq!(
-        (schedule.ready(), schedule.ahead()),
-        (1, 3),
-        "one was taken, two are open"
-    );
+    assert_eq!(schedule.deliver(4).count(), 4);
+    let left = (schedule.ready(), schedule.ahead());
+    assert_eq!(left, (1, 3), "one was taken, two are open");
 }
 
-/// Two epochs that follow each other have together no more ahead, and no more slabs, than one.
+/// Samples are parked until all are there, filled in by whoever is free, and the unit is finished once.
 #[test]
-fn an_epoch_behind_another_takes_what_that_leaves() {
-    let mut first = Schedule::new(Cut::whole(4, 2, false), 3, None);
-    let mut second = Schedule::new(Cut::whole(4, 2, false), 3, None);
-    assert!(first.is_ending(), "both batches may be opened");
-    let claim = |schedule: &mut Schedule, behind| {
-        schedule.stand_behind(behind);
-        let claim = schedule.claim(false);
-        assert!(claim.is_some() || !schedule.has_claim(false));
-        claim
+fn parked_samples_are_claimed_like_rows() {
+    let mut schedule = line(plan(3, 3, 1));
+    let unit = Unit(0);
+    let parked = Loaded {
+        claimed: 1,
+        filled: 0,
+        parked: 1,
     };
-    let rows = |batch, rows| Some(Claim::Rows { batch, rows });
-    // A batch of the first is not open yet: the second's wait.
-    assert_eq!(first.claim(false), rows(0, 0..1));
-    assert_eq!(claim(&mut second, first.left()), None);
-    for _ in 0..3 {
-        assert!(first.claim(false).is_some());
+    for row in 0..3 {
+        assert_eq!(claim(&mut schedule, WORKER), rows(0, row..row + 1));
     }
-    assert_eq!(first.claim(false), None);
-    // Two of three are open, and need slabs.
-    assert_eq!(claim(&mut second, first.left()), rows(0, 0..1));
-    assert_eq!(claim(&mut second, first.left()), rows(0, 1..2));
-    assert_eq!(claim(&mut second, first.left()), None);
-    second.want(0, 1);
-    assert_eq!(second.next_want().map(|want| want.reserve), Some(2));
-    first.want(0, 1);
-    first.granted(0);
-    second.stand_behind(first.left());
-    assert_eq!(second.next_want().map(|want| want.reserve), Some(1));
+    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Plan);
+    schedule.want(unit, 10);
+    assert_eq!(claim(&mut schedule, WORKER), None, "the slab is missing");
+    schedule.granted(unit);
+    assert_eq!(schedule.planned(unit), Next::Wait);
+    let some = Some(Claim::Parked { unit, count: 1 });
+    for _ in 0..3 {
+        assert_eq!(claim(&mut schedule, WORKER), some);
+    }
+    assert_eq!(claim(&mut schedule, WORKER), None);
+    assert_eq!(schedule.loaded(unit, all(1), Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(unit, all(1), Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(unit, all(1), Some(1_000_000)), Next::Finish);
+}
+
+/// The last who is at a failed unit delivers its error: rows that nobody claimed are given up.
+#[test]
+fn a_failed_unit_waits_for_those_who_are_at_it() {
+    let mut schedule = line(plan(4, 4, 1));
+    let unit = Unit(0);
+    assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+    assert_eq!(claim(&mut schedule, WORKER), rows(0, 1..2));
+    let failed = Loaded {
+        claimed: 1,
+        filled: 0,
+        parked: 0,
+    };
+    assert_eq!(schedule.loaded(unit, failed, Some(1_000)), Next::Wait);
+    assert_eq!(claim(&mut schedule, WORKER), None);
+    assert_eq!(schedule.loaded(unit, all(1), Some(1_000)), Next::Fail);
+    schedule.done(unit);
+    assert_eq!(schedule.ready(), 1);
+}
+
+/// Two epochs that follow each other are one line: with no more ahead, and no more slabs, than one has.
+#[test]
+fn an_epoch_that_follows_takes_what_the_first_leaves() {
+    let mut schedule = line(plan(4, 2, 3));
+    let next = schedule.append((), false);
+    assert_eq!(claim(&mut schedule, OWN), rows(0, 0..1));
+    // Both units may be opened: it is time to plan.
+    assert_eq!(claim(&mut schedule, WORKER), rows(0, 1..2));
+    assert_eq!(
+        claim(&mut schedule, WORKER),
+        Some(Claim::Plan { segment: next })
+    );
+    assert!(schedule.enter_plan(next, plan(4, 2, 3)).is_some());
+    for row in [0..1, 1..2] {
+        assert_eq!(claim(&mut schedule, OWN), rows(1, row));
+    }
+    assert_eq!(claim(&mut schedule, OWN), None, "that is beyond");
+    for row in [0..1, 1..2] {
+        assert_eq!(claim(&mut schedule, WORKER), rows(2, row));
+    }
+    assert_eq!(claim(&mut schedule, WORKER), None, "three are open");
+    schedule.want(Unit(2), 1);
+    assert_eq!(schedule.next_want().map(|want| want.reserve), Some(2));
+    schedule.want(Unit(0), 1);
+    schedule.granted(Unit(0));
+    assert_eq!(schedule.next_want().map(|want| want.reserve), Some(1));
     // One is delivered: there is room for another.
-    first.done(0);
-    first.deliver(1);
-    assert_eq!(claim(&mut second, first.left()), rows(1, 0..1));
-    assert_eq!(claim(&mut second, Behind::default()), rows(1, 1..2));
+    schedule.done(Unit(0));
+    assert_eq!(schedule.deliver(1).count(), 1);
+    assert_eq!(claim(&mut schedule, WORKER), rows(3, 0..1));
+}
+
+/// An epoch that is left in the middle takes its units with it, and none of the next one's.
+#[test]
+fn an_epoch_is_left_alone() {
+    let mut schedule = line(plan(2, 1, 4));
+    let next = schedule.append((), false);
+    (0..2).for_each(|unit| make(&mut schedule, unit, 1_000_000));
+    assert_eq!(
+        claim(&mut schedule, WORKER),
+        Some(Claim::Plan { segment: next })
+    );
+    schedule.enter_plan(next, plan(2, 1, 4));
+    assert_eq!(claim(&mut schedule, WORKER), rows(2, 0..1));
+    let (mut gone, mut units) = (Vec::new(), Vec::new());
+    schedule.leave(0, &mut gone, &mut units);
+    assert_eq!((gone.len(), units.len(), schedule.first()), (1, 2, Unit(2)));
+    assert!(schedule.holds(Unit(2)) && !schedule.holds(Unit(1)));
+    assert!(schedule.come_to(next, &mut gone));
+    assert_eq!(schedule.remaining(), Some(2));
+
+    // And an epoch that nobody comes to goes alone.
+    let mut schedule = line(plan(2, 1, 4));
+    let next = schedule.append((), false);
+    schedule.enter_plan(next, plan(2, 1, 4));
+    (0..3).for_each(|unit| assert_eq!(claim(&mut schedule, WORKER), rows(unit, 0..1)));
+    let (mut gone, mut units) = (Vec::new(), Vec::new());
+    schedule.truncate(&mut gone, &mut units);
+    assert_eq!((gone.len(), units.len()), (1, 1));
+    assert!(schedule.holds(Unit(1)) && !schedule.holds(Unit(2)));
+    assert_eq!(claim(&mut schedule, WORKER), None);
+}
+
+/// An epoch whose units are made in another way waits until the one before is used up.
+#[test]
+fn plans_that_do_not_join_wait_for_the_boundary() {
+    let mut schedule = line(plan(8, 4, 4));
+    let next = schedule.append((), false);
+    let mut cut = plan(8, 4, 4);
+    cut.cut = cut.cut.into_parts(2);
+    assert_eq!(schedule.enter_plan(next, cut), None);
+    let mut gone = Vec::new();
+    assert!(!schedule.come_to(next, &mut gone), "two units are to come");
 }
 
 #[test]
-fn an_epoch_is_ending_when_the_rest_may_be_opened() {
-    let mut schedule = Schedule::new(Cut::whole(5, 1, false), 2, None);
-    let mut ending = Vec::new();
-    for batch in 0..5 {
-        while schedule.claim(false).is_some() {}
-        ending.push(schedule.is_ending());
-        schedule.want(batch, 1);
-        schedule.granted(batch);
-        schedule.done(batch);
-        schedule.deliver(1);
+fn an_epoch_is_planned_when_the_rest_may_be_opened() {
+    let mut schedule = line(plan(5, 1, 2));
+    schedule.append((), false);
+    let mut is_time = Vec::new();
+    for unit in 0..5 {
+        make(&mut schedule, unit, 1_000_000);
+        is_time.push(schedule.segment_to_plan().is_some());
+        assert_eq!(schedule.deliver(1).count(), 1);
     }
     // With two open, one may be opened when the next is delivered: the last of five.
-    assert_eq!(ending, [false, false, true, true, true]);
+    assert_eq!(is_time, [false, false, true, true, true]);
 }
 
 /// Where loading is copying, spare workers stay out of it; where samples are computed they join in, however large.
 #[test]
 fn spare_workers_do_not_copy() {
     for (elapsed_ns, may_load) in [(100_000, false), (1_000_000, true)] {
-        let mut schedule = Schedule::new(Cut::whole(100, 10, false), 2, None);
-        schedule.claim(false);
-        schedule.want(0, 6_000_000);
-        schedule.streams(0, 6_000_000);
-        schedule.granted(0);
-        assert!(!schedule.has_claim(true), "nobody knows yet");
-        schedule.loaded(0, 1, elapsed_ns, false);
-        assert_eq!(schedule.has_claim(true), may_load);
-        assert_eq!(schedule.claim(true).is_some(), may_load);
-        assert!(schedule.has_claim(false));
+        let mut schedule = line(plan(100, 10, 2));
+        let unit = Unit(0);
+        assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+        schedule.want(unit, 6_000_000);
+        schedule.streams(unit, 6_000_000);
+        schedule.granted(unit);
+        assert!(claim(&mut schedule, SPARE).is_none(), "nobody knows yet");
+        schedule.loaded(unit, all(1), Some(elapsed_ns));
+        assert_eq!(claim(&mut schedule, SPARE).is_some(), may_load);
+        assert!(claim(&mut schedule, WORKER).is_some());
     }
 }
 
 /// A fast data set is claimed in long runs, a slow one sample by sample.
 #[test]
 fn runs_follow_the_time_of_a_sample() {
-    let mut schedule = Schedule::new(Cut::whole(10_000, 10_000, false), 1, None);
-    let mut claim = |elapsed_ns| match schedule.claim(false) {
-        Some(Claim::Rows { batch, rows }) => {
-            schedule.loaded(batch, rows.len(), elapsed_ns * rows.len() as u64, false);
+    let mut schedule = line(plan(10_000, 10_000, 1));
+    let mut run = |elapsed_ns| match claim(&mut schedule, WORKER) {
+        Some(Claim::Rows { unit, rows }) => {
+            let elapsed_ns = elapsed_ns * rows.len() as u64;
+            schedule.loaded(unit, all(rows.len()), Some(elapsed_ns));
             rows.len()
         }
         other => panic!("{other:?}"),
     };
-    assert_eq!(claim(1_000), 1);
-    assert_eq!(claim(1_000), 100);
+    assert_eq!(run(1_000), 1);
+    assert_eq!(run(1_000), 100);
     for _ in 0..20 {
-        claim(RUN_NS);
+        run(RUN_NS);
     }
-    assert_eq!(claim(RUN_NS), 1);
+    assert_eq!(run(RUN_NS), 1);
 }
 
-/// `drop_last` and sizes that do not divide: as many rows as there are samples, and not one more.
+/// Units that are made in microseconds are claimed several at once, by one worker each, up to the epoch's end.
 #[test]
-fn the_last_batch_has_what_is_left() {
-    let rows = |schedule: &Schedule| -> Vec<usize> {
-        (0..schedule.remaining())
-            .map(|batch| schedule.rows_of(batch))
-            .collect()
+fn tiny_units_are_made_alone() {
+    let tiny = Plan {
+        solo: Some(Solo {
+            workers: 2,
+            grows: true,
+        }),
+        ..plan(90, 1, 2)
     };
+    let mut schedule = line(tiny);
     assert_eq!(
-        rows(&Schedule::new(Cut::whole(7, 3, false), 1, None)),
-        [3, 3, 1]
+        claim(&mut schedule, WORKER),
+        rows(0, 0..1),
+        "nobody knows yet"
     );
-    assert_eq!(
-        rows(&Schedule::new(Cut::whole(7, 3, true), 1, None)),
-        [3, 3]
-    );
-    assert_eq!(
-        rows(&Schedule::new(Cut::whole(2, 3, true), 1, None)),
-        [] as [usize; 0]
-    );
-    assert_eq!(
-        rows(&Schedule::new(Cut::whole(0, 3, false), 1, None)),
-        [] as [usize; 0]
-    );
-    assert_eq!(
-        rows(&Schedule::new(Cut::whole(2, usize::MAX, false), 1, None)),
-        [2]
-    );
-    assert_eq!(
-        Schedule::new(Cut::whole(u64::MAX, 1, false), 1, None).remaining(),
-        u64::MAX
-    );
+    let unit = Unit(0);
+    schedule.want(unit, 1);
+    schedule.granted(unit);
+    assert_eq!(schedule.loaded(unit, all(1), Some(1_000)), Next::Finish);
+    schedule.done(unit);
+    let Some(Claim::Solo { units }) = claim(&mut schedule, WORKER) else {
+        panic!("it is claimed alone");
+    };
+    assert_eq!(units, 1..17);
+    units
+        .clone()
+        .for_each(|unit| schedule.made(Unit(unit), 1_000));
+    assert_eq!(schedule.ready(), 17);
 }

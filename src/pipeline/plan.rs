@@ -1,0 +1,408 @@
+//! Plans: how the units of one epoch are made, as a pure function of what is known when its first unit is opened.
+
+use super::cut::{Cut, Tail};
+use crate::device::{Device, Kind};
+use crate::tensor::Backend;
+use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, SLABS_IN_TURN};
+
+/// What the builder was told.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) samples: u64,
+    pub(crate) batch_size: usize,
+    pub(crate) drop_last: bool,
+    pub(crate) workers: usize,
+    pub(crate) prefetch: usize,
+    /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
+    pub(crate) prefetch_grows: bool,
+    pub(crate) pinning: Option<Pinning>,
+}
+
+/// How batches come into page-locked memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Pinning {
+    pub(crate) device: Device,
+    /// A batch that cannot be page-locked is an error.
+    pub(crate) strict: bool,
+    /// Batches are built in pageable memory, and copied by the pin thread.
+    pub(crate) by_copy: bool,
+    pub(crate) max_batch_bytes: Option<usize>,
+}
+
+impl Pinning {
+    /// The size of a slab for so many bytes, as the builder was told.
+    pub(super) fn at_least(&self, bytes: usize) -> usize {
+        bytes.max(self.max_batch_bytes.unwrap_or(0))
+    }
+}
+
+/// What an epoch's batches are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// The program gets them on the host.
+    Host,
+    /// They go to a device, so many ahead, without the program seeing them before.
+    Device {
+        backend: Backend,
+        depth: usize,
+        /// It is the very device that the loader pins for: parts find their way home by its list of copies.
+        pins: bool,
+        /// The loader's slabs are of this device or another handle of it. Slabs that come home are what keeps copies from piling
+        /// up, so only then may rows stay where they are for the device to gather them.
+        gathers: bool,
+    },
+}
+
+impl Destination {
+    /// How many batches are on their way to the device, beside those that are open.
+    pub(super) fn depth(self) -> usize {
+        match self {
+            Destination::Host => DEFAULT_DEPTH_BATCHES,
+            Destination::Device { depth, .. } => depth,
+        }
+    }
+}
+
+/// What is known of the samples: by the data set, or from batches that were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hints {
+    /// How many bytes of its slab a sample takes, where batches can travel in parts and that is known.
+    pub(crate) sample_bytes: Option<usize>,
+    /// Some device could gather rows where they are.
+    pub(crate) is_gatherable: bool,
+    /// A batch may have tensors that were built elsewhere than in its slab.
+    pub(crate) may_be_elsewhere: bool,
+}
+
+/// What the device's host is like: what fits its last-level cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// So many bytes of slabs stay in the cache from when they are filled until the device reads them.
+    pub(crate) resident_bytes: usize,
+    /// Parts are no smaller.
+    pub(crate) least_part_bytes: usize,
+}
+
+/// How the units of one epoch are made. It stands once the first of them is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) cut: Cut,
+    /// How many units may be ahead of the consumer.
+    pub(crate) window: usize,
+    /// How many slabs the epoch may have.
+    pub(crate) slabs: usize,
+    /// As long as loading is copying, units are parts whose slabs stay in the cache together: window and slabs are no larger than
+    /// this.
+    pub(crate) resident: Option<usize>,
+    /// How many slabs of the ring a unit may need until it is ready: two where it may be built in one, and moved to another.
+    pub(crate) slabs_per_unit: usize,
+    /// One thread makes a unit from end to end: no slab must be waited for.
+    pub(crate) solo: Option<Solo>,
+    /// How many bytes a sample has, where units are cut for the cache; 0 otherwise.
+    pub(crate) streamed_bytes: u64,
+}
+
+/// How units are made by one thread each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Solo {
+    /// How many workers share them; 0: the consumer makes them.
+    pub(crate) workers: usize,
+    /// More units may be ahead than the window says, where they are made in no time.
+    pub(crate) grows: bool,
+}
+
+impl Options {
+    pub(crate) fn cut(&self) -> Cut {
+        let tail = match self.drop_last {
+            true => Tail::Drop,
+            false => Tail::Short,
+        };
+        Cut::whole(self.samples, self.batch_size, tail)
+    }
+
+    /// How many slabs an epoch needs: for the open batches, the one that the consumer has, one that is being copied,
+    /// and `depth` that are on their way to the device.
+    pub(crate) fn slabs(&self, depth: usize) -> usize {
+        self.prefetch.saturating_add(depth).saturating_add(2)
+    }
+
+    /// The same, and for an epoch that no other follows no more than its batches need: each may be built in one slab and moved into
+    /// another.
+    pub(super) fn share(&self, depth: usize, is_followed: bool) -> usize {
+        if is_followed {
+            return self.slabs(depth);
+        }
+        let batches = self.samples.div_ceil(self.batch_size as u64);
+        let most = usize::try_from(batches.saturating_mul(2)).unwrap_or(usize::MAX);
+        self.slabs(depth).min(most)
+    }
+}
+
+/// Makes the plan of an epoch. `is_followed`: other epochs follow it, and share its slabs.
+///
+/// An epoch that is loaded behind another must be planned alike, or the boundary is waited for. So how it is cut does not depend on
+/// how far ahead it is sent, nor on how fast loading turned out to be.
+pub(crate) fn plan(
+    options: &Options,
+    machine: Option<Machine>,
+    hints: Hints,
+    destination: Destination,
+    is_followed: bool,
+) -> Plan {
+    let whole = Plan {
+        cut: options.cut(),
+        window: options.prefetch,
+        slabs: options.share(destination.depth(), is_followed),
+        resident: None,
+        slabs_per_unit: match &options.pinning {
+            None => 0,
+            Some(pinning) if pinning.by_copy || !hints.may_be_elsewhere => 1,
+            Some(_) => 2,
+        },
+        solo: options.pinning.is_none().then_some(Solo {
+            workers: options.workers,
+            grows: options.prefetch_grows,
+        }),
+        streamed_bytes: 0,
+    };
+    let may_be_cut = matches!(
+        destination,
+        Destination::Device {
+            pins: true,
+            gathers: true,
+            ..
+        }
+    );
+    let Some(parts) = Parts::of(options, machine, hints).filter(|_| may_be_cut) else {
+        return whole;
+    };
+    let count = parts.cut.parts() as usize;
+    let units = usize::try_from(parts.cut.units()).unwrap_or(usize::MAX);
+    Plan {
+        cut: parts.cut,
+        window: options.prefetch.saturating_mul(count),
+        // For the batches that are open, and one that is on its way.
+        slabs: count
+            .saturating_mul(options.prefetch.saturating_add(1))
+            .min(units),
+        resident: Some(parts.resident),
+        streamed_bytes: parts.sample_bytes as u64,
+        ..whole
+    }
+}
+
+/// Whether plans for the host and for a device differ, so that loading waits until it is known which is wanted.
+pub(crate) fn destination_matters(
+    options: &Options,
+    machine: Option<Machine>,
+    hints: Hints,
+) -> bool {
+    hints.is_gatherable || Parts::of(options, machine, hints).is_some()
+}
+
+/// How batches are cut into parts.
+struct Parts {
+    cut: Cut,
+    /// How many of their slabs stay in the cache together.
+    resident: usize,
+    sample_bytes: usize,
+}
+
+impl Parts {
+    /// Cuts batches so that the slabs that are filled in turn stay in the last-level cache until the device has read them. `None`:
+    /// they do so anyway, or nobody knows how large samples are.
+    /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) has what that was measured to be worth.)
+    fn of(options: &Options, machine: Option<Machine>, hints: Hints) -> Option<Parts> {
+        let machine = machine?;
+        let pinning = options.pinning.as_ref()?;
+        // What a device gathers has but an address in the slab.
+        let sample_bytes = hints
+            .sample_bytes
+            .filter(|_| !pinning.by_copy && !hints.is_gatherable)?;
+        let rows = u64::min(options.batch_size as u64, options.samples);
+        let batch_bytes = sample_bytes.checked_mul(rows as usize)?;
+        if batch_bytes.saturating_mul(options.share(DEFAULT_DEPTH_BATCHES, false))
+            <= machine.resident_bytes
+        {
+            return None;
+        }
+        let part_bytes = (machine.resident_bytes / SLABS_IN_TURN).max(machine.least_part_bytes);
+        let cut = options
+            .cut()
+            .into_parts(batch_bytes.div_ceil(part_bytes.max(1)));
+        let part_bytes = cut.part_rows().saturating_mul(sample_bytes).max(1);
+        (cut.parts() > 1 && cut.batches() > 0).then_some(Parts {
+            cut,
+            resident: (machine.resident_bytes / part_bytes).max(FEWEST_SLABS_IN_TURN),
+            sample_bytes,
+        })
+    }
+}
+
+impl Plan {
+    /// Whether batches travel in parts.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.parts() > 1
+    }
+
+    /// What slabs are for.
+    pub(crate) fn kind(&self) -> Kind {
+        match self.is_cut() {
+            true => Kind::Part,
+            false => Kind::Whole,
+        }
+    }
+
+    /// How many slabs the epoch may have now. `is_wide`: loading turned out to be far from copying.
+    pub(crate) fn slabs(&self, is_wide: bool) -> usize {
+        match self.resident.filter(|_| !is_wide) {
+            Some(resident) => self.slabs.min(resident),
+            None => self.slabs,
+        }
+    }
+
+    /// Whether an epoch of this plan can be loaded behind one of the other, as if they were one: from the same slabs.
+    pub(crate) fn joins(&self, before: &Plan) -> bool {
+        let shape = |plan: &Plan| (plan.cut.part_rows(), plan.cut.parts(), plan.solo);
+        shape(self) == shape(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn options(pinned: bool) -> Options {
+        Options {
+            samples: 1_000,
+            batch_size: 64,
+            drop_last: false,
+            workers: 4,
+            prefetch: 2,
+            prefetch_grows: true,
+            pinning: pinned.then(|| Pinning {
+                device: Device::cpu(),
+                strict: false,
+                by_copy: false,
+                max_batch_bytes: None,
+            }),
+        }
+    }
+
+    fn device(depth: usize, pins: bool) -> Destination {
+        Destination::Device {
+            backend: Device::cpu().inner.driver.backend(),
+            depth,
+            pins,
+            gathers: pins,
+        }
+    }
+
+    /// What changes from case to case, as one line.
+    fn summary(plan: &Plan) -> String {
+        format!(
+            "{} units, {} parts of {} rows; window {}, slabs {}, resident {:?}; solo {:?}; streamed {}",
+            plan.cut.units(),
+            plan.cut.parts(),
+            plan.cut.part_rows(),
+            plan.window,
+            plan.slabs,
+            plan.resident,
+            plan.solo.map(|solo| (solo.workers, solo.grows)),
+            plan.streamed_bytes,
+        )
+    }
+
+    /// Golden plans: a change in one of them is a change in how every epoch of that kind is loaded.
+    #[test]
+    fn plans_are_as_they_were() {
+        // A last-level cache of 300 MB of which 0.3 are used, and images of 600 KB.
+        let h200 = Some(Machine {
+            resident_bytes: 90 * MIB,
+            least_part_bytes: 8 * MIB,
+        });
+        let unknown = Hints {
+            sample_bytes: None,
+            is_gatherable: false,
+            may_be_elsewhere: false,
+        };
+        let images = Hints {
+            sample_bytes: Some(600_000),
+            ..unknown
+        };
+        let numbers = Hints {
+            sample_bytes: Some(8),
+            ..unknown
+        };
+        let registered = Hints {
+            is_gatherable: true,
+            ..images
+        };
+        let by_copy = {
+            let mut options = options(true);
+            options.pinning.as_mut().unwrap().by_copy = true;
+            options
+        };
+        let whole =
+            "16 units, 1 parts of 64 rows; window 2, slabs 5, resident None; solo None; streamed 0";
+        let parts = "47 units, 3 parts of 22 rows; window 6, slabs 9, resident Some(7); solo None; streamed 600000";
+        let host = Destination::Host;
+        #[rustfmt::skip]
+        let table = [
+            ("not pinned", plan(&options(false), None, unknown, host, false),
+             "16 units, 1 parts of 64 rows; window 2, slabs 5, resident None; solo Some((4, true)); streamed 0"),
+            ("to the host", plan(&options(true), h200, images, host, false), whole),
+            ("followed", plan(&options(true), h200, images, host, true), whole),
+            ("to the device", plan(&options(true), h200, images, device(1, true), false), parts),
+            ("followed, to the device", plan(&options(true), h200, images, device(1, true), true), parts),
+            ("deeper", plan(&options(true), h200, images, device(4, true), true), parts),
+            ("to another device", plan(&options(true), h200, images, device(1, false), false), whole),
+            ("small samples", plan(&options(true), h200, numbers, device(1, true), false), whole),
+            ("small samples, deeper", plan(&options(true), h200, numbers, device(4, true), false),
+             "16 units, 1 parts of 64 rows; window 2, slabs 8, resident None; solo None; streamed 0"),
+            ("samples that nobody knows", plan(&options(true), h200, unknown, device(1, true), false), whole),
+            ("gathered samples", plan(&options(true), h200, registered, device(1, true), false), whole),
+            ("by copy", plan(&by_copy, h200, images, device(1, true), false), whole),
+            ("a machine that nobody knows", plan(&options(true), None, images, device(1, true), false), whole),
+        ];
+        for (case, plan, expected) in &table {
+            assert_eq!(summary(plan), *expected, "{case}");
+        }
+        // What joins what: parts join parts, whatever the depth.
+        let find = |name| {
+            let mut rows = table.iter();
+            rows.find(|(case, ..)| *case == name).unwrap().1
+        };
+        assert!(find("deeper").joins(&find("to the device")));
+        assert!(find("small samples").joins(&find("to the host")));
+        assert!(!find("to the device").joins(&find("to the host")));
+        assert!(!find("to the host").joins(&find("not pinned")));
+        // Slabs follow what loading turned out to be.
+        let cut = find("to the device");
+        assert_eq!((cut.slabs(false), cut.slabs(true)), (7, 9));
+        // Loading waits for the destination where it makes a difference.
+        let matters = |hints| destination_matters(&options(true), h200, hints);
+        assert_eq!(
+            [unknown, images, numbers, registered].map(matters),
+            [false, true, false, true]
+        );
+    }
+
+    /// An epoch of few batches has few slabs, unless others follow it.
+    #[test]
+    fn few_batches_need_few_slabs() {
+        let few = Options {
+            samples: 64,
+            ..options(true)
+        };
+        let hints = Hints {
+            sample_bytes: None,
+            is_gatherable: false,
+            may_be_elsewhere: false,
+        };
+        let slabs = |is_followed| plan(&few, None, hints, Destination::Host, is_followed).slabs;
+        assert_eq!([false, true].map(slabs), [2, 5]);
+    }
+}

@@ -1,0 +1,153 @@
+//! Where the time of loading goes: to the data set, to decoding, or to collating.
+//!
+//! A clock takes as long to read as a small sample takes to load. So it is read around a few samples of a run, and their split stands
+//! for the others. What is decoded counts itself ([`Decoded`]).
+
+use super::work::Claimed;
+use crate::meter::{Decoded, Meter};
+use crate::sync::Instant;
+use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};
+
+/// Which samples of a run are timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timed {
+    /// So many at its beginning, and that may be all.
+    First { rows: usize, of: usize },
+    /// None: the split is known from other runs.
+    None,
+}
+
+impl Timed {
+    pub(super) fn of_run(claimed: &Claimed) -> Timed {
+        match claimed {
+            Claimed::Rows(rows) if rows.len() <= TIMED_RUN_SAMPLES => Timed::First {
+                rows: rows.len(),
+                of: rows.len(),
+            },
+            Claimed::Rows(rows) => Timed::First {
+                rows: 1,
+                of: rows.len(),
+            },
+            Claimed::Parked(_) => Timed::None,
+        }
+    }
+
+    /// Of a unit that one thread makes. Where the split is always the same, it is looked at now and then.
+    pub(super) fn of_solo(meter: &Meter, batch: u64) -> Timed {
+        match meter.get_share.of(0).is_some() && !batch.is_multiple_of(BATCHES_PER_TIMED_ONE) {
+            true => Timed::None,
+            false => Timed::First {
+                rows: TIMED_RUN_SAMPLES,
+                of: usize::MAX,
+            },
+        }
+    }
+}
+
+/// Runs from `start` to one of its ends.
+pub(super) struct Stopwatch {
+    started: Instant,
+    decoded: Decoded,
+    timed: Timed,
+    /// When the sample that is timed began to be loaded, and then, when it was.
+    mark: Instant,
+    /// A sample that is timed is loaded, and on its way into the batch.
+    is_filling: bool,
+    laps: usize,
+    /// Of the samples that were timed: in the data set, and after it, which is collating and decoding.
+    get_ns: u64,
+    fill_ns: u64,
+    /// How long was decoded until the last of them was in.
+    decoded_ns: u64,
+}
+
+impl Stopwatch {
+    pub(super) fn start(timed: Timed) -> Stopwatch {
+        let now = Instant::now();
+        Stopwatch {
+            started: now,
+            decoded: Decoded::begin(),
+            timed,
+            mark: now,
+            is_filling: false,
+            laps: 0,
+            get_ns: 0,
+            fill_ns: 0,
+            decoded_ns: 0,
+        }
+    }
+
+    /// A sample begins to be loaded: the one before is in. `true`: it is timed, and the caller tells when it is loaded.
+    #[inline]
+    pub(super) fn begins(&mut self) -> bool {
+        self.is_in();
+        match self.timed {
+            Timed::First { rows, .. } if self.laps < rows => {
+                self.mark = Instant::now();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_loaded(&mut self) {
+        let now = Instant::now();
+        self.get_ns += nanoseconds(self.mark, now);
+        self.mark = now;
+        self.is_filling = true;
+    }
+
+    #[inline]
+    fn is_in(&mut self) {
+        if self.is_filling {
+            self.is_filling = false;
+            self.laps += 1;
+            self.fill_ns += nanoseconds(self.mark, Instant::now());
+            self.decoded_ns = self.decoded.ns();
+        }
+    }
+
+    /// Ends a run, in which a slab was asked for in so many nanoseconds. Returns how long the rest took.
+    pub(super) fn end_run(mut self, meter: &Meter, asked_ns: u64) -> u64 {
+        self.is_in();
+        let elapsed = nanoseconds(self.started, Instant::now()).saturating_sub(asked_ns);
+        let decoding = self.decoded.ns().min(elapsed);
+        let fill_ns = self.fill_ns.saturating_sub(asked_ns + self.decoded_ns);
+        match self.timed {
+            Timed::First { of, .. } if self.laps == of => {
+                meter.made_in(self.get_ns, decoding, fill_ns);
+            }
+            _ => {
+                let rest = elapsed - decoding;
+                let measured = u128::from(self.get_ns + fill_ns).max(1);
+                let loading = u128::from(rest) * u128::from(self.get_ns) / measured;
+                meter.made_in(loading as u64, decoding, rest - loading as u64);
+            }
+        }
+        elapsed
+    }
+
+    /// Ends a unit that one thread made.
+    pub(super) fn end_solo(self, meter: &Meter) {
+        if self.laps > 0 {
+            let fill_ns = self.fill_ns.saturating_sub(self.decoded_ns);
+            meter.get_share.set(self.get_ns, self.get_ns + fill_ns);
+        }
+        let elapsed = nanoseconds(self.started, Instant::now());
+        let decoding = self.decoded.ns().min(elapsed);
+        let rest = elapsed - decoding;
+        let loading = meter.get_share.of(rest).unwrap_or(0);
+        meter.made_in(loading, decoding, rest - loading);
+    }
+
+    /// Ends something that was nothing but collating, and decoding.
+    pub(super) fn end_collating(self, meter: &Meter) {
+        let elapsed = nanoseconds(self.started, Instant::now());
+        let decoding = self.decoded.ns().min(elapsed);
+        meter.made_in(0, decoding, elapsed - decoding);
+    }
+}
+
+pub(super) fn nanoseconds(from: Instant, to: Instant) -> u64 {
+    to.saturating_duration_since(from).as_nanos() as u64
+}
