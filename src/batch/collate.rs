@@ -140,8 +140,6 @@ pub enum Failure {
         planned_from: Option<usize>,
         error: CollateError,
     },
-    /// A sample's `fill` panicked with this message.
-    Panicked { row: usize, message: String },
     /// The collate function.
     Function(BoxError),
 }

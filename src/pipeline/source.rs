@@ -150,7 +150,6 @@ impl<D: Dataset> Source<'_, D> {
                 })),
             },
             Failure::NoMemory { bytes } => Failed::too_large(bytes),
-            Failure::Panicked { row, message } => self.sample_panicked(row, message),
             Failure::Function(source) => Failed {
                 row: 0,
                 error: Error::CollateFn {
