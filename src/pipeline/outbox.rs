@@ -1,8 +1,9 @@
 //! The outbox of an epoch: units on their way to a device, sent by whoever made them.
 //!
-//! Workers and the pin thread send what is page-locked, so that batches travel while the program is busy elsewhere. What they may not
-//! send yet (the consumer is not as far, or the device has no memory), and what is pageable, is the consumer's to send. A batch
-//! is one unit, or several parts: then they share one block of device memory, and the last to come makes the batch.
+//! Workers and the pin thread send what is page-locked, so that batches travel while the program is busy elsewhere. What cannot be sent
+//! yet (the consumer is not that far, an earlier batch has no device memory, or there is none left) stays ready: whoever sends the
+//! batch before it sends it next, or the consumer does. What is pageable is left to the consumer. A batch is one unit, or several
+//! parts: these share one block of device memory, and the last to be sent makes the batch.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -210,7 +211,8 @@ impl<B: Batch> Outbox<B> {
     /// Sends a part, with the memory that was waited for, or why there is none.
     ///
     /// The lock is held meanwhile, so that parts of one batch are copied in the order in which they are entered, and the
-    /// event behind the last is behind them all. What runs under it is enqueueing: the batches' functions are this crate's.
+    /// event behind the last is behind them all. What runs under it is enqueueing. (A sample that is `DENSE` promises that its batch is
+    /// nothing but its rows; if the functions of such a batch panic, that is the batch's error.)
     fn send_part(
         &self,
         pass: &Pass,
