@@ -402,7 +402,7 @@ impl<B> Line<B> {
     }
 
     /// Enters a unit that was made from end to end, or its error.
-    pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: u64) {
+    pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: Option<u64>) {
         self.schedule.made(unit, elapsed_ns);
         self.schedule.carried(unit).outcome = Some(outcome);
         self.tell_consumer(unit);

@@ -293,10 +293,12 @@ impl<P, T> Schedule<P, T> {
         };
     }
 
-    /// A unit that was claimed alone was made, or failed, in `elapsed_ns`.
-    pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: u64) {
+    /// A unit that was claimed alone was made, or failed. `elapsed_ns`: how long it took.
+    pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: Option<u64>) {
         let rows = self.entry(unit).rows;
-        self.learn(rows, elapsed_ns);
+        elapsed_ns
+            .into_iter()
+            .for_each(|elapsed_ns| self.learn(rows, elapsed_ns));
         self.done(unit);
     }
 
@@ -448,14 +450,14 @@ impl<P, T> Schedule<P, T> {
     /// How many units the consumer may take at once: those of its epoch that are ready, as far as [`at_once`](Schedule::at_once)
     /// lets it. What was sent is in nobody's way, and does not count.
     pub(crate) fn ready(&self) -> usize {
-        let mut here = self.at_once();
-        let ready = |entry: &&Entry<T>| {
-            let may_take = entry.sent || here > 0;
-            here -= usize::from(!entry.sent && may_take);
-            may_take && entry.stage == Stage::Ready
-        };
         let own = (self.consumers_end().0 - self.first.0) as usize;
-        self.open.iter().take(own).take_while(ready).count()
+        let mut here = 0;
+        let may_take = |entry: &&Entry<T>| {
+            here += usize::from(!entry.sent);
+            let is_one_of_few = entry.sent || here == 1 || here <= self.at_once();
+            entry.stage == Stage::Ready && is_one_of_few
+        };
+        self.open.iter().take(own).take_while(may_take).count()
     }
 
     /// Units that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than

@@ -127,8 +127,8 @@ impl Stopwatch {
         elapsed
     }
 
-    /// Ends a unit that one thread made.
-    pub(super) fn end_solo(self, meter: &Meter) {
+    /// Ends a unit that one thread made. Returns how long it took.
+    pub(super) fn end_solo(self, meter: &Meter) -> u64 {
         if self.laps > 0 {
             let fill_ns = self.fill_ns.saturating_sub(self.decoded_ns);
             meter.get_share.set(self.get_ns, self.get_ns + fill_ns);
@@ -138,6 +138,7 @@ impl Stopwatch {
         let rest = elapsed - decoding;
         let loading = meter.get_share.of(rest).unwrap_or(0);
         meter.made_in(loading, decoding, rest - loading);
+        elapsed
     }
 
     /// Ends something that was nothing but collating, and decoding.

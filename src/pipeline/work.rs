@@ -31,8 +31,13 @@ pub(crate) trait Recipe<B>: Send + Sync {
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
 
-    /// Makes a unit on this thread from end to end, in a slab that `slab` gives.
-    fn make(&self, place: Place, meter: &Meter, slab: &dyn Fn(usize) -> Option<Slab>) -> Result<B>;
+    /// Makes a unit on this thread from end to end, in a slab that `slab` gives. Says also how long that took, in nanoseconds.
+    fn make(
+        &self,
+        place: Place,
+        meter: &Meter,
+        slab: &dyn Fn(usize) -> Option<Slab>,
+    ) -> (Result<B>, u64);
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
@@ -131,7 +136,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         place: Place,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
-    ) -> Result<C::Batch> {
+    ) -> (Result<C::Batch>, u64) {
         let source = self.source(place);
         let mut table = self.collate.open(self.opening(place, None));
         let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
@@ -142,12 +147,12 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         };
         let made = making.make_rows(slab, &mut watch);
         let made = made.and_then(|()| finish(&source, &mut table));
-        watch.end_solo(meter);
+        let elapsed_ns = watch.end_solo(meter);
         if made.is_ok() {
             meter.samples.add(place.rows as u64);
             meter.batches.add(1);
         }
-        made.map_err(|failed| failed.error)
+        (made.map_err(|failed| failed.error), elapsed_ns)
     }
 
     fn hints(&self) -> Hints {
@@ -229,7 +234,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
             source.announce(rows.clone());
         }
         let mut indices = Indices::new(source.sampler, source.place, rows.end);
-        let mut next = || {
+        let next = || {
             let row = rows.next()?;
             at.set(row);
             if is_solo {
@@ -246,7 +251,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
             Some(sample.map(|sample| (row, sample)))
         };
         let mut run = T::Run::default();
-        table.load(&mut next, &mut run, took, ask)?;
+        table.load(next, &mut run, took, ask)?;
         table.end_run(run);
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::work::{Claimed, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
-use crate::sync::{Arc, Instant};
+use crate::sync::Arc;
 use crate::trace::span;
 use crate::tuning::COPYING_WORKERS;
 
@@ -63,9 +63,8 @@ impl<B: Batch> Pipeline<B> {
     /// Makes units from end to end. Each is reported at once, so that none that is ready waits for a slow one.
     fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
         for unit in units.map(Unit) {
-            let started = Instant::now();
-            let made = self.make(pass, unit).map(Made::Here);
-            let elapsed_ns = started.elapsed().as_nanos() as u64;
+            let (made, elapsed_ns) = self.make(pass, unit);
+            let made = made.map(Made::Here);
             let mut board = self.lock();
             let (lines, bin) = board.parts();
             match lines.line_of(pass, unit) {
@@ -78,8 +77,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Makes one unit from end to end.
-    fn make(&self, pass: &Pass, unit: Unit) -> Result<B> {
+    /// Makes one unit from end to end. Says also how long that took, if it came to an end.
+    fn make(&self, pass: &Pass, unit: Unit) -> (Result<B>, Option<u64>) {
         span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
@@ -87,8 +86,13 @@ impl<B: Batch> Pipeline<B> {
         };
         // What is caught here (a sample whose `drop` panics, say) must not end the thread.
         let make = AssertUnwindSafe(|| self.recipe.make(pass.place(unit), &pass.meter, &slab));
-        catch_unwind(make)
-            .unwrap_or_else(|payload| Err(pass.collate_panicked(unit, panic_message(payload))))
+        match catch_unwind(make) {
+            Ok((made, elapsed_ns)) => (made, Some(elapsed_ns)),
+            Err(payload) => {
+                let error = pass.collate_panicked(unit, panic_message(payload));
+                (Err(error), None)
+            }
+        }
     }
 
     /// Works on a unit. Panics of the user's code are caught where it is called; what is caught here (a sample whose

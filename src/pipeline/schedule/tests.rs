@@ -473,6 +473,6 @@ fn tiny_units_are_made_alone() {
     assert_eq!(units, 1..17);
     units
         .clone()
-        .for_each(|unit| schedule.made(Unit(unit), 1_000));
+        .for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
     assert_eq!(schedule.ready(), 17);
 }
