@@ -1,6 +1,6 @@
 //! `pinfeed` keeps a GPU fed: it loads samples on worker threads, collates them into batches in page-locked memory that
-//! is used again and again, and sends them to the device in copies that overlap with the training step. What is copied
-//! cannot be changed, read or used again too early: the mistakes that other loaders leave to care do not compile here,
+//! is reused, and sends them to the device in copies that overlap with the training step. Memory in flight cannot be
+//! written, read or reused too early: the mistakes that other loaders leave to the caller's care do not compile here,
 //! or are refused.
 //!
 //! ```
@@ -29,42 +29,44 @@
 //!
 //! # Where to begin
 //!
-//! The root has what every program names. The rest is in modules:
+//! The root has what every program uses. The rest is in modules:
 //!
-//! - A source of samples: [`from_fn`], [`TensorDataset`], or an own [`Dataset`]; what wraps and helps them: [`dataset`].
-//! - Pictures in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the device: [`ops`].
-//! - What samples become: [`Sample`]; with names instead of tuples by `#[derive(pinfeed::Sample)]`. Samples of one's own making,
-//!   row by row: [`sample`].
-//! - Samples that differ in length, as boxes of pictures and tokens of texts do: [`Ragged`], [`ragged`].
-//! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), into a struct of one's own with
+//! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]; adapters and helpers: [`dataset`].
+//! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
+//!   device: [`ops`].
+//! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
+//!   it by hand, row by row: [`sample`].
+//! - Samples that differ in length, such as an image's boxes or a text's tokens: [`Ragged`], [`ragged`].
+//! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), as a struct of your own with
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
-//! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a part of them for
-//!   validation: [`sampler`].
+//! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
+//!   subset of them for validation: [`sampler`].
 //! - Devices, streams and memory: [`device`]. Element types and shapes of a [`Tensor`]: [`tensor`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
-//! - What goes wrong, and how a program goes on: [`Error`], [`error`].
-//! - Whole programs to copy from (tables, texts, pictures, `ndarray`, `.npy` files, `tokio`, a replay buffer, broken files):
-//!   [`tests/programs`](https://github.com/pinfeed/pinfeed/tree/main/tests/programs).
+//! - What can go wrong, and how a program continues: [`Error`], [`error`].
+//! - Whole programs to copy from (tables, text, images, `ndarray`, `.npy` files, `tokio`, a replay buffer, broken
+//!   files): [`tests/programs`](https://github.com/pinfeed/pinfeed/tree/main/tests/programs).
 //!
 //! # Features
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
-//! | `cuda` | yes | CUDA devices; the driver is found at run time, so the crate builds and runs without CUDA |
-//! | `image` | yes | pictures: [`image`](mod@image) |
-//! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, of cropped pictures only what the crop needs; building it takes a C compiler, cmake and nasm (`No CMAKE_ASM_NASM_COMPILER could be found` says that nasm is missing) |
+//! | `cuda` | yes | CUDA devices; the driver is loaded at run time, so the crate builds and runs without CUDA |
+//! | `image` | yes | images: [`image`](mod@image) |
+//! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, which decodes only the part of an image that its crop needs; needs a C compiler, cmake and nasm to build (`No CMAKE_ASM_NASM_COMPILER could be found` means that nasm is missing) |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
-//! | `candle` | no | tensors become candle's; `candle-cuda`: on the GPU |
-//! | `rand_core` | no | [`SampleRng`] is a generator of the crate `rand_core` 0.10, and so of `rand` 0.10 and what builds on it |
-//! | `serde` | no | statistics and element types can be serialized |
+//! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
+//! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
+//! | `serde` | no | serializes statistics and element types |
 //! | `tracing` | no | spans around loading, collating, pinning and uploads |
-//! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs short, to test one's own program |
+//! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs out of memory, to test your own program |
 //!
 //! # Threads
 //!
-//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread; the CPU device has one for each of its
-//! streams; large host copies use a private pool. rayon's global pool is never used, and a `par_iter` of the user's
-//! inside of `Dataset::get` cannot deadlock. The crate leaves no signal handler, panic hook or environment variable.
+//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread; the CPU device has one thread for
+//! each of its streams; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter`
+//! inside your `Dataset::get` cannot deadlock. It installs no signal handler or panic hook, and sets no environment
+//! variable.
 
 mod batch;
 pub mod dataset;
@@ -122,19 +124,19 @@ pub use sample::{Host, Sample};
 pub use tensor::Tensor;
 
 pub mod collate {
-    //! How samples become a batch, and a batch its counterpart on a device.
+    //! How samples become a batch, and how a batch gets to a device.
     //!
-    //! Samples are stacked ([`Stack`]) unless the loader has a function of the program's
-    //! ([`Builder::collate_fn`](crate::loader::Builder::collate_fn), [`CollateFn`]), which takes the memory of its tensors from
-    //! an [`Arena`]. What it returns is a [`Batch`](crate::Batch): one written by hand shows its [`Tensors`], and moves through
-    //! a [`Relocation`] to page-locked memory and through an [`Upload`] to the device.
+    //! Samples are stacked ([`Stack`]) unless the loader has a collate function
+    //! ([`Builder::collate_fn`](crate::loader::Builder::collate_fn), [`CollateFn`]), which takes the memory for its
+    //! tensors from an [`Arena`]. The function returns a [`Batch`](crate::Batch). A hand-written one lists its
+    //! [`Tensors`], and moves through a [`Relocation`] to page-locked memory and through an [`Upload`] to the device.
 
     pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Stack};
     pub use crate::device::upload::{Tensors, Upload};
 }
 
 pub mod ragged {
-    //! Samples that differ in length: [`Ragged`], which a batch holds as a [`RaggedTensor`], and a device as a
+    //! Samples that differ in length: [`Ragged`]. A batch of them is a [`RaggedTensor`], and on a device a
     //! [`RaggedDeviceTensor`]. Nothing is padded.
 
     pub use crate::batch::RaggedDeviceTensor;
@@ -142,12 +144,13 @@ pub mod ragged {
 }
 
 pub mod sample {
-    //! What a batch is stacked from, and how it is done: for samples of one's own making.
+    //! How a batch is stacked from samples, for types that implement [`Sample`] by hand.
     //!
     //! Numbers, arrays, vectors and tensors are samples, and so are tuples of them and structs with
-    //! `#[derive(pinfeed::Sample)]`. A type that makes its elements late, as a picture is decoded when its row is there, implements
-    //! [`Sample`]: a batch is planned as a [`Layout`] of [`Field`]s, each sample fills its [`Row`], several at once, and
-    //! the batch's tensors are taken out of [`Filled`]. [`Host`] is for what stays on the host.
+    //! `#[derive(pinfeed::Sample)]`. Implement [`Sample`] for a type that produces its elements late, such as an image
+    //! that is decoded straight into its row. A batch is planned as a [`Layout`] of [`Field`]s; each sample fills its
+    //! [`Row`], several at once; and the batch's tensors are taken out of [`Filled`]. [`Host`] is for what stays on the
+    //! host.
 
     pub use crate::tensor::entry::Entry;
     pub use crate::tensor::filled::Filled;
@@ -156,12 +159,12 @@ pub mod sample {
     pub use crate::tensor::sample::{Host, Sample};
 }
 
-/// Makes a struct collatable: a batch of it has the same fields, each holding that field of all samples.
+/// Makes a struct collatable: a batch has the same fields, each holding that field of all samples.
 ///
-/// For `struct Example` there are then `ExampleBatch`, with the fields' [`Sample::Batch`], and `ExampleDeviceBatch`, with
-/// what these become on a device. Both are as visible as the struct, their fields as its fields, and they are `Debug` where
-/// their fields are. Fields can be of any type that can be collated, derived structs among them; structs can be tuple
-/// structs, and can have type parameters.
+/// For `struct Example`, this generates `ExampleBatch`, which has each field as its type's [`Sample::Batch`], and
+/// `ExampleDeviceBatch`, with what these become on a device. Both structs have the visibility of the original, field by
+/// field, and implement `Debug` if all their fields do. Fields can be of any collatable type, derived structs included.
+/// Tuple structs and type parameters work too.
 ///
 /// # Examples
 ///
@@ -195,11 +198,12 @@ pub mod sample {
 #[cfg(feature = "derive")]
 pub use pinfeed_derive::Sample;
 
-/// Makes a struct of batches a batch: what a `collate_fn` gives may be a struct of one's own.
+/// Makes a struct of batches a batch, so that a `collate_fn` can return a struct of your own.
 ///
-/// For `struct Example` there is then `ExampleOnDevice`, with the same fields, each as its type's [`Batch::OnDevice`]: as visible as
-/// the struct, and `Debug` where its fields are. Fields are tensors, `Vec`s and [`Host`] (which stay on the host), tuples, and other
-/// batches; structs can be tuple structs, and can have type parameters. Tensors are sent in the order of the fields.
+/// For `struct Example`, this generates `ExampleOnDevice`, with the same fields, each as its type's
+/// [`Batch::OnDevice`]. It has the visibility of the original, and implements `Debug` if all its fields do. Fields are
+/// tensors, `Vec`s and [`Host`] (which stay on the host), tuples, and other batches. Tuple structs and type parameters
+/// work too. Tensors are sent in the order of the fields.
 ///
 /// # Examples
 ///

@@ -1,4 +1,4 @@
-//! What the macros make: the batch types, and how samples become them.
+//! The code that the macros generate: the batch types, and how samples become them.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote};
@@ -7,8 +7,8 @@ use syn::{Index, Member, WhereClause, WherePredicate, parse_quote};
 
 use crate::input::{Field, Input, Kind};
 
-/// Makes, of the sample `struct Example`, the structs `ExampleBatch` and `ExampleDeviceBatch`, whose fields have the same
-/// names, and the implementations of `Sample` and `Batch` that lead from one to the next.
+/// For the sample `struct Example`, generates the structs `ExampleBatch` and `ExampleDeviceBatch`, with the same field
+/// names, and the implementations of `Sample` and `Batch` that convert one into the next.
 pub(crate) fn sample(input: &Input) -> TokenStream {
     let name = input.name.unraw();
     let batch = Generated::new(
@@ -39,8 +39,8 @@ pub(crate) fn sample(input: &Input) -> TokenStream {
     }
 }
 
-/// Makes, of the batch `struct Example`, the struct `ExampleOnDevice`, whose fields have the same names, and the
-/// implementation of `Batch` that leads there.
+/// For the batch `struct Example`, generates the struct `ExampleOnDevice`, with the same field names, and the
+/// implementation of `Batch` that converts to it.
 pub(crate) fn batch(input: &Input) -> TokenStream {
     let name = input.name.unraw();
     let on_device = Generated::new(
@@ -63,7 +63,7 @@ pub(crate) fn batch(input: &Input) -> TokenStream {
     }
 }
 
-/// A struct with the fields of the one that was given, each of another type.
+/// A struct with the fields of the input, each with another type.
 struct Generated {
     name: Ident,
     docs: String,
@@ -111,9 +111,9 @@ impl Generated {
         quote!(#[cfg(not(doc))] #with_bounds #[cfg(doc)] #documented)
     }
 
-    /// `Debug`, where all fields have it. It is asked for by one bound on all of them together: fields of one type would be
-    /// bounds that the compiler cannot tell apart. The lifetime makes it a bound that may be false, also of types without
-    /// parameters.
+    /// Implements `Debug` if all fields do. A single bound covers all fields together, because separate bounds for
+    /// fields of one type would be ambiguous to the compiler. The lifetime keeps the bound from being an error if it
+    /// does not hold, even for types without parameters.
     fn debug(&self, input: &Input, on_device: bool) -> TokenStream {
         let (name, types) = (&self.name, &self.types);
         let (impl_generics, arguments, _) = input.generics.split_for_impl();
@@ -147,7 +147,7 @@ impl Generated {
     }
 }
 
-/// The implementation of `Sample`. Its plan and rest are structs that nobody can name: as tuples, they could not hold
+/// The implementation of `Sample`. Its plan and rest are structs that cannot be named outside: tuples could not hold
 /// what belongs to private types.
 fn collating(input: &Input, batch: &Ident) -> TokenStream {
     let (name, krate, fields) = (&input.name, &input.krate, &input.fields);
@@ -259,7 +259,7 @@ fn transfer(input: &Input, batch: &Ident, device_batch: &Ident) -> TokenStream {
     }
 }
 
-/// The field's name, or its number, as text.
+/// The field's name or number, as text.
 fn label(field: &Field) -> String {
     match &field.member {
         Member::Named(name) => name.unraw().to_string(),
@@ -267,7 +267,7 @@ fn label(field: &Field) -> String {
     }
 }
 
-/// A name of the user's for something that the macro makes, so that the user's lints have nothing to say about it.
+/// A user's name for generated code, with a span that keeps the user's lints quiet about it.
 fn generated(name: &Ident) -> Ident {
     let mut name = name.clone();
     name.set_span(name.span().resolved_at(Span::call_site()));

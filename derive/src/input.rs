@@ -1,4 +1,4 @@
-//! What the macros are given: a struct, taken apart and checked.
+//! The macros' input: a struct, parsed and checked.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote};
@@ -8,7 +8,7 @@ use syn::{
     WhereClause, parse_quote,
 };
 
-/// Which macro.
+/// Which macro runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The struct is a sample, and batches are made of its fields' batches.
@@ -23,9 +23,9 @@ pub(crate) struct Input {
     pub(crate) name: Ident,
     pub(crate) generics: Generics,
     pub(crate) fields: Vec<Field>,
-    /// Where `pinfeed` is found.
+    /// The path of `pinfeed`.
     pub(crate) krate: Path,
-    /// The name that the struct on a device is to have, if it was given one.
+    /// The name of the struct on a device, if the attribute gives one.
     pub(crate) on_device: Option<Ident>,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Field {
     /// Whether the values stay on the host, whatever their type.
     pub(crate) host: bool,
     kind: Kind,
-    /// The field's own type; of a sample's values that stay on the host, `Host` of it.
+    /// The field's own type, or `Host` of it for a sample's field that stays on the host.
     ty: TokenStream,
-    /// The trait `Sample`, and the trait `Batch`, as if they were written where the type ends.
+    /// The traits `Sample` and `Batch`, with the span of the type's end.
     traits: [TokenStream; 2],
-    /// Where the type begins and ends: what the compiler has to say about the type, it says there.
+    /// The spans of the type's first and last token: the compiler's errors about the type point there.
     span: (Span, Span),
 }
 
@@ -108,9 +108,9 @@ impl Input {
         })
     }
 
-    /// What definitions and implementations need of each field's type, whether it has type parameters or not; for batches,
-    /// also of what it becomes. So a type that is no sample is an error of the bound, at the field, and of nothing else: the same
-    /// one wherever the bound stands, so that the compiler says it once.
+    /// The bounds that definitions and implementations put on each field's type, with or without type parameters; with
+    /// `batches`, also on its batch type. So a type that is not a sample violates only the bound, at the field. The
+    /// bound is the same in all places, so the compiler reports it once.
     pub(crate) fn bounds(&self, batches: bool) -> WhereClause {
         let mut generics = self.generics.clone();
         let bounds = generics.make_where_clause();
@@ -137,8 +137,8 @@ impl Input {
         bounds.clone()
     }
 
-    /// The bounds that the documentation of a definition shows, if they are others: where there are no type parameters, those
-    /// above say nothing to who reads it.
+    /// The bounds that a definition's documentation shows, if they differ: without type parameters, the bounds above
+    /// tell the reader nothing.
     pub(crate) fn documented_bounds(&self) -> Option<WhereClause> {
         let is_generic = self.generics.type_params().next().is_some();
         let mut generics = self.generics.clone();
@@ -200,7 +200,7 @@ impl Field {
         self.project(&self.batch(), &self.traits[1], "OnDevice")
     }
 
-    /// Whether a batch carries it along as it is.
+    /// Whether a batch keeps the value as it is.
     pub(crate) fn is_carried(&self) -> bool {
         self.host && self.kind == Kind::Batch
     }
@@ -213,7 +213,7 @@ impl Field {
     }
 }
 
-/// The tokens, as if they were written there.
+/// The tokens, with this span.
 fn at(span: Span, tokens: TokenStream) -> TokenStream {
     let moved = tokens.into_iter().map(|mut token| {
         token.set_span(span);

@@ -1,4 +1,4 @@
-//! The derive macros of pinfeed. They are documented, and used, as `pinfeed::Sample` and `pinfeed::Batch`.
+//! The derive macros of pinfeed, documented and used as `pinfeed::Sample` and `pinfeed::Batch`.
 
 mod expand;
 mod input;
@@ -12,7 +12,7 @@ use input::{Input, Kind};
 ///
 /// - `#[pinfeed(host)]` on a field keeps its values on the host, whatever their type: in the batch they are a `Vec`, as
 ///   with `pinfeed::Host`.
-/// - `#[pinfeed(crate = "path")]` on the struct says where `pinfeed` is found, where it is not `::pinfeed`.
+/// - `#[pinfeed(crate = "path")]` on the struct gives the path of `pinfeed` if it is not `::pinfeed`.
 #[proc_macro_derive(Sample, attributes(pinfeed))]
 pub fn derive_sample(item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as DeriveInput);
@@ -21,9 +21,9 @@ pub fn derive_sample(item: TokenStream) -> TokenStream {
 
 /// # Attributes
 ///
-/// - `#[pinfeed(host)]` on a field carries its value along as it is, whatever its type (`Send` and `'static`).
-/// - `#[pinfeed(on_device = "Name")]` on the struct names the struct on a device.
-/// - `#[pinfeed(crate = "path")]` on the struct says where `pinfeed` is found, where it is not `::pinfeed`.
+/// - `#[pinfeed(host)]` on a field keeps its value as it is, whatever its type (`Send` and `'static`).
+/// - `#[pinfeed(on_device = "Name")]` on the struct names the generated struct on a device.
+/// - `#[pinfeed(crate = "path")]` on the struct gives the path of `pinfeed` if it is not `::pinfeed`.
 #[proc_macro_derive(Batch, attributes(pinfeed))]
 pub fn derive_batch(item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as DeriveInput);

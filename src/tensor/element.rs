@@ -1,4 +1,4 @@
-//! The element types that travel: plain numbers of which every bit pattern is a value.
+//! The element types of tensors: plain numbers for which every bit pattern is a valid value.
 
 use half::{bf16, f16};
 
@@ -9,7 +9,7 @@ use crate::shape::DType;
 ///
 /// A `bool` travels as `u8`: bytes that came back from a device need not be 0 or 1, and a Rust `bool` must.
 ///
-/// The trait is sealed: that every bit pattern is a valid value is what makes reused memory safe to read.
+/// The trait is sealed: reused memory is safe to read because every bit pattern is a valid value.
 ///
 /// # Examples
 ///
@@ -17,7 +17,7 @@ use crate::shape::DType;
 /// use pinfeed::Tensor;
 /// use pinfeed::tensor::{DType, Element};
 ///
-/// /// The mean of a tensor of any type whose numbers are `f64`s too.
+/// /// The mean of a tensor of any type that converts to `f64`.
 /// fn mean<T: Element + Into<f64>>(tensor: &Tensor<T>) -> f64 {
 ///     let sum: f64 = tensor.as_slice().iter().map(|&x| x.into()).sum();
 ///     sum / tensor.len() as f64
@@ -50,7 +50,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A floating point type that pictures are normalised to, and labels made of: `f32`, `f16` or `bf16`.
+/// A floating-point type that images are normalised to and soft labels are made of: `f32`, `f16` or `bf16`.
 ///
 /// # Examples
 ///
@@ -70,11 +70,11 @@ mod sealed {
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 pub trait Float: Element {
-    /// Rounds to the nearest number of the type, and to the even one of two.
+    /// Rounds to the nearest value of the type, ties to even.
     #[doc(hidden)]
     fn from_f32(value: f32) -> Self;
 
-    /// The number's bits, in the low ones.
+    /// The number's bits, in the low bits of the result.
     #[doc(hidden)]
     fn bits(self) -> u32;
 }

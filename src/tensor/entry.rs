@@ -1,13 +1,13 @@
-//! What arrays and vectors hold that are samples: numbers, and arrays of numbers.
+//! The entries of arrays and vectors that are samples: numbers, and arrays of numbers.
 
 use super::{Element, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 use crate::error::CollateError;
 
-/// What arrays and vectors may hold that are samples: any [`Element`]; `bool`, which becomes `u8`; `u64`, `usize` and `isize`,
-/// which become `i64`; and arrays of these, of any depth. It cannot be implemented elsewhere.
+/// An entry of an array or a vector that is a sample: any [`Element`]; `bool`, which becomes `u8`; `u64`, `usize` and
+/// `isize`, which become `i64`; and arrays of these, of any depth. The trait is sealed.
 ///
-/// A number that does not fit into an `i64` is an error of its sample ([`CollateError::Number`]).
-/// (Neither PyTorch nor candle computes with 64 bits without a sign; what counts or indexes fits.)
+/// A number that does not fit an `i64` is an error of its sample ([`CollateError::Number`]). (Neither PyTorch nor
+/// candle computes with unsigned 64-bit numbers; counts and indices fit.)
 ///
 /// # Examples
 ///
@@ -35,7 +35,7 @@ use crate::error::CollateError;
     note = "wrap the whole in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
 )]
 pub trait Entry: Sized + Send + 'static + sealed::Sealed {
-    /// What it is in a batch.
+    /// The element type in a batch.
     type Element: Element;
 
     /// The number of dimensions: 0 for a number.
@@ -46,7 +46,7 @@ pub trait Entry: Sized + Send + 'static + sealed::Sealed {
     #[doc(hidden)]
     fn length(dimension: usize) -> usize;
 
-    /// Writes what one sample has, which is a whole row.
+    /// Writes one sample's entries: a whole row.
     #[doc(hidden)]
     fn write(
         entries: &[Self],
@@ -120,7 +120,7 @@ impl<A: Entry, const N: usize> Entry for [A; N] {
     }
 }
 
-/// Numbers that are other ones in a batch, alone and in arrays.
+/// Numbers that a batch holds as another type, alone and in arrays.
 macro_rules! converted {
     ($($type:ty => $element:ty, $convert:expr;)*) => {$(
         impl sealed::Sealed for $type {}
@@ -185,7 +185,7 @@ fn signed(value: u64, field: &'static str) -> Result<i64, CollateError> {
     i64::try_from(value).map_err(|_| CollateError::Number { field, value })
 }
 
-/// The shape of so many entries.
+/// The shape of this many entries.
 fn shape<A: Entry>(entries: usize) -> Shape {
     std::iter::once(entries)
         .chain((0..A::RANK).map(A::length))

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use super::{Element, Field, Layout, Lease, Scattered, Shape, Sources, Storage, Tensor};
 use crate::sync::Arc;
 
-/// A slab whose rows are all written: its fields are taken out as tensors.
+/// A slab whose rows are all written. Its fields are taken out as tensors.
 ///
 /// # Examples
 ///
@@ -24,8 +24,8 @@ impl Filled {
     /// # Safety
     ///
     /// `base` must be the start of at least `layout.size_bytes()` initialized bytes, aligned to `ALIGNMENT`, that
-    /// `slab` keeps alive and in place, and that nobody else touches from now on. Each row must have been written through a
-    /// `Row` with these `sources`.
+    /// `slab` keeps alive and in place, and that nothing else touches from now on. Each row must have been written
+    /// through a `Row` with these `sources`.
     pub(crate) unsafe fn new(
         layout: Layout,
         base: NonNull<u8>,
@@ -44,7 +44,7 @@ impl Filled {
     ///
     /// # Panics
     ///
-    /// If the field comes from another layout, or was taken before: both are mistakes in an own `Sample`.
+    /// If the field comes from another layout, or was already taken: both are bugs in the `Sample` implementation.
     pub fn take<T: Element>(&mut self, field: Field<T>) -> Tensor<T> {
         let spec = match self.layout.spec(&field) {
             Ok(spec) => spec,
@@ -55,20 +55,20 @@ impl Filled {
         let taken = self.layout.mark_taken(field.index);
         assert!(!taken, "Filled::take: this field was taken before");
         let shape = Shape::batched(rows, &field.row_shape);
-        // SAFETY: the field lies inside of the slab (*layouts are in bounds and aligned*).
+        // SAFETY: the field lies inside the slab (*layouts are in bounds and aligned*).
         let base = unsafe { self.base.add(offset) };
         let (true, Some(sources)) = (scattered, &self.sources) else {
             let lease = Arc::new(Lease(Arc::clone(&self.slab)));
-            // SAFETY: the offset is aligned (*layouts are in bounds and aligned*); the bytes are initialized (`new`); and
-            // the mark sees to it that the lease is the only way to them.
+            // SAFETY: the offset is aligned (*layouts are in bounds and aligned*); the bytes are initialized (`new`);
+            // and `mark_taken` ensures that this lease is the only way to them.
             return unsafe { Tensor::from_raw(base.cast(), shape, lease) };
         };
         let (table, slab, sources) = (base.cast(), Arc::clone(&self.slab), Arc::clone(sources));
         let backend = self.layout.backend();
-        // SAFETY: each row wrote the address of as many bytes into the table, and gave their owner to `sources`; the
-        // table is this field's alone.
+        // SAFETY: each row wrote the address of `row_bytes` bytes into the table and gave their owner to `sources`; the
+        // table belongs to this field alone.
         let storage = unsafe { Scattered::new(slab, table, rows, row_bytes, sources, backend) };
-        // SAFETY: the rows are those of the shape, and come from tensors of `T`s, which are aligned.
+        // SAFETY: the rows have the shape's size, and come from tensors of `T`, so they are aligned.
         unsafe { Tensor::from_rows(table, shape, storage) }
     }
 }

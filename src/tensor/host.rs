@@ -10,9 +10,9 @@ use crate::sync::Arc;
 
 /// A tensor in host memory: dense, row-major, of any rank.
 ///
-/// It holds its memory alone, or shares it with views ([`view`](Tensor::view), [`row`](Tensor::row)) and with
-/// transfers under way. Reading is always possible; writing only while nothing shares it
-/// ([`as_mut_slice`](Tensor::as_mut_slice)). There is no `Clone`: [`view`](Tensor::view) shares, [`to_vec`](Tensor::to_vec) copies.
+/// It owns its memory alone, or shares it with views ([`view`](Tensor::view), [`row`](Tensor::row)) and with transfers
+/// in flight. It can always be read, and written only while nothing shares it ([`as_mut_slice`](Tensor::as_mut_slice)).
+/// There is no `Clone`: [`view`](Tensor::view) shares, [`to_vec`](Tensor::to_vec) copies.
 ///
 /// # Examples
 ///
@@ -33,14 +33,14 @@ pub struct Tensor<T: Element> {
     shape: Shape,
     elements: usize,
     storage: Arc<dyn Storage>,
-    /// The rows lie elsewhere; `pointer` is their table, and only tells this tensor from others.
+    /// The rows lie elsewhere; `pointer` is the table of their addresses, and only identifies this tensor's memory.
     scattered: bool,
 }
 
-// SAFETY: a tensor reads memory that lives as long as `storage`, and writes it only while it is the only holder of
-// `storage` (*one owner per slab*): it is shared and sent as an `Arc<Vec<T>>` is, and `Element`s are `Send + Sync`.
+// SAFETY: a tensor reads memory that lives as long as `storage`, and writes it only as the sole holder of `storage`
+// (*one owner per slab*). So it can be shared and sent like an `Arc<Vec<T>>`, and `Element`s are `Send + Sync`.
 unsafe impl<T: Element> Send for Tensor<T> {}
-// SAFETY: as above; through `&self` there is only reading.
+// SAFETY: as above; `&self` only allows reading.
 unsafe impl<T: Element> Sync for Tensor<T> {}
 
 impl<T: Element> Tensor<T> {
@@ -48,7 +48,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] if the shape does not have as many elements as the vector.
+    /// [`ShapeError`] if the shape's number of elements is not the vector's length.
     pub fn from_vec(vec: Vec<T>, shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
         if Shape::elements(shape) != Some(vec.len()) {
             return Err(ShapeError {
@@ -71,7 +71,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] if the shape does not have as many elements as the slice.
+    /// [`ShapeError`] if the shape's number of elements is not the slice's length.
     pub fn from_slice(slice: &[T], shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
         Tensor::from_vec(slice.to_vec(), shape)
     }
@@ -80,7 +80,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Panics
     ///
-    /// If the shape's number of elements does not fit an `usize`, or memory runs out.
+    /// If the shape's number of elements does not fit a `usize`, or memory runs out.
     pub fn zeros(shape: &[usize]) -> Tensor<T> {
         match Tensor::try_zeros(shape) {
             Some(zeros) => zeros,
@@ -91,7 +91,7 @@ impl<T: Element> Tensor<T> {
         }
     }
 
-    /// The same, or `None` where there is not as much memory.
+    /// As [`zeros`](Tensor::zeros), but `None` if memory runs out.
     pub(crate) fn try_zeros(shape: &[usize]) -> Option<Tensor<T>> {
         let elements = Shape::elements(shape)?;
         let (storage, pointer) = VecStorage::<T>::zeroed(elements)?;
@@ -109,8 +109,8 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Safety
     ///
-    /// From `pointer` on, as many initialized and aligned elements as the shape has must lie in memory that `storage`
-    /// keeps alive and in place, and that nobody else writes while an `Arc` of this `storage` exists.
+    /// `pointer` must be the start of as many initialized, aligned elements as the shape has. `storage` must keep them
+    /// alive and in place, and nothing else may write them while an `Arc` of this `storage` exists.
     pub(crate) unsafe fn from_raw(
         pointer: NonNull<T>,
         shape: Shape,
@@ -130,7 +130,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Safety
     ///
-    /// `storage` must have as many rows and elements as the shape; they must be aligned for `T`. `table` is its own.
+    /// `storage` must have the shape's number of rows and elements, aligned for `T`. `table` must be its table.
     pub(super) unsafe fn from_rows(
         table: NonNull<*const u8>,
         shape: Shape,
@@ -172,7 +172,7 @@ impl<T: Element> Tensor<T> {
 
     /// Whether the elements lie in page-locked memory, from which copies to a device are asynchronous.
     ///
-    /// On the CPU device it means "from the ring": there the system need not have locked the pages.
+    /// On the CPU device it means "from the ring": the system may not have locked those pages.
     pub fn is_pinned(&self) -> bool {
         let rows = self.storage.scattered();
         self.storage.is_pinned() && !rows.is_some_and(Scattered::is_gathered)
@@ -180,23 +180,23 @@ impl<T: Element> Tensor<T> {
 
     /// The elements, row-major.
     pub fn as_slice(&self) -> &[T] {
-        // SAFETY: `from_raw`'s contract: the elements are there, initialized, and unwritten while `storage` is held
-        // by others; `as_mut_slice` borrows `self` exclusively (*one owner per slab*).
+        // SAFETY: `from_raw`'s contract: the elements exist, are initialized, and are not written while others hold
+        // `storage`; `as_mut_slice` borrows `self` exclusively (*one owner per slab*).
         unsafe { std::slice::from_raw_parts(self.base().as_ptr(), self.elements) }
     }
 
-    /// The elements for writing, row-major; `None` while a view or a transfer shares the memory, or if it is another's
-    /// ([`from_owner`](Tensor::from_owner)).
+    /// The elements for writing, row-major. `None` while a view or a transfer shares the memory, or if the memory has
+    /// another owner ([`from_owner`](Tensor::from_owner)).
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
         if Arc::get_mut(&mut self.storage)?.is_read_only() {
             return None;
         }
-        // SAFETY: this tensor is the only holder of its memory, and is itself borrowed exclusively: nobody reads or
-        // writes it meanwhile (*one owner per slab*, *no access while in flight*).
+        // SAFETY: this tensor is the only holder of its memory, and is itself borrowed exclusively: nothing reads or
+        // writes the memory meanwhile (*one owner per slab*, *no access while in flight*).
         Some(unsafe { std::slice::from_raw_parts_mut(self.base().as_ptr(), self.elements) })
     }
 
-    /// Shares the memory: another tensor over the same elements. Neither can be written while both exist.
+    /// Shares the memory: returns another tensor over the same elements. Neither can be written while both exist.
     pub fn view(&self) -> Tensor<T> {
         Tensor {
             pointer: self.pointer,
@@ -207,7 +207,7 @@ impl<T: Element> Tensor<T> {
         }
     }
 
-    /// Shares one row: the elements at `index` of the first dimension, in the shape of the others.
+    /// Shares one row: the elements at `index` of the first dimension, with the shape of the remaining dimensions.
     ///
     /// # Panics
     ///
@@ -220,7 +220,7 @@ impl<T: Element> Tensor<T> {
         let shape = Shape::from(row);
         let elements: usize = shape.iter().product();
         Tensor {
-            // SAFETY: `index < rows`, so the row lies inside of the tensor's elements (*layouts are in bounds*).
+            // SAFETY: `index < rows`, so the row lies inside the tensor's elements (*layouts are in bounds*).
             pointer: unsafe { self.base().add(index * elements) },
             shape,
             elements,
@@ -229,11 +229,11 @@ impl<T: Element> Tensor<T> {
         }
     }
 
-    /// The same elements in another shape.
+    /// Returns the same elements in another shape.
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] if the shape has another number of elements.
+    /// [`ShapeError`] if the number of elements differs.
     pub fn reshape(self, shape: &[usize]) -> Result<Tensor<T>, ShapeError> {
         if Shape::elements(shape) != Some(self.elements) {
             return Err(ShapeError {
@@ -256,7 +256,7 @@ impl<T: Element> Tensor<T> {
         self.base().as_ptr()
     }
 
-    /// Where the elements lie, one behind the other. Rows that lie elsewhere are gathered first.
+    /// Where the elements lie, consecutively. Rows that lie elsewhere are gathered first.
     fn base(&self) -> NonNull<T> {
         if !self.scattered {
             return self.pointer;
@@ -265,12 +265,12 @@ impl<T: Element> Tensor<T> {
         rows.map_or(self.pointer, |rows| rows.gathered().cast())
     }
 
-    /// Tells this tensor's memory from any other's, without touching it.
+    /// Identifies this tensor's memory, without touching it.
     pub(crate) fn identity(&self) -> NonNull<u8> {
         self.pointer.cast()
     }
 
-    /// Whether the rows lie elsewhere, where a device can gather them.
+    /// Whether the rows lie elsewhere and a device can gather them.
     pub(crate) fn is_scattered(&self) -> bool {
         let rows = self.storage.scattered();
         self.scattered && rows.is_some_and(Scattered::is_gatherable)
@@ -280,14 +280,14 @@ impl<T: Element> Tensor<T> {
         &self.storage
     }
 
-    /// How many others hold the memory.
+    /// How many others share the memory.
     pub(crate) fn sharers(&self) -> usize {
         Arc::strong_count(&self.storage) - 1
     }
 }
 
-/// Shows the shape, the element type, and the first values. Rows that lie elsewhere are not gathered for it: of these, no
-/// values are shown.
+/// Shows the shape, the element type, and the first values. Scattered rows are not gathered for this, so their values
+/// are not shown.
 impl<T: Element> fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor")
@@ -302,7 +302,7 @@ impl<T: Element> fmt::Debug for Tensor<T> {
 /// The first values of a tensor, in one line.
 struct Values<'a, T: Element>(&'a Tensor<T>);
 
-/// So many values are shown.
+/// How many values are shown.
 const SHOWN: usize = 8;
 
 impl<T: Element> fmt::Debug for Values<'_, T> {

@@ -7,10 +7,10 @@ use crate::error::CollateError;
 use crate::sync::Arc;
 use crate::tuning::GATHERED_ROW_BYTES;
 
-/// Each field of a slab begins at a multiple of this: what device kernels and wide loads like best.
+/// Each field of a slab begins at a multiple of this, which suits device kernels and wide loads.
 pub(crate) const ALIGNMENT: usize = 256;
 
-/// The plan of one batch: its fields, one behind the other in a single slab, each at a 256-byte boundary.
+/// The plan of one batch: its fields, one after the other in a single slab, each at a 256-byte boundary.
 ///
 /// # Examples
 ///
@@ -21,13 +21,13 @@ pub struct Layout {
     name: &'static str,
     fields: Vec<FieldSpec>,
     size_bytes: usize,
-    /// Rows in memory that was registered for these devices stay where they are.
+    /// Rows in memory that was registered for this backend's devices stay where they are.
     gathered_by: Option<Backend>,
-    /// There are such rows.
+    /// Some rows are in such memory.
     is_gatherable: bool,
 }
 
-/// What the layout knows of a field.
+/// What the layout knows about a field.
 #[derive(Debug, Clone)]
 pub(super) struct FieldSpec {
     pub(super) name: &'static str,
@@ -35,24 +35,24 @@ pub(super) struct FieldSpec {
     pub(super) offset: usize,
     pub(super) row_bytes: usize,
     pub(super) form: Form,
-    /// It was taken out of the filled slab.
+    /// The field was taken out of the filled slab.
     taken: bool,
 }
 
 /// How a field's rows lie in the slab.
 #[derive(Debug, Clone)]
 pub(super) enum Form {
-    /// One behind the other, one for each sample.
+    /// Consecutive, one for each sample.
     Dense,
     /// The slab holds the rows' addresses instead of the rows.
     Scattered,
-    /// One behind the other, and sample `i` has those from place `i` to place `i + 1`: places ascend, and there is one more than
-    /// samples. The last one is the number of rows.
+    /// Consecutive; sample `i` has the rows from `places[i]` to `places[i + 1]`. Places ascend, and there is one more
+    /// of them than samples. The last one is the number of rows.
     Ragged(Arc<[usize]>),
 }
 
-/// One field of a batch: a tensor of as many rows as the batch has samples, or as its [`Ragged`](crate::Ragged) samples have
-/// together. [`Layout::field`] makes it.
+/// One field of a batch: a tensor with one row for each sample, or with all rows of its [`Ragged`](crate::Ragged)
+/// samples. [`Layout::field`] makes it.
 ///
 /// # Examples
 ///
@@ -66,7 +66,7 @@ pub struct Field<T> {
 }
 
 impl<T: Element> Field<T> {
-    /// The shape of one row: the batch's without its first dimension.
+    /// The shape of one row: the tensor's shape without its first dimension.
     pub fn row_shape(&self) -> &Shape {
         &self.row_shape
     }
@@ -84,13 +84,13 @@ impl Layout {
         }
     }
 
-    /// Rows that these devices can gather themselves stay where they are.
+    /// Leaves rows where they are if this backend's devices can gather them.
     pub(crate) fn gathered_by(mut self, backend: Option<Backend>) -> Layout {
         self.gathered_by = backend;
         self
     }
 
-    /// How many samples the batch has.
+    /// The number of samples in the batch.
     #[inline]
     pub fn rows(&self) -> usize {
         self.rows
@@ -105,8 +105,8 @@ impl Layout {
         self.push::<T>(row_shape, row_bytes::<T>(row_shape)?, Form::Dense)
     }
 
-    /// Adds a field of which each sample has as many rows as lie between its place and the next: in the batch it is a tensor of
-    /// shape `[last place, row_shape..]`. Rows before the first place are no sample's.
+    /// Adds a field in which sample `i` has the rows from `places[i]` to `places[i + 1]`: in the batch it is a tensor
+    /// of shape `[last place, row_shape..]`. Rows before the first place belong to no sample.
     pub(super) fn ragged_field<T: Element>(
         &mut self,
         row_shape: &[usize],
@@ -126,7 +126,7 @@ impl Layout {
         self.is_gatherable
     }
 
-    /// Adds a field whose rows are like this tensor.
+    /// Adds a field whose rows have this tensor's shape.
     pub(super) fn field_like<T: Element>(
         &mut self,
         sample: &Tensor<T>,
@@ -145,7 +145,7 @@ impl Layout {
         self.gathered_by.is_some() && row.storage().registered() == self.gathered_by
     }
 
-    /// Whose devices gather the rows that stay where they are.
+    /// The backend whose devices gather the rows that stay where they are.
     pub(super) fn backend(&self) -> Option<Backend> {
         self.gathered_by
     }
@@ -187,7 +187,7 @@ impl Layout {
         })
     }
 
-    /// Names the fields that `plan` adds, for errors. The derive macro calls it with the struct's field names.
+    /// Names the fields that `plan` adds, for error messages. The derive macro calls it with the struct's field names.
     pub fn named<R>(&mut self, name: &'static str, plan: impl FnOnce(&mut Layout) -> R) -> R {
         let outer = std::mem::replace(&mut self.name, name);
         let result = plan(self);
@@ -201,7 +201,7 @@ impl Layout {
         self.size_bytes
     }
 
-    /// How many bytes one sample's rows have, wherever they lie; in the mean, where it is not the same for all.
+    /// The size of one sample's rows in bytes, wherever they lie; the mean where it differs between samples.
     pub(crate) fn sample_bytes(&self) -> usize {
         let rows = self.fields.iter().map(|spec| match &spec.form {
             Form::Dense | Form::Scattered => spec.row_bytes,
@@ -217,12 +217,12 @@ impl Layout {
         &self.fields
     }
 
-    /// Whether rows of some field lie elsewhere.
+    /// Whether any field's rows lie elsewhere.
     pub(crate) fn is_scattered(&self) -> bool {
         self.fields.iter().any(FieldSpec::is_scattered)
     }
 
-    /// Finds a field, which must be of this layout, or of one just like it.
+    /// Finds a field, which must come from this layout or an identical one.
     #[inline]
     pub(super) fn spec<T: Element>(&self, field: &Field<T>) -> Result<&FieldSpec, CollateError> {
         match self.fields.get(field.index) {
@@ -231,7 +231,7 @@ impl Layout {
         }
     }
 
-    /// Marks a field as taken out; says whether it was before.
+    /// Marks a field as taken. Returns whether it was already.
     pub(super) fn mark_taken(&mut self, index: usize) -> bool {
         std::mem::replace(&mut self.fields[index].taken, true)
     }
@@ -252,7 +252,7 @@ impl FieldSpec {
 }
 
 impl Form {
-    /// How many rows there are, of so many samples.
+    /// The number of rows for this many samples.
     pub(super) fn rows(&self, samples: usize) -> usize {
         match self {
             Form::Dense | Form::Scattered => samples,

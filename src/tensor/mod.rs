@@ -1,10 +1,12 @@
 //! Tensors in host memory: their elements, types and shapes.
 //!
-//! A [`Tensor`] is dense and row-major. The loader's tensors lie in page-locked memory, one's own in a `Vec`; both are used alike.
+//! A [`Tensor`] is dense and row-major. The loader's tensors lie in page-locked memory and your own in a `Vec`; you use
+//! both alike.
 
-// What owns a tensor's memory is its `Storage`: a `Vec`, a slab of the ring, registered memory. How the rows of a batch come to
-// lie in one slab is here as well, and public as `sample` and `ragged`: a batch is planned as a `Layout` of `Field`s, filled by
-// `Row`s, possibly by several threads at once, and taken out of `Filled` as tensors. `Sample` ties the three together.
+// A tensor's memory belongs to its `Storage`: a `Vec`, a slab of the ring, registered memory. This module also puts a
+// batch's rows into one slab, public as `sample` and `ragged`: a batch is planned as a `Layout` of `Field`s, filled
+// through `Row`s, possibly by several threads at once, and taken out of `Filled` as tensors. `Sample` ties the three
+// together.
 
 mod element;
 pub(crate) mod entry;

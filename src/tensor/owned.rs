@@ -1,4 +1,4 @@
-//! Host tensors over memory that the program owns: a memory-mapped file, say.
+//! Host tensors over memory that the program owns, such as a memory-mapped file.
 
 use std::ptr::NonNull;
 
@@ -8,18 +8,18 @@ use crate::error::{Error, Result};
 use crate::sync::Arc;
 
 impl<T: Element> Tensor<T> {
-    /// Makes a tensor over memory that something else owns, without copying: a memory-mapped file, say. It can be read, and
-    /// never written ([`as_mut_slice`](Tensor::as_mut_slice) gives `None`).
+    /// Makes a tensor over memory that something else owns, such as a memory-mapped file, without copying. It can be
+    /// read but never written ([`as_mut_slice`](Tensor::as_mut_slice) returns `None`).
     ///
-    /// The bytes are taken as elements in the machine's own order; they must not change while the tensor or a view of it
+    /// The bytes are read as elements in native byte order. They must not change while the tensor or a view of it
     /// lives. `owner` is asked for them once, and dropped with the last view.
     ///
-    /// Where the elements lie behind a header, see [`from_owner_at`](Tensor::from_owner_at).
+    /// For elements after a header, see [`from_owner_at`](Tensor::from_owner_at).
     ///
     /// # Errors
     ///
-    /// [`Error::OwnedBytes`] if there are not exactly as many bytes as the shape's elements have, or they are not aligned for
-    /// `T`.
+    /// [`Error::OwnedBytes`] if the number of bytes is not exactly that of the shape's elements, or they are not
+    /// aligned for `T`.
     ///
     /// # Examples
     ///
@@ -38,28 +38,28 @@ impl<T: Element> Tensor<T> {
         Tensor::over(owner, None, shape)
     }
 
-    /// Makes a tensor over some of the memory that something else owns, as [`from_owner`](Tensor::from_owner) does over all of
-    /// it: the elements begin `byte_offset` bytes behind its start, and what lies behind them is left alone. So do the arrays of a
-    /// file in the formats `.npy` and safetensors, whose headers say where.
+    /// Makes a tensor over a part of the memory that something else owns, as [`from_owner`](Tensor::from_owner) does
+    /// over all of it. The elements begin at `byte_offset`, and bytes after them are ignored. Use it for the arrays in
+    /// `.npy` and safetensors files, whose headers give the offset.
     ///
-    /// Several tensors over one file share an owner that is cloned: an `Arc<Mmap>`, say.
+    /// Several tensors over one file share an owner that can be cloned, such as an `Arc<Mmap>`.
     ///
     /// # Errors
     ///
-    /// [`Error::OwnedBytes`] if there are fewer bytes behind `byte_offset` than the shape's elements have, or they are not aligned
-    /// for `T`. A mapped file begins at a page, so what counts is the offset: `.npy` files pad their header to 64 bytes, and
-    /// safetensors to 8.
+    /// [`Error::OwnedBytes`] if fewer bytes follow `byte_offset` than the shape's elements need, or they are not
+    /// aligned for `T`. A mapped file begins at a page boundary, so only the offset matters for alignment: `.npy` files
+    /// pad their header to 64 bytes, and safetensors files to 8.
     ///
     /// # Examples
     ///
     /// ```
     /// use pinfeed::Tensor;
     ///
-    /// // A header that says where the numbers begin, as an `.npy` file has, and three of them.
+    /// // An `.npy` file: a header that gives the type and the shape, then three numbers.
     /// let mut file = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
     /// file.resize(64, b' ');
     /// file.extend([7i32, 8, 9].map(i32::to_le_bytes).as_flattened());
-    /// # // (A mapped file begins at a page; a `Vec` begins anywhere.)
+    /// # // (A mapped file begins at a page boundary; a `Vec` may begin anywhere.)
     /// # let file = { #[repr(align(64))] struct Page([u8; 76]);
     /// #     impl AsRef<[u8]> for Page { fn as_ref(&self) -> &[u8] { &self.0 } }
     /// #     Page(file.try_into().unwrap()) };
@@ -75,13 +75,13 @@ impl<T: Element> Tensor<T> {
         Tensor::over(owner, Some(byte_offset), shape)
     }
 
-    /// Over all of the owner's bytes, or over as many as it takes from the offset on.
+    /// Takes all of the owner's bytes, or as many as it needs from the offset on.
     fn over<O>(owner: O, byte_offset: Option<usize>, shape: &[usize]) -> Result<Tensor<T>>
     where
         O: AsRef<[u8]> + Send + Sync + 'static,
     {
         let storage = Arc::new(Owned(owner));
-        // Asked where it stays: some owners hold their bytes inline.
+        // Asked only once the owner is in place: some owners hold their bytes inline.
         let all = storage.0.as_ref();
         let refused = |reason: String| Error::OwnedBytes {
             dtype: T::DTYPE,
@@ -109,7 +109,7 @@ impl<T: Element> Tensor<T> {
             }));
         };
         if bytes == 0 {
-            return Ok(Tensor::zeros(shape)); // no elements begin nowhere: an empty Vec's address is 1
+            return Ok(Tensor::zeros(shape)); // no elements: any address will do, and an empty Vec's is 1
         }
         let pointer = found.as_ptr().cast::<T>();
         let past = pointer.addr() % align_of::<T>();
@@ -120,8 +120,8 @@ impl<T: Element> Tensor<T> {
                  elsewhere, or copy it into a Vec"
             )));
         };
-        // SAFETY: as many elements lie there, aligned and within the owner's bytes, which `storage` keeps in place and lets nobody
-        // write (*memory of another owner is never written*).
+        // SAFETY: the elements lie there, aligned and within the owner's bytes, which `storage` keeps in place and
+        // never lets be written (*memory of another owner is never written*).
         Ok(unsafe { Tensor::from_raw(pointer, shape.into(), storage) })
     }
 }
@@ -130,7 +130,7 @@ impl<T: Element> Tensor<T> {
 mod tests {
     use super::*;
 
-    /// Bytes that begin where an `i64` may.
+    /// Bytes aligned as an `i64`.
     #[repr(align(8))]
     struct Bytes([u8; 40]);
 
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(at(8, &[4]).unwrap().as_slice(), [7, 0, 0, 0]);
         assert_eq!(at(0, &[2, 1]).unwrap().as_slice(), [0, 7]);
         assert!(at(40, &[0]).unwrap().is_empty());
-        assert!(at(3, &[0, 4]).unwrap().is_empty()); // nothing is aligned for anything
+        assert!(at(3, &[0, 4]).unwrap().is_empty()); // no elements: no alignment needed
         let none = Tensor::<i64>::from_owner(Vec::new(), &[0, 4]).unwrap();
         assert_eq!(
             (none.shape()[..].to_vec(), none.as_slice()),

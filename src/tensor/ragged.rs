@@ -1,14 +1,14 @@
-//! Ragged samples: each has as many rows as it has.
+//! Ragged samples: each has its own number of rows.
 
 use super::{Element, Field, Filled, Layout, Row, Sample, Tensor};
 use crate::error::{CollateError, ShapeError};
 use crate::sync::Arc;
 
-/// A sample of `k` rows of one shape, where `k` differs from sample to sample: the boxes of a picture, the tokens of a text. `k`
-/// may be 0.
+/// A sample of `k` rows of one shape, where `k` differs between samples: an image's boxes, a text's tokens. `k` may be
+/// 0.
 ///
-/// A batch of them is a [`RaggedTensor`]: nothing is padded. Batches that hold some are planned from all of their samples, and
-/// travel to a device in one piece.
+/// A batch of them is a [`RaggedTensor`]: nothing is padded. A batch with ragged fields is planned from all of its
+/// samples, and travels to a device in one piece.
 ///
 /// # Examples
 ///
@@ -81,10 +81,10 @@ impl<T: Element, const N: usize> From<Vec<[T; N]>> for Ragged<T> {
     }
 }
 
-/// A batch of [`Ragged`] samples: all of their rows, one behind the other, and where each sample's begin.
+/// A batch of [`Ragged`] samples: all of their rows, consecutively, and where each sample's rows begin.
 ///
-/// On a device, it is a [`RaggedDeviceTensor`](crate::ragged::RaggedDeviceTensor). It is what PyTorch's jagged nested tensors hold, and
-/// TensorFlow's ragged ones.
+/// On a device, it is a [`RaggedDeviceTensor`](crate::ragged::RaggedDeviceTensor). PyTorch's jagged nested tensors and
+/// TensorFlow's ragged tensors hold the same data.
 ///
 /// # Examples
 ///
@@ -104,9 +104,9 @@ impl<T: Element, const N: usize> From<Vec<[T; N]>> for Ragged<T> {
 /// ```
 #[derive(Debug, PartialEq)]
 pub struct RaggedTensor<T: Element> {
-    /// The rows of all samples, one behind the other: `[sum of k, row_shape..]`. (Of a batch without samples, `[0]`.)
+    /// The rows of all samples, consecutively: `[sum of k, row_shape..]`. (For a batch without samples, `[0]`.)
     pub values: Tensor<T>,
-    /// Where each sample's rows begin, and where the last one's end: `[n + 1]`, from 0 to the number of rows.
+    /// Where each sample's rows begin, and where the last sample's end: `[n + 1]`, from 0 to the number of rows.
     pub offsets: Tensor<i64>,
 }
 
@@ -121,11 +121,11 @@ impl<T: Element> RaggedTensor<T> {
         self.len() == 0
     }
 
-    /// The elements of one sample, row-major. (`as_chunks::<4>()` makes boxes of them.)
+    /// The elements of one sample, row-major. (`as_chunks::<4>()` splits them into boxes.)
     ///
     /// # Panics
     ///
-    /// If `index` is not below the number of samples, or somebody wrote other offsets.
+    /// If `index` is not below the number of samples, or if the offsets were overwritten with invalid ones.
     pub fn row(&self, index: usize) -> &[T] {
         assert!(
             index < self.len(),
@@ -166,13 +166,13 @@ impl<T: Element> Sample for Ragged<T> {
         let mut end = 0usize;
         for sample in samples {
             let next = end.checked_add(sample.len());
-            // Rows without elements take no memory, however many they are.
+            // Rows without elements take no memory, however many there are.
             end = next
                 .filter(|end| i64::try_from(*end).is_ok())
                 .ok_or(CollateError::TooLarge)?;
             places.push(end);
         }
-        // Each sample writes where it ends. Where the first begins, which is nobody's, `finish` does.
+        // Each sample writes the end of its rows. No sample owns the first offset; `finish` writes it.
         let ends: Arc<[usize]> = (1..=places.len()).collect();
         Ok(Plan {
             values: layout.ragged_field(row_shape, places.into())?,
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::tensor::{ALIGNMENT, Storage};
 
-    /// Memory as a batch's slab has it: aligned, and full of what an earlier batch left.
+    /// Memory like a batch's slab: aligned, and full of what an earlier batch left.
     struct Slab(NonNull<u8>, Allocation);
 
     impl Slab {
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    // SAFETY: plain memory, which is not touched through the `Slab`.
+    // SAFETY: plain memory that is not accessed through the `Slab`.
     unsafe impl Send for Slab {}
     // SAFETY: as above.
     unsafe impl Sync for Slab {}
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Collates samples as a loader does, the last one first; also beside fields of other kinds.
+    /// Collates samples as a loader does, last sample first; other kinds of fields may be present.
     fn collate<S: Sample<Rest = R>, R: Default>(samples: Vec<S>) -> Result<S::Batch, CollateError> {
         let mut layout = Layout::new(samples.len());
         let plan = S::plan(samples.iter(), &mut layout)?;
@@ -254,7 +254,7 @@ mod tests {
             rest.push(sample.fill(&plan, &mut row)?);
             row.complete()?;
         }
-        // SAFETY: as above; the slab lives as long as its `Arc`, and nobody else reaches its bytes.
+        // SAFETY: as above; the slab lives as long as its `Arc`, and nothing else reaches its bytes.
         let mut filled = unsafe { Filled::new(layout, base, Arc::new(slab), None) };
         rest.reverse();
         Ok(S::finish(plan, rest, &mut filled))
@@ -337,7 +337,7 @@ mod tests {
         assert!(matches!(error, Err(CollateError::TooLarge)));
     }
 
-    /// What holds ragged samples must say that they are not alike.
+    /// A sample with ragged fields must say that its samples are not alike.
     #[test]
     fn a_plan_of_one_sample_is_refused() {
         let mut layout = Layout::new(2);

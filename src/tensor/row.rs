@@ -1,4 +1,4 @@
-//! Rows: who may write which bytes of a slab that is being filled.
+//! Rows: which bytes of a slab a sample may write while the slab is being filled.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use crate::meter::Decoding;
 use crate::sync::Arc;
 use crate::tuning::STREAMED_ROW_BYTES;
 
-/// One sample's row of a batch, for writing: the sample's bytes of each field.
+/// One sample's row of a batch, for writing: the sample's bytes in each field.
 ///
 /// Each field must be written once, by [`write`](Row::write), [`take`](Row::take) or through
-/// [`slice_mut`](Row::slice_mut); a row that was left incomplete is an error of its batch.
+/// [`slice_mut`](Row::slice_mut). An incomplete row is an error of its batch.
 ///
 /// # Examples
 ///
@@ -28,19 +28,19 @@ pub struct Row<'a> {
     row: usize,
     /// Bit i: field i was written.
     written: u64,
-    /// Where a layout with scattered fields keeps who owns the rows.
+    /// The owners of scattered rows, if the layout has scattered fields.
     sources: Option<&'a Sources>,
-    /// The slab is larger than what the processor keeps at hand.
+    /// Rows are copied with non-temporal stores.
     streaming: bool,
-    /// What few rows have.
+    /// State that few rows need.
     more: Option<Box<More>>,
 }
 
 #[derive(Debug, Default)]
 struct More {
-    /// Fields from the 64th on that were written.
+    /// The fields from the 64th on that were written.
     written: Vec<usize>,
-    /// Rows of scattered fields that were made here after all: field, and where.
+    /// Scattered fields whose row was made here instead: the field, and the row's address.
     own: Vec<(usize, NonNull<u8>)>,
 }
 
@@ -48,8 +48,8 @@ impl<'a> Row<'a> {
     /// # Safety
     ///
     /// `base` must be the start of at least `layout.size_bytes()` initialized bytes, aligned to `ALIGNMENT`, that stay
-    /// valid for `'a`; for `'a`, nobody else may touch the bytes of row `row`. `sources` must be there if the layout is
-    /// scattered.
+    /// valid for `'a`; for `'a`, nothing else may touch the bytes of row `row`. `sources` must be `Some` if the layout
+    /// is scattered.
     #[inline]
     pub(crate) unsafe fn new(
         layout: &'a Layout,
@@ -78,7 +78,7 @@ impl<'a> Row<'a> {
     ///
     /// # Errors
     ///
-    /// [`CollateError::Shape`] if there are not as many elements as the field's rows have;
+    /// [`CollateError::Shape`] if the number of elements is not that of the field's rows;
     /// [`CollateError::ForeignField`] if the field comes from another layout.
     pub fn write<T: Element>(
         &mut self,
@@ -93,7 +93,7 @@ impl<'a> Row<'a> {
         let bytes = size_of_val(elements);
         if streaming && bytes >= STREAMED_ROW_BYTES {
             let (from, to) = (elements.as_ptr().cast(), row.as_mut_ptr().cast());
-            // SAFETY: both are borrowed, as long as each other, and apart: the row is borrowed exclusively.
+            // SAFETY: both are borrowed, have the same length, and do not overlap: the row is borrowed exclusively.
             unsafe { copy_streaming(from, to, bytes) };
         } else {
             row.copy_from_slice(elements);
@@ -103,7 +103,7 @@ impl<'a> Row<'a> {
 
     /// Takes a tensor as the row: its elements must have the field's row shape.
     ///
-    /// Prefer it to [`write`](Row::write) where there is a tensor: its shape is checked as well.
+    /// Prefer it to [`write`](Row::write) if you have a tensor: it also checks the shape.
     ///
     /// # Errors
     ///
@@ -129,13 +129,13 @@ impl<'a> Row<'a> {
         }
         sources.keep(tensor.storage());
         let entry = self.entry(spec);
-        // SAFETY: the row's entry of the table is this `Row`'s alone (*one owner per slab*).
+        // SAFETY: this `Row` owns the row's entry of the table (*one owner per slab*).
         unsafe { entry.write(tensor.identity().as_ptr()) };
         Ok(())
     }
 
-    /// Lends the row's elements for writing, for samples that make their elements in place. They hold what an earlier
-    /// batch left there: write all of them.
+    /// Borrows the row's elements for writing, for samples that produce their elements in place. They still hold what
+    /// an earlier batch left there: overwrite all of them.
     ///
     /// # Errors
     ///
@@ -153,8 +153,9 @@ impl<'a> Row<'a> {
         Ok(unsafe { self.lend(offset, elements) })
     }
 
-    /// Runs what makes a row's elements, as decoding and transforming a picture do, and counts its time as decoding
-    /// ([`Stats::decoding_ns`](crate::loader::Stats::decoding_ns)). All else that filling a row takes counts as collating.
+    /// Runs code that produces a row's elements, such as decoding and transforming an image, and counts its time as
+    /// decoding ([`Stats::decoding_ns`](crate::loader::Stats::decoding_ns)). The rest of the time to fill a row counts
+    /// as collating.
     ///
     /// # Examples
     ///
@@ -194,7 +195,7 @@ impl<'a> Row<'a> {
     /// let loader = DataLoader::builder(from_fn(8, |index, _| Ok(Packed(index)))).batch_size(8).build()?;
     /// let batch = loader.epoch(0).next().unwrap()?;
     /// assert_eq!(batch.row(5).as_slice()[..4], [1, 0, 1, 0]);
-    /// println!("{}", loader.stats()); // decoding has a line of its own
+    /// println!("{}", loader.stats()); // decoding has its own line
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn decoding<R>(&mut self, decode: impl FnOnce(&mut Row<'a>) -> R) -> R {
@@ -202,20 +203,20 @@ impl<'a> Row<'a> {
         decode(self)
     }
 
-    /// Lends what is not one row of many that lie one behind the other.
+    /// Borrows the rows of a field that is not dense.
     #[cold]
     fn rows_elsewhere<T: Element>(&mut self, field: &Field<T>) -> Result<&mut [T], CollateError> {
         let spec = self.layout.spec(field)?;
         let elements = spec.row_bytes / size_of::<T>();
         let Form::Ragged(places) = &spec.form else {
             let pointer = self.own_row::<T>(field.index, spec, elements);
-            // SAFETY: `own_row` made as many elements, which nobody else reaches until the batch is finished.
+            // SAFETY: `own_row` made this many elements, and nothing else reaches them until the batch is finished.
             return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
         };
         let (first, end) = (places[self.row], places[self.row + 1]);
         self.mark(field.index);
-        // SAFETY: `spec` checked the field, so all rows of a sample lie within the layout's bytes, and each is one sample's
-        // (*layouts are in bounds and aligned*).
+        // SAFETY: `spec` checked the field, so all rows of a sample lie within the layout's bytes, and each belongs to
+        // one sample (*layouts are in bounds and aligned*).
         Ok(unsafe {
             self.lend(
                 spec.offset + first * spec.row_bytes,
@@ -226,17 +227,17 @@ impl<'a> Row<'a> {
 
     /// # Safety
     ///
-    /// As many elements must lie in the slab, from `offset` on, aligned, and be this row's.
+    /// `offset` must be the start of this many aligned elements in the slab, and they must belong to this row.
     #[inline]
     unsafe fn lend<T: Element>(&mut self, offset: usize, elements: usize) -> &mut [T] {
-        // SAFETY: the caller says that they lie in the slab.
+        // SAFETY: by the caller's contract, the elements lie in the slab.
         let pointer = unsafe { self.base.add(offset) }.cast::<T>();
         // SAFETY: the bytes are initialized and any bit pattern is a `T` (*an Element accepts all bit patterns*);
         // `new`'s contract: only this `Row` reaches them, and it is borrowed (*one owner per slab*).
         unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) }
     }
 
-    /// Which of the field's rows are this sample's.
+    /// The range of the field's rows that belong to this sample.
     pub(super) fn place<T: Element>(&self, field: &Field<T>) -> Result<Range<usize>, CollateError> {
         Ok(match &self.layout.spec(field)?.form {
             Form::Dense | Form::Scattered => self.row..self.row + 1,
@@ -244,7 +245,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Notes that the field was written; says whether it was before.
+    /// Marks the field as written. Returns whether it already was.
     #[inline]
     fn mark(&mut self, field: usize) -> bool {
         if field >= 64 {
@@ -273,7 +274,7 @@ impl<'a> Row<'a> {
         .cast()
     }
 
-    /// Memory for a row that is not taken from where it lies, although others of its field are.
+    /// Makes memory for a row that cannot stay where it lies, in a field with scattered rows.
     #[cold]
     fn own_row<T: Element>(
         &mut self,
@@ -291,7 +292,8 @@ impl<'a> Row<'a> {
         if before {
             // SAFETY: an earlier call wrote the entry.
             let taken = unsafe { entry.read() };
-            // SAFETY: it is the address of as many bytes, which `sources` keeps; the new memory is this call's alone.
+            // SAFETY: the entry is the address of `row_bytes` bytes, which `sources` keeps; only this call uses the new
+            // memory.
             unsafe {
                 std::ptr::copy_nonoverlapping(taken, pointer.as_ptr().cast(), spec.row_bytes)
             };
@@ -299,17 +301,17 @@ impl<'a> Row<'a> {
         if let Some(sources) = self.sources {
             sources.keep_pageable(Arc::new(storage));
         }
-        // SAFETY: the row's entry of the table is this `Row`'s alone (*one owner per slab*).
+        // SAFETY: this `Row` owns the row's entry of the table (*one owner per slab*).
         unsafe { entry.write(pointer.as_ptr().cast()) };
         let own = &mut self.more.get_or_insert_default().own;
         own.push((field, pointer.cast()));
         pointer
     }
 
-    /// Makes the error of a sample whose shape is not that of the field's rows. It names the field.
+    /// Makes the error for a sample whose shape differs from that of the field's rows. The error names the field.
     ///
-    /// [`write`](Row::write) and [`take`](Row::take) check this themselves; what fills a row through
-    /// [`slice_mut`](Row::slice_mut) does not always know its shape before.
+    /// [`write`](Row::write) and [`take`](Row::take) check this themselves; code that fills a row through
+    /// [`slice_mut`](Row::slice_mut) may not know the shape beforehand.
     pub fn mismatch<T: Element>(&self, field: &Field<T>, found: Shape) -> CollateError {
         CollateError::Shape {
             field: self.name(field),
@@ -318,7 +320,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// What the sample's own name for the field is.
+    /// The name that the sample gave the field.
     #[inline]
     pub(super) fn name<T: Element>(&self, field: &Field<T>) -> &'static str {
         let spec = self.layout.fields().get(field.index);
@@ -349,7 +351,7 @@ impl<'a> Row<'a> {
         }
         let written = self.more.as_deref().map_or(&[][..], |more| &more.written);
         if written.iter().copied().eq(first..fields) {
-            return Ok(()); // in their order, as most samples do
+            return Ok(()); // in order, as most samples write them
         }
         let written: HashSet<_> = written.iter().collect();
         match (first..fields).find(|index| !written.contains(index)) {

@@ -1,4 +1,4 @@
-//! Samples: what a data set gives, and how many of them make a batch.
+//! Samples: what a data set returns, and how many of them make a batch.
 
 use std::path::PathBuf;
 
@@ -7,31 +7,31 @@ use crate::error::CollateError;
 
 /// Something that can be collated: many samples make one batch.
 ///
-/// Scalars, arrays, vectors of these and tensors become tensors with one dimension more; strings and paths stay on
-/// the host as a `Vec`; tuples of up to eight, and structs with `#[derive(pinfeed::Sample)]`, become batches with the
-/// same parts. [`Host`] keeps any other value on the host.
+/// Scalars, arrays, vectors of these and tensors become tensors with one more dimension; strings and paths stay on the
+/// host as a `Vec`; tuples of up to eight elements, and structs with `#[derive(pinfeed::Sample)]`, become batches with
+/// the same parts. [`Host`] keeps any other value on the host.
 ///
 /// | sample | batch |
 /// | --- | --- |
 /// | `f32`, `i64`, any [`Element`] | `Tensor` of shape `[n]` |
 /// | `bool` | `Tensor<u8>` of shape `[n]`, 0 or 1 |
-/// | `u64`, `usize`, `isize` | `Tensor<i64>` of shape `[n]`; what does not fit is an error of its sample |
+/// | `u64`, `usize`, `isize` | `Tensor<i64>` of shape `[n]`; a value that does not fit is an error of its sample |
 /// | `[T; N]`, `Vec<T>` of any [`Entry`](crate::sample::Entry) | `Tensor<T>` of shape `[n, N]` |
 /// | `[[T; N]; M]`, `Vec<[T; N]>`, and deeper | `Tensor<T>` of shape `[n, M, N]` |
 /// | `Tensor<T>` | `Tensor<T>` of shape `[n, shape..]` |
-/// | [`Ragged<T>`](crate::Ragged) of `k` rows, which may differ | [`RaggedTensor<T>`](crate::ragged::RaggedTensor): all rows, and where each sample's begin |
+/// | [`Ragged<T>`](crate::Ragged) of `k` rows, where `k` may differ | [`RaggedTensor<T>`](crate::ragged::RaggedTensor): all rows, and where each sample's rows begin |
 /// | `String`, `PathBuf`, `Host<X>` | `Vec<String>`, `Vec<PathBuf>`, `Vec<X>` |
 /// | `Vec<S>`, `Option<S>` of strings or paths | `Vec<Vec<S>>`, `Vec<Option<S>>` |
 /// | `(A, B, ..)` | `(A::Batch, B::Batch, ..)` |
 ///
-/// # Own implementations
+/// # Implementing it
 ///
 /// A batch is *planned* (which fields, of what shape), its rows are *filled*, by several threads at once, and it is
-/// *finished*. A sample may be lazy: an undecoded image decodes into its row ([`Row::decoding`] counts its time).
+/// *finished*. A sample may be lazy: an undecoded image decodes into its row ([`Row::decoding`] counts the time).
 ///
 /// # Examples
 ///
-/// An angle, of which the batch has the sine and the cosine:
+/// An angle, which becomes its sine and cosine:
 ///
 /// ```
 /// use pinfeed::error::CollateError;
@@ -76,27 +76,28 @@ use crate::error::CollateError;
     note = "wrap a value in pinfeed::Host(..) to keep it on the host (a field of a struct: #[pinfeed(host)]), or give the builder a collate_fn"
 )]
 pub trait Sample: Send + Sized + 'static {
-    /// What the samples become.
+    /// The batch that the samples become.
     type Batch: Send + 'static;
     /// The batch's fields, as [`plan`](Sample::plan) laid them out.
     type Plan: Send + Sync + 'static;
-    /// What is left of a sample when its row is filled: `()`, or what stays on the host.
+    /// What remains of a sample once its row is filled: `()`, or what stays on the host.
     type Rest: Send + 'static;
-    /// Whether one sample tells the layout of the whole batch. If not, the batch is planned from all of its samples.
+    /// Whether one sample determines the layout of the whole batch. If not, the batch is planned from all of its
+    /// samples.
     const ALIKE: bool = true;
-    /// Whether a batch is nothing but the rows of its samples: [`finish`](Sample::finish) only takes fields that
-    /// [`Layout::field`] made out of [`Filled`].
+    /// Whether a batch is nothing but the rows of its samples: [`finish`](Sample::finish) only takes, from [`Filled`],
+    /// fields that [`Layout::field`] made.
     ///
-    /// Large batches of such samples travel to a device in parts, where they share a block of memory. So the batch of all
-    /// samples must be what their parts make when their tensors are joined along the first dimension. Memory safety does
-    /// not rest on it: a part that does not fit the others is an error of its batch.
+    /// Large batches of such samples travel to a device in parts, which share a block of device memory. So joining the
+    /// parts' tensors along the first dimension must give the batch of all samples. Memory safety does not depend on
+    /// it: a part that does not fit the others is an error of its batch.
     const DENSE: bool = false;
 
-    /// Lays out the fields of a batch, from its first sample ([`ALIKE`](Sample::ALIKE)) or from all of them.
+    /// Lays out the fields of a batch, from its first sample (if [`ALIKE`](Sample::ALIKE)) or from all of them.
     ///
     /// # Errors
     ///
-    /// Whatever makes a batch impossible.
+    /// If no batch can be made of these samples.
     fn plan<'a>(
         samples: impl Iterator<Item = &'a Self> + Clone,
         layout: &mut Layout,
@@ -106,10 +107,10 @@ pub trait Sample: Send + Sized + 'static {
     ///
     /// # Errors
     ///
-    /// Whatever makes the sample not fit its batch.
+    /// If the sample does not fit its batch.
     fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<Self::Rest, CollateError>;
 
-    /// Makes the batch out of the filled fields and what was left of the samples, in their order.
+    /// Makes the batch from the filled fields and what remains of the samples, in their order.
     fn finish(plan: Self::Plan, rest: Vec<Self::Rest>, filled: &mut Filled) -> Self::Batch;
 }
 
@@ -180,15 +181,15 @@ impl<T: Element> Sample for Tensor<T> {
     }
 }
 
-/// A value that stays on the host. Of samples, the batch has a `Vec` of the values; in a batch of one's own, it is one value for the
-/// whole batch.
+/// A value that stays on the host. A batch of samples has a `Vec` of the values; in a batch of your own, it is one
+/// value for the whole batch.
 ///
 /// # Examples
 ///
 /// ```
 /// use pinfeed::{DataLoader, Host, Tensor, from_fn};
 ///
-/// /// Nothing that a tensor can hold.
+/// /// A value that no tensor can hold.
 /// #[derive(Debug, PartialEq)]
 /// struct Source(String);
 ///
@@ -261,7 +262,7 @@ macro_rules! tuples {
             }
 
             fn finish(plan: Self::Plan, rest: Vec<Self::Rest>, filled: &mut Filled) -> Self::Batch {
-                // One vector for each part; where a part's rest is `()`, its vector costs nothing.
+                // One vector for each part. If a part's rest is `()`, its vector costs nothing.
                 let mut parts = ($(Vec::<$name::Rest>::with_capacity(rest.len()),)+);
                 for rest in rest {
                     $(parts.$index.push(rest.$index);)+

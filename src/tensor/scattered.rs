@@ -1,8 +1,8 @@
-//! Scattered fields: their rows lie elsewhere, in page-locked memory of the data set, and the batch knows where.
+//! Scattered fields: the batch holds the addresses of rows that lie in page-locked memory of the data set.
 //!
 //! In an epoch that goes to a device, a row of registered memory is not copied on the host: filling it writes its
-//! address into a table in the batch's slab, and the upload gathers the rows. Who reads such a tensor on the host after
-//! all (a `Batch` or `Sample` of one's own may) finds the rows gathered: then, once, into pageable memory.
+//! address into a table in the batch's slab, and the upload gathers the rows. If such a tensor is read on the host
+//! after all (by a user's own `Batch` or `Sample`), its rows are gathered then, once, into pageable memory.
 
 use std::ptr::NonNull;
 
@@ -11,13 +11,13 @@ use super::{Backend, Home, Storage};
 use crate::meter::Meter;
 use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
 
-/// What owns the rows of a batch's scattered fields.
+/// The owners of the rows in a batch's scattered fields.
 #[derive(Default)]
 pub(crate) struct Sources {
-    /// Most often there is one, and looking at it takes no lock.
+    /// Usually there is only one owner, and checking it takes no lock.
     first: OnceLock<Arc<dyn Storage>>,
     others: Mutex<Vec<Arc<dyn Storage>>>,
-    /// Some rows lie in pageable memory: the batch must not be gathered by the device.
+    /// Some rows lie in pageable memory, so the device must not gather the batch.
     pageable: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl Sources {
 
     /// Keeps a row that was made for the batch.
     pub(super) fn keep_pageable(&self, storage: Arc<dyn Storage>) {
-        // Relaxed: it is read by who finishes the batch, to whom the board's lock hands it.
+        // Relaxed: the thread that finishes the batch reads it, and the board's lock synchronizes the two.
         self.pageable.store(true, Ordering::Relaxed);
         self.others.lock().push(storage);
     }
@@ -52,19 +52,19 @@ fn is_same(one: &Arc<dyn Storage>, other: &Arc<dyn Storage>) -> bool {
     Arc::as_ptr(one).cast::<()>() == Arc::as_ptr(other).cast::<()>()
 }
 
-/// The storage of a scattered field: a table of its rows' addresses in the slab, and who owns the rows.
+/// The storage of a scattered field: a table of its rows' addresses in the slab, and the rows' owners.
 pub(crate) struct Scattered {
     slab: Arc<dyn Storage>,
     table: NonNull<*const u8>,
     rows: usize,
     row_bytes: usize,
     sources: Arc<Sources>,
-    /// Whose devices can reach the rows, if they are not pageable.
+    /// The backend whose devices can reach the rows, unless some are pageable.
     backend: Option<Backend>,
     gathered: OnceLock<(VecStorage<i64>, NonNull<i64>)>,
 }
 
-// SAFETY: the table is written no more, and `slab` keeps it; the rows are only read, and `sources` keeps them.
+// SAFETY: the table is no longer written, and `slab` keeps it; the rows are only read, and `sources` keeps them.
 unsafe impl Send for Scattered {}
 // SAFETY: as above.
 unsafe impl Sync for Scattered {}
@@ -72,8 +72,8 @@ unsafe impl Sync for Scattered {}
 impl Scattered {
     /// # Safety
     ///
-    /// From `table` on, as many addresses as there are rows must lie in memory that `slab` keeps alive and nobody
-    /// writes any more; at each, `row_bytes` initialized bytes that `sources` keeps alive and nobody writes.
+    /// `table` must be the start of `rows` addresses, in memory that `slab` keeps alive and that is no longer written.
+    /// At each address, `sources` must keep `row_bytes` initialized bytes alive, and nothing may write them.
     pub(super) unsafe fn new(
         slab: Arc<dyn Storage>,
         table: NonNull<*const u8>,
@@ -103,23 +103,23 @@ impl Scattered {
         self.slab.is_pinned()
     }
 
-    /// Whose devices can gather the rows, if any can.
+    /// The backend whose devices can gather the rows, if any.
     pub(crate) fn backend(&self) -> Option<Backend> {
         self.backend
     }
 
-    /// Whether a device can gather the rows: not if that was done already (they may have been written since), nor if some
-    /// are pageable.
+    /// Whether a device can gather the rows. Not if they were already gathered on the host (and maybe written since),
+    /// nor if some are pageable.
     pub(super) fn is_gatherable(&self) -> bool {
         !self.is_gathered() && self.is_pinned()
     }
 
-    /// Whether somebody had the rows gathered: into pageable memory.
+    /// Whether the rows were gathered on the host, into pageable memory.
     pub(super) fn is_gathered(&self) -> bool {
         self.gathered.get().is_some()
     }
 
-    /// All rows, one behind the other: gathered when it is first asked.
+    /// All rows, consecutively. The first call gathers them.
     pub(crate) fn gathered(&self) -> NonNull<u8> {
         let (_, base) = self.gathered.get_or_init(|| {
             let bytes = self.rows * self.row_bytes;
@@ -131,7 +131,7 @@ impl Scattered {
             for (row, &source) in self.table().iter().enumerate() {
                 // SAFETY: the row lies within the vector that was just made.
                 let to = unsafe { target.add(row * self.row_bytes) };
-                // SAFETY: `new`'s contract for the source; the vector is this call's alone.
+                // SAFETY: `new`'s contract for the source; only this call uses the vector.
                 unsafe { std::ptr::copy_nonoverlapping(source, to, self.row_bytes) };
             }
             (storage, base)
@@ -159,7 +159,7 @@ impl Storage for Scattered {
     }
 
     fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
-        // The slab goes home at once, and the owners of the rows may follow.
+        // The slab goes home at once; the rows' owners may follow.
         let sources = Arc::clone(&self.sources);
         drop(self);
         sources.let_go(last);

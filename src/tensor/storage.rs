@@ -1,4 +1,4 @@
-//! What owns the memory under a host tensor.
+//! The owners of host tensors' memory.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -7,25 +7,25 @@ use super::{Element, Scattered};
 use crate::meter::Meter;
 use crate::sync::Arc;
 
-/// An owner of host memory. The memory stays where it is, and stays allocated, for as long as the owner lives.
+/// An owner of host memory. The memory stays allocated, and does not move, as long as the owner lives.
 ///
-/// Each unique piece (a whole `Vec`, one field of a slab) has an `Arc` of its own: whoever holds the only one may
-/// write the piece, and several may read (invariant *one owner per slab* in docs/SAFETY.md).
+/// Each separate piece (a whole `Vec`, one field of a slab) has its own `Arc`. The holder of the only reference may
+/// write the piece; several holders may read it (invariant *one owner per slab* in docs/SAFETY.md).
 pub(crate) trait Storage: Send + Sync {
     /// Whether the memory is page-locked (on the CPU device: from the ring).
     fn is_pinned(&self) -> bool;
 
-    /// Whether nobody may ever write the memory.
+    /// Whether the memory must never be written.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Names the allocation that the memory lies in, where neighbouring pieces may be copied in one go.
+    /// Identifies the allocation that holds the memory: neighbouring pieces of one allocation may share a copy.
     fn slab(&self) -> Option<usize> {
         None
     }
 
-    /// Where the memory goes when its holders are gone, if that is a ring.
+    /// The ring that the memory returns to when its holders are gone, if any.
     fn home(&self) -> Option<Home> {
         None
     }
@@ -35,7 +35,7 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
-    /// Whose devices can read the memory where it lies: set for what the program registered.
+    /// The backend whose devices can read the memory where it lies. Set for memory that the program registered.
     fn registered(&self) -> Option<Backend> {
         None
     }
@@ -45,22 +45,23 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
-    /// Lets go of the memory. What must not be dropped under a lock goes to `last`, if this may be its last holder: an owner of
-    /// the program's, whose `Drop` may do anything, and registered memory.
+    /// Releases the memory. If this may be the last holder, it moves what must not be dropped under a lock to `last`:
+    /// an owner from the program, whose `Drop` may do anything, and registered memory.
     fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
         let _ = last;
     }
 }
 
-/// A ring, and the account in it that a slab counts in while it is out. Both are names, which tell them apart.
+/// A ring, and the account that a slab of it counts against while it is out. Both are only identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Home {
     pub(crate) ring: usize,
-    /// `None` for what is no batch's: a slab that stages copies, a tensor that the program pinned, a download.
+    /// `None` for a slab that belongs to no batch: one that stages copies, a tensor that the program pinned, a
+    /// download.
     pub(crate) account: Option<usize>,
 }
 
-/// Whose devices.
+/// A kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
     Cpu,
@@ -68,7 +69,7 @@ pub(crate) enum Backend {
     Cuda,
 }
 
-/// A field's own hold on the slab that it lies in.
+/// A field's reference to its slab.
 pub(crate) struct Lease(pub(crate) Arc<dyn Storage>);
 
 impl Storage for Lease {
@@ -89,7 +90,7 @@ impl Storage for Lease {
     }
 }
 
-/// Memory that something else owns, and that is only read.
+/// Memory that something else owns. It is only read.
 pub(super) struct Owned<O>(pub(super) O);
 
 impl<O: Send + Sync + 'static> Storage for Owned<O> {
@@ -106,7 +107,7 @@ impl<O: Send + Sync + 'static> Storage for Owned<O> {
     }
 }
 
-/// A `Vec` taken apart, so that its memory can be reached through plain pointers.
+/// A `Vec` in parts, so that its memory can be reached through raw pointers.
 pub(super) struct VecStorage<T> {
     pointer: *mut T,
     length: usize,
@@ -128,7 +129,7 @@ impl<T> VecStorage<T> {
 }
 
 impl<T: Element> VecStorage<T> {
-    /// As many zeros, in fresh memory that nobody touched where they are many; `None` where there is not as much.
+    /// Zeros in fresh memory, whose pages are not touched if there are many; `None` if memory runs out.
     pub(super) fn zeroed(elements: usize) -> Option<(VecStorage<T>, NonNull<T>)> {
         let layout = Layout::array::<T>(elements).ok()?;
         if layout.size() == 0 {
@@ -137,8 +138,8 @@ impl<T: Element> VecStorage<T> {
         // SAFETY: the layout is not of size 0.
         let pointer = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         let pointer = pointer.cast::<T>().as_ptr();
-        // SAFETY: the memory is the allocator's, with the layout of as many elements; it holds zeros (*an Element accepts all
-        // bit patterns*).
+        // SAFETY: the memory comes from the allocator, with the layout of `elements` elements; it holds zeros (*an
+        // Element accepts all bit patterns*).
         Some(VecStorage::new(unsafe {
             Vec::from_raw_parts(pointer, elements, elements)
         }))
@@ -147,12 +148,12 @@ impl<T: Element> VecStorage<T> {
 
 impl<T> Drop for VecStorage<T> {
     fn drop(&mut self) {
-        // SAFETY: the three parts are those of one `Vec`, which was not dropped (*one owner per slab*).
+        // SAFETY: the three parts come from one `Vec`, which was not dropped (*one owner per slab*).
         drop(unsafe { Vec::from_raw_parts(self.pointer, self.length, self.capacity) });
     }
 }
 
-// SAFETY: it is a `Vec<T>` by other means, which is `Send` where `T` is.
+// SAFETY: it is a `Vec<T>` in parts, which is `Send` if `T` is.
 unsafe impl<T: Send> Send for VecStorage<T> {}
 // SAFETY: likewise `Sync`; the storage itself never touches the elements.
 unsafe impl<T: Sync> Sync for VecStorage<T> {}
