@@ -8,9 +8,9 @@ use crate::sync::Arc;
 use crate::system::usable_memory_bytes;
 use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 
-/// Gives a `collate_fn` tensors that lie in the batch's slab: with `pin_memory` they are page-locked from the start.
+/// Allocates a `collate_fn`'s tensors in the batch's slab: with `pin_memory` they are page-locked from the start.
 ///
-/// The slab is as large as recent batches needed. What does not fit (the first batch, or a larger one) lies in pageable
+/// The slab is as large as recent batches needed. What does not fit (the first batch, or a larger one) goes to pageable
 /// memory, and the pin thread copies it.
 ///
 /// [`collate`](Arena::collate) stacks samples as the loader does without a `collate_fn`.
@@ -51,11 +51,11 @@ impl Arena {
         }
     }
 
-    /// A new tensor of zeros.
+    /// Returns a new tensor of zeros.
     ///
     /// # Errors
     ///
-    /// [`Error::HostMemory`] if the tensor is larger than what the process may use, or memory runs out.
+    /// [`Error::HostMemory`] if the tensor is larger than the memory that the process may use, or memory runs out.
     pub fn zeros<T: Element>(&mut self, shape: &[usize]) -> Result<Tensor<T>> {
         let bytes =
             Shape::elements(shape).and_then(|elements| elements.checked_mul(size_of::<T>()));
@@ -73,9 +73,9 @@ impl Arena {
         match &self.slab {
             Some(slab) if start + bytes <= slab.capacity() => {
                 self.used_bytes = start + bytes;
-                // SAFETY: the range lies inside of the slab (*layouts are in bounds and aligned*).
+                // SAFETY: the range lies inside the slab (*layouts are in bounds and aligned*).
                 let base = unsafe { slab.base().add(start) };
-                // SAFETY: it was handed to nobody else: `used_bytes` only grows (*one owner per slab*).
+                // SAFETY: the range was not handed out before: `used_bytes` only grows (*one owner per slab*).
                 unsafe { std::ptr::write_bytes(base.as_ptr(), 0, bytes) };
                 let lease = Arc::new(Lease(Arc::clone(slab) as Arc<dyn Storage>));
                 // SAFETY: the elements are zeros, aligned, and `lease` is the only way to them.
@@ -85,7 +85,7 @@ impl Arena {
         }
     }
 
-    /// A new tensor with the rows of others, stacked: each of the shape of the first.
+    /// Stacks tensors into a new one. All must have the shape of the first.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Arena {
         Ok(stacked)
     }
 
-    /// How many bytes a slab would need for everything that was asked for.
+    /// The size of a slab that would hold everything requested so far.
     pub(super) fn wanted_bytes(&self) -> usize {
         self.wanted_bytes
     }

@@ -1,9 +1,10 @@
 //! Collating: how samples become a batch, by several workers at once or by one.
 //!
-//! A batch that is being made is a `Table`. Whoever loads samples hands them to [`load`](Table::load): it fills each sample's row, or
-//! parks the sample if the batch has no slab yet. A table [plans](Table::plan) its layout from the first sample, or from all of
-//! them; then it asks for a slab, which is granted at once or later. Parked samples are [handed out](Table::unpark) again when it
-//! is there, and loaded again. When every row is filled, [`finish`](Table::finish) makes the batch.
+//! A batch being made is a `Table`. Its workers hand samples to [`load`](Table::load), which fills each sample's row,
+//! or parks the sample if the batch has no slab yet. A table [plans](Table::plan) its layout from the first sample, or
+//! from all of them; then it asks for a slab, which is granted at once or later. Once the slab is there, parked samples
+//! are [handed out](Table::unpark) and loaded again. When every row is filled, [`finish`](Table::finish) makes the
+//! batch.
 
 use super::Batch;
 use crate::device::Slab;
@@ -11,11 +12,12 @@ use crate::error::{BoxError, CollateError};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::tensor::Backend;
 
-/// Makes batches out of samples: [`Stack`](crate::collate::Stack), or a function ([`CollateFn`](crate::collate::CollateFn)). It cannot be implemented elsewhere.
+/// Makes batches from samples: [`Stack`](crate::collate::Stack), or a function
+/// ([`CollateFn`](crate::collate::CollateFn)). The trait is sealed.
 ///
 /// # Examples
 ///
-/// A function that makes loaders, of any samples that can be stacked:
+/// A function that makes a loader for any samples that can be stacked:
 ///
 /// ```
 /// use pinfeed::collate::{Collate, Stack};
@@ -40,12 +42,12 @@ use crate::tensor::Backend;
     note = "wrap a value in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
 )]
 pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
-    /// What comes out.
+    /// The batches it makes.
     type Batch: Batch;
     /// A batch that is being collated.
     #[doc(hidden)]
     type Table: Table<S, Self::Batch>;
-    /// Whether a batch is nothing but its samples' rows, so that parts of it can be made, and travel, each by itself.
+    /// Whether a batch is nothing but its samples' rows, so that it can be made and sent in independent parts.
     #[doc(hidden)]
     const IN_PARTS: bool = false;
 
@@ -53,21 +55,21 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     const IN_PLACE: bool;
 
-    /// Opens a batch.
+    /// Starts a batch.
     #[doc(hidden)]
     fn open(&self, opening: Opening<'_>) -> Self::Table;
 }
 
-/// What a batch is to be.
+/// The parameters of a batch.
 #[derive(Debug)]
 pub struct Opening<'a> {
     pub(crate) rows: usize,
-    /// The backend whose devices gather the rows that they can reach.
+    /// The backend whose devices gather the rows that they can reach, if any.
     pub(crate) gathered_by: Option<Backend>,
     pub(crate) hints: &'a Arc<CollateHints>,
 }
 
-/// What a loader's batches tell about its samples. They are hints for epochs to come, and so relaxed.
+/// What a loader's batches reveal about its samples: hints for later epochs, so all accesses are relaxed.
 #[derive(Debug, Default)]
 pub(crate) struct CollateHints {
     gatherable: AtomicBool,
@@ -75,7 +77,7 @@ pub(crate) struct CollateHints {
 }
 
 impl CollateHints {
-    /// Some device could gather rows where they are.
+    /// Notes that a device could gather some rows from where they lie.
     pub(crate) fn set_gatherable(&self) {
         if !self.is_gatherable() {
             self.gatherable.store(true, Ordering::Relaxed);
@@ -86,7 +88,8 @@ impl CollateHints {
         self.gatherable.load(Ordering::Relaxed)
     }
 
-    /// A sample takes so many bytes of its slab. (All workers read this, and most batches say the same: those do not write.)
+    /// Notes the size of a sample in its slab. (All workers read this. Most batches report the same size, and do not
+    /// write it.)
     pub(crate) fn set_sample_bytes(&self, bytes: usize) {
         if self.sample_bytes.load(Ordering::Relaxed) != bytes {
             self.sample_bytes.store(bytes, Ordering::Relaxed);
@@ -102,12 +105,12 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
-/// What became of samples that a table took.
+/// The outcome of loading samples into a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Took {
-    /// So many rows are filled.
+    /// The number of rows filled.
     pub(crate) filled: usize,
-    /// The slab was missing: so many samples are parked.
+    /// The number of samples parked, because the slab was missing.
     pub(crate) parked: usize,
 }
 
@@ -115,12 +118,12 @@ pub struct Took {
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum NotLoaded<E> {
-    /// There is no sample.
+    /// The sample itself is missing: getting it failed.
     Sample(E),
     Failed(Failure),
 }
 
-/// What so many values of one type take in bytes, if that is more than the process may use.
+/// The size in bytes of this many values, if it exceeds the memory that the process may use.
 pub(super) fn excess_bytes<T>(count: usize) -> Option<usize> {
     if size_of::<T>() == 0 {
         return None;
@@ -132,27 +135,27 @@ pub(super) fn excess_bytes<T>(count: usize) -> Option<usize> {
 /// Why a batch could not be collated.
 #[derive(Debug)]
 pub enum Failure {
-    /// What is kept of its samples does not fit into what the process may use.
+    /// What is kept of the samples exceeds the memory that the process may use.
     NoMemory { bytes: usize },
-    /// A sample, by its row, and the row that the layout was planned from.
+    /// A sample does not fit: its row, and the row that the layout was planned from.
     Row {
         row: usize,
         planned_from: Option<usize>,
         error: CollateError,
     },
-    /// The collate function.
+    /// The collate function failed.
     Function(BoxError),
 }
 
-/// A batch that is being made.
+/// A batch that is being collated.
 #[doc(hidden)]
 pub trait Table<S, B>: Send + Sync {
-    /// What one worker gathers over a run of samples.
+    /// What one worker collects over a run of samples.
     type Run: Default;
 
-    /// Takes samples as long as `next` gives some, with their rows: fills each row, or parks the sample. If a sample tells how large a
-    /// slab the batch needs, calls `ask` with its size, in bytes, which may grant it before it returns; `false`: there is no such
-    /// memory. `took` is true also after an error, or a panic.
+    /// Loads the samples, with their rows, that `next` returns: fills each row, or parks the sample. If a sample tells
+    /// which size of slab the batch needs, calls `ask` with that size in bytes. `ask` may grant the slab before it
+    /// returns; it returns `false` if there is no such memory. `took` is correct even after an error or a panic.
     fn load<E>(
         &self,
         next: impl FnMut() -> Option<Result<(usize, S), E>>,
@@ -164,15 +167,16 @@ pub trait Table<S, B>: Send + Sync {
     /// Ends a worker's run of samples.
     fn end_run(&self, run: Self::Run);
 
-    /// Hands out up to so many parked samples, with their rows.
+    /// Hands out up to `most` parked samples, with their rows.
     fn unpark(&self, most: usize) -> Vec<(usize, S)>;
 
-    /// How large a slab the batch needs, in bytes, where no single sample told. All samples are here, and one thread asks.
+    /// The size of the batch's slab in bytes, for a layout that no single sample determines. All samples have been
+    /// loaded, and only one thread calls this.
     fn plan(&self) -> Result<usize, Failure>;
 
-    /// Gives the table the slab that it asked for.
+    /// Gives the table the slab it asked for.
     fn grant(&self, slab: Slab);
 
-    /// Makes the batch. Every row is filled.
+    /// Makes the batch. Every row must be filled.
     fn finish(&mut self) -> Result<B, Failure>;
 }

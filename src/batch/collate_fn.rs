@@ -1,4 +1,4 @@
-//! Collating by a function of the user's.
+//! Collating with a user's function.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::device::Slab;
 use crate::error::BoxError;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
-/// Collates by a function: what [`Builder::collate_fn`](crate::loader::Builder::collate_fn) makes.
+/// Collates with a function: see [`Builder::collate_fn`](crate::loader::Builder::collate_fn).
 pub struct CollateFn<F, B> {
     shared: Arc<Shared<F>>,
     batch: std::marker::PhantomData<fn() -> B>,
@@ -24,7 +24,7 @@ impl<F, B> fmt::Debug for CollateFn<F, B> {
 
 struct Shared<F> {
     f: F,
-    /// What a batch is likely to need of its arena.
+    /// The arena size that the next batch will probably need.
     hint_bytes: AtomicUsize,
 }
 
@@ -69,8 +69,8 @@ impl<F> Shared<F> {
     {
         let mut arena = Arena::new(slab);
         let batch = (self.f)(samples, &mut arena).map_err(Failure::Function)?;
-        // The hint follows larger batches at once, and smaller ones slowly: one outlier is forgotten after some batches.
-        // (Relaxed: it is a hint; what does not fit is copied.)
+        // The hint follows larger batches at once and smaller ones slowly, so one outlier is forgotten after some
+        // batches. (Relaxed: it is only a hint; what does not fit is copied.)
         let hint = self.hint_bytes.load(Ordering::Relaxed);
         let hint = arena.wanted_bytes().max(hint - hint / 8);
         self.hint_bytes.store(hint, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl<F> Shared<F> {
 
 #[doc(hidden)]
 pub struct FnTable<S, F> {
-    /// The size of its samples, if it is too large for any memory.
+    /// The size of the samples, if it exceeds the memory that the process may use.
     excess_bytes: Option<usize>,
     shared: Arc<Shared<F>>,
     samples: Mutex<Vec<(usize, S)>>,
@@ -113,7 +113,7 @@ where
             if let Some(bytes) = self.excess_bytes {
                 return Err(NotLoaded::Failed(Failure::NoMemory { bytes }));
             }
-            took.filled += 1; // as far as it can be: the function gets all samples at once
+            took.filled += 1; // as far as it can be: the function takes all samples at once
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ where
     }
 
     fn plan(&self) -> Result<usize, Failure> {
-        // Relaxed: it is a hint; what does not fit is copied.
+        // Relaxed: it is only a hint; what does not fit is copied.
         Ok(self.shared.hint_bytes.load(Ordering::Relaxed))
     }
 

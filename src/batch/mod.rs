@@ -1,4 +1,4 @@
-//! Batches: what a loader gives, and how they get to a device.
+//! Batches: what a loader yields, and how they get to a device.
 
 #[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod arena;
@@ -23,11 +23,12 @@ use crate::device::{Assembly, Device, DeviceTensor, Rows, Tensors, Unsent, Uploa
 use crate::error::{Error, Result};
 use crate::tensor::{Element, Host, Tensor};
 
-/// What a loader gives: tensors, values that stay on the host, and tuples and structs of these.
+/// What a loader yields: tensors, values that stay on the host, and tuples and structs of these.
 ///
-/// [`Tensor`], [`RaggedTensor`](crate::ragged::RaggedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up to eight and the
-/// batches that `#[derive(pinfeed::Sample)]` makes are batches. A struct of one's own is one with `#[derive(pinfeed::Batch)]`;
-/// implemented by hand, it lists its parts in the same order in each of the three methods.
+/// [`Tensor`], [`RaggedTensor`](crate::ragged::RaggedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up
+/// to eight elements and the batches that `#[derive(pinfeed::Sample)]` makes are batches. Derive it for your own struct
+/// with `#[derive(pinfeed::Batch)]`. An implementation by hand lists the parts in the same order in each of the three
+/// methods.
 ///
 /// # Examples
 ///
@@ -35,7 +36,7 @@ use crate::tensor::{Element, Host, Tensor};
 /// use pinfeed::collate::{Relocation, Tensors, Upload};
 /// use pinfeed::{Batch, Device, DeviceTensor, Tensor};
 ///
-/// /// A batch of one's own, as a `collate_fn` makes it.
+/// /// A batch of your own, made by a `collate_fn`.
 /// struct Clips {
 ///     frames: Tensor<u8>,
 ///     names: Vec<String>,
@@ -69,10 +70,10 @@ use crate::tensor::{Element, Host, Tensor};
     note = "a field of any other type stays on the host by #[pinfeed(host)]"
 )]
 pub trait Batch: Sized + Send + 'static {
-    /// The same batch on a device.
+    /// The batch on a device.
     type OnDevice: Send + 'static;
 
-    /// Shows each host tensor of the batch, in a fixed order.
+    /// Passes each host tensor of the batch to `visit`, in a fixed order.
     fn tensors(&self, visit: &mut Tensors<'_>);
 
     /// Moves each host tensor into the slab, in the order of [`tensors`](Batch::tensors).
@@ -81,20 +82,21 @@ pub trait Batch: Sized + Send + 'static {
     /// Takes each host tensor into the upload, in the order of [`tensors`](Batch::tensors).
     fn upload(self, upload: &mut Upload) -> Self::OnDevice;
 
-    /// Moves the batch to the device. Its host memory is used again when the copy is done.
+    /// Moves the batch to the device. Its host memory is reused once the copy is done.
     ///
-    /// Tensors that lie in one slab travel in one copy; all of them are behind one event.
+    /// Tensors in one slab travel in one copy; one event follows all copies.
     ///
     /// # Synchronization
     ///
-    /// With `non_blocking` the call returns at once, and the device tensors are guarded by the copy's event:
-    /// [`DeviceTensor::on`] makes a stream wait for it. Without, it blocks until the copy is done. From pageable
-    /// memory ([`Tensor::is_pinned`] is false) the call blocks until the source is read, whatever `non_blocking` says:
-    /// several threads copy large tensors through page-locked slabs of the device's ring, the driver copies small ones
-    /// (and all of them, slowly, where the ring has no room: [`MemoryStats::unstaged`](crate::device::MemoryStats::unstaged)).
+    /// With `non_blocking` the call returns at once, and the copy's event guards the device tensors:
+    /// [`DeviceTensor::on`] makes a stream wait for it. Without, the call blocks until the copy is done. From pageable
+    /// memory ([`Tensor::is_pinned`] is false) the call blocks until the source has been read, whatever `non_blocking`
+    /// says: several threads copy large tensors through page-locked slabs of the device's ring, and the driver copies
+    /// small ones (and, slowly, all of them if the ring has no room:
+    /// [`MemoryStats::unstaged`](crate::device::MemoryStats::unstaged)).
     ///
-    /// If the pool's budget is used up by tensors that were dropped but whose kernels have not run yet, the call
-    /// waits for the oldest of those.
+    /// If the pool's budget is used up by tensors that were dropped but whose kernels have not finished, the call waits
+    /// for the oldest of those.
     ///
     /// # Errors
     ///
@@ -112,8 +114,8 @@ pub trait Batch: Sized + Send + 'static {
     }
 }
 
-/// Sends a batch to the device, or gives it back beside the error. `waits`: for memory that the program gave back, and whose kernels
-/// have not run.
+/// Sends a batch to the device, or returns it with the error. `waits`: for device memory that the program gave back but
+/// whose kernels have not finished.
 pub(crate) fn send<B: Batch>(
     batch: B,
     device: &Device,
@@ -127,16 +129,16 @@ pub(crate) fn send<B: Batch>(
     }
 }
 
-/// Takes device memory for the batch that some rows belong to. It waits for what the program gave back, and whose kernels
-/// have not run.
+/// Takes device memory for the batch that this part belongs to. Waits for memory that the program gave back but whose
+/// kernels have not finished.
 pub(crate) fn begin_part<B: Batch>(part: &B, device: &Device, rows: Rows) -> Result<Assembly> {
     let mut tensors = Tensors::default();
     part.tensors(&mut tensors);
     Assembly::begin(device, &tensors, rows, true)
 }
 
-/// Sends some of a batch's rows to the device, or gives them back beside the error. The last ones give the batch. For
-/// device memory it does not wait.
+/// Sends a part of a batch to the device, or returns it with the error. The last part returns the batch. Does not wait
+/// for device memory.
 pub(crate) fn send_part<B: Batch>(
     part: B,
     device: &Device,
@@ -188,7 +190,7 @@ impl<X: Send + 'static> Batch for Vec<X> {
     }
 }
 
-/// One value for the whole batch, which stays on the host. (A batch of `Host` *samples* is a `Vec` of their values.)
+/// One value for the whole batch. It stays on the host. (A batch of `Host` *samples* is a `Vec` of their values.)
 impl<X: Send + 'static> Batch for Host<X> {
     type OnDevice = Host<X>;
 

@@ -1,4 +1,4 @@
-//! Ragged batches on their way to a device.
+//! Ragged batches on a device.
 
 use super::{Batch, Relocation};
 use crate::device::{DeviceTensor, Tensors, Upload};
@@ -24,9 +24,9 @@ use crate::tensor::{Element, RaggedTensor};
 /// ```
 #[derive(Debug)]
 pub struct RaggedDeviceTensor<T: Element> {
-    /// The rows of all samples, one behind the other: `[sum of k, row_shape..]`.
+    /// The rows of all samples, consecutively: `[sum of k, row_shape..]`.
     pub values: DeviceTensor<T>,
-    /// Where each sample's rows begin, and where the last one's end: `[n + 1]`.
+    /// Where each sample's rows begin, and where the last sample's end: `[n + 1]`.
     pub offsets: DeviceTensor<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! Relocation: a batch that was built elsewhere is copied into a slab.
+//! Relocation: copies a batch that was built elsewhere into a slab.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use crate::device::{Slab, Tensors};
 use crate::sync::Arc;
 use crate::tensor::{ALIGNMENT, Element, Lease, Storage, Tensor};
 
-/// A slab that a batch's tensors move into ([`Batch::relocate`](crate::Batch::relocate)). Tensors that are page-locked
-/// already stay where they are.
+/// A slab that a batch's tensors move into ([`Batch::relocate`](crate::Batch::relocate)). Tensors that are already
+/// page-locked stay where they are.
 ///
 /// # Examples
 ///
@@ -18,8 +18,8 @@ pub struct Relocation {
     used_bytes: usize,
 }
 
-/// How large a slab must be for the tensors that are not page-locked; 0 if all are. `None`: larger than memory can be, as many
-/// views of the same elements may be together.
+/// The size of a slab for the tensors that are not page-locked; 0 if all are. `None` if it exceeds any memory, as the
+/// views of one tensor together may.
 pub(crate) fn relocated_bytes(tensors: &Tensors<'_>) -> Option<usize> {
     let mut pageable = tensors
         .regions()
@@ -30,7 +30,7 @@ pub(crate) fn relocated_bytes(tensors: &Tensors<'_>) -> Option<usize> {
     })
 }
 
-/// Where the next tensor lies, behind those that end there.
+/// Where the next tensor lies, after those that end at `end`.
 fn place(end: usize, bytes: usize) -> Option<Range<usize>> {
     let start = end.checked_next_multiple_of(ALIGNMENT)?;
     Some(start..start.checked_add(bytes)?)
@@ -48,7 +48,8 @@ impl Relocation {
     ///
     /// # Panics
     ///
-    /// If the slab is too small: `Batch::tensors` did not show the tensor, a mistake in an own `Batch`.
+    /// If the slab is too small: `Batch::tensors` did not list the tensor, which is a bug in the `Batch`
+    /// implementation.
     pub fn tensor<T: Element>(&mut self, tensor: Tensor<T>) -> Tensor<T> {
         if tensor.storage().is_pinned() {
             return tensor;
@@ -59,9 +60,9 @@ impl Relocation {
             panic!("Relocation::tensor: Batch::tensors did not show this tensor");
         };
         self.used_bytes = end;
-        // SAFETY: the range lies inside of the slab (*layouts are in bounds and aligned*).
+        // SAFETY: the range lies inside the slab (*layouts are in bounds and aligned*).
         let base = unsafe { self.slab.base().add(start) }.cast::<T>();
-        // SAFETY: the range is initialized memory that was handed to nobody else (*one owner per slab*).
+        // SAFETY: the range is initialized memory that was not handed out before (*one owner per slab*).
         let target = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), tensor.len()) };
         self.slab.copy(tensor.as_slice(), target);
         let lease = Arc::new(Lease(Arc::clone(&self.slab) as Arc<dyn Storage>));
@@ -76,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// Memory that is not there, and that nobody looks at.
+    /// Memory that does not exist and is never accessed.
     struct Nowhere;
 
     impl Storage for Nowhere {
@@ -95,7 +96,7 @@ mod tests {
         tensors
     }
 
-    /// Views of the same elements can be more together than there are addresses.
+    /// Views of the same elements can add up to more bytes than there are addresses.
     #[test]
     fn a_sum_that_does_not_fit_is_no_small_one() {
         assert_eq!(relocated_bytes(&tensors(0, 100)), Some(0));

@@ -1,4 +1,4 @@
-//! Stacking: each field of the samples becomes a tensor with one dimension more.
+//! Stacking: each field of the samples becomes a tensor with one more dimension.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use crate::error::CollateError;
 use crate::sync::{Arc, Mutex, OnceLock};
 use crate::tensor::{Backend, Layout, Sample};
 
-/// What is left of samples that were filled in, by their rows. What takes no memory (most often it is `()`) has no row
-/// either: one is like the other.
+/// What remains of samples after filling, by row. Values without a size (usually `()`) are interchangeable, so their
+/// rows are not kept.
 #[doc(hidden)]
 pub struct Rests<R> {
     numbered: Vec<(usize, R)>,
@@ -61,7 +61,7 @@ impl<R> Rests<R> {
     }
 }
 
-/// Stacks samples: the default. Each field of the samples becomes a tensor with one dimension more.
+/// Stacks samples: the default. Each field of the samples becomes a tensor with one more dimension.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stack;
 
@@ -88,7 +88,8 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
 }
 
 impl Stack {
-    /// What is kept of so many samples until they are a batch, if no memory is as large.
+    /// The size of what is kept of this many samples until they are a batch, if it exceeds the memory that the process
+    /// may use.
     fn excess_bytes<S: Sample>(rows: usize) -> Option<usize> {
         match S::ALIKE {
             true => excess_bytes::<S::Rest>(rows),
@@ -97,7 +98,7 @@ impl Stack {
     }
 }
 
-/// A layout of other rows would give rows that lie outside of the slab (*layouts are in bounds and aligned*).
+/// A layout with another number of rows would put rows outside the slab (*layouts are in bounds and aligned*).
 pub(super) fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateError> {
     if layout.rows() == rows {
         return Ok(());
@@ -111,13 +112,13 @@ pub(super) fn check_rows(layout: &Layout, rows: usize) -> Result<(), CollateErro
 #[doc(hidden)]
 pub struct StackTable<S: Sample> {
     rows: usize,
-    /// Its size, if it is too large for any memory.
+    /// The size of what is kept, if it exceeds the memory that the process may use.
     excess_bytes: Option<usize>,
     gathered_by: Option<Backend>,
     hints: Arc<CollateHints>,
     planned: OnceLock<Planned<S>>,
     slab: OnceLock<FillingSlab>,
-    /// Samples that came before the slab.
+    /// Samples that came before the slab, with their rows.
     parked: Mutex<Vec<(usize, S)>>,
     rest: Mutex<Rests<S::Rest>>,
 }
@@ -137,8 +138,8 @@ struct Planned<S: Sample> {
 }
 
 impl<S: Sample> StackTable<S> {
-    /// Plans the batch; says whether this plan holds, or somebody else's came first. No lock is held: `S::plan` may be
-    /// the user's.
+    /// Plans the batch. Returns whether this plan is used; another thread's may have come first. No lock is held,
+    /// because `S::plan` may be the user's code.
     fn plan_from<'a>(
         &self,
         from: usize,
@@ -154,15 +155,15 @@ impl<S: Sample> StackTable<S> {
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }
 
-    /// The slab, once it was granted, and what it is filled by.
+    /// The slab, once granted, and the plan to fill it by.
     fn granted(&self) -> Option<(&FillingSlab, &Planned<S>)> {
         Some((self.slab.get()?, self.planned.get()?))
     }
 
     /// # Safety
     ///
-    /// The slab was made for the planned layout, and no other thread fills this row.
-    #[inline(always)] // in the loop over the samples, of which each may be a number
+    /// The slab must have been made for the planned layout, and no other thread may fill this row.
+    #[inline(always)] // called for each sample, which may be a single number
     unsafe fn fill(
         slab: &FillingSlab,
         planned: &Planned<S>,
@@ -234,7 +235,8 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
     }
 
     fn plan(&self) -> Result<usize, Failure> {
-        // One thread plans, and nobody loads: the samples can be taken out, so that no lock is held while `S::plan` sees them.
+        // One thread plans and no thread loads, so the samples can be taken out: no lock is held while `S::plan` sees
+        // them.
         let mut parked = std::mem::take(&mut *self.parked.lock());
         parked.sort_unstable_by_key(|(row, _)| *row);
         let planned = self.plan_from(0, parked.iter().map(|(_, sample)| sample));
@@ -266,7 +268,8 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
 }
 
 impl<S: Sample> StackTable<S> {
-    /// Before the first sample is parked, or filled: plans the batch from it, if one sample is enough, and asks for the slab.
+    /// Called before the first sample is parked or filled: plans the batch from this sample, if one is enough, and asks
+    /// for the slab.
     #[inline(never)]
     fn ask_for_slab(
         &self,

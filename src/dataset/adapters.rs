@@ -6,8 +6,8 @@ use super::Dataset;
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 
-/// Makes a data set of `len` samples from a function of index and generator. [`FromFn::describe`] gives its samples names, for
-/// errors.
+/// Makes a data set of `len` samples from a function of the index and the sample's generator. [`FromFn::describe`]
+/// names its samples in errors.
 ///
 /// # Examples
 ///
@@ -37,7 +37,8 @@ where
 ///
 /// # Examples
 ///
-/// A struct's field names its type by a function pointer (or holds any data set as an `Arc<dyn Dataset<Sample = ..>>`):
+/// For the type of a struct's field, use a function pointer (or hold any data set as an `Arc<dyn Dataset<Sample =
+/// ..>>`):
 ///
 /// ```
 /// use pinfeed::dataset::FromFn;
@@ -57,8 +58,8 @@ pub struct FromFn<F> {
 }
 
 impl<F> FromFn<F> {
-    /// Says what an error should call a sample, of its index: its path, say. `name` is called when a sample has failed, and for
-    /// nothing else.
+    /// Sets what errors call a sample, given its index: its path, for example. `name` is called only when a sample has
+    /// failed.
     ///
     /// # Examples
     ///
@@ -123,7 +124,7 @@ impl<D, F> Map<D, F> {
 }
 
 impl<D, F> Map<D, F> {
-    /// Says what an error should call a sample, of its index, in the place of what the data set that is changed says: see
+    /// Sets what errors call a sample, given its index, instead of what the underlying data set says: see
     /// [`FromFn::describe`].
     pub fn describe<N>(self, name: N) -> Described<Self, N>
     where
@@ -177,7 +178,7 @@ impl<D: fmt::Debug, F> fmt::Debug for Map<D, F> {
     }
 }
 
-/// A data set whose samples have names: [`FromFn::describe`] makes it.
+/// A data set with names for its samples: [`FromFn::describe`] makes it.
 #[derive(Clone)]
 pub struct Described<D, N> {
     dataset: D,

@@ -1,6 +1,6 @@
-//! Sources of samples: [`Dataset`], and the ones that are ready-made.
+//! Sources of samples: [`Dataset`], and ready-made ones.
 //!
-//! A data set knows how many samples it has and how to get one by its index. It knows nothing of batches, orders,
+//! A data set knows how many samples it has and how to get one by its index. It knows nothing about batches, orders,
 //! workers or devices.
 
 mod adapters;
@@ -16,11 +16,11 @@ use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::system;
 
-/// A source of samples that are got by their index, from several threads at once.
+/// A source of samples. Several threads get samples at once, by index.
 ///
-/// [`from_fn`] makes one from a function, [`Dataset::map`] changes the samples of another. `Vec`s of cloneable
-/// samples, and `Box`es and `Arc`s of data sets are data sets too: a `Box<dyn Dataset<Sample = S>>` is one that was chosen when
-/// the program ran.
+/// [`from_fn`] makes one from a function; [`Dataset::map`] changes the samples of another. A `Vec` of cloneable samples
+/// is a data set, and so is a `Box` or an `Arc` of a data set: use `Box<dyn Dataset<Sample = S>>` to choose one at run
+/// time.
 ///
 /// # Examples
 ///
@@ -45,7 +45,7 @@ use crate::system;
 /// # assert_eq!(noisy.len(), 1_000);
 /// ```
 pub trait Dataset: Send + Sync + 'static {
-    /// What one index gives. Stacking them into batches needs [`Sample`](crate::Sample); a `collate_fn` takes anything.
+    /// The type of a sample. Stacking it into batches needs [`Sample`](crate::Sample); a `collate_fn` takes anything.
     type Sample: Send + 'static;
 
     /// The number of samples.
@@ -56,53 +56,56 @@ pub trait Dataset: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Gets the sample at `index`, below [`len`](Dataset::len). Random augmentation draws from `rng`, which is keyed by
-    /// seed, epoch and the sample's place in the epoch: it gives the same numbers whatever the number of workers.
+    /// Gets the sample at `index`, which is below [`len`](Dataset::len). Draw random augmentation from `rng`: it is
+    /// keyed by seed, epoch and the sample's position in the epoch, so its numbers do not depend on the number of
+    /// workers.
     ///
     /// # Errors
     ///
-    /// Any error: the loader reports it with the sample's index and [`describe`](Dataset::describe), in the place of
-    /// the sample's batch. A panic is caught and reported alike.
+    /// Any error. The loader reports it in place of the sample's batch, with the index and
+    /// [`describe`](Dataset::describe). A panic is caught and reported the same way.
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
 
-    /// What an error should say of the sample: its path, say.
+    /// How errors should describe the sample: by its path, for example.
     fn describe(&self, index: u64) -> Option<String> {
         let _ = index;
         None
     }
 
-    /// How many samples ahead [`will_need`](Dataset::will_need) wants to be told what comes. Default: 0, not at all.
+    /// How many samples ahead [`will_need`](Dataset::will_need) is told what comes next. Default: 0, never.
     fn lookahead(&self) -> usize {
         0
     }
 
-    /// Hears that the samples at `indices` will be got soon, so that a data set on a slow disk can have them read meanwhile.
+    /// Told that the samples at `indices` will be needed soon, so that a data set on a slow disk can start reading
+    /// them.
     ///
-    /// A worker calls it before it gets a sample, with the one that stands [`lookahead`](Dataset::lookahead) places behind
-    /// in the epoch's order, or before several, with as many. It is a hint: `get` may be called for a sample that was not
-    /// announced (the first ones of an epoch are not), and may not be called for one that was. So it cannot fail, and what
-    /// it starts must go on without the worker, which loads nothing until it returns. A panic is reported as that of the
-    /// sample that the worker gets next.
+    /// Before a worker gets a sample, it calls this with the index [`lookahead`](Dataset::lookahead) positions later in
+    /// the epoch's order; before it gets several samples, with as many indices. It is a hint: `get` may be called for a
+    /// sample that was not announced (the first ones of an epoch are not), and may never be called for one that was. So
+    /// it cannot fail. The worker loads nothing until it returns, so start work that continues without the worker. A
+    /// panic is reported as that of the sample that the worker gets next.
     fn will_need(&self, indices: &[u64]) {
         let _ = indices;
     }
 
-    /// Whether samples lie in registered memory, as far as the data set knows: where an epoch's destination decides who
-    /// copies them, loading waits until it is known.
+    /// Whether samples lie in registered memory, as far as the data set knows. If so, the epoch's destination decides
+    /// whether the host or the device copies them, and loading waits until it is known.
     #[doc(hidden)]
     fn is_registered(&self) -> bool {
         false
     }
 
-    /// How many bytes of its batch each sample takes, if the data set knows and they are alike. Default: `None`.
+    /// The size of one sample in its batch, in bytes, if the data set knows it and all samples have the same. Default:
+    /// `None`.
     ///
-    /// With this hint, the first epoch that goes to a device is sent in parts, as later ones are. Without it, the first
-    /// epoch finds the size out.
+    /// With this hint, even the first epoch that goes to a device is sent in parts, as later ones are. Without it, the
+    /// first epoch discovers the size.
     fn sample_bytes(&self) -> Option<usize> {
         None
     }
 
-    /// Changes each sample by `f`, on the worker that loads it.
+    /// Changes each sample with `f`, on the worker that loads it.
     fn map<S, F>(self, f: F) -> Map<Self, F>
     where
         Self: Sized,
@@ -116,7 +119,7 @@ pub trait Dataset: Send + Sync + 'static {
 /// Asks the system to read a file into its cache, without waiting for it. A data set of files calls it in
 /// [`Dataset::will_need`].
 ///
-/// This is a hint, so it reports no errors: `get` will. Linux only; elsewhere it does nothing.
+/// It is a hint, so it reports no errors: `get` will. Linux only; elsewhere it does nothing.
 ///
 /// # Examples
 ///
@@ -153,7 +156,7 @@ pub fn read_ahead(path: impl AsRef<Path>) {
     system::read_ahead(path.as_ref());
 }
 
-/// To all methods, for whatever holds a data set.
+/// Forwards all methods to the data set inside.
 macro_rules! forwarded {
     ($($holder:ident),*) => {$(
         impl<D: Dataset + ?Sized> Dataset for $holder<D> {

@@ -1,11 +1,12 @@
-//! Tensors as a data set: sample i is row i of each.
+//! Tensors as a data set: sample `i` is row `i` of each tensor.
 
 use super::Dataset;
 use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
 use crate::tensor::{Element, Sample, Tensor};
 
-/// Tensors of as many rows, as a data set: sample i is row i of each, as a view, so getting it copies nothing.
+/// Tensors with the same number of rows, as a data set. Sample `i` is row `i` of each, as a view, so getting it copies
+/// nothing.
 ///
 /// # Examples
 ///
@@ -29,11 +30,11 @@ pub struct TensorDataset<R> {
 }
 
 impl<R: TensorRows> TensorDataset<R> {
-    /// Makes a data set of one tensor, or of a tuple of up to eight.
+    /// Makes a data set from one tensor, or from a tuple of up to eight.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a tensor is a scalar, or if their first dimensions differ.
+    /// [`Error::Option`] if a tensor is a scalar, or if the first dimensions differ.
     pub fn new(tensors: R) -> Result<TensorDataset<R>> {
         let mut lengths = Vec::new();
         tensors.lengths(&mut lengths);
@@ -77,7 +78,7 @@ impl<R: TensorRows> Dataset for TensorDataset<R> {
     }
 }
 
-/// What [`TensorDataset`] holds: a tensor, or a tuple of up to eight. It cannot be implemented elsewhere.
+/// What [`TensorDataset`] holds: a tensor, or a tuple of up to eight. The trait is sealed.
 pub trait TensorRows: Send + Sync + 'static + sealed::Sealed {
     /// One row of each tensor.
     type Row: Sample;
@@ -90,11 +91,11 @@ pub trait TensorRows: Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     fn row(&self, index: usize) -> Self::Row;
 
-    /// Whether one of them is registered.
+    /// Whether any of the tensors is registered.
     #[doc(hidden)]
     fn is_registered(&self) -> bool;
 
-    /// The size of all of them.
+    /// The size of all tensors in bytes.
     #[doc(hidden)]
     fn size_bytes(&self) -> usize;
 }
@@ -145,7 +146,7 @@ macro_rules! tuples {
             }
 
             fn size_bytes(&self) -> usize {
-                // Views may overlap, so the sum may be more than there is memory.
+                // Views may overlap, so the sum may exceed any memory.
                 [$(TensorRows::size_bytes(&self.$index)),+].into_iter().fold(0, usize::saturating_add)
             }
         }

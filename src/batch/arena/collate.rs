@@ -1,4 +1,4 @@
-//! Stacking within a `collate_fn`: what the loader does without one, in the arena's memory.
+//! Stacking inside a `collate_fn`: as the loader does without one, but in the arena's memory.
 
 use std::ptr::NonNull;
 
@@ -10,20 +10,21 @@ use crate::system::usable_memory_bytes;
 use crate::tensor::{ALIGNMENT, Filled, Layout, Row, Sample, Storage, Tensor};
 
 impl Arena {
-    /// Stacks samples as the loader does that has no `collate_fn`: each of their fields becomes a tensor with one dimension more, in
-    /// the batch's slab. So a `collate_fn` may leave samples out, change them, or make some fields itself, and stack the rest.
+    /// Stacks samples as a loader without a `collate_fn` does: each field becomes a tensor with one more dimension, in
+    /// the batch's slab. So a `collate_fn` can leave samples out, change them, or make some fields itself, and stack
+    /// the rest.
     ///
-    /// Of no samples, what comes out has tensors without rows, whose other dimensions nobody knows (most often the shape is
-    /// `[0]`): where all may be left out, look first.
+    /// Without any samples, the resulting tensors have no rows, and their other dimensions are unknown (usually the
+    /// shape is `[0]`). If all samples may be left out, check first.
     ///
     /// # Errors
     ///
-    /// [`Error::Stack`] says which sample does not fit or failed to load, by its place in `samples`; [`Error::HostMemory`], if they
-    /// are larger together than what the process may use.
+    /// [`Error::Stack`] if a sample does not fit or failed to load; it gives the sample's position in `samples`.
+    /// [`Error::HostMemory`] if the samples together exceed the memory that the process may use.
     ///
     /// # Examples
     ///
-    /// Words without any token are left out; tokens are padded, the rest is stacked:
+    /// Words without tokens are left out; tokens are padded; the rest is stacked:
     ///
     /// ```
     /// use pinfeed::collate::Arena;
@@ -72,20 +73,20 @@ impl Arena {
         let (base, memory) = self.room(layout.size_bytes())?;
         let mut rest = Vec::with_capacity(count);
         for (place, sample) in samples.into_iter().enumerate() {
-            // SAFETY: `room` gave as many initialized and aligned bytes as the layout has, which `memory` keeps and nobody
-            // else reaches (*one owner per slab*); no device gathers its rows, so none is scattered.
+            // SAFETY: `room` returned as many initialized and aligned bytes as the layout has, which `memory` keeps and
+            // nothing else reaches (*one owner per slab*); no device gathers its rows, so none is scattered.
             let mut row = unsafe { Row::new(&layout, base, place, None, false) };
             let filled = sample.fill(&plan, &mut row);
             let filled = filled.and_then(|left| row.complete().map(|()| left));
             rest.push(filled.map_err(|error| misfit(place, error))?);
         }
-        // SAFETY: as above; each row was written, and none is lent any more.
+        // SAFETY: as above; each row was written, and none is still borrowed.
         let mut filled = unsafe { Filled::new(layout, base, memory, None) };
         Ok(S::finish(plan, rest, &mut filled))
     }
 
-    /// So many initialized bytes that nobody else reaches, at a boundary of [`ALIGNMENT`], and what keeps them: in the slab,
-    /// or in pageable memory where they do not fit.
+    /// Returns this many initialized bytes that nothing else reaches, aligned to [`ALIGNMENT`], and their owner: in the
+    /// slab, or in pageable memory if they do not fit.
     fn room(&mut self, bytes: usize) -> Result<(NonNull<u8>, Arc<dyn Storage>)> {
         if bytes > usable_memory_bytes() {
             return Err(Error::HostMemory { bytes });
@@ -96,8 +97,8 @@ impl Arena {
             && start + bytes <= slab.capacity()
         {
             self.used_bytes = start + bytes;
-            // SAFETY: the range lies inside of the slab (*layouts are in bounds and aligned*). It was handed to nobody else:
-            // `used_bytes` only grows (*one owner per slab*).
+            // SAFETY: the range lies inside the slab (*layouts are in bounds and aligned*). It was not handed out
+            // before: `used_bytes` only grows (*one owner per slab*).
             let base = unsafe { slab.base().add(start) };
             return Ok((base, Arc::clone(slab) as Arc<dyn Storage>));
         }
@@ -105,7 +106,7 @@ impl Arena {
         let start = memory.identity();
         let address = start.addr().get();
         let offset = address.next_multiple_of(ALIGNMENT) - address;
-        // SAFETY: the tensor is longer by the alignment. It goes, and its storage stays with whoever called.
+        // SAFETY: the tensor has `ALIGNMENT` spare bytes. The tensor is dropped, but the caller keeps its storage.
         let base = unsafe { start.add(offset) };
         Ok((base, Arc::clone(memory.storage())))
     }
