@@ -10,7 +10,7 @@ use crate::shape::{DType, Shape};
 
 pub use stack::StackMisfit;
 
-/// Any error, as data sets and collate functions return it.
+/// Any error: what data sets and collate functions return.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 /// A result whose error is [`enum@Error`].
@@ -18,13 +18,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between a data set and a device.
 ///
-/// `{}` says where, what, and what caused it; `{:#}`, and `{:?}` as well, add what caused that: the whole chain, in one line.
-/// [`source`](std::error::Error::source) begins behind the cause that `{}` says, as with [`std::io::Error`], so that a
-/// report that prints the chain, such as anyhow's, says nothing twice. The cause itself is in the variant.
+/// `{}` says where, what, and the cause; `{:#}` and `{:?}` add the rest of the chain, in one line.
+/// [`source`](std::error::Error::source) begins after the cause that `{}` includes, as with [`std::io::Error`], so that
+/// a report that prints the chain, such as anyhow's, repeats nothing. The cause itself is in the variant.
 ///
 /// # Examples
 ///
-/// A program that goes on, and looks at what the data set said:
+/// A program that continues, depending on the data set's error:
 ///
 /// ```
 /// use std::io;
@@ -37,7 +37,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     match batch {
 ///         Ok(_) => {}
 ///         Err(Error::Sample(sample, cause)) if cause.is::<io::Error>() => {
-///             eprintln!("sample {} is left out: {cause}", sample.index);
+///         eprintln!("sample {} is left out: {cause}", sample.index);
 ///         }
 ///         Err(error) => return Err(error), // printed by `{error}` or `{error:#}`
 ///     }
@@ -46,21 +46,21 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 #[non_exhaustive]
 pub enum Error {
-    /// `build()` refused an option, alone or beside another.
+    /// `build()` refused an option, or a combination of options.
     Option {
         /// The builder's method.
         option: &'static str,
-        /// Why the value makes no sense, and what would.
+        /// Why the value is invalid, and what would be valid.
         reason: String,
     },
 
     /// A sample failed to load.
     Sample(SampleId, BoxError),
 
-    /// A sample's `get` panicked, or its own `plan` or `fill`; the loader goes on.
+    /// A sample's `get` panicked, or its own `plan` or `fill`; the loader continues.
     SamplePanicked(SampleId, String),
 
-    /// The sampler panicked, so it is not known which sample stands at a position; the loader goes on.
+    /// The sampler panicked, so the sample at a position is unknown; the loader continues.
     SamplerPanicked {
         /// The epoch.
         epoch: u64,
@@ -72,11 +72,11 @@ pub enum Error {
         message: String,
     },
 
-    /// A sample does not fit into its batch.
+    /// A sample does not fit its batch.
     Collate(Box<Misfit>),
 
-    /// Of what is stacked by [`Arena::collate`](crate::collate::Arena::collate) or [`Arena::stack`](crate::collate::Arena::stack), one does not fit
-    /// to the others.
+    /// A sample stacked by [`Arena::collate`](crate::collate::Arena::collate) or
+    /// [`Arena::stack`](crate::collate::Arena::stack) does not fit the others.
     Stack(Box<StackMisfit>),
 
     /// The `collate_fn` returned an error.
@@ -89,7 +89,7 @@ pub enum Error {
         source: BoxError,
     },
 
-    /// The `collate_fn` panicked, or a batch's own functions did; the loader goes on.
+    /// The `collate_fn`, or a method of the batch, panicked; the loader continues.
     CollatePanicked {
         /// The epoch.
         epoch: u64,
@@ -99,16 +99,16 @@ pub enum Error {
         message: String,
     },
 
-    /// Data and shape do not go together.
+    /// Data and shape do not match.
     Shape(ShapeError),
 
-    /// The bytes of an owner do not hold the tensor that was to be made over them.
+    /// The owner's bytes cannot hold the requested tensor.
     OwnedBytes {
         /// The element type.
         dtype: DType,
-        /// The shape that was asked for.
+        /// The requested shape.
         shape: Shape,
-        /// What is missing, or where the elements must begin.
+        /// What is missing, or which alignment is needed.
         reason: String,
     },
 
@@ -116,7 +116,7 @@ pub enum Error {
     Io {
         /// The file or folder.
         path: std::path::PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 
@@ -124,11 +124,11 @@ pub enum Error {
     Write {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 
-    /// A folder or file list does not hold what a data set needs.
+    /// A folder or file list does not contain what a data set needs.
     DataSet {
         /// The folder or file.
         path: std::path::PathBuf,
@@ -136,7 +136,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// The crate was built without what the call needs.
+    /// The crate was built without a feature that the call needs.
     FeatureMissing {
         /// The feature.
         feature: &'static str,
@@ -148,20 +148,20 @@ pub enum Error {
         detail: String,
     },
 
-    /// The CUDA driver is older than what is served.
+    /// The CUDA driver is older than the oldest supported one.
     DriverTooOld {
         /// The driver's version as CUDA counts it: 1000 x major + 10 x minor.
         found: i32,
-        /// The oldest version served, counted alike.
+        /// The oldest supported version, in the same form.
         required: i32,
     },
 
-    /// The driver's library is the toolkit's stub, which is made for linking and drives nothing.
+    /// The driver's library is the toolkit's stub, which is for linking only.
     StubDriver,
 
-    /// The driver is there, and no such device.
+    /// The driver has no such device.
     NoDevice {
-        /// The device that was asked for.
+        /// The requested device.
         ordinal: usize,
         /// The number of devices that the driver sees.
         count: usize,
@@ -169,59 +169,59 @@ pub enum Error {
 
     /// A device operation failed.
     Device {
-        /// The operation, by the driver's name for it.
+        /// The driver's name for the operation.
         operation: &'static str,
         /// The device.
         device: String,
-        /// What the driver says.
+        /// The driver's error.
         cause: DeviceFault,
     },
 
-    /// The device pool's budget is held by tensors that are alive.
+    /// Live device tensors hold the device pool's budget.
     DeviceBudget {
-        /// What was asked for.
+        /// The requested size.
         requested_bytes: usize,
         /// The budget.
         budget_bytes: usize,
-        /// What device tensors that are alive hold.
+        /// The size that live device tensors hold.
         held_bytes: usize,
-        /// How many blocks that is: one for each upload that is alive.
+        /// How many blocks hold it: one for each live upload.
         held_blocks: usize,
     },
 
-    /// Page-locked memory was demanded, and there was none.
+    /// Page-locked memory was required, but not available.
     Pinned {
-        /// What was asked for.
+        /// The requested size.
         bytes: usize,
-        /// Why there is none, and the knob.
+        /// Why none is available, and which setting changes that.
         reason: String,
     },
 
-    /// A batch does not fit into the memory that the process may use.
+    /// A batch does not fit the memory that the process may use.
     HostMemory {
-        /// What the batch needs.
+        /// The batch's size.
         bytes: usize,
     },
 
-    /// Two things of different devices met.
+    /// Objects of different devices were used together.
     WrongDevice {
         /// The tensor or stream.
         what: &'static str,
-        /// Its device.
+        /// The device it belongs to.
         found: String,
-        /// The call's device.
+        /// The device of the call.
         expected: String,
     },
 
-    /// The library's own kernels do not run on a device as old.
+    /// The device is too old for the library's own kernels.
     ComputeCapability {
-        /// What was asked for.
+        /// The requested operation.
         what: &'static str,
         /// The device.
         device: String,
         /// Its compute capability, as (major, minor).
         found: (i32, i32),
-        /// The oldest that the kernels run on.
+        /// The lowest that the kernels run on.
         required: (i32, i32),
     },
 
@@ -230,15 +230,15 @@ pub enum Error {
 
     /// The tensor's memory cannot be written: a view or a transfer shares it.
     Shared {
-        /// How many others hold it.
+        /// How many others share it.
         sharers: usize,
     },
 
-    /// The system gave no thread.
+    /// The system could not start a thread.
     Thread {
         /// The thread's name.
         name: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -250,7 +250,7 @@ impl From<ShapeError> for Error {
 }
 
 impl Error {
-    /// Makes the error of a builder's option.
+    /// Makes the error for a builder's option.
     pub(crate) fn option(option: &'static str, reason: impl Into<String>) -> Error {
         Error::Option {
             option,
@@ -259,63 +259,63 @@ impl Error {
     }
 }
 
-/// Which sample: its index, its batch, and what the data set says of it.
+/// Identifies a sample: its index, its batch, and the data set's description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SampleId {
-    /// The index that the data set was asked for.
+    /// The index in the data set.
     pub index: u64,
-    /// The sample's place in its batch.
+    /// The sample's row in its batch.
     pub row: usize,
     /// The batch's position in its epoch.
     pub batch: u64,
     /// The epoch.
     pub epoch: u64,
-    /// What the data set says of the sample: its path, say.
+    /// The data set's description of the sample, such as its path.
     pub description: Option<String>,
 }
 
-/// A sample does not fit into its batch.
+/// A sample does not fit its batch.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Misfit {
     /// The sample that does not fit.
     pub sample: SampleId,
-    /// The sample that the batch's layout was planned from, if it is another one.
+    /// The sample that the batch's layout was planned from, if it is a different one.
     pub planned_from: Option<SampleId>,
     /// What does not fit.
     pub source: CollateError,
 }
 
-/// Data and shape do not go together.
+/// Data and shape do not match.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{elements} elements do not make the shape {shape}")]
 pub struct ShapeError {
     /// How many elements there are.
     pub elements: usize,
-    /// The shape that was asked for.
+    /// The requested shape.
     pub shape: Shape,
 }
 
-/// Why a sample does not fit into its batch.
+/// Why a sample does not fit its batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollateError {
-    /// Its shape is not the one that the batch was planned with.
+    /// Its shape differs from the one that the batch was planned with.
     #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged", FieldName(.field))]
     Shape {
-        /// The field's name, empty where it has none.
+        /// The field's name; empty if it has none.
         field: &'static str,
         /// The shape of the batch's rows.
         expected: Shape,
-        /// The sample's own.
+        /// The sample's shape.
         found: Shape,
     },
 
-    /// A whole number of 64 bits without a sign is too large: it travels as `i64`.
+    /// An unsigned 64-bit number is too large for `i64`, which it becomes in the batch.
     #[error("{}{value} does not fit into an i64, as which u64 and usize travel: take `as i64` where its bits are what counts, or pinfeed::Host to keep it on the host", FieldName(.field))]
     Number {
-        /// The field's name, empty where it has none.
+        /// The field's name; empty if it has none.
         field: &'static str,
         /// The number.
         value: u64,
@@ -324,11 +324,11 @@ pub enum CollateError {
     /// A field of the row was left unwritten.
     #[error("{}the sample's `fill` did not write it", FieldName(.field))]
     Unwritten {
-        /// The field's name, empty where it has none.
+        /// The field's name; empty if it has none.
         field: &'static str,
     },
 
-    /// A `Field` was used with a batch whose layout it does not come from.
+    /// A `Field` was used with a batch of another layout.
     #[error(
         "a field of type {found} was used on a batch whose layout does not hold it: use what `plan` returned for this batch"
     )]
@@ -337,26 +337,26 @@ pub enum CollateError {
         found: DType,
     },
 
-    /// The batch is larger than memory can be.
+    /// The batch is larger than any memory.
     #[error("the batch's size in bytes does not fit into a machine word")]
     TooLarge,
 
-    /// A lazy sample failed while it made its elements: its batch reports it as [`Error::Sample`].
+    /// A lazy sample failed while producing its elements: its batch reports this as [`Error::Sample`].
     #[error(transparent)]
     Load(BoxError),
 
-    /// An own implementation of `Sample` refused.
+    /// An implementation of `Sample` refused the sample.
     #[error(transparent)]
     Other(BoxError),
 }
 
-/// What a device's driver says of a failed operation.
+/// A driver's report of a failed operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceFault {
-    /// The driver's number for it: a `CUresult` on CUDA.
+    /// The driver's error number: a `CUresult` on CUDA.
     pub code: i32,
-    /// The driver's name and words for it.
+    /// The driver's error name and description.
     pub message: String,
 }
 

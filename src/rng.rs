@@ -1,4 +1,4 @@
-//! The generator that a sample draws its augmentation from: keyed by what the sample is, never by who loads it.
+//! The generator for a sample's augmentation: keyed by the sample's position, never by the worker that loads it.
 
 #[cfg(feature = "rand_core")]
 mod rand_core;
@@ -8,13 +8,13 @@ pub use range::NumberRange;
 
 /// A small counter-based random generator, one for each sample of each epoch.
 ///
-/// What it draws is a pure function of (seed, epoch, position in the epoch): it does not depend on the number of
+/// Its numbers are a pure function of (seed, epoch, position in the epoch): they do not depend on the number of
 /// workers, on the rank, or on time. It is Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-/// easy as 1, 2, 3", SC 2011): the key is the seed, the counter holds epoch and position, so no two samples share a
-/// stream. It is not for cryptography.
+/// easy as 1, 2, 3", SC 2011): the key is the seed, and the counter holds epoch and position, so no two samples share a
+/// stream. It is not cryptographically secure.
 ///
-/// Whole batches ([`for_batch`](SampleRng::for_batch)) and samplers ([`for_sampler`](SampleRng::for_sampler)) have streams of
-/// their own. With the feature `rand_core`, it is a `rand_core::Rng` too, for what the crate `rand` and its like draw.
+/// Batches ([`for_batch`](SampleRng::for_batch)) and samplers ([`for_sampler`](SampleRng::for_sampler)) have separate
+/// streams. With the feature `rand_core`, it also implements `rand_core::Rng`, for `rand` and similar crates.
 ///
 /// # Examples
 ///
@@ -31,7 +31,7 @@ pub use range::NumberRange;
 #[derive(Debug, Clone)]
 pub struct SampleRng {
     key: [u32; 2],
-    /// Words 2 and 3 of the counter name the stream; words 0 and 1 count its blocks.
+    /// Words 2 and 3 of the counter identify the stream; words 0 and 1 count its blocks.
     stream: [u32; 2],
     block: u64,
     buffer: [u32; 4],
@@ -41,12 +41,12 @@ pub struct SampleRng {
 impl SampleRng {
     /// Makes the generator of one sample: the one at `position` of the epoch's global order.
     ///
-    /// It is what [`Dataset::get`](crate::Dataset::get) is given, made of the loader's seed. A [`Sampler`](crate::sampler::Sampler) that made
-    /// it of the same seed would choose each sample by the very numbers that the sample is then augmented by: samplers take
-    /// [`for_sampler`](SampleRng::for_sampler).
+    /// [`Dataset::get`](crate::Dataset::get) is given this generator, with the loader's seed. Do not use it in a
+    /// [`Sampler`](crate::sampler::Sampler) with the same seed: the same numbers would choose a sample and then augment
+    /// it. Use [`for_sampler`](SampleRng::for_sampler) there.
     #[inline]
     pub fn new(seed: u64, epoch: u64, position: u64) -> SampleRng {
-        // A stream's name has 64 bits: 44 for the position and 20 for the epoch, which folds around beyond that.
+        // A stream's identifier has 64 bits: 44 for the position and 20 for the epoch; larger values wrap around.
         let stream = position ^ epoch.rotate_left(44);
         SampleRng {
             key: split(seed),
@@ -57,29 +57,30 @@ impl SampleRng {
         }
     }
 
-    /// Makes a generator for a whole batch, the `batch`-th of its epoch: for what is drawn once for all of its samples, on the
-    /// device ([`Mixing::draw`](crate::ops::Mixing::draw)). It shares no numbers with any sample's.
+    /// Makes the generator for a whole batch, the `batch`-th of its epoch. Use it for what is drawn once for all of a
+    /// batch's samples, on the device ([`Mixing::draw`](crate::ops::Mixing::draw)). It shares no numbers with any
+    /// sample.
     pub fn for_batch(seed: u64, epoch: u64, batch: u64) -> SampleRng {
         SampleRng {
-            // No sample draws so many blocks that it comes here.
+            // No sample draws enough blocks to reach this one.
             block: 1 << 63,
             ..SampleRng::new(seed, epoch, batch)
         }
     }
 
-    /// Makes the generator for one position of a sampler's order. It shares no numbers with the sample's that stands there, nor with
-    /// any batch's, so the loader's seed may be the sampler's.
+    /// Makes the generator for one position of a sampler's order. It shares no numbers with the sample at that
+    /// position, nor with any batch, so the sampler can use the loader's seed.
     ///
     /// # Examples
     ///
-    /// Every sample as often as its weight says:
+    /// Each sample as often as its weight demands:
     ///
     /// ```
     /// use pinfeed::SampleRng;
     /// use pinfeed::sampler::Sampler;
     ///
     /// struct Weighted {
-    ///     /// The sum of the weights up to each sample's, its own included.
+    ///     /// The running sum of the weights, up to and including each sample's.
     ///     sums: Vec<f64>,
     ///     seed: u64,
     /// }
@@ -101,7 +102,7 @@ impl SampleRng {
     /// ```
     pub fn for_sampler(seed: u64, epoch: u64, position: u64) -> SampleRng {
         SampleRng {
-            // Between the samples' blocks and the batches', and none draws so many that it comes to the next.
+            // Between the blocks of samples and of batches; none draws enough to reach the next range.
             block: 1 << 62,
             ..SampleRng::new(seed, epoch, position)
         }
@@ -134,15 +135,16 @@ impl SampleRng {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws uniformly from a range of integers or floats: from `a..b` without `b`, from `a..=b` with it.
+    /// Draws uniformly from a range of integers or floats: from `a..b`, excluding `b`, or from `a..=b`, including it.
     ///
-    /// `range(0..n)` draws what [`below(n)`](SampleRng::below) does, in the type of `n`. Steps are those of [`f32`](SampleRng::f32) and
-    /// [`f64`](SampleRng::f64), scaled. A range of floats that begins where it ends gives that number.
+    /// `range(0..n)` draws the same number as [`below(n)`](SampleRng::below), in the type of `n`. For floats, the steps
+    /// are those of [`f32`](SampleRng::f32) and [`f64`](SampleRng::f64), scaled. A range of floats whose ends are equal
+    /// returns that number.
     ///
     /// # Panics
     ///
-    /// If there is no number in the range: of integers, `a..b` with `a >= b`, or `a..=b` with `a > b`; of floats, either with `a > b`,
-    /// or if `b - a` is not finite. (In [`Dataset::get`](crate::Dataset::get) a panic is an error of the sample.)
+    /// If the range is empty: for integers, `a..b` with `a >= b`, or `a..=b` with `a > b`; for floats, either with `a >
+    /// b`, or if `b - a` is not finite. (In [`Dataset::get`](crate::Dataset::get), a panic is an error of the sample.)
     ///
     /// # Examples
     ///
@@ -161,13 +163,13 @@ impl SampleRng {
         range.draw(self)
     }
 
-    /// Draws a whole number below `bound`, without bias.
+    /// Draws an integer below `bound`, without bias.
     ///
     /// Lemire, "Fast random integer generation in an interval", 2019.
     ///
     /// # Panics
     ///
-    /// If `bound` is 0: there is no number below it.
+    /// If `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no whole number below 0");
         loop {
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!(seen.len(), drawn);
     }
 
-    /// What seeds gave in an earlier version: runs must be the same with the next.
+    /// The numbers of an earlier version: they must not change with a new one.
     #[test]
     fn streams_stay_what_they_are() {
         let mut sample = SampleRng::new(17, 3, 5);

@@ -1,19 +1,19 @@
-//! Orders of indices: which samples an epoch gives, and in which order.
+//! Orders of indices: which samples an epoch has, and in which order.
 
 use std::fmt;
 
 use crate::sync::Arc;
 
-/// An order of a data set's samples: which index stands at each position of an epoch.
+/// An order of a data set's samples: which index is at each position of an epoch.
 ///
-/// It is a pure function, evaluated wherever it is needed and never stored: workers ask it for single positions, in
-/// any order, from several threads. An index may come up more than once, or not at all.
+/// It is a pure function, evaluated when needed and never stored: workers ask for positions in any order, from several
+/// threads. An index may occur more than once, or not at all.
 ///
-/// What is random in an order is drawn from [`SampleRng::for_sampler`](crate::SampleRng::for_sampler) (its example draws by
-/// weights), whose numbers no sample has. With [`SampleRng::new`](crate::SampleRng::new) and the loader's seed, each sample
-/// would be chosen by the numbers that it is then augmented by.
+/// For a random order, draw from [`SampleRng::for_sampler`](crate::SampleRng::for_sampler) (its example draws by
+/// weight), whose numbers no sample gets. With [`SampleRng::new`](crate::SampleRng::new) and the loader's seed, the
+/// same numbers would choose a sample and then augment it.
 ///
-/// `Box`es and `Arc`s of samplers are samplers, so that the order can be chosen when the program runs: `Box<dyn Sampler>`.
+/// A `Box` or an `Arc` of a sampler is a sampler too: use `Box<dyn Sampler>` to choose the order at run time.
 ///
 /// # Examples
 ///
@@ -48,12 +48,12 @@ pub trait Sampler: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// The index of the sample at `position`, which is below [`len`](Sampler::len). (The loader asks for no other; what the
-    /// crate's own samplers have none for is a panic.)
+    /// The index of the sample at `position`, which is below [`len`](Sampler::len). (The loader asks for no other
+    /// position; the crate's own samplers panic if they have no index for it.)
     fn index(&self, epoch: u64, position: u64) -> u64;
 
-    /// The indices of the samples from position `start` on, as many as there are places for: what workers ask for. It
-    /// must give what [`index`](Sampler::index) gives, and does so if it is left as it is.
+    /// Writes the indices for as many positions as `indices` has places, from `start` on. Workers call this. It must
+    /// agree with [`index`](Sampler::index), as the default does.
     fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
         for (index, position) in indices.iter_mut().zip(start..) {
             *index = self.index(epoch, position);
@@ -61,7 +61,7 @@ pub trait Sampler: Send + Sync + 'static {
     }
 }
 
-/// The samples in their own order: 0, 1, 2, ...
+/// The samples in the data set's order: 0, 1, 2, ...
 ///
 /// # Examples
 ///
@@ -82,7 +82,7 @@ pub struct SequentialSampler {
 }
 
 impl SequentialSampler {
-    /// The order of `len` samples.
+    /// Makes the order of `len` samples.
     pub fn new(len: u64) -> SequentialSampler {
         SequentialSampler { len }
     }
@@ -98,17 +98,16 @@ impl Sampler for SequentialSampler {
     }
 }
 
-/// All samples once, in a random order that is another one in each epoch; PyTorch's `RandomSampler` without
-/// replacement.
+/// All samples once, in a random order that differs in each epoch; PyTorch's `RandomSampler` without replacement.
 ///
-/// The order is a keyed permutation that is evaluated, not stored, so that 10¹² samples cost no memory: an
-/// alternating Feistel network of 12 rounds (32 below 256 samples) over the smallest power of two that holds `len`, whose values beyond
-/// `len` are put in again (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), keyed by seed
-/// and epoch. An evaluation takes two passes at worst on average.
+/// The order is a keyed permutation, evaluated instead of stored, so 10¹² samples cost no memory: an alternating
+/// Feistel network of 12 rounds (32 below 256 samples) over the smallest power of two that holds `len`, keyed by seed
+/// and epoch. Results of `len` and more are permuted again (cycle walking: Black and Rogaway, "Ciphers with arbitrary
+/// finite domains", CT-RSA 2002). An evaluation takes at most two passes on average.
 ///
 /// # Examples
 ///
-/// The first 80 of 100 samples, shuffled; the others are for validation:
+/// The first 80 of 100 samples, shuffled; the rest is for validation:
 ///
 /// ```
 /// use pinfeed::DataLoader;
@@ -130,7 +129,7 @@ pub struct RandomSampler {
 }
 
 impl RandomSampler {
-    /// Random orders of `len` samples.
+    /// Makes random orders of `len` samples.
     pub fn new(len: u64, seed: u64) -> RandomSampler {
         RandomSampler { len, seed }
     }
@@ -161,7 +160,7 @@ impl Sampler for RandomSampler {
     }
 }
 
-/// An explicit list of indices, the same in each epoch.
+/// A list of indices, the same in each epoch.
 impl Sampler for Vec<u64> {
     fn len(&self) -> u64 {
         self.as_slice().len() as u64
@@ -172,7 +171,7 @@ impl Sampler for Vec<u64> {
     }
 }
 
-/// To all methods, for whatever holds a sampler.
+/// Forwards all methods to the sampler inside.
 macro_rules! forwarded {
     ($($holder:ident),*) => {$(
         impl<S: Sampler + ?Sized> Sampler for $holder<S> {
@@ -205,8 +204,8 @@ impl fmt::Debug for dyn Sampler {
     }
 }
 
-/// A keyed permutation of `0..len`: an alternating Feistel network over the smallest power of two that holds `len`, in which
-/// each half in turn is changed by a function of the other.
+/// A keyed permutation of `0..len`: an alternating Feistel network over the smallest power of two that holds `len`.
+/// Each round changes one half by a function of the other.
 struct Permutation {
     len: u64,
     low_bits: u32,
@@ -216,8 +215,8 @@ struct Permutation {
     rounds: usize,
 }
 
-/// What a round does to a half, which has at most 32 bits: multiply-shift hashing (Dietzfelbinger, Hagerup, Katajainen and
-/// Penttonen, 1997), from a product of 32 by 32 bits, because even old vector units have that.
+/// A round's function of one half, which has at most 32 bits: multiply-shift hashing (Dietzfelbinger, Hagerup,
+/// Katajainen and Penttonen, 1997). It takes a 32 by 32 bit product, which even old vector units have.
 #[derive(Clone, Copy)]
 struct Key {
     flip: u64,
@@ -232,20 +231,20 @@ impl Key {
     }
 }
 
-/// How many rounds it takes until all orders come up evenly: small halves mix slowly. (Measured: of all orders of seven
-/// samples, 24 rounds draw some so often that chi-square is 15 standard deviations off, 32 rounds 1; of pairs among 40 to
-/// 700 samples, 8 rounds are enough.)
+/// How many rounds it takes until all orders are equally likely: small halves mix slowly. (Measured: over all orders of
+/// seven samples, chi-square is 15 standard deviations off with 24 rounds, 1 with 32; over pairs among 40 to 700
+/// samples, 8 rounds are enough.)
 fn rounds(bits: u32) -> usize {
     if bits <= 8 { MOST_ROUNDS } else { 12 }
 }
 
 const MOST_ROUNDS: usize = 32;
 
-/// So many values are permuted side by side: each round of one waits for the round before, and the processor has room for
-/// others meanwhile.
+/// How many values are permuted side by side. Each round depends on the one before, so one value alone would leave the
+/// processor idle.
 const LANES: usize = 8;
 
-/// Values that stand for no sample are put in again, so many positions at a time.
+/// How many positions are handled together before those with results of `len` and more are permuted again.
 const CHUNK: usize = 64;
 
 impl Permutation {
@@ -253,7 +252,7 @@ impl Permutation {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         let low_bits = bits / 2;
         let rounds = rounds(bits);
-        let mut words = SplitMix(mix(seed ^ mix(epoch ^ 0x7065_726d))); // "perm": not a sample's stream
+        let mut words = SplitMix(mix(seed ^ mix(epoch ^ 0x7065_726d))); // "perm": separates it from the samples' streams
         let mut keys = [Key { flip: 0, factor: 1 }; MOST_ROUNDS];
         for key in &mut keys[..rounds] {
             let word = words.next();
@@ -272,20 +271,20 @@ impl Permutation {
         }
     }
 
-    /// Puts where each position goes in its place.
+    /// Replaces each position by its index.
     fn apply(&self, values: &mut [u64]) {
         if self.len <= 1 {
             return;
         }
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has the instructions.
+            // SAFETY: the processor supports AVX2.
             return unsafe { self.apply_by_avx2(values) };
         }
         self.apply_to_chunks(values);
     }
 
-    /// The same function, which the compiler makes of wider vectors.
+    /// The same function, compiled for wider vectors.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn apply_by_avx2(&self, values: &mut [u64]) {
@@ -295,7 +294,7 @@ impl Permutation {
     #[inline(always)]
     fn apply_to_chunks(&self, values: &mut [u64]) {
         for chunk in values.chunks_mut(CHUNK) {
-            // Those that left the samples, and are permuted once more.
+            // The values that are no sample's index, and are permuted again.
             let mut pending = [0u8; CHUNK];
             let mut count = 0;
             let mut start = 0;
@@ -316,7 +315,7 @@ impl Permutation {
         }
     }
 
-    /// Permutes the pending values, and says how many of them still are.
+    /// Permutes the pending values, and returns how many are still pending.
     #[inline(always)]
     fn once_more(&self, values: &mut [u64], pending: &mut [u8; CHUNK], count: usize) -> usize {
         let (mut left, mut start) = (0, 0);
@@ -330,7 +329,7 @@ impl Permutation {
             for (lane, word) in words[..lanes].iter().enumerate() {
                 let index = pending[start + lane];
                 values[usize::from(index)] = *word;
-                pending[left] = index; // never overtakes what is read
+                pending[left] = index; // never overwrites an entry that is still to be read
                 left += usize::from(*word >= self.len);
             }
             start += lanes;
@@ -396,7 +395,7 @@ mod tests {
             prop_assert_eq!(indices, each);
         }
 
-        /// By the widest vectors that the processor has, and without.
+        /// With the widest vectors that the processor has, and without them.
         #[test]
         fn both_ways_give_the_same(bits in 0u32..64, less in 0u64..3, seed: u64, epoch: u64, start: u64, count in 0usize..200) {
             let len = (1u64 << bits).saturating_sub(less).max(2);
@@ -427,7 +426,7 @@ mod tests {
                 assert!(order.into_iter().eq(0..len), "{len} samples");
             }
         }
-        // What goes in comes out only once: the halves have 32 bits here.
+        // No value comes out twice: the halves have 32 bits here.
         for len in [u64::MAX, 1 << 63, (1 << 63) + 1, (1 << 33) + 1, 1 << 32] {
             let mut order: Vec<u64> = (0..20_000).chain(len - 20_000..len).collect();
             Permutation::new(len, 7, 0).apply(&mut order);
@@ -466,7 +465,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_spread() {
-        // The mean distance of two random numbers below n is n / 3.
+        // The mean distance between two random numbers below n is n / 3.
         let sampler = RandomSampler::new(100_000, 1);
         let distance = |position| {
             sampler

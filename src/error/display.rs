@@ -1,7 +1,7 @@
-//! What errors say: where, what, why, and what to do about it.
+//! The texts of errors: where, what, why, and what to do about it.
 //!
-//! An error's `{}` ends in its cause, and its `source()` begins behind that, as with `std::io::Error`: whoever prints one line
-//! reads why, and whoever prints the chain reads nothing twice.
+//! An error's `{}` ends with its cause, and its `source()` begins after that cause, as with `std::io::Error`. So one
+//! printed line includes the reason, and a printed chain repeats nothing.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -141,7 +141,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What `main` prints of the error that it returns, and `unwrap` of the one that it meets: all that `{:#}` says.
+/// `main` and `unwrap` print this: the same text as `{:#}`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:#}")
@@ -155,7 +155,7 @@ impl StdError for Error {
 }
 
 impl Error {
-    /// The error that made this one.
+    /// The error that caused this one.
     fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Error::Sample(_, cause) | Error::CollateFn { source: cause, .. } => Some(&**cause),
@@ -169,14 +169,14 @@ impl Error {
     }
 }
 
-/// Adds the cause; with `{:#}`, all causes of that as well.
+/// Adds the cause; with `{:#}`, also that cause's own chain.
 fn because(f: &mut fmt::Formatter<'_>, cause: &dyn StdError) -> fmt::Result {
     let mut said = cause.to_string();
     write!(f, ": {said}")?;
     let mut deeper = cause.source().filter(|_| f.alternate());
     while let Some(cause) = deeper {
         let text = cause.to_string();
-        // Some errors say what caused them, and name it again.
+        // Some errors already include their cause in their text.
         if !said.ends_with(&text) {
             write!(f, ": {text}")?;
         }
@@ -201,7 +201,7 @@ impl fmt::Display for SampleId {
 }
 
 impl Misfit {
-    /// Says all but the cause.
+    /// Writes everything except the cause.
     fn say(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} does not fit into its batch", self.sample)?;
         let Some(sample) = &self.planned_from else {
@@ -228,7 +228,7 @@ impl StdError for Misfit {
     }
 }
 
-/// A field's name as the start of a sentence.
+/// A field's name, as the start of a sentence.
 pub(super) struct FieldName<'a>(pub(super) &'a &'static str);
 
 impl fmt::Display for FieldName<'_> {
@@ -285,7 +285,7 @@ mod tests {
         );
     }
 
-    /// A cause that names its own cause, as many do.
+    /// A cause that includes its own cause in its text, as many do.
     #[derive(Debug, thiserror::Error)]
     #[error("reading the header: {0}")]
     struct Twice(#[source] std::fmt::Error);

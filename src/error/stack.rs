@@ -1,10 +1,10 @@
-//! Samples that a `collate_fn` stacks itself.
+//! Samples stacked by a `collate_fn`.
 
 use std::fmt;
 
 use super::CollateError;
 
-/// Of samples that a `collate_fn` stacks, one does not fit to the others, or failed to load.
+/// A sample that a `collate_fn` stacks does not fit the others, or failed to load.
 ///
 /// # Examples
 ///
@@ -29,11 +29,11 @@ use super::CollateError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StackMisfit {
-    /// Its place among the samples that were to be stacked, from 0.
+    /// The sample's position among those to be stacked, from 0.
     pub place: usize,
-    /// How many these were.
+    /// The number of samples to be stacked.
     pub count: usize,
-    /// The place of the sample that the layout was planned from, if it is another one.
+    /// The position of the sample that the layout was planned from, if it is a different one.
     pub planned_from: Option<usize>,
     /// What does not fit.
     pub source: CollateError,

@@ -1,4 +1,4 @@
-//! The generator as one of the crate `rand_core`'s: for `rand`, `rand_distr` and whatever else takes those.
+//! The generator as a `rand_core` generator: for `rand`, `rand_distr` and other crates built on it.
 
 use std::convert::Infallible;
 
@@ -6,7 +6,7 @@ use rand_core::TryRng;
 
 use super::SampleRng;
 
-/// With the feature `rand_core`. So it is a `rand_core::Rng`, and with `rand`'s `RngExt` draws whatever that does.
+/// With the feature `rand_core`. This makes it a `rand_core::Rng`, so it works with `rand`'s `RngExt`.
 impl TryRng for SampleRng {
     type Error = Infallible;
 

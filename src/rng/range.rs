@@ -1,11 +1,11 @@
-//! Numbers of a range.
+//! Random numbers from a range.
 
 use std::ops::{Range, RangeInclusive};
 
 use super::SampleRng;
 
-/// A range that [`SampleRng::range`] draws from: `a..b` or `a..=b`, of integers of up to 64 bits, `f32` or `f64`. It cannot be
-/// implemented elsewhere.
+/// A range that [`SampleRng::range`] draws from: `a..b` or `a..=b`, of integers of up to 64 bits, `f32` or `f64`. The
+/// trait is sealed.
 ///
 /// # Examples
 ///
@@ -16,10 +16,10 @@ use super::SampleRng;
     note = "both ends are integers of up to 64 bits, f32 or f64, of one type"
 )]
 pub trait NumberRange: sealed::Range {
-    /// What is drawn.
+    /// The type of the numbers.
     type Number;
 
-    /// Draws a number of the range.
+    /// Draws a number from the range.
     #[doc(hidden)]
     fn draw(self, rng: &mut SampleRng) -> Self::Number;
 }
@@ -31,10 +31,10 @@ mod sealed {
 
     /// A number that can be drawn from a range.
     pub trait Number: Copy + PartialOrd {
-        /// Draws from `start` to `end`, without `end`.
+        /// Draws from `start` to `end`, excluding `end`.
         fn below(rng: &mut SampleRng, start: Self, end: Self) -> Self;
 
-        /// Draws from `start` to `end`.
+        /// Draws from `start` to `end`, including `end`.
         fn up_to(rng: &mut SampleRng, start: Self, end: Self) -> Self;
     }
 
@@ -68,7 +68,7 @@ macro_rules! integers {
             #[inline]
             fn below(rng: &mut SampleRng, start: $type, end: $type) -> $type {
                 assert!(start < end, "there is no whole number in {start}..{end}");
-                // In 64 bits, where the difference is right whatever the signs are; what is drawn fits the type again.
+                // In 64 bits the difference is right for all signs, and the result fits the type again.
                 let width = (end as u64).wrapping_sub(start as u64);
                 start.wrapping_add(rng.below(width) as $type)
             }
@@ -95,7 +95,7 @@ macro_rules! floats {
             #[inline]
             fn below(rng: &mut SampleRng, start: $type, end: $type) -> $type {
                 let drawn = start + width(start, end) * rng.$type();
-                // The sum is rounded, where the ends are close to each other up to the end.
+                // If the ends are close together, the sum may round up to the end.
                 if drawn < end { drawn } else { end.next_down().max(start) }
             }
 
@@ -113,7 +113,7 @@ floats! {
     f64: 1u64 << 53, |rng: &mut SampleRng| rng.next_u64() >> 11;
 }
 
-/// How wide the range is.
+/// The width of the range.
 #[inline]
 fn width<T>(start: T, end: T) -> T
 where
@@ -135,7 +135,7 @@ mod tests {
         SampleRng::new(1, 2, 3)
     }
 
-    /// What each of so many draws gives.
+    /// The results of a fixed number of draws.
     fn draws<R: NumberRange + Clone>(range: R) -> Vec<R::Number> {
         let mut rng = rng();
         (0..2_000).map(|_| rng.range(range.clone())).collect()
@@ -176,14 +176,14 @@ mod tests {
     fn types_follow_from_where_the_number_goes() {
         let words = ["a", "b", "c"];
         let word = words[rng().range(0..words.len())];
-        assert_eq!(word, words[rng().below(3) as usize]); // the same draw
+        assert_eq!(word, words[rng().below(3) as usize]); // the same number
         assert!(words.contains(&words[rng().range(0..3)]));
         let label: i64 = rng().range(0..10);
         let scale: f32 = rng().range(0.5..2.0);
         assert!((0..10).contains(&label) && (0.5..2.0).contains(&scale));
     }
 
-    /// What seeds gave before stays what they give.
+    /// Numbers for fixed seeds must never change.
     #[test]
     fn floats_are_drawn_as_ever() {
         let by_hand = 0.08 + (1.0 - 0.08) * rng().f64();
@@ -202,7 +202,7 @@ mod tests {
         assert!(draws(1.0..next).iter().all(|x| *x == 1.0));
         let both = draws(1.0..=next);
         assert!(both.contains(&1.0) && both.contains(&next));
-        assert_eq!(rng().range(2.0..2.0), 2.0); // no width: what a strength of zero asks for
+        assert_eq!(rng().range(2.0..2.0), 2.0); // no width, as a strength of zero asks for
         assert_eq!(rng().range(2.0f32..=2.0), 2.0);
     }
 
