@@ -8,18 +8,18 @@
 /// ([`STREAMED_COPY_BYTES`](crate::tuning::STREAMED_COPY_BYTES) has figures). Data that fits into the cache and is read
 /// at once is better copied by ordinary stores.
 ///
-/// When it returns, the stores are ordered like ordinary ones: another thread that learns of them through a lock or a
-/// release store sees them, and so does a device that learns of them through a call of its driver.
+/// When it returns, the stores are ordered like ordinary ones: they are visible to another thread that synchronizes
+/// through a lock or a release store, and to a device after a call of its driver.
 ///
 /// # Safety
 ///
-/// `from` must be valid for reading `bytes`, and `to` for writing as many; the two may not overlap.
+/// `from` must be valid for reading `bytes`, and `to` for writing as many; they must not overlap.
 pub(crate) unsafe fn copy_streaming(from: *const u8, to: *mut u8, bytes: usize) {
-    // Miri does not know such stores.
+    // Miri does not support such stores.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         if std::is_x86_feature_detected!("avx") {
-            // SAFETY: the processor has the instructions; the rest is the caller's contract.
+            // SAFETY: the processor supports AVX; the rest is the caller's contract.
             unsafe { x86::copy_by_32(from, to, bytes) };
         } else {
             // SAFETY: every x86-64 processor has SSE2; the rest is the caller's contract.
@@ -81,13 +81,13 @@ mod x86 {
                 }
                 // SAFETY: the tail lies within both ranges.
                 unsafe { copy_nonoverlapping(from.add(tail), to.add(tail), bytes - tail) };
-                // A release store or lock of this thread does not wait for non-temporal stores: without the fence, a
-                // thread that is told that the bytes are there could read what was there before.
+                // A release store or lock of this thread does not wait for non-temporal stores. Without the fence, a
+                // thread that is told the bytes are there could still read the old ones.
                 #[allow(
                     unused_unsafe,
                     reason = "safe in newer Rust than the oldest that is served"
                 )]
-                // SAFETY: it only waits; every x86-64 processor has it.
+                // SAFETY: it only orders stores; every x86-64 processor has it.
                 unsafe {
                     _mm_sfence();
                 }
@@ -133,7 +133,7 @@ mod tests {
         ways
     }
 
-    /// Copies within larger buffers, and compares the whole target: what surrounds the range must not change.
+    /// Copies within larger buffers, and compares the whole target: the bytes around the range must not change.
     fn check(from: usize, to: usize, bytes: usize) {
         let source: Vec<u8> = (0..from + bytes)
             .map(|at| (at * 7 + at / 251) as u8)
@@ -142,7 +142,7 @@ mod tests {
             let mut target = vec![0xEE; to + bytes + 64];
             let mut expected = target.clone();
             expected[to..to + bytes].copy_from_slice(&source[from..]);
-            // SAFETY: both ranges lie inside of vectors, two different ones.
+            // SAFETY: both ranges lie inside two different vectors.
             unsafe { copy(source[from..].as_ptr(), target[to..].as_mut_ptr(), bytes) };
             assert!(target == expected, "{bytes} bytes from {from} to {to}");
         }

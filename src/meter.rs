@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Instant, Mutex, Ordering, Weak, thread_local};
 
-/// Sums of one epoch, shared by everyone who works for it. Relaxed throughout: each is a statistic, and orders nothing.
+/// Sums of one epoch, shared by all threads that work on it. All accesses are relaxed: they are statistics, and order
+/// nothing.
 #[derive(Default)]
 pub(crate) struct Meter {
     pub(crate) samples: Sum,
@@ -24,25 +25,26 @@ pub(crate) struct Meter {
     pub(crate) host_ns: Sum,
     pub(crate) consumer_wait_ns: Sum,
     pub(crate) unpinned: Sum,
-    /// Of these, those for which the budget of page-locked memory had no room, and the size of the largest of them.
+    /// Of the unpinned batches, those that exceeded the budget of page-locked memory, and the size of the largest of
+    /// them.
     pub(crate) over_budget: Sum,
     pub(crate) over_budget_bytes: Largest,
-    /// Of these, those whose memory the system did not page-lock.
+    /// Of the unpinned batches, those whose memory the system did not page-lock.
     pub(crate) unlockable: Sum,
-    /// Of the time that making a batch takes, how much is the data set's: in thousandths, as seen last.
+    /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
     pub(crate) get_share: Share,
     /// The devices that measure for the epoch.
     devices: Mutex<Vec<Weak<dyn Settle>>>,
 }
 
-/// Somebody who measures by events, and counts them when they are over.
+/// Measures with events, and adds up those that have completed.
 pub(crate) trait Settle: Send + Sync {
-    /// Counts what is over.
+    /// Adds up what has completed.
     fn settle(&self);
 }
 
 impl Meter {
-    /// Remembers who measures for the epoch.
+    /// Remembers a device that measures for the epoch.
     pub(crate) fn measured_by<D: Settle + 'static>(&self, device: &Arc<D>) {
         let mut devices = self.devices.lock();
         let address = Arc::as_ptr(device).cast::<()>();
@@ -55,7 +57,7 @@ impl Meter {
         }
     }
 
-    /// Counts the time that samples took on their way into a batch, in nanoseconds.
+    /// Adds the time that samples took on their way into a batch, in nanoseconds.
     pub(crate) fn made_in(&self, loading: u64, decoding: u64, collating: u64) {
         self.loading_ns.add(loading);
         if decoding > 0 {
@@ -64,7 +66,7 @@ impl Meter {
         self.collating_ns.add(collating);
     }
 
-    /// Has everything counted that is over.
+    /// Makes all devices add up what has completed.
     pub(crate) fn settle(&self) {
         let devices: Vec<_> = self
             .devices
@@ -83,14 +85,14 @@ impl std::fmt::Debug for Meter {
 }
 
 thread_local! {
-    /// How long this thread decoded, in nanoseconds, in the piece of work that it is at.
+    /// The nanoseconds that this thread has decoded within its current piece of work.
     static DECODED_NS: Cell<u64> = const { Cell::new(0) };
-    /// Somebody is counting that already.
+    /// An outer scope is already counting.
     static IS_DECODING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Counts the time until it is dropped as this thread's decoding. Only samples that are lazy do so: for all others the clock is
-/// not read.
+/// Counts the time until it is dropped as decoding by this thread. Only lazy samples use it; for all others the clock
+/// is not read.
 pub(crate) struct Decoding {
     start: Option<Instant>,
 }
@@ -114,8 +116,8 @@ impl Drop for Decoding {
     }
 }
 
-/// A piece of work, of which some may be decoding. What is decoded for another within (a loader that a data set iterates) is
-/// that one's.
+/// A piece of work that may include decoding. Decoding inside a nested piece of work (a loader that a data set
+/// iterates) counts for the nested one.
 pub(crate) struct Decoded {
     before: u64,
 }
@@ -127,7 +129,7 @@ impl Decoded {
         }
     }
 
-    /// How long this thread decoded since, in nanoseconds.
+    /// The nanoseconds that this thread has decoded since the start.
     pub(crate) fn ns(&self) -> u64 {
         DECODED_NS.with(Cell::get) - self.before
     }
@@ -143,7 +145,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A share in thousandths that is looked at now and then.
+/// A share in thousandths that is measured now and then.
 #[derive(Debug)]
 pub(crate) struct Share(AtomicU64);
 
@@ -159,7 +161,7 @@ impl Share {
         self.0.store(share.min(1000) as u64, Ordering::Relaxed);
     }
 
-    /// The part of so much; `None` if nobody looked yet.
+    /// This share of `whole`; `None` before the first measurement.
     pub(crate) fn of(&self, whole: u64) -> Option<u64> {
         let share = self.0.load(Ordering::Relaxed);
         let part = u128::from(whole) * u128::from(share) / 1000;
@@ -167,7 +169,7 @@ impl Share {
     }
 }
 
-/// The largest of some numbers; 0 before the first.
+/// The largest of the numbers seen; 0 before the first.
 #[derive(Debug, Default)]
 pub(crate) struct Largest(AtomicU64);
 
@@ -195,7 +197,7 @@ impl Sum {
         self.add(nanoseconds(start.elapsed()));
     }
 
-    /// Adds the nanoseconds between two moments.
+    /// Adds the nanoseconds between two instants.
     pub(crate) fn add_between(&self, start: Instant, end: Instant) {
         self.add(nanoseconds(end.saturating_duration_since(start)));
     }
@@ -237,7 +239,7 @@ mod tests {
             decode();
         }
         assert!(outer.ns() - once <= nanoseconds(start.elapsed()));
-        // One that panics ends as well.
+        // A scope that panics also ends.
         let panicked = std::panic::catch_unwind(|| {
             let _decoding = Decoding::begin();
             panic!("broken");

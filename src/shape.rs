@@ -1,9 +1,9 @@
-//! What a tensor is made of, as values: its [`Shape`] and the type of its elements. Errors name both.
+//! Shapes and element types as values: [`Shape`] and [`DType`]. Errors use both.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// The lengths of a tensor's dimensions, outermost first; empty for a scalar. It reads as a `[usize]`.
+/// The lengths of a tensor's dimensions, outermost first; empty for a scalar. It dereferences to `[usize]`.
 ///
 /// # Examples
 ///
@@ -20,7 +20,7 @@ use std::ops::Deref;
 #[derive(Clone)]
 pub struct Shape(Lengths);
 
-/// Nearly all shapes are short, and come up once for each row of a batch: those need no allocation.
+/// Nearly all shapes are short and are made once for each row of a batch, so short ones need no allocation.
 #[derive(Clone)]
 enum Lengths {
     Few { count: u8, lengths: [usize; FEW] },
@@ -30,7 +30,7 @@ enum Lengths {
 const FEW: usize = 4;
 
 impl Shape {
-    /// Makes the shape of a batch: `rows` times this one.
+    /// Makes the shape of a batch: `rows` followed by `row`.
     pub(crate) fn batched(rows: usize, row: &[usize]) -> Shape {
         if row.len() < FEW {
             let mut lengths = [0; FEW];
@@ -44,7 +44,7 @@ impl Shape {
         std::iter::once(rows).chain(row.iter().copied()).collect()
     }
 
-    /// The number of elements: the product of the lengths, 1 for a scalar; `None` if it does not fit an `usize`.
+    /// The number of elements: the product of the lengths, 1 for a scalar; `None` if it does not fit a `usize`.
     pub fn elements(dimensions: &[usize]) -> Option<usize> {
         dimensions
             .iter()
@@ -53,7 +53,7 @@ impl Shape {
 }
 
 impl Default for Shape {
-    /// A scalar's.
+    /// A scalar's shape.
     fn default() -> Shape {
         Shape::from([].as_slice())
     }
@@ -132,7 +132,7 @@ impl fmt::Display for Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
-#[allow(missing_docs)] // the variants are the element types' own names
+#[allow(missing_docs)] // the variants are the names of the element types
 pub enum DType {
     U8,
     I8,

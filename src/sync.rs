@@ -1,9 +1,9 @@
-//! Locks, atomics, threads and clocks, behind one path: the rest of the crate takes them from here, so that a model checker can
-//! take their place without touching the protocols.
+//! Locks, atomics, threads and clocks, behind one path: the rest of the crate takes them from here, so that a model
+//! checker can replace them without changes to the protocols.
 //!
-//! They are parking_lot's and the standard library's. With `--cfg shuttle` they are shuttle's: tests/shuttle runs the whole
-//! pipeline under schedules that it chooses. Its scenarios must find bugs that are [`planted`] in the protocols; without the flag,
-//! nothing is left of these.
+//! They are parking_lot's and the standard library's. With `--cfg shuttle` they are shuttle's: tests/shuttle runs the
+//! whole pipeline under schedules that shuttle chooses. Its scenarios must find bugs that are [`planted`] in the
+//! protocols; without the flag, the planted bugs compile to nothing.
 
 #[cfg(not(shuttle))]
 mod real;
@@ -18,8 +18,8 @@ pub(crate) use self::real::*;
 #[cfg(shuttle)]
 pub(crate) use self::scheduled::*;
 
-/// What is the standard library's always: statics, which outlive a scheduled run, and counters that order nothing, which would
-/// only make schedules longer.
+/// Always the standard library's: for statics, which outlive a scheduled run, and for counters that order nothing,
+/// which would only make schedules longer.
 pub(crate) mod plain {
     pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize};
 }
@@ -28,26 +28,26 @@ self::thread_local! {
     static IS_OWN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Says that the calling thread is one of the library's.
+/// Marks the calling thread as one of the library's.
 pub(crate) fn mark_own_thread() {
     IS_OWN.with(|is_own| is_own.set(true));
 }
 
-/// Whether the calling thread is one of the library's. The program's code that runs there (a `get`, a `drop`) must wait for no
-/// other such thread: that may be waiting for this one.
+/// Whether the calling thread is one of the library's. User code on such a thread (a `get`, a `drop`) must not wait for
+/// another one, which may be waiting for this one.
 pub(crate) fn is_own_thread() -> bool {
     IS_OWN.with(std::cell::Cell::get)
 }
 
-/// A counter that threads can sleep on: whoever changes something that others wait for calls [`Signal::notify`].
+/// A counter that threads can sleep on. A thread that changes state that others wait for calls [`Signal::notify`].
 ///
-/// The waiter reads the [`ticket`](Signal::ticket) *before* it looks at the state that it waits for, and hands it to
+/// The waiter takes a [`ticket`](Signal::ticket) *before* it looks at the state, and passes it to
 /// [`wait`](Signal::wait): a notification between the two is then never lost.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     count: Mutex<u64>,
     changed: Condvar,
-    /// How many threads want to hear of things that come and go all the time.
+    /// How many threads want notifications of frequent events.
     interested: AtomicUsize,
 }
 
@@ -61,17 +61,17 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Notifies, if anybody said to be interested: for what happens so often that nobody should wake for nothing.
+    /// Notifies if any thread registered interest: for events so frequent that they should not wake threads needlessly.
     ///
-    /// What happened is published under a lock, and whoever is interested says so before looking under the same lock:
-    /// either the look finds it, or this call finds the interest.
+    /// The event is published under a lock, and a waiter registers its interest before it looks under the same lock. So
+    /// either the waiter sees the event, or this call sees the interest.
     pub(crate) fn notify_interested(&self) {
         if self.interested.load(Ordering::SeqCst) > 0 {
             self.notify();
         }
     }
 
-    /// Says that the caller is interested, until the guard goes.
+    /// Registers the caller's interest, until the guard is dropped.
     pub(crate) fn interest(&self) -> Interest<'_> {
         if !planted("interest does not count") {
             self.interested.fetch_add(1, Ordering::SeqCst);
@@ -79,7 +79,7 @@ impl Signal {
         Interest(self)
     }
 
-    /// Blocks until a notification came after `ticket` was taken.
+    /// Blocks until there has been a notification since `ticket` was taken.
     pub(crate) fn wait(&self, ticket: u64) {
         let mut count = self.count.lock();
         let late = planted("the ticket is taken when the wait begins").then_some(*count);

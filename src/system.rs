@@ -1,4 +1,4 @@
-//! What the operating system is asked for: page-locking, memory sizes and reading ahead, each with a portable fallback.
+//! Calls to the operating system (page-locking, memory sizes, reading ahead), each with a portable fallback.
 
 use std::sync::OnceLock;
 
@@ -8,15 +8,15 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// The size of a huge page, on systems that have them.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Asks for huge pages under memory that nobody has touched: it then takes less time to touch and to page-lock, and for
-/// the device to reach. It is only advice; memory too small for a huge page is left alone.
+/// Asks for huge pages under untouched memory, which is then faster to touch, to page-lock, and for the device to
+/// access. It is only a hint; memory too small for a huge page is left alone.
 pub(crate) fn prefer_huge_pages(pointer: *mut u8, bytes: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
     if bytes >= 2 * HUGE_PAGE_BYTES {
         // From the first whole huge page to the last.
         let start = pointer.align_offset(HUGE_PAGE_BYTES);
         let whole = (bytes - start) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        // SAFETY: it only advises; for pages that are not mapped it returns an error.
+        // SAFETY: it is only a hint; for pages that are not mapped it returns an error.
         unsafe {
             libc::madvise(
                 pointer.wrapping_add(start).cast(),
@@ -55,7 +55,7 @@ pub(crate) fn unlock_pages(pointer: *mut u8, bytes: usize) {
     let _ = (pointer, bytes);
 }
 
-/// Whether some of the bytes lie in a private mapping that the process may not write: a file that is mapped so, or the
+/// Whether some of the bytes lie in a private mapping that the process must not write: a file mapped that way, or the
 /// program's constants.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 pub(crate) fn is_private_and_read_only(pointer: *const u8, bytes: usize) -> bool {
@@ -85,7 +85,7 @@ fn private_and_read_only(line: &str) -> Option<(usize, usize)> {
     matches.then_some((number(from)?, number(to)?))
 }
 
-/// Asks the system to read the file at `path` into its cache. It is only advice, and does not wait for the content.
+/// Asks the system to read the file at `path` into its cache. It is only a hint, and does not wait for the content.
 pub(crate) fn read_ahead(path: &std::path::Path) {
     #[cfg(all(target_os = "linux", not(miri)))]
     if let Ok(file) = std::fs::File::open(path) {
@@ -97,7 +97,7 @@ pub(crate) fn read_ahead(path: &std::path::Path) {
     let _ = path;
 }
 
-/// The size of the last-level cache. If the system does not tell: a common size.
+/// The size of the last-level cache; a common size if the system does not tell.
 pub(crate) fn cache_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| last_cache_bytes().unwrap_or(32 << 20))
@@ -127,8 +127,9 @@ pub(crate) fn usable_memory_bytes() -> usize {
     })
 }
 
-/// How many more threads with stacks of this size the process may start: as many as there are addresses and mappings for.
-/// A thread that takes the last of these may start and then end the process, because it has no stack for signals.
+/// How many more threads with stacks of this size the process can start, given its limits on address space and
+/// mappings. The thread that uses up the last of either may start and then abort the process, because it gets no signal
+/// stack.
 pub(crate) fn most_threads(stack_bytes: usize) -> usize {
     let by_addresses = free_address_bytes().map(|bytes| bytes / (stack_bytes + THREAD_EXTRA_BYTES));
     let by_mappings = free_mappings().map(|mappings| mappings / THREAD_MAPPINGS);
@@ -138,20 +139,20 @@ pub(crate) fn most_threads(stack_bytes: usize) -> usize {
         .fold(usize::MAX, usize::min)
 }
 
-/// What a thread maps besides its stack: the stack for signals, and the allocator's arena.
+/// What a thread maps besides its stack: the signal stack, and the allocator's arena.
 const THREAD_EXTRA_BYTES: usize = 1 << 20;
 
-/// A stack, the stack for signals, their guard pages, and the allocator's arena.
+/// The stack, the signal stack, their guard pages, and the allocator's arena.
 const THREAD_MAPPINGS: usize = 6;
 
-/// How many more bytes of addresses the process may map; `None` if there is no limit.
+/// How many more bytes of address space the process may map; `None` if there is no limit.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn free_address_bytes() -> Option<usize> {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: it writes the structure that it is lent.
+    // SAFETY: it writes the given structure.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
     if result != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
         return None;
@@ -159,7 +160,7 @@ fn free_address_bytes() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = text.split_ascii_whitespace().next()?.parse().ok()?;
     let limit = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX);
-    // SAFETY: `sysconf` only answers; -1 means "unknown".
+    // SAFETY: `sysconf` only returns a value; -1 means "unknown".
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).unwrap_or(PAGE_BYTES);
     Some(limit.saturating_sub(pages.saturating_mul(page)))
@@ -184,7 +185,7 @@ fn free_mappings() -> Option<usize> {
     None
 }
 
-/// Assumed if the system does not tell: no more than any machine that trains has.
+/// Assumed if the system does not tell. Any machine used for training has at least this much.
 const FALLBACK_BYTES: usize = 4 << 30;
 
 #[cfg(target_os = "linux")]
@@ -199,7 +200,7 @@ fn machine_memory_bytes() -> Option<usize> {
 
 #[cfg(all(unix, not(target_os = "linux")))]
 fn machine_memory_bytes() -> Option<usize> {
-    // SAFETY: `sysconf` only answers; -1 means "unknown".
+    // SAFETY: `sysconf` only returns a value; -1 means "unknown".
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     // SAFETY: likewise.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -1,4 +1,4 @@
-//! Spans for `tracing`, where the feature is on; nothing where it is not.
+//! Spans for `tracing`, if the feature is on.
 
 /// Enters a span until the end of the enclosing block.
 macro_rules! span {

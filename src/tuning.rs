@@ -1,13 +1,13 @@
-//! The numbers that speed and memory hang on, in one table.
+//! The numbers that determine speed and memory use, in one table.
 //!
-//! Each names its unit and has three entries: what it is; *Measured*, what was measured on which machine, or *Chosen*, the
-//! reason where no figure was kept; and *Elsewhere*, what it means on a smaller or another machine. To change one, measure
-//! it (benches/README.md says how) and write the figures here.
+//! Each comment names the unit and has three parts: what the number is; *Measured*, what was measured and on which
+//! machine, or *Chosen*, the reason where there is no figure; and *Elsewhere*, its effect on a smaller or different
+//! machine. To change a number, measure it (benches/README.md says how) and write the figures here.
 //!
-//! Where no machine is named, it is the one of docs/performance.md: one NVIDIA H200 behind PCIe 5 x16, whose link carries
+//! Where no machine is named, it is the one of docs/performance.md: one NVIDIA H200 on PCIe 5 x16, whose link carries
 //! 55.4 GB/s, and 16 cores of a Xeon with 300 MB of last-level cache, in a virtual machine.
 //!
-//! Numbers that define what comes out (formats, alignments, the rounds of a random order) are not tuning: they stay with the
+//! Numbers that define results (formats, alignments, the rounds of a random order) are not tuning: they are beside the
 //! code that they define.
 
 #![cfg_attr(
@@ -17,81 +17,84 @@
 
 // ---- Scheduling: how much a worker takes at once.
 
-/// How long the run of samples that a worker claims at once should take.
+/// How long a run of samples that a worker claims at once should take.
 ///
-/// Measured: `tiny` with 4 workers makes 741,000 to 878,000 batches/s by runs, 95,000 batch by batch. (Both sides of the change
-/// that made whole batches on one thread.) No other lengths were kept.
-/// Elsewhere: it is a time, so run lengths adapt to the machine. Slow samples are claimed one by one whatever it is.
+/// Measured: `tiny` with 4 workers makes 741,000 to 878,000 batches/s in runs, 95,000 batch by batch. (Before and after
+/// the change that made whole batches on one thread.) No other lengths were recorded.
+/// Elsewhere: it is a time, so run lengths adapt to the machine. Slow samples are claimed one by one in any case.
 pub(crate) const RUN_NS: u64 = 100_000;
 
-/// How many batches that take microseconds may be loaded ahead, where nobody set `prefetch`.
+/// How many batches may be loaded ahead if they take microseconds and `prefetch` is not set.
 ///
 /// Chosen: waking a worker takes as long as making dozens of batches of 32 scalars.
-/// Elsewhere: such batches are not page-locked and small, so 64 of them are little memory on any machine.
+/// Elsewhere: such batches are not page-locked and small, so 64 of them take little memory on any machine.
 pub(crate) const MOST_BATCHES_AHEAD: usize = 64;
 
-/// Runs of at most so many samples are timed sample by sample. In longer ones, the first sample's split between loading and
-/// collating stands for all.
+/// Runs of at most this many samples are timed sample by sample. In longer ones, the first sample's split between
+/// loading and collating stands for all.
 ///
-/// Chosen: runs are long where each sample is too short to be timed.
-/// Elsewhere: only the split that `Stats` shows depends on it.
+/// Chosen: in long runs, each sample is too short to be timed.
+/// Elsewhere: it affects only the split that `Stats` shows.
 pub(crate) const TIMED_RUN_SAMPLES: usize = 4;
 
-/// Of so many batches that one thread makes from end to end, one is timed sample by sample.
+/// When one thread makes whole batches, one in this many is timed sample by sample.
 ///
-/// Chosen: with fewer clocks, `tiny` gained (one of several changes, which together made 10,800 instructions a batch of 37,700).
-/// Elsewhere: only the split that `Stats` shows depends on it.
+/// Chosen: fewer clock readings made `tiny` faster (one of several changes, which together took a batch from 37,700 to
+/// 10,800 instructions).
+/// Elsewhere: it affects only the split that `Stats` shows.
 pub(crate) const BATCHES_PER_TIMED_ONE: u64 = 16;
 
 /// How many indices a worker asks the sampler for at once.
 ///
-/// Measured: with 64, of the 11,000 instructions of a batch of 32 scalars 2,100 are its order (`tiny`, callgrind): positions
-/// are permuted side by side, by AVX2 where the processor has it.
-/// Elsewhere: it is 512 bytes of stack. Shorter batches ask for what they have.
+/// Measured: with 64, the order takes 2,100 of the 11,000 instructions of a batch of 32 scalars (`tiny`, callgrind):
+/// positions are permuted side by side, with AVX2 where the processor has it.
+/// Elsewhere: it takes 512 bytes of stack. Shorter batches ask for fewer.
 pub(crate) const INDICES_AT_ONCE: usize = 64;
 
 /// The size of a worker's stack.
 ///
-/// Measured: a sample that is an array of 224 x 224 x 3 floats (600 KB) lies on the stack a dozen times over in a build without
-/// optimization: more than the 2 MiB that threads have by default.
-/// Elsewhere: it is address space and not memory. Where that is limited (`ulimit -v`), too many workers are an error when the
-/// loader is built.
+/// Measured: in a build without optimization, a sample that is an array of 224 x 224 x 3 floats (600 KB) is on the
+/// stack a dozen times: more than the default of 2 MiB per thread.
+/// Elsewhere: it is address space, not memory. Where address space is limited (`ulimit -v`), too many workers are an
+/// error when the loader is built.
 pub(crate) const WORKER_STACK_BYTES: usize = 16 << 20;
 
 // ---- Loading beside the link: how slabs are filled while the device reads others.
 
-/// From so many bytes in 10 ns on, by one worker, loading counts as copying.
+/// Loading counts as copying if a worker produces at least this many bytes in 10 ns.
 ///
-/// Measured: 16 writers at once still reach 29 each; what computes its rows does not come near 25.
-/// Elsewhere: where a core copies more slowly than that, no loading counts as copying: all workers load, and as many slabs are
-/// used as `prefetch` says.
+/// Measured: each of 16 writers at once still reaches 29; code that computes its rows does not come near 25.
+/// Elsewhere: if a core copies more slowly than that, no loading counts as copying: all workers load, and `prefetch`
+/// determines the number of slabs.
 pub(crate) const COPYING_BYTES_PER_10_NS: u64 = 25;
 
-/// How many workers load where loading is copying: more do not copy faster, and take memory bandwidth from the link.
+/// How many workers load when loading is copying. More do not copy faster, and take memory bandwidth from the link.
 ///
 /// Measured: rows of 600 KB, by non-temporal stores: 8 writers fed the link at 51 GB/s, 10 at 49, 16 at 46; into slabs that
 /// stay in the cache 8 at 46, 10 at 53.
-/// Elsewhere: no effect with fewer workers. Another number of memory channels would want another number.
+/// Elsewhere: no effect with fewer workers. Another number of memory channels would need another value.
 pub(crate) const COPYING_WORKERS: usize = 10;
 
-/// The share of the last-level cache that the slabs of an epoch may take together, so that the device reads them there.
+/// The share of the last-level cache that the slabs of an epoch may take together, so that the device reads them from
+/// the cache.
 ///
-/// Measured: 0.3 (90 MB): 53.1 to 53.5 GB/s with rows of 150 KB, 53.0 to 53.3 with rows of 600 KB; 0.25 and 0.5 among what gave
-/// 48 to 53 and 45 to 51. A bare loop of 8 threads: slabs of 735 MB together 37.4 GB/s, 147 MB 55.3, 45 MB 54.2, 18 MB 49.
-/// Elsewhere: a small cache makes small parts, but none below [`LEAST_PART_BYTES`]. Where four of these do not fit the cache
-/// either, batches are still cut, and the device reads most of their bytes from memory, as it does without parts.
+/// Measured: 0.3 (90 MB): 53.1 to 53.5 GB/s with rows of 150 KB, 53.0 to 53.3 with rows of 600 KB; 0.25 and 0.5 were
+/// among the settings that gave 48 to 53 and 45 to 51. A bare loop of 8 threads: slabs of 735 MB together 37.4 GB/s,
+/// 147 MB 55.3, 45 MB 54.2, 18 MB 49.
+/// Elsewhere: a small cache makes small parts, but none below [`LEAST_PART_BYTES`]. If not even four of these fit the
+/// cache, batches are still cut, and the device reads most of their bytes from memory, as it does without parts.
 pub(crate) const RESIDENT_CACHE_SHARE: f64 = 0.3;
 
 /// The smallest part that a batch is cut into.
 ///
 /// Measured: a copy of 8 MiB runs at 98 % of the link's rate; one of 1 MiB at 72 %, one of 16 MiB at 98 %.
-/// Elsewhere: a slower link is kept busy by smaller copies; parts are then larger than they need be.
+/// Elsewhere: smaller copies keep a slower link busy; parts are then larger than necessary.
 pub(crate) const LEAST_PART_BYTES: usize = 8 << 20;
 
-/// How many slabs of parts are filled in turn, where the cache is large enough.
+/// How many slabs of parts are filled in turn, if the cache is large enough.
 ///
-/// Measured: six of a sixth each: 53 GB/s, as above; fewer and larger ones, or more and smaller, 45 to 53.
-/// Elsewhere: where the cache does not hold six parts of the smallest size, there are as many as it holds, but no fewer than
+/// Measured: six of a sixth each: 53 GB/s, as above; fewer and larger ones, or more and smaller ones, 45 to 53.
+/// Elsewhere: if the cache does not hold six parts of the smallest size, there are as many as it holds, but at least
 /// [`FEWEST_SLABS_IN_TURN`].
 pub(crate) const SLABS_IN_TURN: usize = 6;
 
@@ -101,154 +104,160 @@ pub(crate) const SLABS_IN_TURN: usize = 6;
 /// Elsewhere: see [`RESIDENT_CACHE_SHARE`].
 pub(crate) const FEWEST_SLABS_IN_TURN: usize = 4;
 
-/// How many batches may be on their way to the device beside those that are open, where nobody said.
+/// How many batches may be in flight to the device in addition to those that are open, by default.
 ///
-/// Chosen: one copy is under way while the next batch is made; copies in a row already run at the link's rate.
-/// Elsewhere: the same. Where steps vary in length, the program says more.
+/// Chosen: one copy is in flight while the next batch is made; back-to-back copies already run at the link's rate.
+/// Elsewhere: the same. If steps vary in length, the program sets more.
 pub(crate) const DEFAULT_DEPTH_BATCHES: usize = 1;
 
-/// Rows of registered memory of at least so many bytes are gathered by the device; shorter ones are copied on the host.
+/// Rows of registered memory of at least this many bytes are gathered by the device; shorter ones are copied on the
+/// host.
 ///
-/// Measured: one `cuMemcpyBatchAsync` of 256 rows takes 115 us at best, so 0.45 us for a row whatever its size; rows of 150 KB
-/// reach 98 % of the link. The limit itself was chosen: by that, rows of 16 KiB come at 36 GB/s at best.
-/// Elsewhere: on drivers before 12.8 a kernel gathers them (88 % of the link); devices that do not read host addresses have a
+/// Measured: one `cuMemcpyBatchAsync` of 256 rows takes at least 115 us, so 0.45 us per row whatever its size; rows of
+/// 150 KB reach 98 % of the link. The limit itself was chosen: at that cost, rows of 16 KiB arrive at 36 GB/s at best.
+/// Elsewhere: on drivers before 12.8 a kernel gathers them (88 % of the link); for devices that cannot read host
+/// addresses, each row is a copy (26.8 GB/s).
 /// copy for each row (26.8 GB/s).
 pub(crate) const GATHERED_ROW_BYTES: usize = 16 << 10;
 
-/// Rows of at least so many bytes are written by non-temporal stores, where the epoch's slabs outgrow the last-level cache.
+/// Rows of at least this many bytes are written with non-temporal stores if the epoch's slabs outgrow the last-level
+/// cache.
 ///
 /// Measured: rows of 600 KB: 43.9 -> 46.0 GB/s with 16 workers, 48.0 -> 52.2 with 8. The limit itself was chosen: one page.
-/// Elsewhere: other processors than x86-64 have ordinary stores only.
+/// Elsewhere: processors other than x86-64 have ordinary stores only.
 pub(crate) const STREAMED_ROW_BYTES: usize = 4 << 10;
 
 // ---- Large copies of host memory, by the device's helper threads.
 
-/// Copies of at least so many bytes are split between threads.
+/// Copies of at least this many bytes are split between threads.
 ///
 /// Measured: waking a sleeping thread takes up to 0.2 ms, in which one thread copies 1.0 to 1.5 MB (5 to 7.5 GB/s).
-/// Elsewhere: where threads wake up sooner, smaller copies could be split as well; these take 1 ms at most.
+/// Elsewhere: where threads wake up faster, smaller copies could be split as well; these take at most 1 ms.
 pub(crate) const SPLIT_COPY_BYTES: usize = 4 << 20;
 
-/// Copies of at least so many bytes are written by non-temporal stores.
+/// Copies of at least this many bytes are written with non-temporal stores.
 ///
-/// Measured: 8 threads wrote page-locked memory at 78 GB/s instead of 50; on a machine with two cores, 512 MB in parts of 4 MiB:
-/// one thread 17.5 GB/s instead of 10.7, two 22.1 instead of 15.1. The limit itself was chosen: what is smaller stays in the
-/// cache, where its reader finds it.
-/// Elsewhere: other processors than x86-64 have ordinary stores only.
+/// Measured: 8 threads wrote page-locked memory at 78 GB/s instead of 50; on a machine with two cores, 512 MB in parts
+/// of 4 MiB: one thread 17.5 GB/s instead of 10.7, two 22.1 instead of 15.1. The limit itself was chosen: smaller
+/// copies stay in the cache, where the reader finds them.
+/// Elsewhere: processors other than x86-64 have ordinary stores only.
 pub(crate) const STREAMED_COPY_BYTES: usize = 1 << 20;
 
-/// How many threads copy together, the caller among them.
+/// How many threads copy together, including the caller.
 ///
-/// Measured: 8 copy at 50 GB/s where one reaches 12.7, and write page-locked memory faster than the link reads it; with more
-/// than about 10 the link slows down (with 16 writing threads: 33.6 GB/s).
-/// Elsewhere: no more than the process may run at once (`available_parallelism`).
+/// Measured: 8 copy at 50 GB/s where one reaches 12.7, and write page-locked memory faster than the link reads it; with
+/// more than about 10 the link slows down (with 16 writing threads: 33.6 GB/s).
+/// Elsewhere: at most as many as the process can run at once (`available_parallelism`).
 pub(crate) const COPY_THREADS: usize = 8;
 
-/// Into how many parts a copy is split for each of these threads.
+/// The number of parts per thread that a copy is split into.
 ///
-/// Chosen: a thread that wakes up late leaves its share to the others.
+/// Chosen: if a thread wakes up late, the others take over its share.
 /// Elsewhere: parts are whole pages, so small copies have fewer.
 pub(crate) const PARTS_PER_COPY_THREAD: usize = 4;
 
 /// How long the caller spins for the last of these threads before it sleeps.
 ///
-/// Measured: waking a sleeping thread takes up to 0.2 ms; the threads end within one part of each other.
-/// Elsewhere: where other threads want the core, it is lost to them for as long, once for each large copy.
+/// Measured: waking a sleeping thread takes up to 0.2 ms; the threads finish within one part of each other.
+/// Elsewhere: if other threads need the core, they lose it for this long, once per large copy.
 pub(crate) const COPY_SPIN_MS: u64 = 1;
 
 // ---- Staged copies: between pageable memory and a CUDA device, through slabs of the ring.
 
-/// The size of a piece. It is doubled where a copy then still has a piece for each slab.
+/// The size of a piece. It is doubled if the copy then still has a piece for each slab.
 ///
-/// Measured: 16 copies of 2.4 MB each: 52 GB/s of 55. Larger pieces leave the link idle before the first and the processor after
-/// the last. Instead of the driver's own way: 10 to 17 -> 42 to 44 GB/s to the device, 18 -> 49.5 back; doubled for large
-/// copies, 44 to 46 -> 45 to 50 and 49 -> 51.5.
-/// Elsewhere: a slower link is kept busy by smaller pieces, and loses little by these.
+/// Measured: 16 copies of 2.4 MB each: 52 GB/s of 55. With larger pieces, the link idles before the first one and the
+/// processor after the last. Compared with the driver's own path: 10 to 17 -> 42 to 44 GB/s to the device, 18 -> 49.5
+/// back; doubled for large copies, 44 to 46 -> 45 to 50 and 49 -> 51.5.
+/// Elsewhere: smaller pieces keep a slower link busy, and these cost it little.
 pub(crate) const STAGED_PIECE_BYTES: usize = 2 << 20;
 
 /// Copies of fewer pieces are left to the driver: nothing would overlap.
 ///
-/// Chosen: it follows from how staging works, on every machine.
+/// Chosen: follows from how staging works, on every machine.
 pub(crate) const LEAST_STAGED_PIECES: usize = 2;
 
-/// How many slabs a copy wants for each thread: while one is filled, the engine reads the other.
+/// How many slabs a copy takes per thread: the thread fills one while the engine reads the other.
 ///
-/// Chosen: it follows from how staging works.
-/// Elsewhere: where the budget has less room, a copy takes what there is, down to [`LEAST_STAGING_SLABS`].
+/// Chosen: follows from how staging works.
+/// Elsewhere: if the budget has less room, a copy takes what it gets, down to [`LEAST_STAGING_SLABS`].
 pub(crate) const STAGING_SLABS_PER_THREAD: usize = 2;
 
-/// With fewer slabs, a copy is left to the driver: either the processor or the engine would wait for the other.
+/// With fewer slabs, a copy is left to the driver: the processor and the engine would wait for each other.
 ///
-/// Chosen: it follows from how staging works, on every machine.
+/// Chosen: follows from how staging works, on every machine.
 pub(crate) const LEAST_STAGING_SLABS: usize = 2;
 
-/// How many copies at once get all the slabs that they want. While as many are out, further ones make do with
+/// How many copies at once get all the slabs that they want. While the slabs of this many are out, further copies get
 /// [`LEAST_STAGING_SLABS`].
 ///
-/// Chosen: so that many small copies in a row do not page-lock as much memory as they are long; three take 200 MB.
-/// Elsewhere: a small budget ends it sooner.
+/// Chosen: so that many small copies in a row do not page-lock as much memory as they copy; three take 200 MB.
+/// Elsewhere: a small budget sets a lower limit.
 pub(crate) const FULLY_STAGED_COPIES: usize = 3;
 
-/// Slabs that stage a copy are written by ordinary stores if all of them take at most this share of the last-level cache: the
-/// engine then reads them there.
+/// Slabs that stage a copy are written with ordinary stores if together they take at most this share of the last-level
+/// cache: the engine then reads them from there.
 ///
 /// Measured: 35 -> 44 to 46 GB/s to the device.
-/// Elsewhere: below 67 MB of cache (134 MB for large copies) they are written by non-temporal stores, as with 35 GB/s here.
+/// Elsewhere: below 67 MB of cache (134 MB for large copies) they are written with non-temporal stores, as for the 35
+/// GB/s here.
 pub(crate) const STAGING_CACHE_SHARE: f64 = 0.5;
 
 // ---- Waiting.
 
 /// How long a wait that the program asked for spins before it sleeps.
 ///
-/// Measured: waits that slept at once reached 49, 87, 84, 93 and 98 % of a bare copy of 1, 16, 64, 256 and 1000 MiB, for waking
-/// a sleeping thread took about 0.2 ms; with spinning, 95 to 100 %. A gigabyte takes 18 ms.
-/// Elsewhere: on a slower link, a wait for a large copy sleeps in the end, and is late by one wake-up.
+/// Measured: waits that slept at once reached 49, 87, 84, 93 and 98 % of a bare copy of 1, 16, 64, 256 and 1000 MiB,
+/// because waking a sleeping thread took about 0.2 ms; with spinning, 95 to 100 %. A gigabyte takes 18 ms.
+/// Elsewhere: on a slower link, a wait for a large copy eventually sleeps, and is late by one wake-up.
 pub(crate) const EVENT_SPIN_MS: u64 = 20;
 
-// ---- Memory that is used again.
+// ---- Memory that is reused.
 
-/// An idle block that is more than so many times as large as needed is left to the batches that it was made for, by device
-/// tensors and by slabs that are no batch's (downloads, pinned tensors, staged copies).
+/// An idle block more than this many times as large as needed is not taken for device tensors, nor for slabs that
+/// belong to no batch (downloads, pinned tensors, staged copies): it is kept for the batches that it was made for.
 ///
-/// Chosen: no more is wasted than used.
-/// Elsewhere: the same. Where the ring's budget has no room for a new block, any idle one serves.
+/// Chosen: at most as much is wasted as is used.
+/// Elsewhere: the same. If the ring's budget has no room for a new block, any idle one serves.
 pub(crate) const OVERSIZE_FACTOR: usize = 2;
 
-/// Idle blocks of at most so many bytes serve whatever they are large enough for.
+/// Idle blocks of at most this many bytes serve any request that they are large enough for.
 ///
-/// Chosen: so little is not worth a block of its own.
+/// Chosen: blocks this small are not worth a separate allocation.
 /// Elsewhere: the same.
 pub(crate) const SMALL_BLOCK_BYTES: usize = 1 << 20;
 
-/// By default, a budget is this part of the memory: the ring's of what the process may use, the pool's of the device's.
+/// By default, a budget is the memory divided by this: the ring's is a part of what the process may use, the pool's of
+/// the device's memory.
 ///
-/// Chosen: a loader of pictures page-locks 116 MB, one with batches of 154 MB less than 1 GB; most machines that train have room
-/// for several of them in a quarter.
-/// Elsewhere: a small machine has a small budget. Batches that it has no room for go unpinned, and the log names the knob.
+/// Chosen: a loader of images page-locks 116 MB, one with batches of 154 MB less than 1 GB; a quarter of the memory has
+/// room for several of them on most machines used for training.
+/// Elsewhere: a small machine has a small budget. Batches that do not fit it are unpinned, and the log names the
+/// setting.
 pub(crate) const BUDGET_DIVISOR: usize = 4;
 
 // ---- Kernels.
 
 /// How many blocks of [`BLOCK_THREADS`] gather rows over the link.
 ///
-/// Measured: 49.0 GB/s, of 50.7 for the bare kernel: as many bytes are in flight as the link holds, and most of the device is
-/// left to others.
-/// Elsewhere: a slower link needs fewer; a device that runs fewer blocks at once runs them one after the other.
+/// Measured: 49.0 GB/s, of 50.7 for the bare kernel: enough bytes are in flight to fill the link, and most of the
+/// device is left to others.
+/// Elsewhere: a slower link needs fewer; a device that cannot run as many at once runs them in turn.
 pub(crate) const GATHER_BLOCKS: u32 = 32;
 
-/// How many threads a block has, of every kernel.
+/// The number of threads per block, for every kernel.
 ///
 /// Chosen: every device since Volta runs several such blocks on one multiprocessor.
 /// Elsewhere: the same.
 pub(crate) const BLOCK_THREADS: u32 = 256;
 
-/// The most blocks of a kernel over pictures or labels: each thread goes on with further ones.
+/// The maximum number of blocks of a kernel over pictures or labels; beyond it, each thread takes more items.
 ///
 /// Measured: 256 pictures of 224 x 224 are normalised to `f32` in 61 to 77 us.
-/// Elsewhere: it is more than any device runs at once; a smaller one works them off in turn.
+/// Elsewhere: it is more than any device runs at once; a smaller device runs them in turn.
 pub(crate) const MOST_BLOCKS: u64 = 4_096;
 
-/// How many pixels, or numbers of labels' rows, a thread has before there are more blocks.
+/// How many pixels, or numbers of labels' rows, each thread takes before more blocks are launched.
 ///
 /// Chosen: four neighbouring bytes are one load, and four neighbouring numbers one store.
 /// Elsewhere: the same.

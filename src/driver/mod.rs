@@ -50,7 +50,7 @@ pub(crate) enum RawEvent {
 /// ```
 /// let info = pinfeed::Device::cpu().info()?;
 /// println!("{}, {} bytes of memory", info.name, info.total_memory_bytes);
-/// assert_eq!(info.compute_capability, None); // of a GPU: Some((9, 0)), say
+/// assert_eq!(info.compute_capability, None); // on an H200: Some((9, 0))
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Driver {
         }
     }
 
-    /// Records an event after all work that the stream holds now. `timed` events can be subtracted.
+    /// Records an event after all work now on the stream. Two `timed` events give the time between them.
     pub(crate) fn record(&self, stream: &RawStream, timed: bool) -> Result<RawEvent> {
         match (self, stream) {
             (Driver::Cpu(driver), RawStream::Cpu(stream)) => {
@@ -147,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// Blocks until all work that the stream holds now is done.
+    /// Blocks until all work now on the stream is done.
     pub(crate) fn synchronize(&self, stream: &RawStream) -> Result<()> {
         match (self, stream) {
             (Driver::Cpu(driver), RawStream::Cpu(stream)) => driver.synchronize(stream),
@@ -237,8 +237,8 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// Source and destination must be valid for the bytes until the copy is done. Until then nobody may write the source
-    /// or touch the destination, except work that the stream orders.
+    /// Source and destination must be valid for the bytes until the copy is done. Until then nothing may write the
+    /// source or touch the destination, except work that the stream orders.
     pub(crate) unsafe fn copy(&self, stream: &RawStream, copy: RawCopy) -> Result<()> {
         match (self, stream) {
             // SAFETY: the caller's contract is the backend's.
@@ -278,7 +278,7 @@ impl Driver {
     pub(crate) fn gather_by(&self, way: Way) -> bool {
         match self {
             Driver::Cpu(_) => {
-                let _ = way; // it has one
+                let _ = way; // the CPU device has only one way
                 false
             }
             #[cfg(feature = "cuda")]
@@ -286,12 +286,12 @@ impl Driver {
         }
     }
 
-    /// Tells the backend that the content of this memory is of no use any more. A hostile backend overwrites it, so that
-    /// a reader that is too late, or too early, gets caught.
+    /// Tells the backend that the content of this memory is no longer needed. A hostile backend overwrites it, so that
+    /// a reader that comes too late or too early is caught.
     ///
     /// # Safety
     ///
-    /// The bytes (host memory, or device memory of the CPU backend) must be valid, and nobody else may touch them.
+    /// The bytes (host memory, or device memory of the CPU backend) must be valid, and nothing else may touch them.
     pub(crate) unsafe fn poison(&self, address: u64, bytes: usize) {
         match self {
             // SAFETY: the caller's contract is the backend's.
@@ -316,8 +316,8 @@ impl Driver {
         }
     }
 
-    /// How many bytes of slabs stay in the last-level cache until the device has read them, and the smallest part that a
-    /// batch should be cut into for that; `None` if the backend gains nothing by it.
+    /// The total size of slabs that stays in the last-level cache until the device has read them, and the smallest part
+    /// that a batch should be cut into for that; `None` if the backend gains nothing by it.
     pub(crate) fn resident_bytes(&self) -> Option<(usize, usize)> {
         match self {
             Driver::Cpu(driver) => driver.resident_bytes(),
@@ -402,7 +402,7 @@ impl RawEvent {
         }
     }
 
-    /// Blocks until the stream has reached the event, for a caller that wants to go on at once: it may spin.
+    /// Blocks until the stream has reached the event. The caller wants to continue at once, so it may spin.
     pub(crate) fn synchronize(&self) -> Result<()> {
         match self {
             RawEvent::Cpu(event) => event.synchronize(),

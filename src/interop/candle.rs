@@ -1,4 +1,4 @@
-//! candle's tensors: batches go from device memory to candle's by a copy on the device, ordered by events.
+//! candle's tensors: a batch is copied from our device memory to candle's, on the device, ordered by events.
 
 use candle_core::{
     Device as CandleDevice, Error as CandleError, Result as CandleResult, Tensor as CandleTensor,
@@ -7,11 +7,11 @@ use candle_core::{
 use crate::device::DeviceTensor;
 use crate::tensor::{Element, Tensor};
 
-/// An element type that candle's tensors hold too: `u8`, `i16`, `u32`, `i32`, `i64`, `f16`, `bf16`, `f32`, `f64`.
+/// An element type that candle supports too: `u8`, `i16`, `u32`, `i32`, `i64`, `f16`, `bf16`, `f32`, `f64`.
 #[cfg(not(feature = "candle-cuda"))]
 pub trait CandleElement: Element + candle_core::WithDType {}
 
-/// An element type that candle's tensors hold too: `u8`, `i16`, `u32`, `i32`, `i64`, `f16`, `bf16`, `f32`, `f64`.
+/// An element type that candle supports too: `u8`, `i16`, `u32`, `i32`, `i64`, `f16`, `bf16`, `f32`, `f64`.
 #[cfg(feature = "candle-cuda")]
 pub trait CandleElement:
     Element + candle_core::WithDType + candle_core::cuda_backend::CudaDType + cudarc::driver::DeviceRepr
@@ -25,16 +25,16 @@ macro_rules! candle_elements {
 candle_elements!(u8, i16, u32, i32, i64, half::f16, half::bf16, f32, f64);
 
 impl<T: CandleElement> Tensor<T> {
-    /// Copies the tensor to a candle tensor on `device`, whichever of candle's it is.
+    /// Copies the tensor to a candle tensor on `device`, which may be any of candle's devices.
     ///
     /// # Synchronization
     ///
-    /// The call returns when the tensor was read. So a copy to a GPU is waited for: batches go there by
-    /// [`Batch::to_device`](crate::Batch::to_device) and [`DeviceTensor::to_candle`], which wait for nothing.
+    /// The call returns when the tensor has been read, so it waits for a copy to a GPU. For batches, use
+    /// [`Batch::to_device`](crate::Batch::to_device) and [`DeviceTensor::to_candle`], which do not wait.
     ///
     /// # Errors
     ///
-    /// candle's own.
+    /// candle's errors.
     ///
     /// # Examples
     ///
@@ -50,7 +50,7 @@ impl<T: CandleElement> Tensor<T> {
     pub fn to_candle(&self, device: &CandleDevice) -> CandleResult<CandleTensor> {
         let tensor = CandleTensor::from_slice(self.as_slice(), &self.shape()[..], device)?;
         if !device.is_cpu() {
-            // A copy from page-locked memory is not over when candle returns, and the memory may be used again.
+            // candle returns before a copy from page-locked memory is done, and the memory may be reused.
             device.synchronize()?;
         }
         Ok(tensor)
@@ -63,14 +63,14 @@ impl<T: CandleElement> DeviceTensor<T> {
     ///
     /// # Synchronization
     ///
-    /// On a GPU the host does not wait, and nothing comes back to it: candle's stream waits for the upload, and then
+    /// On a GPU the host does not wait, and no data passes through it: candle's stream waits for the upload, and then
     /// copies from device memory to device memory (about 20 us for 38 MB on an H200). The tensor may be dropped at
-    /// once. candle's default stream is the calling thread's: use the result on the thread that called this. On the
-    /// CPU the call waits for the upload.
+    /// once. candle's default stream is the calling thread's, so use the result on the thread that made this call. On
+    /// the CPU the call waits for the upload.
     ///
     /// # Errors
     ///
-    /// candle's own; this crate's, wrapped, if the devices do not match or a device failed.
+    /// candle's errors; this crate's, wrapped, if the devices do not match or a device failed.
     pub fn to_candle(&self, device: &CandleDevice) -> CandleResult<CandleTensor> {
         match device {
             CandleDevice::Cpu if self.device().is_cpu() => {
@@ -103,7 +103,7 @@ impl<T: CandleElement> DeviceTensor<T> {
         let mut slice = unsafe { cuda.alloc::<T>(self.len()) }?;
         if !self.is_empty() {
             let (target, written) = slice.device_ptr_mut(&theirs);
-            // SAFETY: both ranges are that long; the loan keeps the source for this stream, behind its upload.
+            // SAFETY: both ranges have that length; the loan keeps the source for this stream, after its upload.
             unsafe {
                 result::memcpy_dtod_async(
                     target,

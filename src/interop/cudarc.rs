@@ -8,7 +8,8 @@ use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
 use crate::tensor::{Element, Shape};
 
-/// Opens a device on the program's own context object, which stays as it is: no event tracking is switched on in it.
+/// Opens a device on the program's own context object. The context's settings do not change: event tracking stays off
+/// if it was.
 ///
 /// # Errors
 ///
@@ -18,11 +19,11 @@ pub fn device(context: &Arc<CudaContext>) -> Result<Device> {
 }
 
 /// Takes the program's own stream, and keeps it alive. The per-thread default stream is bound to the calling thread:
-/// using it from another one is an error.
+/// using it from another thread is an error.
 ///
 /// # Errors
 ///
-/// [`Error::WrongDevice`] if the stream is not of the device's context.
+/// [`Error::WrongDevice`] if the stream does not belong to the device's context.
 pub fn stream(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
     let ours = match &device.inner.driver {
         Driver::Cuda(driver) => driver.is_on(stream.context()),
@@ -45,17 +46,17 @@ pub fn stream(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
 ///
 /// # Synchronization
 ///
-/// The copy waits, on the device, for all work of the slice's own stream so far, and that stream's later work waits for
-/// the copy: the slice may be written or dropped at once. With `non_blocking` the call returns at once.
+/// On the device, the copy waits for all work submitted to the slice's stream so far, and that stream's later work
+/// waits for the copy: the slice may be written or dropped at once. With `non_blocking` the call returns at once.
 ///
-/// A slice on a per-thread default stream does not say which thread's: then the call waits for the whole context, and
-/// for the copy, whatever `non_blocking` says.
+/// If the slice is on a per-thread default stream, it does not tell which thread's. The call then waits for the whole
+/// context, and for the copy, whatever `non_blocking` says.
 ///
 /// # Errors
 ///
-/// [`Error::Shape`] if the shape does not have as many elements as the slice, [`Error::WrongDevice`] if the slice is of
-/// another device, [`Error::Device`] if the device failed. A copy that was under way then is waited for: the slice may be
-/// dropped all the same.
+/// [`Error::Shape`] if the shape's number of elements is not the slice's length, [`Error::WrongDevice`] if the slice is
+/// on another device, [`Error::Device`] if the device failed. In that case the call waits for a copy in flight, so the
+/// slice may still be dropped.
 pub fn to_host<T: Element, S: DevicePtr<T>>(
     device: &Device,
     slice: &S,
@@ -75,9 +76,9 @@ pub fn to_host<T: Element, S: DevicePtr<T>>(
         device.inner.driver.synchronize_context()?;
     }
     let (address, guard) = slice.device_ptr(owner);
-    // SAFETY: cudarc's slice is that long and alive, and its stream's later work writes and releases it.
+    // SAFETY: cudarc's slice has that length and is alive, and is written and released by its stream's later work.
     let download = unsafe { device.download_ahead_of(address, shape, &ours) }?;
-    drop(guard); // cudarc notes the read, where it tracks slices, behind the copy
+    drop(guard); // cudarc, if it tracks slices, records the read after the copy
     if !non_blocking || of_some_thread {
         download.synchronize()?;
     }

@@ -1,10 +1,10 @@
 //! Other libraries' devices, streams and tensors.
 //!
-//! - [`raw`]: contexts, streams and memory by their handles, for whatever binds CUDA;
+//! - [`raw`]: contexts, streams and memory by their handles, for any CUDA binding;
 //! - `cudarc` (with the feature `cuda`): its contexts, streams and slices;
 //! - `candle` (with the feature `candle`): its tensors; on a GPU with the feature `candle-cuda`.
 
-// Each library has a file of its own, which uses the crate's public surface.
+// Each library has its own file, which uses the crate's public API.
 
 #[cfg(feature = "candle")]
 #[cfg_attr(

@@ -1,4 +1,4 @@
-//! Contexts and streams by their handles: for programs that bind CUDA in another way, or by another version of cudarc.
+//! Contexts and streams by their handles: for programs that use another CUDA binding, or another version of cudarc.
 
 use std::ffi::c_void;
 
@@ -22,7 +22,7 @@ pub unsafe fn device_from_context(ordinal: usize, context: *mut c_void) -> Resul
 }
 
 /// Takes the program's own stream. The legacy default stream is 0 (null); the per-thread default stream is 2, and is
-/// then bound to the calling thread: using it from another one is an error.
+/// bound to the calling thread: using it from another thread is an error.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! What the crate runs on.
+//! The real primitives.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::OnceLock;
@@ -10,7 +10,7 @@ pub(crate) use crossbeam_channel as channel;
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// No bug is planted but by tests/shuttle.
+/// Bugs are planted only in tests/shuttle.
 #[inline(always)]
 pub(crate) const fn planted(_: &str) -> bool {
     false

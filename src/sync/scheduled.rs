@@ -1,5 +1,6 @@
-//! The same under shuttle: one thread of the system runs all threads of a test in turn, and shuttle chooses which goes on at
-//! each lock, condition, atomic and clock. A run depends on the seed alone, so clocks are invented.
+//! The primitives under shuttle. One system thread runs all threads of a test in turn, and shuttle chooses which one
+//! continues at each lock, condition variable, atomic and clock. A run depends on its seed alone, so clocks are
+//! simulated.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Sub};
@@ -9,19 +10,19 @@ use std::time::Duration;
 pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(crate) use shuttle::{thread, thread_local};
 
-/// Whether this bug is planted: tests/shuttle holds its scenarios to finding it, each in a process of its own.
+/// Whether this bug is planted: tests/shuttle checks that its scenarios find it, each in its own process.
 pub(crate) fn planted(bug: &str) -> bool {
     static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let planted = PLANTED.get_or_init(|| std::env::var("PINFEED_PLANTED").ok());
     planted.as_deref() == Some(bug)
 }
 
-/// Lets others go on: the scheduler need not be fair to who spins.
+/// Yields, because the scheduler need not be fair to a spinning thread.
 pub(crate) fn spin_loop() {
     thread::yield_now();
 }
 
-/// In parking_lot's shape: a panic poisons nothing.
+/// With parking_lot's interface: no poisoning on panic.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -65,7 +66,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// In parking_lot's shape.
+/// With parking_lot's interface.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(shuttle::sync::Condvar);
 
@@ -90,7 +91,7 @@ impl Condvar {
     }
 }
 
-/// Initialised once: threads that come meanwhile wait for it, by shuttle's lock.
+/// Initialised once. Threads that arrive meanwhile wait, on shuttle's lock.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
@@ -147,7 +148,7 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// A moment of an invented clock: each look at it finds that some time passed, from a nanosecond to some milliseconds.
+/// An instant of a simulated clock: each reading finds that a nanosecond to some milliseconds have passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(Duration);
 
@@ -179,12 +180,12 @@ impl Sub for Instant {
     }
 }
 
-/// A channel in crossbeam's shape.
+/// A channel with crossbeam's interface.
 pub(crate) mod channel {
     pub(crate) use shuttle::sync::mpsc::{Sender, channel as unbounded};
 }
 
-/// Instead of rayon's threads: each piece of work gets one of its own.
+/// Replaces rayon's pool: each piece of work gets its own thread.
 #[derive(Debug)]
 pub(crate) struct ThreadPool {
     threads: usize,
@@ -201,7 +202,7 @@ impl ThreadPool {
     }
 }
 
-/// In rayon's shape.
+/// With rayon's interface.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadPoolBuilder {
     threads: usize,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::rng::SampleRng;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, thread};
 
-/// What idle memory is filled with.
+/// The byte that idle memory is filled with.
 pub(super) const POISON: u8 = 0xDB;
 
 /// How a hostile CPU device behaves ([`Device::hostile`](crate::Device::hostile)): a way to test your own program against

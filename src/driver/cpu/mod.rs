@@ -1,5 +1,5 @@
-//! The CPU backend. Its streams run on threads of their own, and its events fire when they are reached. Programs use it
-//! where there is no GPU; made [`Hostile`], it is what the tests use.
+//! The CPU backend. Each stream runs on its own thread, and an event fires when its stream reaches it. Programs use the
+//! backend on machines without a GPU; in [`Hostile`] mode, the tests use it.
 
 mod hostile;
 mod stream;
@@ -24,16 +24,16 @@ struct CpuShared {
     device_bytes: AtomicUsize,
     locked_bytes: AtomicUsize,
     streams: AtomicUsize,
-    /// The queues of the streams that are alive, for waits that cover all of them.
+    /// The queues of all live streams, for waits that cover all of them.
     queues: Mutex<Vec<stream::Queue>>,
 }
 
 const EVENT_QUERY: &str = "event_query";
 
-/// The alignment of what plays page-locked memory.
+/// The alignment of memory that stands in for page-locked memory.
 const PAGE: usize = 4096;
 
-/// A hostile device stages copies as a GPU does, but in small pieces, so that the tests' tensors have many.
+/// A hostile device stages copies as a GPU does, but in small pieces, so that the tests' tensors are cut into many.
 const STAGING_CHUNK_BYTES: usize = 16 << 10;
 
 /// Small enough that the tests' batches are cut.
@@ -84,8 +84,7 @@ impl Cpu {
         Ok(stream)
     }
 
-    /// Waits for all work that the streams hold now, as a GPU does before it unlocks or frees memory; only on a hostile
-    /// device.
+    /// On a hostile device, waits for all work now on the streams, as a GPU does before it unlocks or frees memory.
     fn wait_as_a_gpu(&self) {
         if self.0.hostility.is_none() || stream::is_on_one() {
             return;
@@ -139,12 +138,12 @@ impl Cpu {
     pub(super) unsafe fn free_device(&self, address: u64, bytes: usize) -> Result<()> {
         self.wait_as_a_gpu();
         self.0.device_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        // SAFETY: the caller's contract: it was allocated so, and nothing uses it.
+        // SAFETY: the caller's contract: it was allocated with this size and alignment, and nothing uses it.
         unsafe { deallocate(address as *mut u8, bytes, ALIGNMENT) };
         Ok(())
     }
 
-    /// Locks the pages if the system allows it. It is no failure if not, because nothing here depends on it.
+    /// Locks the pages if the system allows it. If not, that is no error, because nothing here depends on it.
     ///
     /// # Safety
     ///
@@ -191,7 +190,7 @@ impl Cpu {
     pub(super) unsafe fn free_host(&self, pointer: *mut u8, bytes: usize) -> Result<()> {
         self.wait_as_a_gpu();
         self.0.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        // SAFETY: the caller's contract: it was allocated so, and nothing uses it.
+        // SAFETY: the caller's contract: it was allocated with this size and alignment, and nothing uses it.
         unsafe { deallocate(pointer, bytes, PAGE) };
         Ok(())
     }
@@ -205,12 +204,12 @@ impl Cpu {
             RawCopy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
             RawCopy::ToHost { from, to, bytes } => (from, to as u64, bytes),
         };
-        // SAFETY: the caller's contract: both are valid, and nobody else uses them, until the copy is done.
+        // SAFETY: the caller's contract: both are valid, and nothing else uses them, until the copy is done.
         unsafe { stream.copy(from, to, bytes) };
         Ok(())
     }
 
-    /// Here copies are as fast from any memory, so staging would only add another.
+    /// The CPU copies equally fast from any memory, so staging would only add a copy.
     pub(super) fn staging_chunk_bytes(&self) -> Option<usize> {
         let hostility = self.0.hostility.as_ref();
         hostility.map(|_| STAGING_CHUNK_BYTES)
@@ -227,8 +226,8 @@ impl Cpu {
     /// As `Driver::gather`.
     pub(super) unsafe fn gather(&self, stream: &CpuStream, gather: Gather<'_>) -> Result<()> {
         self.may_fail("copy")?;
-        // SAFETY: the caller's contract: all rows, the table and the target are valid, and nobody else uses them, until
-        // the copy is done.
+        // SAFETY: the caller's contract: all rows, the table and the target are valid, and nothing else uses them,
+        // until the copy is done.
         unsafe { stream.gather(gather) };
         Ok(())
     }
@@ -244,7 +243,7 @@ impl Cpu {
     /// As `Driver::poison`.
     pub(super) unsafe fn poison(&self, address: u64, bytes: usize) {
         if self.0.hostility.is_some() {
-            // SAFETY: the caller's contract: the bytes are valid and nobody else uses them.
+            // SAFETY: the caller's contract: the bytes are valid, and nothing else uses them.
             unsafe { std::ptr::write_bytes(address as *mut u8, hostile::POISON, bytes) };
         }
     }
@@ -281,7 +280,7 @@ impl Cpu {
         fault(operation, self.name(), code, message)
     }
 
-    /// Whether this event cannot be queried, from now on or already.
+    /// Fails if the hostile mode makes this event fail, now or earlier.
     fn event_fails(&self, is_lost: &AtomicBool) -> Result<()> {
         let Some(hostility) = &self.0.hostility else {
             return Ok(());

@@ -11,7 +11,7 @@ use crate::sync::{
     Arc, AtomicBool, Condvar, Instant, Mutex, Weak, mark_own_thread, thread, thread_local,
 };
 
-/// A queue with its thread. When the last handle is dropped, the thread finishes what is queued, and ends.
+/// A queue with its thread. When the last handle is dropped, the thread finishes the queued work and ends.
 pub(crate) struct CpuStream {
     operations: Arc<Sender<StreamWork>>,
 }
@@ -20,14 +20,14 @@ pub(crate) struct CpuStream {
 #[derive(Clone)]
 pub(super) struct Queue(Weak<Sender<StreamWork>>);
 
-/// The end of the work that a stream holds.
+/// The end of the work now on a stream.
 pub(super) struct End(Arc<EventState>);
 
 thread_local! {
     static IS_STREAM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is a stream's, which must not wait for streams.
+/// Whether the calling thread is a stream's thread, which must not wait for streams.
 pub(super) fn is_on_one() -> bool {
     IS_STREAM.with(Cell::get)
 }
@@ -80,7 +80,7 @@ pub(crate) struct CpuEvent {
 struct EventState {
     fired: Mutex<Option<Instant>>,
     changed: Condvar,
-    /// The device does not tell any more whether it fired.
+    /// The device can no longer tell whether it fired.
     is_lost: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl CpuStream {
 
     /// # Safety
     ///
-    /// Both ranges must be valid until the stream has passed the copy, and nobody else may use them except in the
+    /// Both ranges must be valid until the stream has passed the copy, and nothing else may use them except in the
     /// stream's order.
     pub(super) unsafe fn copy(&self, from: u64, to: u64, bytes: usize) {
         self.push(StreamWork::Copy { from, to, bytes });
@@ -169,7 +169,7 @@ impl StreamWork {
     fn run(self) {
         match self {
             StreamWork::Copy { from, to, bytes } => {
-                // SAFETY: `CpuStream::copy`'s contract: both are valid and nobody else uses them now.
+                // SAFETY: `CpuStream::copy`'s contract: both are valid, and nothing else uses them now.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
             }
             StreamWork::Gather {

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::driver::fault;
 use crate::error::Error;
 
-/// An error in the driver's words.
+/// An error with the driver's text.
 pub(super) fn driver_fault(operation: &'static str, ordinal: usize, code: CUresult) -> Error {
     match code {
         CUresult::CUDA_ERROR_STUB_LIBRARY => return Error::StubDriver,
@@ -34,7 +34,7 @@ pub(super) fn driver_fault(operation: &'static str, ordinal: usize, code: CUresu
     fault(operation, format!("cuda:{ordinal}"), code as i32, message)
 }
 
-/// An error in our own words.
+/// An error with our own text.
 pub(super) fn fault_of(operation: &'static str, device: &str, code: i32, message: &str) -> Error {
     fault(operation, device.to_owned(), code, message)
 }

@@ -1,8 +1,8 @@
-// Gathers rows that lie apart in page-locked host memory: row i comes from table[i], a host address that the device
-// reads as its own. `ci/ptx.sh --write` makes gather.ptx from this file.
+// Gathers scattered rows of page-locked host memory: row i comes from table[i], a host address that the device can read
+// directly. `ci/ptx.sh --write` makes gather.ptx from this file.
 //
-// Blocks take pieces of 64 KiB in turn. Each thread has four loads of 16 bytes under way at once, because a load over
-// the link takes microseconds. Rows that do not lie at 16-byte boundaries are copied by bytes.
+// Blocks take pieces of 64 KiB in turn. Each thread keeps four 16-byte loads in flight, because a load over the link
+// takes microseconds. Rows that are not aligned to 16 bytes are copied byte by byte.
 #define PIECE 65536ull
 
 extern "C" __global__ void pinfeed_gather(const unsigned char *const *table, unsigned long long rows,

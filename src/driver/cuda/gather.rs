@@ -15,7 +15,7 @@ use crate::driver::{Gather, Way};
 use crate::error::Result;
 use crate::tuning::{BLOCK_THREADS, GATHER_BLOCKS};
 
-/// `cuMemcpyBatchAsync` as of 12.8. (What cuda.h of 13.0 calls by that name is `cuMemcpyBatchAsync_v2` in the library.)
+/// `cuMemcpyBatchAsync` as of 12.8. (In cuda.h of 13.0, that name means the library's `cuMemcpyBatchAsync_v2`.)
 pub(super) type MemcpyBatch = unsafe extern "C" fn(
     targets: *const u64,
     sources: *const u64,

@@ -47,7 +47,7 @@ impl Cuda {
     ///
     /// # Safety
     ///
-    /// As `Driver::launch`; each argument must be of the type that the kernel has in its place.
+    /// As `Driver::launch`; each argument must have the type of the kernel's parameter at its position.
     pub(in crate::driver) unsafe fn launch(
         &self,
         stream: &CuStream,
@@ -60,7 +60,7 @@ impl Cuda {
         unsafe { self.launch_grid(function, grid(launch.items), stream, &mut arguments) }
     }
 
-    /// A kernel of this name from the module of this PTX; the context is current. `purpose` is for the error.
+    /// Returns the kernel of this name in the module of this PTX; the context is current. `purpose` is for the error.
     pub(super) fn function(
         &self,
         ptx: &'static CStr,
@@ -108,7 +108,7 @@ impl Cuda {
         Ok(Module(module))
     }
 
-    /// As (major, minor); the context is current.
+    /// The device's compute capability, as (major, minor); the context is current.
     pub(super) fn compute_capability(&self) -> (i32, i32) {
         use sys::CUdevice_attribute_enum as Attribute;
         (
@@ -121,8 +121,8 @@ impl Cuda {
     ///
     /// # Safety
     ///
-    /// Each argument must point to a value of the type that the kernel has in its place. What the kernel reads and writes
-    /// must be valid until it is done, and nobody else may use it except in the stream's order.
+    /// Each argument must point to a value of the type of the kernel's parameter at its position. What the kernel reads
+    /// and writes must be valid until it is done, and nothing else may use it except in the stream's order.
     pub(super) unsafe fn launch_grid(
         &self,
         Function(function): Function,
@@ -163,8 +163,8 @@ impl CudaShared {
             return;
         }
         for (_, Module(module)) in modules {
-            // SAFETY: it was loaded in this context, and nobody launches its kernels any more. At process exit the driver
-            // may be gone: then it says so, and there is nothing left to unload.
+            // SAFETY: it was loaded in this context, and its kernels are not launched any more. At process exit the
+            // driver may be gone: then the call fails, and there is nothing left to unload.
             let _ = unsafe { sys::cuModuleUnload(module) };
         }
         let mut popped = ptr::null_mut();
@@ -173,7 +173,7 @@ impl CudaShared {
     }
 }
 
-/// The number of blocks, and of threads in each.
+/// The number of blocks, and the number of threads in each.
 fn grid(items: u64) -> (u32, u32) {
     let blocks = items.div_ceil(u64::from(BLOCK_THREADS) * ITEMS_PER_THREAD);
     (blocks.clamp(1, MOST_BLOCKS) as u32, BLOCK_THREADS)

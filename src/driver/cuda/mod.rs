@@ -33,7 +33,7 @@ struct CudaShared {
     /// Events that are not in use, timed and untimed: creating one costs more than using it.
     events: [Mutex<Vec<RawHandle>>; 2],
     probe: &'static probe::Probe,
-    /// How rows are gathered, and the kernel for it, if it is by a kernel.
+    /// How rows are gathered, and the kernel if that needs one.
     way: OnceLock<super::Way>,
     gathering: OnceLock<Option<launch::Function>>,
     loaded: Mutex<launch::LoadedKernels>,
@@ -42,7 +42,7 @@ struct CudaShared {
 enum Context {
     /// Our own object on the primary context, or the embedder's, which this keeps alive.
     Object(Arc<CudaContext>),
-    /// A handle of the embedder's, who keeps it alive.
+    /// The embedder's handle. The embedder keeps it alive.
     Handle(sys::CUcontext),
 }
 
@@ -109,7 +109,7 @@ impl Cuda {
         }))
     }
 
-    /// Whether the context is this device's.
+    /// Whether the context is on this device.
     pub(crate) fn is_on(&self, context: &CudaContext) -> bool {
         self.handle() == context.cu_ctx()
     }
@@ -165,11 +165,11 @@ impl Cuda {
             sys::cuCtxGetDevice(&mut device)
         })?;
         let mut name = [0; 256];
-        // SAFETY: it writes at most as many bytes as it is told, with a zero at the end.
+        // SAFETY: it writes at most the given number of bytes, with a zero at the end.
         self.check("cuDeviceGetName", unsafe {
             sys::cuDeviceGetName(name.as_mut_ptr(), 255, device)
         })?;
-        // SAFETY: the buffer ends in a zero: it is one longer than what was told.
+        // SAFETY: the buffer ends in a zero: it is one byte longer than the length given.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) };
         let attribute = |attribute| {
             let mut value = 0;
@@ -279,7 +279,7 @@ impl Cuda {
         // SAFETY: the handle is alive, and `run` takes what `data` is.
         let result = unsafe { sys::cuLaunchHostFunc(stream.handle(), Some(run), data.cast()) };
         if result != CUresult::CUDA_SUCCESS {
-            // SAFETY: the driver refused, so nobody else will take the box.
+            // SAFETY: the driver refused, so it will not take the box.
             drop(unsafe { Box::from_raw(data) });
         }
         self.check("cuLaunchHostFunc", result)
@@ -316,7 +316,7 @@ impl Cuda {
         let _entered = self.enter()?;
         let mut flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
         if read_only {
-            // Seen on Linux 6.18 with driver 580: asked to lock such pages, the system never comes back.
+            // Seen on Linux 6.18 with driver 580: a request to lock such pages never returns.
             let refused = if crate::system::is_private_and_read_only(pointer, bytes) {
                 Some(
                     "the memory is a private mapping that may only be read: map the file shared, or copy it into a tensor of its own",
@@ -346,7 +346,7 @@ impl Cuda {
         ) != 0
     }
 
-    /// An attribute of the current context's device; 0 if the driver does not know it.
+    /// An attribute of the current context's device; 0 if the driver does not know the attribute.
     fn attribute(&self, attribute: sys::CUdevice_attribute) -> i32 {
         let (mut device, mut value) = (0, 0);
         // SAFETY: it writes the current context's device.
@@ -376,7 +376,7 @@ impl Cuda {
             sys::cuMemHostAlloc(&mut pointer, bytes.max(1), sys::CU_MEMHOSTALLOC_PORTABLE)
         };
         self.check("cuMemHostAlloc", result)?;
-        // SAFETY: the driver just allocated as many bytes, and nobody else knows of them.
+        // SAFETY: the driver just allocated this many bytes, and nothing else uses them.
         unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
         Ok(pointer.cast())
     }
@@ -400,7 +400,7 @@ impl Cuda {
         let stream = stream.handle();
         match copy {
             RawCopy::ToDevice { from, to, bytes } => {
-                // SAFETY: the caller's contract: both are valid, and in no one else's use, until the copy is done.
+                // SAFETY: the caller's contract: both are valid, and nothing else uses them, until the copy is done.
                 let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) };
                 self.check("cuMemcpyHtoDAsync", result)
             }
@@ -428,8 +428,8 @@ impl Drop for CudaShared {
         let previous = current_context();
         let [untimed, timed] = &mut self.events;
         for RawHandle(event) in untimed.get_mut().drain(..).chain(timed.get_mut().drain(..)) {
-            // SAFETY: the pool owns the event, and nobody else holds it. At process exit the driver may be gone: then it
-            // says so, and there is nothing left to destroy.
+            // SAFETY: the pool owns the event, and nothing else holds it. At process exit the driver may be gone: then
+            // the call fails, and there is nothing left to destroy.
             let _ = unsafe { sys::cuEventDestroy_v2(event) };
         }
         // On drop, cudarc's object makes its context current; the previous one is restored.
@@ -462,7 +462,7 @@ impl Drop for Entered {
     }
 }
 
-/// The thread's current context, which may be none (null); `None` if the driver does not tell.
+/// The thread's current context, which may be null (none); `None` if the driver does not tell.
 fn current_context() -> Option<sys::CUcontext> {
     let mut context = std::ptr::null_mut();
     // SAFETY: it writes one handle.

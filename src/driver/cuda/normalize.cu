@@ -1,13 +1,13 @@
-// Normalises pictures: bytes of three channels, pixel by pixel, become floating point numbers x * scale + bias, channel by
-// channel ("chw") or pixel by pixel ("hwc"). "mix" also mixes each picture with the one before, within a box; "labels" does
-// so with labels.
+// Normalises pictures: interleaved bytes of three channels become floating point numbers x * scale + bias, planar
+// ("chw") or interleaved ("hwc"). "mix" also mixes each picture with the one before, within a box; "labels" mixes
+// labels in the same way.
 //
-// `ci/ptx.sh --write` makes normalize.ptx from this file, and with -DMIXING mix.ptx: the driver compiles a file when it is
-// first needed, and few programs need both.
+// `ci/ptx.sh --write` makes normalize.ptx from this file, and, with -DMIXING, mix.ptx. They are separate because the
+// driver compiles a file when it is first needed, and few programs need both.
 //
-// Where pictures can be read by words, each thread takes three: four pixels for "chw"; for "hwc" words that lie apart, so that
-// neighbours write what lies side by side. Elsewhere it takes a pixel. Products and sums are rounded each by itself, so that a
-// processor without fused multiply-add gives the same numbers.
+// If pictures can be read by words, each thread takes three: for "chw" four neighbouring pixels; for "hwc" words that
+// are far apart, so that neighbouring threads write neighbouring elements. Otherwise each thread takes one pixel. Each
+// product and each sum is rounded separately, so that a processor without fused multiply-add gets the same numbers.
 
 typedef unsigned long long Size;
 
@@ -18,7 +18,7 @@ __device__ void put(float *to, float value) { *to = value; }
 
 __device__ void put(Half *to, float value) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(value)); }
 
-// To the nearest, and to the even one of two. (The values are finite.)
+// Rounds to the nearest value, ties to even. (The values are finite.)
 __device__ void put(Bfloat *to, float value) {
     const unsigned bits = __float_as_uint(value);
     to->bits = (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
@@ -29,13 +29,14 @@ struct alignas(4 * sizeof(T)) Four {
     T values[4];
 };
 
-// Within the box, a pixel is `own` of itself and `other` of the picture before. As `Mixture` in driver/kernels/normalize.rs.
+// Within the box, a pixel is `own` times itself plus `other` times the previous picture. As `Mixture` in
+// driver/kernels/normalize.rs.
 struct Mixture {
     Size width, left, top, right, bottom;
     float own, other;
 };
 
-// Which of so many pixels, counted from one on, lie in the box.
+// Which of the COUNT pixels from this one on lie in the box, as bits.
 template <int COUNT>
 __device__ unsigned inside(const Mixture &mixture, Size pixel) {
     Size x = pixel % mixture.width, y = pixel / mixture.width;
@@ -51,13 +52,13 @@ __device__ unsigned inside(const Mixture &mixture, Size pixel) {
     return found;
 }
 
-// What is to be done, beside the addresses.
+// The kernel's arguments, except the addresses.
 struct Work {
     Size images, pixels;
     float scale[3], bias[3];
     Mixture mixture;
 
-    // A value of the channel; of two bytes, if they are to be mixed.
+    // The channel's value of one byte, or of two that are mixed.
     __device__ float value(float own, float other, bool mixed, float s, float b) const {
         const float normal = __fadd_rn(__fmul_rn(own, s), b);
         if (!mixed) return normal;
@@ -66,7 +67,7 @@ struct Work {
     }
 };
 
-// The picture before: the last one, before the first.
+// The previous picture; for the first one, the last.
 __device__ Size before(Size image, Size images) { return (image == 0 ? images : image) - 1; }
 
 __device__ Size first_item() { return (Size)blockIdx.x * blockDim.x + threadIdx.x; }
@@ -115,7 +116,7 @@ __device__ void to_chw(const unsigned *in, T *out, const Work &work) {
     }
 }
 
-// The number of a channel. (An index that only the device knows would have the array in memory.)
+// The number for a channel. (Indexing by a run-time value would place the array in memory.)
 __device__ float pick(const float (&numbers)[3], unsigned channel) {
     return channel == 0 ? numbers[0] : channel == 1 ? numbers[1] : numbers[2];
 }
@@ -125,8 +126,9 @@ template <typename T, bool MIX>
 __device__ void to_hwc(const unsigned char *bytes, T *out, const Work &work) {
     const Size elements = work.images * work.pixels * 3, words = elements / 4, own_words = work.pixels / 4 * 3;
     const unsigned *in = (const unsigned *)bytes;
-    // The channel of a word's first byte, which is byte 4 * item, is item % 3. A thread's words are a multiple of three apart, so
-    // that they begin with the same one (one or two threads of all have none); `scale` and `bias` are rotated to begin with it.
+    // The channel of a word's first byte, which is byte 4 * item, is item % 3. A thread's words are a multiple of three
+    // apart, so all begin with the same channel (one or two of all threads get no words). `scale` and `bias` are
+    // rotated to begin with that channel.
     const Size threads = step() / 3 * 3, first = first_item();
     const unsigned channel = first % 3;
     float scale[3], bias[3];
@@ -136,7 +138,7 @@ __device__ void to_hwc(const unsigned char *bytes, T *out, const Work &work) {
     }
     constexpr int PARTS = MIX ? 1 : 3;
     for (Size start = first; first < threads && start < words; start += PARTS * threads) {
-        // All are under way before the first is used.
+        // All loads are in flight before the first result is used.
         unsigned own[PARTS], other = 0, mixed = 0;
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
@@ -144,7 +146,7 @@ __device__ void to_hwc(const unsigned char *bytes, T *out, const Work &work) {
             own[part] = item < words ? in[item] : 0;
         }
         if (MIX) {
-            // A word has bytes of two pixels.
+            // A word holds bytes of two pixels.
             const Size image = start / own_words, word = start % own_words;
             mixed = inside<2>(work.mixture, word * 4 / 3);
             if (mixed != 0) other = in[before(image, work.images) * own_words + word];
@@ -161,7 +163,7 @@ __device__ void to_hwc(const unsigned char *bytes, T *out, const Work &work) {
             if (item < words) *(Four<T> *)(out + item * 4) = four;
         }
     }
-    // What is left of bytes is less than a word; nothing, where pictures are mixed.
+    // The bytes that remain are less than a word. If pictures are mixed, none remain.
     const Size last = words * 4 + first;
     if (!MIX && last < elements) {
         put(out + last, work.value(bytes[last], 0, false, pick(work.scale, last % 3), pick(work.bias, last % 3)));
@@ -209,13 +211,13 @@ MIX_PICTURES(f16_hwc, Half, false)
 MIX_PICTURES(bf16_chw, Bfloat, true)
 MIX_PICTURES(bf16_hwc, Bfloat, false)
 
-// What a label's row is made of: numbers of the row's type, by their bits. As `Weights` in driver/kernels/labels.rs.
+// The values in a label's row, as bits of the row's type. As `Weights` in driver/kernels/labels.rs.
 struct Weights {
     unsigned none, own, other, both, invalid;
 };
 
-// Row i has a place for each class: of label i, and where `mixed` is not 0, of label i - 1 (the last, before the first). The
-// row of a label that is no class has no number in it, nor that of a label that it is mixed with.
+// Row i has one number for each class: for label i and, if `mixed` is not 0, for label i - 1 (for the first row, the
+// last label). If either label is not a class, all numbers of the row are NaN.
 template <typename T>
 __device__ void labels(const long long *in, T *out, Size rows, Size classes, unsigned mixed, const Weights &weights) {
     for (Size item = first_item(); item < rows * classes; item += step()) {

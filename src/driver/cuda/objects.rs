@@ -117,8 +117,8 @@ impl CuEvent {
     }
 
     pub(crate) fn is_complete(&self) -> Result<bool> {
-        // Acquire pairs with the Release below: what the thread that queried saw of the copied memory is visible here,
-        // too.
+        // Acquire pairs with the Release below: copied memory that was visible to the thread that queried is visible
+        // here, too.
         if self.0.complete.load(Ordering::Acquire) {
             return Ok(true);
         }
@@ -139,8 +139,8 @@ impl CuEvent {
         }
     }
 
-    /// Spins for as long as a large copy takes, as the driver's own waits do, and then sleeps ([`EVENT_SPIN_MS`] has the
-    /// figures).
+    /// Spins for as long as a large copy takes, as the driver's own waits do, and then sleeps (figures:
+    /// [`EVENT_SPIN_MS`]).
     pub(crate) fn synchronize(&self) -> Result<()> {
         if self.0.complete.load(Ordering::Acquire) {
             return Ok(());
@@ -158,7 +158,7 @@ impl CuEvent {
         self.sleep()
     }
 
-    /// Sleeps until the event fires: for threads that nobody waits for.
+    /// Sleeps until the event fires: for threads that keep no caller waiting.
     pub(crate) fn sleep(&self) -> Result<()> {
         if self.is_complete()? {
             return Ok(());

@@ -9,7 +9,7 @@ use crate::sync::OnceLock;
 /// The oldest driver supported: CUDA 12.0.
 pub(crate) const OLDEST_DRIVER: i32 = 12_000;
 
-/// What was found out about the driver, once for the process, and symbols that cudarc does not bind for every version.
+/// What the probe found, once for the process, and symbols that cudarc does not bind for every version.
 pub(super) struct Probe {
     pub(super) version: i32,
     /// `cuEventElapsedTime`, under the name that every supported driver has: bindings for 12.8 and newer call `_v2`.
@@ -37,7 +37,7 @@ const SUCCESS: i32 = 0;
 const STUB_LIBRARY: i32 = 34;
 const NO_DEVICE: i32 = 100;
 
-/// Makes sure that the driver can be called and sees a device of this number.
+/// Checks that the driver can be called and sees a device of this number.
 pub(super) fn probe(ordinal: usize) -> Result<&'static Probe> {
     static PROBE: OnceLock<Probe> = OnceLock::new();
     let probe = match PROBE.get() {
@@ -133,7 +133,7 @@ fn missing(error: libloading::Error) -> Error {
     }
 }
 
-/// The system's message; the error's own only tells which call failed.
+/// The system's message; the error's own text only names the call that failed.
 fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -151,7 +151,7 @@ impl Probe {
         // SAFETY: it writes one integer; cuInit was called.
         match unsafe { count(&mut devices) } {
             SUCCESS => Ok(usize::try_from(devices).unwrap_or(0)),
-            // Not initialized (3) is the answer after a cuInit that saw no device.
+            // 3 (not initialized) is the answer after a cuInit that saw no device.
             3 | NO_DEVICE => Ok(0),
             code => Err(super::fault_of(
                 "cuDeviceGetCount",

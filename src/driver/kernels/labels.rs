@@ -4,7 +4,7 @@ use super::Kernel;
 #[cfg(feature = "cuda")]
 use super::{Argument, Launch, normalize::MIX};
 
-/// Labels, and what their rows consist of.
+/// Labels, and the values that their rows are made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labelling {
     /// `rows` labels, as `i64`.
@@ -41,7 +41,7 @@ impl Kernel for Labelling {
         match self.element_bytes {
             // SAFETY: the caller's contract, for numbers of that size.
             2 => unsafe { self.weigh(|bits| bits as u16) },
-            // SAFETY: likewise; there is no third.
+            // SAFETY: likewise; there is no third size.
             _ => unsafe { self.weigh(|bits| bits) },
         }
     }
@@ -71,13 +71,13 @@ impl Kernel for Labelling {
 impl Labelling {
     /// # Safety
     ///
-    /// As `run`; the target must be of numbers of `B`'s size.
+    /// As `run`; `B` must have the size of the target's numbers.
     unsafe fn weigh<B>(&self, number: fn(u32) -> B) {
         let Labelling { weights, .. } = *self;
         let (rows, classes) = (self.rows as usize, self.classes as usize);
-        // SAFETY: the caller's contract: there are that many labels, and nobody writes them now.
+        // SAFETY: the caller's contract: there are that many labels, and nothing writes them now.
         let labels = unsafe { std::slice::from_raw_parts(self.from as *const i64, rows) };
-        // SAFETY: the caller's contract: there are that many numbers, aligned, and nobody else uses them now.
+        // SAFETY: the caller's contract: there are that many numbers, aligned, and nothing else uses them now.
         let to = unsafe { std::slice::from_raw_parts_mut(self.to as *mut B, rows * classes) };
         for (row, to) in to.chunks_exact_mut(classes).enumerate() {
             let own = labels[row];

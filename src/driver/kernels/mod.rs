@@ -1,8 +1,8 @@
-//! The library's own kernels: each is a value that knows what it does on either backend.
+//! The library's own kernels, each of which is a value that runs on either backend.
 //!
-//! A kernel has a file here, with its arguments, its work on the CPU device, and how it is launched on a CUDA device. Its
-//! CUDA source is in `cuda/`, as `.cu` and as the `.ptx` that is made from it. Loading and launching are the same for all
-//! kernels (`cuda/launch.rs`). What a program calls is two layers up, in `ops`.
+//! Each kernel has a file here with its arguments, its code for the CPU device, and its launch parameters for a CUDA
+//! device. Its CUDA source is in `cuda/`, as `.cu` and as the `.ptx` made from it. Loading and launching are the same
+//! for all kernels (`cuda/launch.rs`). The public calls are two layers up, in `ops`.
 
 mod labels;
 mod normalize;
@@ -23,23 +23,23 @@ pub(crate) trait Kernel: Send + 'static {
     ///
     /// # Safety
     ///
-    /// The memory that the arguments name must belong to the CPU device and be as large and as aligned as they say, and
-    /// nobody else may use it.
+    /// The memory that the arguments point to must belong to the CPU device and have the size and alignment that they
+    /// say, and nothing else may use it.
     unsafe fn run(&self);
 
-    /// How it is launched on a CUDA device.
+    /// The launch parameters for a CUDA device.
     #[cfg(feature = "cuda")]
     fn launch(&self) -> Launch<'_>;
 }
 
-/// What launches a kernel on a CUDA device.
+/// The parameters of a launch on a CUDA device.
 #[cfg(feature = "cuda")]
 pub(crate) struct Launch<'a> {
-    /// What it is for, in the error of a device that is too old.
+    /// The kernel's purpose, for the error on a device that is too old.
     pub(super) purpose: &'static str,
     pub(super) ptx: &'static CStr,
     pub(super) function: &'static CStr,
-    /// How many items the threads share: each thread takes further ones, in steps of all threads.
+    /// How many items the threads share. Each thread strides over them by the total number of threads.
     pub(super) items: u64,
     pub(super) arguments: Vec<Argument<'a>>,
 }
@@ -65,12 +65,12 @@ impl Driver {
     /// # Safety
     ///
     /// The memory that its arguments name must belong to this device, be aligned to 16 bytes, and be valid until the
-    /// kernel is done. Until then nobody may write what it reads, or touch what it writes, except work that the stream
+    /// kernel is done. Until then nothing may write what it reads, or touch what it writes, except work that the stream
     /// orders.
     pub(crate) unsafe fn launch<K: Kernel>(&self, stream: &RawStream, kernel: K) -> Result<()> {
         match (self, stream) {
             (Driver::Cpu(driver), RawStream::Cpu(stream)) => {
-                // SAFETY: the caller's contract: when the stream reaches it, nobody else uses the memory.
+                // SAFETY: the caller's contract: when the stream reaches it, nothing else uses the memory.
                 let work = Box::new(move || unsafe { kernel.run() });
                 driver.launch(stream, work)
             }

@@ -16,12 +16,12 @@ use crate::tensor::Float;
 pub(crate) struct Normalizing {
     /// The pictures' bytes.
     pub(crate) from: u64,
-    /// As many elements of the type.
+    /// The same number of elements of `dtype`.
     pub(crate) to: u64,
     pub(crate) images: u64,
-    /// Of each image.
+    /// The pixels of each image.
     pub(crate) pixels: u64,
-    /// The type of the result.
+    /// The element type of the result.
     pub(crate) dtype: DType,
     /// Whether the result is interleaved as well, or channel by channel.
     pub(crate) channels_last: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Normalizing {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Mixture {
-    /// Of the pictures.
+    /// The width of each picture.
     pub(crate) width: u64,
     pub(crate) left: u64,
     pub(crate) top: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Mixture {
 #[cfg(feature = "cuda")]
 const NORMALIZE: &CStr = ptx(concat!(include_str!("../cuda/normalize.ptx"), "\0"));
 
-/// Those that mix, for pictures and labels.
+/// The kernels that mix, for pictures and labels.
 #[cfg(feature = "cuda")]
 pub(super) const MIX: &CStr = ptx(concat!(include_str!("../cuda/mix.ptx"), "\0"));
 
@@ -82,7 +82,7 @@ impl Kernel for Normalizing {
             (true, _, false) => c"pinfeed_mix_f32_chw",
             (true, _, true) => c"pinfeed_mix_f32_hwc",
         };
-        // Two addresses, two counts, six numbers, and the mixture for those that mix.
+        // Two addresses, two counts, six numbers, and the mixture if the kernel mixes.
         let counts = [&self.from, &self.to, &self.images, &self.pixels];
         let numbers = self.scale.iter().chain(&self.bias);
         let arguments = counts.into_iter().map(Argument::new);
@@ -104,13 +104,13 @@ impl Kernel for Normalizing {
 impl Normalizing {
     /// # Safety
     ///
-    /// As `run`; the target must be of `F`s.
+    /// As `run`; `F` must be the target's element type.
     unsafe fn convert<F: Float>(&self) {
         let (images, pixels) = (self.images as usize, self.pixels as usize);
         let elements = images * pixels * 3;
-        // SAFETY: the caller's contract: there are that many bytes, and nobody writes them now.
+        // SAFETY: the caller's contract: there are that many bytes, and nothing writes them now.
         let from = unsafe { std::slice::from_raw_parts(self.from as *const u8, elements) };
-        // SAFETY: the caller's contract: there are that many elements, aligned, and nobody else uses them now.
+        // SAFETY: the caller's contract: there are that many elements, aligned, and nothing else uses them now.
         let to = unsafe { std::slice::from_raw_parts_mut(self.to as *mut F, elements) };
         let normal =
             |byte: u8, channel: usize| f32::from(byte) * self.scale[channel] + self.bias[channel];
@@ -142,7 +142,7 @@ impl Mixture {
 mod tests {
     use super::*;
 
-    /// Older drivers do not read newer PTX, and older devices do not run what was made for newer ones.
+    /// Older drivers do not read newer PTX, and older devices do not run code for newer ones.
     #[test]
     fn the_kernels_are_made_for_the_oldest_that_are_served() {
         let text = [NORMALIZE, MIX].map(|ptx| ptx.to_str().unwrap());
