@@ -44,7 +44,7 @@ impl fmt::Display for ImageError {
     }
 }
 
-/// The same as `{}`: `main` prints the error that it returns this way, and so does `unwrap`.
+/// The same as `{}`: `main` and `unwrap` print errors this way.
 impl fmt::Debug for ImageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
@@ -204,7 +204,7 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Which feature decodes what is left of a damaged JPEG file.
+/// The feature that decodes damaged JPEG files as far as possible.
 const DAMAGE_ADVICE: &str = match cfg!(feature = "turbojpeg") {
     true => "", // it is CMYK
     false => {

@@ -80,7 +80,8 @@ enum ImageSource {
 }
 
 impl LazyImage {
-    /// Makes one from the content of a file: a `Vec<u8>`, an `Arc<[u8]>`, a slice of a memory map, anything that holds bytes.
+    /// Makes one from the content of a file: a `Vec<u8>`, an `Arc<[u8]>`, a slice of a memory map, or anything else
+    /// that holds bytes.
     pub fn encoded(bytes: impl AsRef<[u8]> + Send + 'static) -> LazyImage {
         LazyImage::new(ImageSource::Encoded(Box::new(bytes)))
     }
@@ -111,10 +112,10 @@ impl LazyImage {
         }
     }
 
-    /// Sets the transform. Its random numbers are drawn from `rng`, the generator that the data set's `get` was given.
+    /// Sets the transform. Its random numbers are drawn from `rng`, the generator passed to the data set's `get`.
     ///
-    /// Pictures that are given clones of one generator draw the same numbers. A picture's masks, boxes and key points follow it
-    /// by its [`geometry`](LazyImage::geometry).
+    /// Pictures with clones of one generator draw the same numbers. Masks, boxes and key points follow their picture
+    /// through its [`geometry`](LazyImage::geometry).
     pub fn transform(mut self, transform: &ImageTransform, rng: &mut SampleRng) -> LazyImage {
         if transform.is_random() {
             self.seed = rng.next_u64();
@@ -165,8 +166,8 @@ impl LazyImage {
         Ok([height, width, 3].as_slice().into())
     }
 
-    /// Which part of the picture the transform shows, and where: for its masks, boxes and key points. This reads the file's
-    /// header.
+    /// Which part of the picture the transform shows, and where, for the picture's masks, boxes and key points. This
+    /// reads the file's header.
     ///
     /// Set the [`transform`](LazyImage::transform) first. Without one, the geometry shows the picture as it is.
     ///

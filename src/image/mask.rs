@@ -88,7 +88,8 @@ impl LazyMask {
         }
     }
 
-    /// Shows the same part of the mask as of its picture: [`LazyImage::geometry`](crate::image::LazyImage::geometry).
+    /// Shows the same part of the mask as of its picture. See
+    /// [`LazyImage::geometry`](crate::image::LazyImage::geometry).
     pub fn geometry(mut self, geometry: Geometry) -> LazyMask {
         self.geometry = Some(geometry);
         self
@@ -100,7 +101,7 @@ impl LazyMask {
         self
     }
 
-    /// The label of what lies outside of the picture. Default: 0. Recipes often use 255 and have the loss ignore it.
+    /// The label outside the picture. Default: 0. Recipes often use 255 and let the loss ignore it.
     pub fn fill(mut self, label: u8) -> LazyMask {
         self.fill = label;
         self

@@ -1,11 +1,12 @@
 //! Pictures: from files in folders to the rows of a batch.
 //!
-//! An [`ImageTransform`] is a plan, not a chain of closures. For each picture it is drawn into a [`Geometry`], which folds
-//! its operations into one rectangle of the picture, one resampling and one flip, and what is changed in place after that. A
-//! [`LazyImage`] holds the bytes of a file until its row of the batch is there, and decodes and resamples straight into it;
-//! a [`LazyMask`] goes through the geometry of its picture. [`ImageFolder`] gives such samples.
+//! An [`ImageTransform`] is a plan, not a chain of closures. For each picture, the plan is drawn into a [`Geometry`],
+//! which folds its operations into one rectangle of the picture, one resampling and one flip, followed by changes in
+//! place. A [`LazyImage`] holds the bytes of a file until its row of the batch exists, then decodes and resamples
+//! straight into it; a [`LazyMask`] follows the geometry of its picture. [`ImageFolder`] yields such samples.
 
-// This is the top layer: it sees the crate as a program does. README.md, in this folder, has the reading order.
+// This is the top layer: it uses the crate's public API only, as a program does. README.md in this folder has the
+// reading order.
 
 mod decode;
 mod error;

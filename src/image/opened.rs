@@ -25,8 +25,8 @@ impl Opened<'_> {
         }
     }
 
-    /// Writes the picture into `out`, as `geometry` shows it. With `may_scale`, the decoder may scale it down first, where it
-    /// is resampled anyway.
+    /// Writes the picture into `out`, as `geometry` shows it. With `may_scale`, the decoder may scale the picture down
+    /// first if it is resampled anyway.
     pub(super) fn draw(
         self,
         geometry: &Geometry,
@@ -41,7 +41,7 @@ impl Opened<'_> {
         })
     }
 
-    /// Decodes what `frame` shows, and resamples it.
+    /// Decodes the part that `frame` shows, and resamples it.
     fn show(
         self,
         frame: &Frame,

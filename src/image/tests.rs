@@ -8,7 +8,7 @@ use super::*;
 use crate::error::CollateError;
 use crate::{Batch, BoxError, DataLoader, Dataset, Error, Sample, SampleRng, Tensor};
 
-/// Samples that are given away.
+/// Samples that can each be taken once.
 struct Once<S>(Vec<Mutex<Option<S>>>);
 
 impl<S: Send + 'static> Dataset for Once<S> {
@@ -24,7 +24,7 @@ impl<S: Send + 'static> Dataset for Once<S> {
     }
 }
 
-/// Collates samples by a loader. The error is that of the sample that does not fit, or did not load.
+/// Collates samples with a loader. The error is that of the sample that does not fit or failed to load.
 fn collate<S: Sample<Batch: Batch>>(samples: Vec<S>) -> Result<S::Batch, CollateError> {
     let rows = samples.len();
     let samples = Once(samples.into_iter().map(|s| Mutex::new(Some(s))).collect());
@@ -161,7 +161,7 @@ fn a_crop_larger_than_the_picture_is_black_around_it() {
         })
     });
     assert_eq!(crop.to_vec(), expected.collect::<Vec<u8>>());
-    // Far outside of the picture there is only black.
+    // Far outside the picture everything is black.
     let plan = ImageTransform::new()
         .center_crop(100)
         .random_resized_crop(RandomResizedCrop::new(4).scale(0.001..=0.001));
@@ -172,7 +172,7 @@ fn a_crop_larger_than_the_picture_is_black_around_it() {
 
 #[test]
 fn shrinking_averages_and_growing_interpolates() {
-    // The filter is symmetric: a slope stays the slope that it is, away from the edges.
+    // The filter is symmetric: away from the edges, a slope is unchanged.
     let slope = coordinates(8, 256);
     let half = apply(&ImageTransform::new().resize_exact(8, 128), &slope, 0);
     for x in 2..126 {
@@ -307,7 +307,7 @@ fn flips_swap_sides() {
     }
 }
 
-/// A border is black, and what it surrounds is as it was, also where the picture was flipped before.
+/// A border is black and does not change the pixels inside it, even if the picture was flipped before.
 #[test]
 fn a_border_is_black() {
     let pixels = coordinates(3, 5);
@@ -327,7 +327,7 @@ fn a_border_is_black() {
     }
 }
 
-/// Colours are changed in the same step, reproducibly; a mask whose plan has no colours is cropped as its picture.
+/// Colours are changed in the same step, reproducibly; a mask whose plan has no colours is cropped like its picture.
 #[test]
 fn colours_leave_the_geometry_alone() {
     let pixels = coordinates(60, 80);
@@ -350,7 +350,7 @@ fn colours_leave_the_geometry_alone() {
     }
 }
 
-/// A border that a crop, padding and a rotation show has the colour that was asked for.
+/// The border that a crop, padding and a rotation show has the requested colour.
 #[test]
 fn what_is_outside_is_filled() {
     let color = [124, 116, 104];
@@ -370,7 +370,7 @@ fn what_is_outside_is_filled() {
     }
 }
 
-/// The whole recipe of an ImageNet training: the same for the same sample, whatever else is done with it.
+/// The whole recipe of an ImageNet training: a sample's result depends on the sample alone.
 #[test]
 fn a_recipe_of_everything_is_repeatable() {
     let plan = ImageTransform::train(24)

@@ -154,7 +154,7 @@ pub(super) fn check_webp(bytes: &[u8], canvas: Size) -> Result<(), Cause> {
         let content = content?;
         check_frame(&kind, content, canvas)?;
         if kind == *b"ANMF" {
-            // The frame's place and duration come first. Later frames are not decoded.
+            // The frame's position and duration come first. Later frames are not decoded.
             for (kind, content) in chunks(content.get(16..).unwrap_or_default()) {
                 check_frame(&kind, content?, canvas)?;
             }
@@ -168,7 +168,7 @@ pub(super) fn check_webp(bytes: &[u8], canvas: Size) -> Result<(), Cause> {
     Ok(())
 }
 
-/// The first frame of an animation as a file of its own, and its place. A lossy frame loses its alpha.
+/// The first frame of an animation as a separate file, and its position. A lossy frame loses its alpha.
 pub(super) fn first_frame(bytes: &[u8]) -> Option<(Vec<u8>, u32, u32)> {
     const ANIMATED: u8 = 2;
     let mut chunks_of_file = chunks(bytes.get(12..)?);
@@ -190,7 +190,7 @@ pub(super) fn first_frame(bytes: &[u8]) -> Option<(Vec<u8>, u32, u32)> {
     still.extend(size.to_le_bytes());
     still.extend(picture);
     still.resize(20 + padded as usize, 0);
-    // Places are even, and stored halved.
+    // Positions are even, and stored halved.
     let place = |at: usize| 2 * little(&header[at..at + 3]) as u32;
     Some((still, place(0), place(3)))
 }

@@ -22,7 +22,7 @@ pub(super) fn cause(bytes: &[u8]) -> Cause {
     }
 }
 
-/// The same, for a format that the `image` crate knows.
+/// As [`cause`], for a format that the `image` crate knows.
 pub(super) fn disabled(bytes: &[u8], format: ImageFormat) -> Cause {
     match cause(bytes) {
         Cause::UnknownFormat => {
@@ -32,7 +32,7 @@ pub(super) fn disabled(bytes: &[u8], format: ImageFormat) -> Cause {
     }
 }
 
-/// What is commonly saved in place of a picture.
+/// Content that is commonly saved in place of a picture.
 const NO_PICTURES: &[(&[u8], &str)] = &[
     (b"<!doctype html", "an HTML page"),
     (b"<html", "an HTML page"),

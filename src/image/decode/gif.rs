@@ -7,11 +7,11 @@ use super::Cause;
 use crate::image::pixels::Buffer;
 use crate::image::size::{Rect, Size};
 
-/// A file that is open at its first frame.
+/// A file opened at its first frame.
 pub(super) struct Gif<'a> {
     decoder: gif::Decoder<&'a [u8]>,
     size: Size,
-    /// The frame's place.
+    /// The frame's position.
     place: Rect<u32>,
     /// The colours. If there are none, decoding the frame fails.
     palette: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What the segments of a JPEG file say, read before any decoder sees the file.
+//! Reads the segments of a JPEG file before any decoder sees it.
 
 mod bits;
 mod blocks;
@@ -144,7 +144,7 @@ impl FrameHeader {
                 "JPEG of at most four columns, whose chroma has fewer columns than its luma"
             }
             _ if !self.luma_is_finest => "JPEG whose luma is coarser than its chroma",
-            // Without subsampling, the decoder puts the channels of such a file together correctly.
+            // Without subsampling, the decoder combines the channels of such a file correctly.
             0xC0 | 0xC1 if self.in_first_scan < self.channels && self.sampled => {
                 "JPEG without progression whose channels lie one behind the other, subsampled"
             }

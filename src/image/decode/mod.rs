@@ -1,6 +1,6 @@
 //! From the bytes of a file to RGB pixels.
 //!
-//! What a file claims is checked here first, because the decoders would believe it: see [`jpeg`] and [`container`].
+//! It first checks what a file claims, because the decoders would trust it: see [`jpeg`] and [`container`].
 
 mod container;
 mod foreign;
@@ -141,7 +141,7 @@ pub(in crate::image) fn open(bytes: &[u8], decoding: DecodeOptions) -> Result<Pi
     })
 }
 
-/// A picture that shows a WebP file at a place within it.
+/// Opens a WebP file as a part of a larger picture, at the given position.
 fn inset<'a>(
     still: Vec<u8>,
     left: u32,

@@ -46,14 +46,14 @@ fn quarters() -> Vec<u8> {
     jpeg(&pixels, 32, 16, ExtendedColorType::Rgb8)
 }
 
-/// A segment for behind a JPEG's first two bytes.
+/// Inserts a segment after a JPEG's first two bytes.
 fn with_segment(jpeg: &[u8], marker: u8, content: &[u8]) -> Vec<u8> {
     let length = (content.len() as u16 + 2).to_be_bytes();
     let segment = [&[0xFF, marker], &length[..], content].concat();
     [&jpeg[..2], &segment, &jpeg[2..]].concat()
 }
 
-/// EXIF data that say nothing but an orientation.
+/// EXIF data with only an orientation.
 fn exif(orientation: u8) -> Vec<u8> {
     let header = b"Exif\0\0MM\0\x2A\0\0\0\x08\0\x01";
     let entry = [0x01, 0x12, 0, 3, 0, 0, 0, 1, 0, orientation, 0, 0];
@@ -140,7 +140,7 @@ fn grey_jpegs_palettes_and_cmyk_become_rgb() {
     close(at(12, 12), [127, 127, 127]);
 }
 
-/// What EXIF's eight orientations are: where a picture's first row and first column are to be.
+/// EXIF's eight orientations: where the picture's first row and first column belong.
 #[test]
 fn exif_orientation_turns_the_picture_only_where_asked() {
     // w(hite), r(ed), g(reen) and b(lue) of the upright picture, row by row.
@@ -198,12 +198,12 @@ fn truncated_files_are_errors() {
             "{length} bytes"
         );
     }
-    // The end marker of a thumbnail is not that of the picture.
+    // The end marker of a thumbnail does not end the picture.
     let thumbnail = with_segment(&whole, 0xE1, &whole);
     assert_eq!(rgb(&thumbnail), rgb(&whole));
     let cut = decode(&thumbnail[..thumbnail.len() - 2], DecodeOptions::default());
     assert!(matches!(cut, Err(Cause::Truncated("JPEG"))));
-    // Bytes behind the end are none of the picture.
+    // Bytes after the end marker are ignored.
     assert_eq!(rgb(&[&whole[..], b"trailer"].concat()), rgb(&whole));
 
     let noise: Vec<u8> = (0..3000u32)
@@ -258,7 +258,7 @@ fn what_is_no_picture_is_an_error_that_says_so() {
     }
 }
 
-/// What a panic leaves of the memory that a thread keeps is used by the next picture.
+/// After a panic, the next picture can still use the thread's memory.
 #[test]
 fn a_panic_while_decoding_leaves_the_thread_usable() {
     let panics = || {

@@ -1,4 +1,4 @@
-//! Decodes JPEG files by libjpeg-turbo, and only the box that a crop needs.
+//! Decodes JPEG files with libjpeg-turbo, and only the box that a crop needs.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
@@ -26,8 +26,8 @@ impl Header {
     }
 }
 
-/// Reads the header of a JPEG file whose frame header we read as `frame`. `None` leaves the file to the default decoder: its colour
-/// space is not grey, YCbCr or RGB, it has 12 bits, is lossless, or is broken.
+/// Reads the header of a JPEG file whose frame header we read as `frame`. `None` leaves the file to the default
+/// decoder: its colour space is not grey, YCbCr or RGB; it has 12 bits; it is lossless; or it is broken.
 pub(super) fn header(bytes: &[u8], frame: &FrameHeader) -> Option<Header> {
     let is_self_contained = frame.is_self_contained();
     with(is_self_contained, |decompressor| {
@@ -99,7 +99,7 @@ struct Decompressor {
     failed: bool,
 }
 
-/// What libjpeg-turbo says of a file.
+/// What libjpeg-turbo reports about a file.
 #[derive(Debug, Clone, Copy)]
 struct Said {
     size: Size,
@@ -165,7 +165,7 @@ impl Decompressor {
 
     /// Reads a header. `None` if that failed.
     fn header(&mut self, bytes: &[u8]) -> Option<Said> {
-        // SAFETY: the handle is alive, and the bytes are read for the length of the call.
+        // SAFETY: the handle is alive, and the bytes are read only during the call.
         let code = unsafe {
             tj::tj3DecompressHeader(self.handle, bytes.as_ptr(), bytes.len() as tj::size_t)
         };
@@ -265,7 +265,7 @@ impl Decompressor {
 
     fn error(&mut self) -> Cause {
         self.failed = true;
-        // SAFETY: the handle is alive, and its message is a string that stays until the next call with it.
+        // SAFETY: the handle is alive, and its message is a string that is valid until the next call with it.
         let message = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.handle)) };
         Cause::Turbo(message.to_string_lossy().into_owned())
     }
@@ -273,12 +273,13 @@ impl Decompressor {
 
 impl Drop for Decompressor {
     fn drop(&mut self) {
-        // SAFETY: the handle is alive, and nobody uses it after this.
+        // SAFETY: the handle is alive, and nothing uses it after this.
         unsafe { tj::tj3Destroy(self.handle) };
     }
 }
 
-/// How many pixels wide a column of blocks is, by the kind of subsampling. `None` for kinds that the library cannot crop.
+/// The width of a column of blocks in pixels, by the kind of subsampling. `None` for kinds that the library cannot
+/// crop.
 fn columns(subsampling: c_int) -> Option<u32> {
     match subsampling {
         tj::TJSAMP_TJSAMP_444

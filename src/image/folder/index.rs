@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use super::files::{FileList, Names};
 use crate::{Error, Result};
 
-/// Like PNG's: no text file begins this way, and it reveals a transfer that changes line ends or clears the eighth bit.
+/// As PNG's: no text file begins this way, and it reveals a transfer that changes line endings or clears the eighth
+/// bit.
 const MAGIC: [u8; 8] = *b"\x89pinf\r\n\x1A";
 
 const VERSION: u64 = 1;
@@ -111,7 +112,7 @@ fn read_from(file: impl Read, bytes: u64, root: &Path) -> Result<FileList, Index
         return Err("the index is damaged: its checksum is not that of its content".into());
     }
 
-    // It is as it was written. The writer may have been wrong, too.
+    // The file is intact, but the writer may have been wrong.
     const NONSENSE: &str = "the index makes no sense";
     let names = Names::of_lens(names, lens(&file_lens)).ok_or(NONSENSE)?;
     let labels = labels(&runs, names.len()).ok_or(NONSENSE)?;

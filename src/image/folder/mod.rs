@@ -204,7 +204,7 @@ impl ImageFolder {
         }
     }
 
-    /// Sets the transform. Default: none, and then all pictures must have the same size.
+    /// Sets the transform. Default: none; then all pictures must have the same size.
     pub fn transform(self, transform: ImageTransform) -> ImageFolder {
         ImageFolder { transform, ..self }
     }
@@ -303,8 +303,8 @@ impl Dataset for ImageFolder {
             .decoding(self.decoding)
             .transform(&self.transform, rng);
         if self.transform.output_size().is_none() {
-            // A batch is planned from the size in a header. A broken header fails here, as an error of this sample and not of the
-            // batch's plan.
+            // A batch is planned from the size in one header. A broken header fails here, as an error of this sample,
+            // instead of failing the batch's plan.
             image.shape()?;
         }
         Ok((image, label))

@@ -83,7 +83,7 @@ mod tests {
     fn it_is_told_after_two_seconds_and_then_once_a_second() {
         let mut clock = Pace::USUAL.begin();
         let mut told = Vec::new();
-        // A look every 300 ms, but for one that comes late.
+        // Called every 300 ms, with one late call.
         let looks = (0..20)
             .map(|look| look * 300)
             .filter(|ms| !(3000..4500).contains(ms));

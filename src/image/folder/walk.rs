@@ -170,7 +170,7 @@ fn class_folders(root: &Path) -> Result<Vec<String>> {
     Ok(classes)
 }
 
-/// Logs what was skipped, with one line for each kind.
+/// Logs what was skipped, one line per kind.
 fn report(root: &Path, found: &[Class]) {
     let report = |what: &str, passed_over: Vec<&PassedOver>| {
         let count: usize = passed_over.iter().map(|passed| passed.count).sum();
@@ -319,7 +319,7 @@ enum EntryKind {
 }
 
 impl EntryKind {
-    /// Goes by what the folder says of the entry. Only links are looked up themselves.
+    /// Uses the type in the directory entry. Only links are looked up.
     fn of(entry: &DirEntry, name: &OsStr) -> Result<EntryKind> {
         if name.as_encoded_bytes().starts_with(b".") {
             return Ok(EntryKind::Hidden);
@@ -370,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    /// What is told of listing three folders of two pictures each.
+    /// The progress reports for three folders with two pictures each.
     fn told(first: Duration, every: Duration) -> Vec<ListingProgress> {
         let root = tempfile::tempdir().unwrap();
         for class in ["ant", "bee", "cat"] {
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(told_once.len(), 1);
         assert_eq!((told_once[0].folders_done, told_once[0].folders), (0, 3));
         assert!(told(LONG, Duration::ZERO).is_empty());
-        // At every turn: nothing is taken back.
+        // With a report at every step, no number ever decreases.
         let all = told(Duration::ZERO, Duration::ZERO);
         let counts = all.iter().map(|told| (told.folders_done, told.files));
         assert!(counts.is_sorted() && all.len() > 3, "{all:?}");

@@ -7,13 +7,13 @@ use crate::image::size::{Rect, Size};
 /// Where the pixels of the result come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::image) struct Frame {
-    /// The pixels that may be read. A filter does not look beyond them.
+    /// The pixels that may be read. A filter does not read beyond them.
     pub(in crate::image) bounds: Rect<u32>,
     /// The part of the picture that is shown, within `bounds`, to fractions of a pixel.
     pub(in crate::image) window: Rect<f64>,
-    /// What the whole result covers. It is larger than the window where it extends beyond the picture.
+    /// The area that the whole result covers. It is larger than the window if it extends beyond the picture.
     canvas: Rect<f64>,
-    /// Where the window is in the result. The rest of the result is filled.
+    /// Where the window lies in the result. The rest of the result is filled.
     pub(in crate::image) place: Rect<u32>,
     /// The size of the result.
     pub(in crate::image) size: Size,
@@ -130,7 +130,7 @@ impl Frame {
 pub(in crate::image) struct Canvas {
     /// What the canvas shows, in pixels of the source.
     window: Rect<f64>,
-    /// What is left of the source, in its pixels. The rest of the window is filled.
+    /// The part of the source that remains, in its pixels. The rest of the window is filled.
     visible: Rect<f64>,
     /// The pixels that a filter may read.
     bounds: Rect<u32>,

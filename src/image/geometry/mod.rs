@@ -27,9 +27,9 @@ use crate::SampleRng;
 /// let image = LazyImage::rgb(pixels)?.transform(&crop, &mut SampleRng::new(17, 0, 0));
 /// let geometry = image.geometry()?;
 /// let boxes = geometry.boxes(&[[10.0, 5.0, 35.0, 25.0], [62.0, 0.0, 80.0, 40.0]]);
-/// assert_eq!(boxes.boxes[0], [0.0, 5.0, 15.0, 25.0]); // what is left of it
-/// assert_eq!(boxes.remaining, [true, false]); // of the other nothing is
-/// assert_eq!(boxes.keep([7, 9]), [7]); // so it has no label either
+/// assert_eq!(boxes.boxes[0], [0.0, 5.0, 15.0, 25.0]); // the part that is visible
+/// assert_eq!(boxes.remaining, [true, false]); // the other box is not
+/// assert_eq!(boxes.keep([7, 9]), [7]); // so its label is dropped
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

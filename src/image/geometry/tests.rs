@@ -31,7 +31,8 @@ fn filter(name: &str) -> Interpolation {
     }
 }
 
-/// What torchvision's operation of that name makes, of the fixture's picture; `None` if it is one of `RandAugment`'s.
+/// The result of torchvision's operation of that name on the fixture's picture; `None` if the operation is part of
+/// `RandAugment`.
 fn geometry_of(case: &Case<'_>, source: Size) -> Option<Geometry> {
     let number = |at: usize| case.number(at) as usize;
     let side = |at: usize| case.number(at) as u32;
@@ -69,7 +70,7 @@ fn geometry_of(case: &Case<'_>, source: Size) -> Option<Geometry> {
     })
 }
 
-/// Nothing differs where pixels are only moved; where they are resampled, one or two of 255.
+/// Pixels that are only moved are identical; resampled ones differ by one or two of 255.
 #[test]
 fn pictures_and_masks_are_torchvisions() {
     let fixture = Fixture::read();
@@ -100,7 +101,7 @@ fn pictures_and_masks_are_torchvisions() {
     assert_eq!(compared, 64);
 }
 
-/// Where a pixel of a distinct colour goes, a box around it and a point in its middle go.
+/// Boxes and points move with the pixels: a box around a pixel of a distinct colour, and the point in its middle.
 #[test]
 fn boxes_and_points_go_where_their_pixels_go() {
     let source = size(40, 60);
@@ -205,7 +206,7 @@ fn boxes_are_scaled_and_clipped() {
     assert_eq!(points.remaining, [true, false]);
 }
 
-/// What has a place is not moved behind a crop that follows it; colours are.
+/// A change that depends on positions is not moved after a later crop; a change of colours is.
 #[test]
 fn operations_with_a_place_keep_their_order() {
     let erased = crate::image::RandomErasing::new().probability(1.0);
@@ -235,7 +236,7 @@ fn no_step_may_be_too_large() {
         .center_crop(9);
     let error = Geometry::draw(size(40, 40), Some(&plan), 17, 10_000).unwrap_err();
     assert!(error.to_string().contains("1000 x 1000"), "{error}");
-    // What is only thought of is not made.
+    // A picture that is folded away does not count.
     let plan = ImageTransform::new().resize(1000).center_crop(9);
     assert!(Geometry::draw(size(40, 40), Some(&plan), 17, 10_000).is_ok());
 }

@@ -1,4 +1,4 @@
-//! What is done to pixels in place, after a frame has shown them.
+//! Changes to pixels in place, after a frame has shown them.
 
 use super::colour::Colour;
 use super::warp::Warp;

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use crate::image::fixture::bytes;
 
-    /// Bit for bit what Pillow makes: tests/fixtures/colours.py.
+    /// Bit for bit as Pillow: tests/fixtures/colours.py.
     #[test]
     fn colours_are_pillows() {
         let fixture = include_str!("../../../tests/fixtures/colours.json");
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Factors lie in their ranges, the order varies, and what is not asked for is not done.
+    /// Factors lie in their ranges, the order varies, and operations that were not requested are not done.
     #[test]
     fn jitter_is_drawn_as_asked() {
         let jitter = ColorJitter::new().brightness(0.4).saturation(2.0).hue(0.1);

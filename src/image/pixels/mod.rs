@@ -1,4 +1,4 @@
-//! What is done to decoded pixels: resampled into their row ([`render`](mod@render)), and changed in place ([`change`]).
+//! Operations on decoded pixels: resampling into their row ([`render`](mod@render)), and changes in place ([`change`]).
 
 mod change;
 mod colour;

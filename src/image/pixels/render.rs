@@ -13,7 +13,7 @@ use crate::image::geometry::{Flip, Frame, Geometry, GeometryStep};
 use crate::image::plan::Interpolation;
 use crate::image::size::{Rect, Size};
 
-/// What the pixels mean, of `N` bytes each.
+/// The meaning of pixels of `N` bytes.
 pub(in crate::image) trait PixelKind<const N: usize> {
     type Pixel: PixelTrait;
     /// Whether the values are colours. Labels are neither mixed nor changed.
@@ -36,11 +36,11 @@ impl PixelKind<1> for Labels {
     const COLOURS: bool = false;
 }
 
-/// How to compute the pixels that are not in the picture: those between its pixels, and those outside.
+/// How to compute pixels that the picture does not have: between its pixels, and outside.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::image) struct Look<const N: usize> {
     pub(in crate::image) interpolation: Interpolation,
-    /// The value outside of the picture.
+    /// The value outside the picture.
     pub(in crate::image) fill: [u8; N],
 }
 
@@ -192,7 +192,7 @@ fn image<P: PixelTrait>(
     TypedCroppedImage::new(image, part.left, part.top, part.width, part.height).map_err(resample)
 }
 
-/// Whether a filter can give values outside of the range of its inputs.
+/// Whether a filter can give values outside the range of its inputs.
 fn overshoots(interpolation: Interpolation) -> bool {
     match interpolation {
         Interpolation::Nearest | Interpolation::Bilinear => false,

@@ -71,7 +71,7 @@ impl Buffer {
     /// Lends `len` bytes. They are zero, so that an earlier picture does not show where a decoder leaves gaps.
     pub(in crate::image) fn zeroed(&mut self, len: usize) -> &mut [u8] {
         if self.0.len() < len {
-            self.0 = Vec::new(); // freed first, so that the two do not exist together
+            self.0 = Vec::new(); // freed first, so that the two never exist at the same time
             self.0 = vec![0; len];
         } else {
             self.0[..len].fill(0);

@@ -180,7 +180,7 @@ impl AugmentOp {
         }
     }
 
-    /// What it does to a picture: torchvision's `_apply_op`.
+    /// The change that the operation makes to a picture: torchvision's `_apply_op`.
     fn change(self, strength: f32, size: Size, smooth: bool) -> Option<Change> {
         let wide = f64::from(strength);
         let warp = |warp| Some(Change::Warp(warp));
@@ -349,8 +349,9 @@ impl RandomErasing {
         RandomErasing { ratio, ..self }
     }
 
-    /// The colour of the rectangle: red, green and blue. Default: black. torchvision's recipes erase after normalising, with 0.
-    /// That is the mean colour before: [`Normalize::mean_color`](crate::ops::Normalize::mean_color).
+    /// The colour of the rectangle: red, green and blue. Default: black. torchvision's recipes erase after normalising,
+    /// with 0, which corresponds to the mean colour before normalising:
+    /// [`Normalize::mean_color`](crate::ops::Normalize::mean_color).
     pub fn value(self, value: [u8; 3]) -> RandomErasing {
         RandomErasing { value, ..self }
     }

@@ -218,8 +218,8 @@ impl ImageTransform {
         self.push(Op::RandomErasing(erasing))
     }
 
-    /// Sets the colour of what lies outside of the picture, where a crop, padding or rotation shows it: red, green and blue.
-    /// Default: black. (Masks have [their own](crate::image::LazyMask::fill).)
+    /// Sets the colour outside the picture, which a crop, padding or rotation may show: red, green and blue. Default:
+    /// black. (Masks have [their own](crate::image::LazyMask::fill).)
     pub fn fill(self, color: [u8; 3]) -> ImageTransform {
         ImageTransform {
             fill: color,
@@ -235,9 +235,9 @@ impl ImageTransform {
         }
     }
 
-    /// Whether JPEG files may be decoded at a half, a quarter or an eighth of their size, as long as the part that is shown is no
-    /// smaller than the result. Default: no, because it softens: fine detail is averaged over whole blocks before the filter
-    /// sees it.
+    /// Whether JPEG files may be decoded at a half, a quarter or an eighth of their size, as long as the visible part
+    /// is no smaller than the result. Default: no, because it softens: fine detail is averaged over whole blocks before
+    /// the filter sees it.
     ///
     /// It saves most of the work of decoding large photos. Only libjpeg-turbo can do it (feature `turbojpeg`), for pictures that
     /// their EXIF orientation does not turn. For all others, this has no effect.

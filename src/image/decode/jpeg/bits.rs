@@ -61,7 +61,7 @@ pub(super) struct Bits<'a> {
     bits: u64,
     /// How many of them are valid.
     count: u32,
-    /// How many bits were made up, after the marker.
+    /// How many bits were padding, after the marker.
     made_up: u32,
 }
 

@@ -16,7 +16,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), Damage> {
     walk(bytes, usize::MAX)
 }
 
-/// The same, for the first scan only.
+/// As [`check`], for the first scan only.
 pub(super) fn check_first_scan(bytes: &[u8]) -> Result<(), Damage> {
     walk(bytes, 1)
 }

@@ -39,8 +39,8 @@ fn compressed(
     subsampling: tj::TJSAMP,
     progressive: bool,
 ) -> Vec<u8> {
-    // SAFETY: the handle is checked and destroyed once; the pixels are as many as the call is told; the file that the library
-    // allocates is copied and freed.
+    // SAFETY: the handle is checked, and destroyed once; the pixels have the size passed to the call; the library's
+    // buffer is copied and freed.
     unsafe {
         let handle = tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int);
         assert!(!handle.is_null());
@@ -69,7 +69,7 @@ fn compressed(
     }
 }
 
-/// What is read of a file's header.
+/// Reads a file's header.
 fn header(file: &[u8]) -> Option<Header> {
     super::header(file, &FrameHeader::read(file)?)
 }
@@ -89,7 +89,7 @@ fn whole(width: u32, height: u32) -> Rect<u32> {
     }
 }
 
-/// The pixels of a rectangle, out of those of another one that it lies in.
+/// Cuts a rectangle out of the pixels of a larger one.
 fn cut(rgb: &[u8], from: Rect<u32>, part: Rect<u32>) -> Vec<u8> {
     let rows = part.top - from.top..part.top - from.top + part.height;
     let row = |row: u32| {
@@ -111,7 +111,7 @@ const KINDS: [tj::TJSAMP; 6] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What a crop shows does not depend on how much of the picture was decoded.
+    /// A crop's pixels do not depend on how much of the picture was decoded.
     #[test]
     fn a_box_has_the_pixels_of_the_whole(
         (width, height) in (1..200u32, 1..150u32),
@@ -139,8 +139,8 @@ proptest! {
     }
 }
 
-/// The default decoder gives the same pixels, but for rounding: 4 of 255 at most where chroma is not subsampled, a mean of 1
-/// everywhere.
+/// The default decoder gives the same pixels up to rounding: at most 4 of 255 where chroma is not subsampled, and a
+/// mean difference of at most 1 everywhere.
 #[test]
 fn both_decoders_agree() {
     for kind in KINDS {
@@ -159,7 +159,7 @@ fn both_decoders_agree() {
     }
 }
 
-/// A lazy picture takes this way, and shows the same whatever it decodes.
+/// A lazy picture uses this decoder, and its pixels do not depend on how much is decoded.
 #[test]
 fn a_crop_is_what_it_would_be_of_the_whole() {
     let file = file(300, 200, tj::TJSAMP_TJSAMP_420, false);
@@ -177,7 +177,8 @@ fn a_crop_is_what_it_would_be_of_the_whole() {
     }
 }
 
-/// Where a large photo becomes small, decoding it smaller shows the same, only softer; where it does not, exactly the same.
+/// If a large photo is shrunk, decoding it at a smaller size gives the same picture, only softer; otherwise exactly the
+/// same.
 #[test]
 fn scaled_decoding_softens_and_moves_nothing() {
     let (width, height) = (803, 597);
@@ -224,7 +225,7 @@ fn scaled_decoding_softens_and_moves_nothing() {
     }
 }
 
-/// What the library cannot crop is decoded as a whole, also after a picture that was cropped.
+/// A picture that the library cannot crop is decoded as a whole, even after one that was cropped.
 #[test]
 fn a_rare_subsampling_is_decoded_as_a_whole() {
     let rare = include_bytes!("../../../../tests/fixtures/pictures/410-37x11.jpg");
@@ -250,7 +251,7 @@ fn what_it_does_not_decode_is_left_to_the_other() {
     assert!(header(&[0xFF, 0xD8, 0xFF, 0xD9]).is_none());
     let file = file(40, 30, tj::TJSAMP_TJSAMP_420, false);
     assert!(header(&file[..100]).is_none());
-    // It is checked before it is decoded, by whoever opens it; the decoder itself survives what comes.
+    // `open` checks files before they are decoded; the decoder itself must survive any of them.
     for cut in [200, file.len() / 2, file.len() - 10] {
         let mut rgb = vec![0; 40 * 30 * 3];
         let header = header(&file).unwrap();
@@ -262,7 +263,7 @@ fn what_it_does_not_decode_is_left_to_the_other() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Damaged files are pictures with damage or errors, of whatever size their header claims; nothing else happens.
+    /// Damaged files give pictures with damage, or errors, whatever size their header claims, and nothing worse.
     #[test]
     fn damage_is_survived(
         kind in prop::sample::select(KINDS.to_vec()), progressive: bool, crops: bool,

@@ -1,4 +1,4 @@
-//! What an index does with content that nobody should have written.
+//! Reads indexes with invalid content.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn written(files: &FileList) -> Vec<u8> {
     bytes
 }
 
-/// Reads it; the error is what is wrong.
+/// Reads an index; the error says what is wrong.
 fn read_bytes(bytes: &[u8]) -> Result<FileList, String> {
     read_from(bytes, bytes.len() as u64, Path::new(ROOT)).map_err(|fault| match fault {
         IndexFault::Content(reason) => reason,
@@ -40,8 +40,8 @@ fn parts(files: &FileList) -> Parts<'_> {
     (paths.collect(), files.labels(), files.classes())
 }
 
-/// Puts the right checksum behind changed content, section by section as it is written, where the header still says what
-/// the sections are; else there is none to be right.
+/// Writes the right checksum after changed content, section by section as a writer does, if the header still describes
+/// the sections. Otherwise no checksum would be right.
 fn sign(bytes: &mut [u8]) {
     let header: Vec<u64> = words(&bytes[8..8 * HEADER]).collect();
     let sizes = [
@@ -138,12 +138,12 @@ fn runs_of_labels_fill_what_there_are_of_files() {
             "the index makes no sense"
         );
     }
-    // A label of no class.
+    // A label without a class.
     let mut bytes = whole.clone();
     bytes[runs + 8] = 2;
     sign(&mut bytes);
     assert!(read_bytes(&bytes).is_err());
-    // That `sign` signs as is right.
+    // `sign` restores a damaged checksum.
     let mut bytes = whole.clone();
     bytes[whole.len() - 1] ^= 1;
     assert!(read_bytes(&bytes).is_err());
@@ -164,7 +164,7 @@ proptest! {
         prop_assert_eq!(parts(&again), parts(&files));
     }
 
-    /// One damaged place is always found.
+    /// A single damaged place is always detected.
     #[test]
     fn damage_is_found(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
         let mut bytes = written(&animals());
@@ -173,7 +173,7 @@ proptest! {
         prop_assert!(read_bytes(&bytes).is_err());
     }
 
-    /// Content that was made to be read: whatever it says, what comes out is whole.
+    /// Content with a valid checksum: whatever it says, the list read from it is consistent.
     #[test]
     fn forged_content_is_refused_or_whole(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

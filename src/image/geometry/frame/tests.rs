@@ -17,7 +17,7 @@ fn plan() -> ImageTransform {
     ImageTransform::new()
 }
 
-/// The place of a random crop in the picture, which is what the picture is cut to before it is resampled.
+/// The position of a random crop: the bounds of the picture before it is resampled.
 fn random_crops(
     source: Size,
     crop: RandomResizedCrop,
@@ -47,7 +47,7 @@ fn resizing_and_a_central_crop_are_one_window() {
     for (found, expected) in expected {
         assert!((found - expected).abs() < 1e-9, "{found} {expected}");
     }
-    // The crop comes after resizing: the filter sees what lies around it.
+    // The crop comes after resizing, so the filter sees the pixels around it.
     assert_eq!((result.bounds.width, result.bounds.height), (500, 375));
     assert_eq!(result.flip, Flip::default());
 }
@@ -120,7 +120,7 @@ fn a_crop_before_resampling_hides_what_it_cut_off() {
     assert_eq!((result.window.left, result.window.width), (75.0, 50.0));
 }
 
-/// torchvision draws the area uniformly: with squares that always fit, their share of a large picture tells it.
+/// torchvision draws the area uniformly: squares always fit, so their share of a large picture shows it.
 #[test]
 fn areas_of_random_crops_are_uniform() {
     let crop = RandomResizedCrop::new(224).ratio(1.0..=1.0);
@@ -250,7 +250,7 @@ fn a_padded_picture_has_a_border() {
     assert!(frame(size(10, 20), &plan().pad(0), 0).is_whole(size(10, 20)));
 }
 
-/// Each place of a random crop comes up, and none beyond: as CIFAR's recipe has it, `RandomCrop(32, padding=4)`.
+/// Each position of a random crop occurs, and no other: CIFAR's recipe, `RandomCrop(32, padding=4)`.
 #[test]
 fn a_random_crop_is_anywhere() {
     let mut seen = std::collections::BTreeSet::new();

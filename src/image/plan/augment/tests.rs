@@ -8,7 +8,7 @@ fn named(name: &str) -> Option<AugmentOp> {
     found.copied()
 }
 
-/// Carries one change out on the fixture's picture.
+/// Applies one change to the fixture's picture.
 fn changed(fixture: &Fixture, pixels: &[u8], change: Option<Change>) -> Vec<u8> {
     let mut pixels = pixels.to_vec();
     match change {
@@ -23,7 +23,7 @@ fn changed(fixture: &Fixture, pixels: &[u8], change: Option<Change>) -> Vec<u8> 
     pixels
 }
 
-/// Bit for bit, whatever the operation.
+/// Bit for bit, for every operation.
 #[test]
 fn operations_are_torchvisions() {
     let fixture = Fixture::read();
@@ -80,7 +80,7 @@ fn strengths_are_torchvisions() {
     }
 }
 
-/// As many operations as asked for, each as often as the others, with either sign.
+/// As many operations as requested, each equally often, with either sign.
 #[test]
 fn rand_augment_draws_evenly() {
     let size = Size {
@@ -104,7 +104,7 @@ fn rand_augment_draws_evenly() {
             }
         }
     }
-    // Of 28,000 operations, each is one of 2,000, give or take four deviations of 43; one of the fourteen does nothing.
+    // 28,000 operations are drawn; one of the fourteen, 2,000 give or take four deviations of 43, does nothing.
     assert!((25_828..=26_172).contains(&drawn), "{drawn}");
     assert_eq!(kinds.len(), 8);
     let even = kinds.values().all(|count| (1_828..=2_172).contains(count));
@@ -112,7 +112,8 @@ fn rand_augment_draws_evenly() {
     assert!((900..=1_100).contains(&up), "{up}");
 }
 
-/// What is painted has the asked area and proportions, lies within, and as often as asked.
+/// The painted rectangle has the requested area and proportions, lies inside the picture, and is as frequent as
+/// requested.
 #[test]
 fn erasing_is_drawn_as_asked() {
     let size = Size {
@@ -140,7 +141,7 @@ fn erasing_is_drawn_as_asked() {
         assert!((0.48..=2.08).contains(&(height / width)), "{place:?}");
     }
     assert!((4_755..=5_245).contains(&count), "{count}");
-    // What does not fit is not painted.
+    // A rectangle that does not fit is not painted.
     let huge = RandomErasing::new().probability(1.0).scale(1.0..=1.0);
     assert_eq!(huge.draw(size, &mut SampleRng::new(1, 0, 0)), None);
 }
