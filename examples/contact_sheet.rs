@@ -1,11 +1,12 @@
-//! Shows what each operation of an `ImageTransform` does to a photo: a PNG file with a row for each, of as many random draws
-//! as there are columns.
+//! Shows the effect of each operation of an `ImageTransform` on a photo: a PNG file with one row per operation, and one
+//! random draw per column.
 //!
 //!     cargo run --release --example contact_sheet -- photo.jpg sheet.png
 //!
-//! Without a photo, a picture is drawn. In the last row, a mask and a box go with the picture: through the same geometry.
+//! Without a photo, it draws a picture. The last row has a mask and a box, which follow the picture through the same
+//! geometry.
 
-#[allow(unreachable_pub)] // a module of a program: what is `pub` in it is for the others
+#[allow(unreachable_pub)] // a module of a program: it is `pub` for the rest of the program
 mod args;
 
 use std::fs;
@@ -34,7 +35,8 @@ const SIDE: usize = 160;
 const COLUMNS: u64 = 8;
 const GAP: usize = 6;
 const GREY: [u8; 3] = [128; 3];
-/// What the mask and the box of the last row are around: left, top, right and bottom, as shares of the picture.
+/// The object that the mask and the box of the last row surround: left, top, right and bottom, as shares of the
+/// picture.
 const OBJECT: [f32; 4] = [0.14, 0.3, 0.42, 0.84];
 
 fn main() -> ExitCode {
@@ -81,7 +83,7 @@ fn run(mut options: Options) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The operations alone, and the recipes that are made of them.
+/// The operations one by one, and recipes made of them.
 fn rows() -> Vec<(&'static str, ImageTransform)> {
     let new = ImageTransform::new;
     let jitter = ColorJitter::new;
@@ -155,8 +157,8 @@ fn rows() -> Vec<(&'static str, ImageTransform)> {
     ]
 }
 
-/// A picture with an ellipse as its mask and the box around that, which lie where they did, however the picture is changed.
-/// What the mask covers is red, and what lies outside of the picture blue.
+/// A picture with an elliptic mask and its box, which stay on their object whatever the transform does. The masked
+/// pixels are red, and those outside the picture blue.
 fn annotated(photo: &[u8], rng: &mut SampleRng) -> Result<Tensor<u8>, BoxError> {
     const OUTSIDE: u8 = 255;
     let transform = ImageTransform::new()
@@ -216,7 +218,7 @@ fn paste(sheet: &mut RgbImage, picture: &Tensor<u8>, left: usize, top: usize) {
     }
 }
 
-/// A picture with an up and a down, a left and a right, and many colours: a landscape with a house.
+/// A picture with a distinct top and bottom, left and right, and many colours: a landscape with a house.
 fn drawn() -> Result<Vec<u8>, BoxError> {
     const WIDTH: u32 = 480;
     const HEIGHT: u32 = 360;

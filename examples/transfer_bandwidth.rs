@@ -1,18 +1,17 @@
-//! How fast do tensors travel to a device and back, and what has pinning to do with it?
+//! How fast do tensors travel to a device and back, and how much does pinning matter?
 //!
 //!     cargo run --release --example transfer_bandwidth -- --device cuda:0
 //!
-//! An experiment that many have made, and few believed: one batch of images (10 x 3 x 3840 x 2160 `f32`, 995 MB) goes
-//! to the device and comes back, again and again, in three ways that all call themselves "a copy":
+//! One batch of images (10 x 3 x 3840 x 2160 `f32`, 995 MB) goes to the device and back, repeatedly, in three ways:
 //!
-//! - `no-pin`: from ordinary, *pageable* memory. The driver copies through a small buffer of its own, on the calling
-//!   thread: slow, and the call blocks. On the way back, fresh pageable memory is slower still.
-//! - `pin each time`: page-locked afresh in each step. The copy itself is fast, and *page-locking costs more than the
+//! - `no-pin`: from ordinary, *pageable* memory, and into it. Several threads copy it piece by piece through
+//!   page-locked slabs of the device's ring: near the link's speed, but the call blocks and takes processor time.
+//! - `pin each time`: page-locked anew in each step. The copy itself is fast, but *page-locking costs more than the
 //!   copy saves*: this is why pinning was "slower for me".
-//! - `pin and reuse`: page-locked once and used again. This is the link's own speed, it is what the ring of a
-//!   `DataLoader` with `pin_memory` does, and the call returns before the copy is done.
+//! - `pin and reuse`: page-locked once and reused. It runs at the link's own speed, and the call returns before the
+//!   copy is done. A `DataLoader` with `pin_memory` does this with its ring.
 
-#[allow(unreachable_pub)] // a module of a program: what is `pub` in it is for the others
+#[allow(unreachable_pub)] // a module of a program: it is `pub` for the rest of the program
 mod args;
 
 use std::process::ExitCode;
@@ -145,7 +144,7 @@ fn no_pin(options: &Options) -> Result<Seconds, Error> {
     })
 }
 
-/// Page-locked afresh in each step, both ways: the page-locking is part of the time.
+/// Page-locked anew in each step, both ways: the time includes the page-locking.
 fn pin_each_time(options: &Options) -> Result<Seconds, Error> {
     let source = filled(&options.shape);
     measure(options, || {
@@ -205,7 +204,7 @@ fn filled(shape: &[usize]) -> Tensor<f32> {
     tensor
 }
 
-/// A fast copy of the wrong bytes is no copy.
+/// A fast copy of the wrong bytes is worthless.
 fn check(back: &Tensor<f32>) {
     let wrong = back
         .as_slice()

@@ -1,6 +1,6 @@
-//! The command line: `--help` on the standard output; what is wrong with an argument, in words, on the standard error, and
-//! then the exit code is 2. All other errors end in 1.
-#![allow(dead_code)] // each example uses a part of it
+//! The command line. `--help` prints to standard output. A wrong argument is explained on standard error, with exit
+//! code 2; all other errors have exit code 1.
+#![allow(dead_code)] // each example uses only a part of it
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::{env, fmt, thread};
 pub type BoxError = Box<dyn Error + Send + Sync>;
 pub type Result<T, E = BoxError> = std::result::Result<T, E>;
 
-/// Reads the command line, and runs the example; or prints `help`, if that is asked for.
+/// Reads the command line and runs the example, or prints `help` if requested.
 pub fn start(help: &str, run: impl FnOnce(Options) -> Result<()>) -> ExitCode {
     let mut options = Options::of_the_program();
     if options.flag("--help") || options.flag("-h") {
@@ -34,7 +34,7 @@ pub fn start(help: &str, run: impl FnOnce(Options) -> Result<()>) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// An error with all that caused it.
+/// An error with its whole chain of causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -45,7 +45,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// What is wrong with the command line.
+/// An invalid command line, and what is wrong with it.
 #[derive(Debug)]
 pub struct Misuse(String);
 
@@ -75,7 +75,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Takes them from the command line; `epochs` is for runs that are not `--quick`.
+    /// Takes them from the command line; `epochs` is the default without `--quick`.
     pub fn take(options: &mut Options, batch_size: usize, epochs: usize) -> Result<Args> {
         let quick = options.flag("--quick");
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -127,7 +127,7 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// What of the command line nobody has taken yet.
+/// The arguments that have not been taken yet.
 pub struct Options(Vec<OsString>);
 
 impl Options {
@@ -152,7 +152,7 @@ impl Options {
         self.0.len() < before
     }
 
-    /// Takes an option with a value, of which `wanted` tells what it has to be.
+    /// Takes an option with a value. `wanted` describes valid values, for the error.
     pub fn value<T: FromStr>(&mut self, option: &str, wanted: &str) -> Result<Option<T>> {
         let value = self.raw(option)?;
         value.map(|value| parse(option, &value, wanted)).transpose()
@@ -184,13 +184,13 @@ impl Options {
         Ok(self.raw(option)?.map(PathBuf::from))
     }
 
-    /// Takes the first argument that is no option. Take the options and their values before.
+    /// Takes the first argument that is not an option. Take the options and their values first.
     pub fn argument(&mut self) -> Option<PathBuf> {
         let place = self.0.iter().position(|argument| !is_option(argument))?;
         Some(PathBuf::from(self.0.remove(place)))
     }
 
-    /// Refuses what is left.
+    /// Refuses remaining arguments.
     pub fn finish(self) -> Result<()> {
         match self.0.first() {
             None => Ok(()),

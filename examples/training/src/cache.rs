@@ -1,4 +1,4 @@
-//! Data sets that are drawn once, into a cache folder.
+//! Generated data sets, kept in a cache folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,17 +17,17 @@ pub fn cached(name: &str, draw: impl FnOnce(&Path) -> Result<()>) -> Result<Path
         return Ok(folder);
     }
     fs::create_dir_all(&cache).map_err(at(&cache))?;
-    // An interrupted run must not leave half a data set behind, and a second run must not read
-    // what the first is still drawing: it appears under its name only when it is complete.
+    // An interrupted run must not leave half a data set behind, and a second run must not read one that is still being
+    // drawn. So the data set appears under its name only when it is complete.
     let nanos = SystemTime::UNIX_EPOCH.elapsed()?.as_nanos();
     let draft = cache.join(format!(".{name}-{}-{nanos}", process::id()));
     println!("Drawing shapes into {}", folder.display());
     let drawn = draw(&draft).and_then(|()| fs::rename(&draft, &folder).map_err(at(&folder)));
     if drawn.is_err() {
-        // That the draft stays behind as well would hide why.
+        // An error here would hide the cause.
         let _ = fs::remove_dir_all(&draft);
     }
-    // Where another run was first, its images are the same.
+    // If another run was first, its images are the same.
     if folder.is_dir() {
         Ok(folder)
     } else {

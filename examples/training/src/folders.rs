@@ -15,12 +15,12 @@ struct Size {
     val: u64,
 }
 
-/// Shapes in any colours, which only their form tells apart.
+/// Shapes in any colours: only their form tells them apart.
 pub const SHAPES: &str = "pinfeed-shapes-v1";
-/// Shapes in colours of their kinds.
+/// Shapes whose colour depends on their kind.
 pub const COLOURED_SHAPES: &str = "pinfeed-coloured-shapes-v1";
 
-/// Returns a folder with `train` and `val` in it, and draws it the first time. A quick one is small.
+/// Returns a folder with `train` and `val`, drawn on first use. A quick one is small.
 pub fn drawn(name: &str, quick: bool) -> Result<PathBuf> {
     let in_colours = name == COLOURED_SHAPES;
     if quick {

@@ -1,5 +1,5 @@
-//! What the programs share.
-#![allow(missing_docs, missing_debug_implementations)] // nobody else uses it
+//! Code shared by the programs.
+#![allow(missing_docs, missing_debug_implementations)] // used by these programs only
 
 #[path = "../../args/mod.rs"]
 pub mod args;
@@ -23,7 +23,7 @@ use pinfeed::{Batch, DataLoader, Dataset, Device};
 use args::{Args, DeviceName, Options};
 pub use args::{BoxError, Result};
 
-/// Reads the command line, and runs the example; or prints `help`, if that is asked for.
+/// Reads the command line and runs the example, or prints `help` if requested.
 pub fn start(help: &str, run: impl FnOnce(Options) -> Result<()>) -> ExitCode {
     prepare_cpu();
     args::start(help, run)
@@ -42,7 +42,7 @@ pub fn open(device: DeviceName) -> Result<(Device, CandleDevice)> {
     }
 }
 
-/// Makes the loader of a data set. For training, it shuffles.
+/// Makes the loader of a data set. It shuffles for training.
 pub fn loader<D: Dataset, B: Batch>(
     args: &Args,
     data: D,
@@ -84,24 +84,24 @@ pub fn json(results: &[(&str, f64)], stats: &Stats) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// Makes candle on the CPU a good neighbour of the loader, and several times as fast.
+/// Sets candle on the CPU up to share cores with the loader, which also makes it several times as fast.
 #[expect(
     unsafe_code,
     reason = "candle takes the number from the environment only"
 )]
 fn prepare_cpu() {
-    // candle's threads wait for each other in busy loops. Where the loader's threads share their
-    // cores, a step of a small network then takes up to ten times as long as on one thread.
+    // candle's threads wait for each other in busy loops. If they share cores with the loader's threads, a step of a
+    // small network takes up to ten times as long as on one thread.
     if env::var_os("CANDLE_NUM_THREADS").is_none() {
-        // SAFETY: this is the program's only thread so far, so none reads the environment now.
+        // SAFETY: this is the program's only thread so far, so no other reads the environment now.
         unsafe { env::set_var("CANDLE_NUM_THREADS", "1") };
     }
-    // A step frees what the next one allocates. glibc gives such blocks back to the kernel, and
-    // takes them again page by page, unless it has seen a large one like this be freed before.
+    // A step frees memory that the next one allocates. glibc returns such blocks to the kernel and gets them back page
+    // by page, unless a block as large as this one has been freed before.
     drop(black_box(vec![0_u8; 31 << 20]));
 }
 
-/// Makes an error say which file or folder it is about.
+/// Adds the file or folder to an error.
 pub fn at<E: Display>(path: &Path) -> impl FnOnce(E) -> BoxError {
     move |error| format!("{}: {error}", path.display()).into()
 }

@@ -10,11 +10,11 @@ use crate::rng::Rng;
 
 const EPSILON: f64 = 1e-3;
 
-/// Of pictures, what lies below a window at each of its positions: zeros where that is outside.
+/// The pixels of pictures below a window at each of its positions; zeros outside the picture.
 pub struct Patches {
     side: usize,
     stride: usize,
-    /// Which pixels these are, for pictures of the size that was seen last.
+    /// The indices of these pixels, for pictures of the size that was seen last.
     known: RefCell<Option<([usize; 2], Tensor)>>,
 }
 
@@ -27,7 +27,7 @@ impl Patches {
         }
     }
 
-    /// Makes `[N, H, W, side * side, C]` of `[N, height, width, C]`.
+    /// Turns `[N, height, width, C]` into `[N, H, W, side * side, C]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (batch, height, width, channels) = x.dims4()?;
         let padding = (self.side - 1) / 2;
@@ -71,9 +71,8 @@ impl Patches {
     }
 }
 
-/// A convolution: the pixels below each position of the kernel are gathered, and one matrix
-/// product does the rest. Backwards on the CPU, that takes a third of the time of
-/// `candle_nn::Conv2d`.
+/// A convolution: gathers the pixels below each position of the kernel, and does the rest in one matrix product. On the
+/// CPU, its backward pass takes a third of the time of `candle_nn::Conv2d`'s.
 pub struct Convolution {
     patches: Patches,
     weight: Tensor,
@@ -144,13 +143,13 @@ fn grid([height, width]: [usize; 2]) -> impl Iterator<Item = (usize, usize)> {
 /// Turns bytes `[N, H, W, 3]` into numbers around 0.
 pub fn normalise(images: &Tensor) -> Result<Tensor> {
     let pixels = images.flatten(1, 2)?.to_dtype(DType::F32)?;
-    // The mean colour of an image says nothing of the shapes in it.
+    // The mean colour of an image says nothing about the shapes in it.
     let pixels = standardise(&pixels.broadcast_sub(&pixels.mean_keepdim(1)?)?)?;
     pixels.reshape(images.shape())
 }
 
-/// Gives each image of the batch a mean of 0 and a deviation of 1: unlike batch normalisation,
-/// it is the same in training and in use.
+/// Gives each image of the batch a mean of 0 and a deviation of 1. Unlike batch normalisation, this is the same in
+/// training and in inference.
 fn standardise(x: &Tensor) -> Result<Tensor> {
     let flat = x.flatten_from(1)?;
     let centred = flat.broadcast_sub(&flat.mean_keepdim(1)?)?;
@@ -158,7 +157,7 @@ fn standardise(x: &Tensor) -> Result<Tensor> {
     centred.broadcast_div(&deviation)?.reshape(x.shape())
 }
 
-/// Makes four pixels of each one, of a quarter of its channels: `[N, H, W, 4 * C]` becomes `[N, 2 * H, 2 * W, C]`.
+/// Turns each pixel into four with a quarter of its channels: `[N, H, W, 4 * C]` becomes `[N, 2 * H, 2 * W, C]`.
 pub fn spread(x: &Tensor) -> Result<Tensor> {
     let (batch, height, width, channels) = x.dims4()?;
     x.reshape(&[batch, height, width, 2, 2, channels / 4][..])?
@@ -213,18 +212,18 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// `steps` is how many steps there will be in all: the learning rate falls towards the last.
+    /// `steps` is the total number of steps: the learning rate falls towards the last.
     pub fn new(variables: &[Var], batch_size: usize, steps: usize) -> Result<Self> {
         Ok(Self {
             optimizer: AdamW::new(variables.to_vec(), ParamsAdamW::default())?,
-            // The larger the batch, the more its gradient can be trusted.
+            // The larger the batch, the more reliable its gradient.
             peak: 9e-4 * (batch_size as f64).sqrt(),
             step: 0,
             steps,
         })
     }
 
-    /// Makes the loss smaller.
+    /// Takes one step against the gradient of the loss.
     pub fn step(&mut self, loss: &Tensor) -> Result<()> {
         self.optimizer
             .set_learning_rate(self.peak * self.schedule());

@@ -1,11 +1,10 @@
-//! A generator of random numbers that is a pure function of its key.
+//! A random number generator that is a pure function of its key.
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 pub struct Rng(u64);
 
 impl Rng {
-    /// Keys with little in common with each other, such as `(seed, epoch, index)`, give streams
-    /// with nothing in common.
+    /// Even similar keys, such as `(seed, epoch, index)`, give unrelated streams.
     pub fn new(key: [u64; 3]) -> Self {
         key.into_iter().fold(Rng(0), |mut rng, part| {
             rng.0 ^= part;
@@ -20,7 +19,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` up to, but not including, `high`.
+    /// A number from `low` (inclusive) to `high` (exclusive).
     pub fn between(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.next_u64() >> 40) as f32 / (1 << 24) as f32;
         low + unit * (high - low)

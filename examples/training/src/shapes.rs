@@ -16,9 +16,9 @@ const JPEG_QUALITY: u8 = 85;
 
 pub struct Kind {
     pub name: &'static str,
-    /// Where shapes have colours of their kinds: its own.
+    /// The kind's own colour, for shapes that are coloured by kind.
     colour: [f32; 3],
-    /// How far a point lies outside of the shape, which fits into the unit circle (negative: inside).
+    /// The distance of a point from the shape, which fits the unit circle. Negative inside.
     distance: fn(f32, f32) -> f32,
 }
 
@@ -61,8 +61,8 @@ impl Kind {
     }
 }
 
-/// Paints one shape, anywhere, of any size, turned by any angle, before any one or two colours: in
-/// about its kind's colour, or in any that differs enough to be told apart through the noise.
+/// Paints one shape at a random position, size and angle on a background of one or two random colours. Its colour is
+/// close to its kind's colour, or any colour that stands out from the background despite the noise.
 pub fn paint(kind: &Kind, in_its_colour: bool, rng: &mut Rng) -> RgbImage {
     let background = [colour(rng), colour(rng)];
     let fill = match in_its_colour {
@@ -89,13 +89,13 @@ pub fn paint(kind: &Kind, in_its_colour: bool, rng: &mut Rng) -> RgbImage {
 /// A picture of a few shapes.
 pub struct Scene {
     pub picture: RgbImage,
-    /// Of each pixel 0 or, within a shape, one more than its index among [`KINDS`].
+    /// For each pixel: 0, or within a shape its index among [`KINDS`] plus one.
     pub mask: GrayImage,
     /// Left, top, right and bottom of each shape, and its index among [`KINDS`].
     pub boxes: Vec<([u32; 4], usize)>,
 }
 
-/// Paints one to three shapes that do not touch, in about their kinds' colours, before grey.
+/// Paints one to three shapes that do not touch, in about their kinds' colours, on grey.
 pub fn paint_scene(rng: &mut Rng) -> Scene {
     let side = SIDE as f32;
     let grey = rng.between(40.0, 215.0) as u8;
@@ -166,7 +166,7 @@ pub fn save_jpeg(picture: &RgbImage, path: &Path) -> Result<()> {
     fs::write(path, jpeg).map_err(at(path))
 }
 
-/// How much of the pixel around a point lies in a shape.
+/// The share of the pixel around a point that lies in a shape.
 fn coverage(
     kind: &Kind,
     centre: [f32; 2],
@@ -177,7 +177,7 @@ fn coverage(
 ) -> f32 {
     let (dx, dy) = ((x - centre[0]) / radius, (y - centre[1]) / radius);
     let outside = radius * (kind.distance)(cos * dx + sin * dy, cos * dy - sin * dx);
-    // The distance in pixels, cut to one pixel, smooths the edge.
+    // Clamping the distance to one pixel smooths the edge.
     (0.5 - outside).clamp(0.0, 1.0)
 }
 
@@ -214,7 +214,7 @@ fn triangle(x: f32, y: f32) -> f32 {
         .fold(f32::MIN, f32::max)
 }
 
-/// Five points. Folded onto one half of one point, the edge is a line from the tip to the notch.
+/// Five points. Folded onto one half of a point, the edge is a line from the tip to the notch.
 fn star(x: f32, y: f32) -> f32 {
     let step = PI / 5.0;
     let angle = ((y.atan2(x) + PI) % (2.0 * step) - step).abs();

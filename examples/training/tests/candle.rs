@@ -1,4 +1,4 @@
-//! Tensors become candle's.
+//! Conversion of tensors to candle's.
 
 use candle_core::Device as CandleDevice;
 use pinfeed::{Batch, Device, Tensor};

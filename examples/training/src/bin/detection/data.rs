@@ -14,11 +14,11 @@ use training::rng::Rng;
 use training::shapes::{KINDS, paint_scene, save_jpeg};
 use training::{Result, at};
 
-/// `root` has the pictures of a part, `train2017` say, in a folder of that name, and what is in them in
+/// `root` has a folder with the pictures of each part, such as `train2017`, and their annotations in
 /// `annotations/instances_train2017.json`.
 pub struct CocoDetection {
     pictures: Vec<Picture>,
-    /// COCO's numbers of the categories, which have gaps: a label is an index into them.
+    /// COCO's category numbers, which have gaps. A label is an index into them.
     pub categories: Vec<u64>,
     transform: ImageTransform,
 }
@@ -38,7 +38,7 @@ impl CocoDetection {
     }
 }
 
-/// Returns `None` where something is missing.
+/// Returns `None` if something is missing.
 fn read(file: &Value, folder: &Path, transform: ImageTransform) -> Option<CocoDetection> {
     let categories = file["categories"].as_array()?.iter();
     let categories: Vec<u64> = categories
@@ -55,7 +55,7 @@ fn read(file: &Value, folder: &Path, transform: ImageTransform) -> Option<CocoDe
         });
     }
     for annotation in file["annotations"].as_array()? {
-        // Crowds are one box around many.
+        // A crowd is one box around many objects.
         if annotation["iscrowd"].as_u64() == Some(1) {
             continue;
         }
@@ -76,7 +76,7 @@ fn read(file: &Value, folder: &Path, transform: ImageTransform) -> Option<CocoDe
 }
 
 impl Dataset for CocoDetection {
-    /// A picture, and as many boxes and labels as it has.
+    /// A picture with its boxes and labels, which vary in number.
     type Sample = (LazyImage, Ragged<f32>, Ragged<i64>);
 
     fn len(&self) -> u64 {
@@ -88,7 +88,7 @@ impl Dataset for CocoDetection {
         let image = LazyImage::encoded(fs::read(&picture.path).map_err(at(&picture.path))?)
             .path(&picture.path)
             .transform(&self.transform, rng);
-        // The boxes go through the same crop and flip. Those that the crop leaves nothing of lose their labels too.
+        // The boxes follow the same crop and flip. Boxes that the crop removes lose their labels too.
         let boxes = image.geometry()?.boxes(&picture.boxes);
         let labels = boxes.keep(picture.labels.iter().copied());
         Ok((image, boxes.kept().into(), labels.into()))
@@ -100,7 +100,7 @@ impl Dataset for CocoDetection {
     }
 }
 
-/// Returns a folder with drawn pictures, of so many for training and for validation.
+/// Returns a folder with generated pictures, this many for training and for validation.
 pub fn drawn(name: &str, [train, val]: [u64; 2]) -> Result<PathBuf> {
     cached(name, |root| {
         fs::create_dir_all(root.join("annotations")).map_err(at(root))?;

@@ -1,12 +1,12 @@
-//! Trains a small network to find objects: pictures and their boxes go through one crop and flip, and each picture has as many
-//! boxes as it has.
+//! Trains a small network to detect objects: pictures and their boxes go through one crop and flip, and the number of
+//! boxes varies.
 //!
-//! `cargo run --release -p training --bin detection` draws its own pictures, and prints after about 90 seconds:
+//! `cargo run --release -p training --bin detection` draws its own pictures, and after about 90 seconds prints:
 //!
 //! ```text
 //! at an IoU of 0.5: recall 100.0 %, precision 99.6 %
 //! ```
-#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
+#![allow(unreachable_pub)] // modules of a program: they are `pub` for the rest of the program
 
 mod data;
 mod network;
@@ -43,11 +43,11 @@ cargo run --release -p training --bin detection -- [OPTIONS]
   --quick             few pictures, 2 epochs: shows that all works, in seconds
   --help              this text";
 
-/// What counts as found has a score of at least `LEAST_SCORE`, and is right if it overlaps by `LEAST_IOU`.
+/// A detection has a score of at least `LEAST_SCORE`. It is right if it overlaps an object by at least `LEAST_IOU`.
 const LEAST_SCORE: f32 = 0.3;
 const LEAST_IOU: f32 = 0.5;
 
-/// Batches of pictures, `[N, size, size, 3]`, with the boxes and the labels of all of them.
+/// Batches of pictures, `[N, size, size, 3]`, with all of their boxes and labels.
 type Loader = DataLoader<(Tensor<u8>, RaggedTensor<f32>, RaggedTensor<i64>)>;
 
 fn main() -> ExitCode {
@@ -125,7 +125,8 @@ fn run(mut options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the share of the objects that were found, and the share of what was found that is one.
+/// Returns the share of the objects that were detected (recall), and the share of the detections that are right
+/// (precision).
 fn validate(
     network: &Network,
     loader: &Loader,
@@ -134,7 +135,7 @@ fn validate(
 ) -> Result<(f64, f64)> {
     let (mut right, mut found, mut all) = (0, 0, 0);
     for batch in loader.epoch(0) {
-        // The boxes stay on the host: they are compared there.
+        // The boxes stay on the host, where they are compared.
         let (images, boxes, labels) = batch?;
         let images = images.to_device(device, true)?.to_candle(candle)?;
         let objects = objects(&network.forward(&images)?, LEAST_SCORE)?;

@@ -1,5 +1,6 @@
-//! A small detector without anchors (Zhou and others, "Objects as points", 2019): on a grid of a quarter of the picture's
-//! resolution, how likely the middle of an object of each class lies in a cell, and the object's box from there.
+//! A small detector without anchors (Zhou and others, "Objects as points", 2019). On a grid of a quarter of the
+//! picture's resolution, it predicts for each cell how likely an object of each class has its centre there, and that
+//! object's box.
 
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
 use candle_nn::ops::sigmoid;
@@ -12,13 +13,13 @@ pub const CELL: usize = 4;
 pub struct Network {
     layers: Vec<Layer>,
     heat: Convolution,
-    /// What is added to the heat: at first, middles are rare.
+    /// A bias for the heat: at first, centres are rare.
     heat_bias: Tensor,
     boxes: Convolution,
     pub variables: Vec<Var>,
 }
 
-/// What the network says of each cell.
+/// The network's output for each cell.
 pub struct Cells {
     /// The score of each class: `[N, H, W, classes]`.
     pub heat: Tensor,
@@ -57,29 +58,29 @@ impl Network {
     }
 }
 
-/// How far the network is from the boxes of a batch: `boxes` are those of all pictures, `[B, 4]` in pixels, `labels` their
-/// classes, `[B]`, and those from `offsets[n]` to `offsets[n + 1]` are picture `n`'s.
+/// The loss against the boxes of a batch: `boxes` has those of all pictures, `[B, 4]` in pixels, and `labels` their
+/// classes, `[B]`. Picture `n` has the boxes from `offsets[n]` to `offsets[n + 1]`.
 pub fn loss(cells: &Cells, boxes: &Tensor, labels: &Tensor, offsets: &Tensor) -> Result<Tensor> {
     let (pictures, rows, columns, _) = cells.heat.dims4()?;
     if boxes.dim(0)? == 0 {
         return focal(&cells.heat, &cells.heat.zeros_like()?);
     }
-    // A box is of the picture whose number is how many pictures' boxes end before it.
+    // A box's picture is the number of pictures whose boxes end before it.
     let ends = offsets.narrow(0, 1, pictures)?.unsqueeze(0)?;
     let number = Tensor::arange(0, boxes.dim(0)? as i64, boxes.device())?.unsqueeze(1)?;
     let picture = ends.broadcast_le(&number)?.to_dtype(DType::I64)?.sum(1)?;
 
-    // In cells: `[B, 4]`, of which `[B, 2]` are the left and the top, and the right and the bottom.
+    // In cells: `[B, 4]`, split into the left and top, `[B, 2]`, and the right and bottom, `[B, 2]`.
     let boxes = (boxes / CELL as f64)?;
     let (start, end) = (boxes.narrow(1, 0, 2)?, boxes.narrow(1, 2, 2)?);
     let size = (&end - &start)?;
-    // The columns and the rows of the cells that the middles lie in, `[B, 1]` each.
+    // The columns and rows of the cells that contain the centres, `[B, 1]` each.
     let middle = ((start + end)? / 2.0)?.floor()?;
     let column = middle.narrow(1, 0, 1)?.clamp(0.0, columns as f64 - 1.0)?;
     let row = middle.narrow(1, 1, 1)?.clamp(0.0, rows as f64 - 1.0)?;
     let wanted = wanted_heat(&cells.heat, &picture, labels, [&column, &row], &size)?;
 
-    // The boxes as they are seen from the middles of their cells.
+    // The boxes relative to the middles of their cells.
     let cell = ((&row * columns as f64)? + &column)?.squeeze(1)?;
     let cell = (cell.to_dtype(DType::I64)? + (picture * (rows * columns) as f64)?)?;
     let found = cells.boxes.flatten_to(2)?.index_select(&cell, 0)?;
@@ -88,7 +89,7 @@ pub fn loss(cells: &Cells, boxes: &Tensor, labels: &Tensor, offsets: &Tensor) ->
     focal(&cells.heat, &wanted)? + missed
 }
 
-/// The heat that there should be: 1 in the middle of each box, and around it the less, the further away and the smaller the box.
+/// The target heat: 1 at the centre of each box, falling off with the distance, and faster for small boxes.
 fn wanted_heat(
     heat: &Tensor,
     picture: &Tensor,
@@ -119,7 +120,7 @@ fn wanted_heat(
     .contiguous()
 }
 
-/// The focal loss of the paper: cells that are nearly right hardly count, and neither do those next to a middle.
+/// The paper's focal loss: cells that are nearly right count little, and so do the neighbours of a centre.
 fn focal(heat: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     let heat = sigmoid(heat)?.clamp(1e-4, 1.0 - 1e-4)?;
     let cold = (1.0 - &heat)?;
@@ -130,7 +131,7 @@ fn focal(heat: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     sum / (is_middle.sum_all()? + 1.0)?
 }
 
-/// An object that was found.
+/// A detected object.
 pub struct Found {
     /// Left, top, right and bottom, in pixels.
     pub corners: [f32; 4],
@@ -138,8 +139,8 @@ pub struct Found {
     pub score: f32,
 }
 
-/// Returns what was found in each picture with a score of at least `least`, the best first: where a cell is the hottest of those
-/// around it, over all classes.
+/// Returns the detections in each picture with a score of at least `least`, best first. A cell is a detection if it is
+/// the hottest among its neighbours, over all classes.
 pub fn objects(cells: &Cells, least: f32) -> Result<Vec<Vec<Found>>> {
     let (heat, labels) = (
         sigmoid(&cells.heat.max(D::Minus1)?)?,

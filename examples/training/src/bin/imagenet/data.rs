@@ -1,4 +1,4 @@
-//! The pictures, and what is done with them on the CPU.
+//! The pictures, and their transforms on the CPU.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use pinfeed::ops::Normalize;
 use training::args::Args;
 use training::{Result, folders};
 
-/// Where there is no folder of others, one picture in so many is held out.
+/// Without a validation folder, one picture in this many is held out.
 const HELD_OUT: usize = 10;
 
 pub struct Data {
@@ -59,7 +59,7 @@ impl Data {
     }
 }
 
-/// torchvision's reference has the mean colour erased, as what is 0 when it is normalised.
+/// torchvision's reference erases to 0 after normalising, which is the mean colour.
 fn for_training(size: usize) -> ImageTransform {
     ImageTransform::new()
         .random_resized_crop(size)
@@ -72,7 +72,7 @@ fn for_training(size: usize) -> ImageTransform {
         )
 }
 
-/// For pictures of 176 in training: the short side becomes 232, and the middle 224 x 224 are kept.
+/// For training with pictures of 176 pixels: the short side becomes 232, and the central 224 x 224 are kept.
 fn for_validation(size: usize) -> ImageTransform {
     ImageTransform::new()
         .resize((size * 232).div_ceil(176))

@@ -1,9 +1,10 @@
 //! Trains a ResNet on ImageNet, or on other pictures in class folders, with torchvision's newer recipe: random resized crops,
-//! flips, RandAugment, random erasing, MixUp and CutMix, label smoothing, SGD with warm-up and a cosine. (The reference
-//! has TrivialAugment in RandAugment's place, and more: 600 epochs, repeated augmentation, a moving average of the weights.)
+//! flips, RandAugment, random erasing, MixUp and CutMix, label smoothing, SGD with warm-up and cosine decay. (The
+//! reference has TrivialAugment instead of RandAugment, and more: 600 epochs, repeated augmentation, a moving average
+//! of the weights.)
 //!
-//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`. Without data, it
-//! draws some. A narrow network on small pictures learns to tell them apart in about 100 seconds of one core:
+//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`. Without data,
+//! it draws its own. A narrow network on small pictures learns to classify them in about 100 seconds on one core:
 //!
 //! ```text
 //! cargo run --release -p training --bin imagenet -- \
@@ -15,8 +16,8 @@
 //! epoch 10/10: loss 1.274, 162 images/s; top-1 89.7 %, top-5 99.7 %
 //! ```
 //!
-//! (Two cores, which others used as well. The loss is that of mixed and smoothed targets: it cannot come near 0.)
-#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
+//! (On two cores, shared with other programs. The loss is that of mixed and smoothed targets, so it cannot approach 0.)
+#![allow(unreachable_pub)] // modules of a program: they are `pub` for the rest of the program
 
 mod data;
 mod optimizer;
@@ -152,7 +153,7 @@ impl Training {
             let (images, labels) = arrived?;
             let (height, width) = (images.shape()[1], images.shape()[2]);
             seen += labels.len();
-            // The pictures came as bytes. On the device they become numbers, and are mixed with each other, as their labels are.
+            // The pictures arrived as bytes. The device normalises and mixes them, and mixes their labels.
             let mut rng = SampleRng::for_batch(self.seed, epoch, batch as u64);
             let mix = self.mixing.draw(&mut rng, height, width);
             let images = images.normalize_mixed::<f32>(&normalize, &mix)?;
@@ -167,7 +168,7 @@ impl Training {
         Ok((seen, losses.to_scalar::<f32>()? / loader.len() as f32))
     }
 
-    /// Returns the shares of images whose class is the likeliest, and among the five likeliest.
+    /// Returns the top-1 and the top-5 accuracy.
     fn validate(&self, loader: &Loader) -> Result<[f64; 2]> {
         let mut seen = 0;
         let mut right = [0; 2];
@@ -187,7 +188,7 @@ impl Training {
     }
 }
 
-/// The cross-entropy of scores and of targets that are probabilities.
+/// The cross-entropy of scores against targets that are probabilities.
 fn cross_entropy(scores: &CandleTensor, targets: &CandleTensor) -> CandleResult<CandleTensor> {
     (targets * log_softmax(scores, D::Minus1)?)?
         .sum(1)?
@@ -195,7 +196,7 @@ fn cross_entropy(scores: &CandleTensor, targets: &CandleTensor) -> CandleResult<
         .neg()
 }
 
-/// For each image, how many classes have a higher score than its own.
+/// For each image, the number of classes with a higher score than its own.
 fn ranks(scores: &CandleTensor, labels: &CandleTensor) -> CandleResult<Vec<u32>> {
     let own = scores.gather(&labels.unsqueeze(1)?, 1)?;
     scores

@@ -1,4 +1,4 @@
-//! Stochastic gradient descent with momentum, and the learning rate's course.
+//! Stochastic gradient descent with momentum, and the learning rate schedule.
 
 use std::f64::consts::PI;
 
@@ -19,7 +19,7 @@ struct Parameter {
 }
 
 impl Sgd {
-    /// Weights decay, what belongs to normalisations does not.
+    /// Weight decay applies to the weights, but not to the parameters of normalisations.
     pub fn new(weights: &[Var], norms: &[Var]) -> Self {
         let parameter = |variable: &Var, weight_decay| Parameter {
             variable: variable.clone(),
@@ -56,8 +56,9 @@ impl Sgd {
     }
 }
 
-/// Within five epochs (of less than ten: within half of them) the rate rises from a hundredth of the highest; then it falls
-/// along half a cosine, to 0. The reference changes it after each epoch; this one with each step.
+/// Over the first five epochs (or half of them, if there are fewer than ten) the rate rises from a hundredth of the
+/// maximum to the maximum. Then it falls to 0 along half a cosine. The reference changes it per epoch; this one per
+/// step.
 pub struct Schedule {
     highest: f64,
     rise: f64,

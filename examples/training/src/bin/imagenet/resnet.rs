@@ -1,4 +1,4 @@
-//! ResNets (He and others, "Deep residual learning for image recognition", 2016), as torchvision has them, with candle.
+//! ResNets (He and others, "Deep residual learning for image recognition", 2016), as in torchvision, with candle.
 
 use std::mem;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ pub struct ResNet {
     pool: Patches,
     blocks: Vec<Block>,
     classify: Linear,
-    /// The variables: those of normalisations, and the others.
+    /// The parameters of normalisations. `weights` has all others.
     pub norms: Vec<Var>,
     pub weights: Vec<Var>,
 }
@@ -101,7 +101,7 @@ impl ResNet {
     }
 }
 
-/// A few convolutions, to whose result what they began with is added.
+/// A few convolutions, whose input is added to their result.
 struct Block {
     path: Vec<Normed>,
     shortcut: Option<Normed>,
@@ -170,7 +170,7 @@ impl Normed {
 impl ModuleT for Normed {
     fn forward_t(&self, x: &Tensor, training: bool) -> Result<Tensor> {
         let x = self.convolution.forward(x)?;
-        // candle normalises what comes second.
+        // candle normalises the second dimension.
         let flat = x.flatten_to(2)?;
         self.norm.forward_t(&flat, training)?.reshape(x.shape())
     }

@@ -11,10 +11,11 @@ use training::rng::Rng;
 use training::shapes::{paint_scene, save_jpeg};
 use training::{Result, at};
 
-/// What lies outside of the picture, and what the annotators left open: the loss ignores it.
+/// The label outside the picture, and of pixels that the annotators left open: the loss ignores it.
 pub const IGNORED: u8 = 255;
 
-/// `root` has the pictures in `JPEGImages`, the masks in `SegmentationClass`, and lists of names in `ImageSets/Segmentation`.
+/// `root` has the pictures in `JPEGImages`, the masks in `SegmentationClass`, and lists of names in
+/// `ImageSets/Segmentation`.
 pub struct VocSegmentation {
     root: PathBuf,
     names: Vec<String>,
@@ -48,7 +49,8 @@ impl Dataset for VocSegmentation {
         let image = LazyImage::encoded(fs::read(&picture).map_err(at(&picture))?)
             .path(picture)
             .transform(&self.transform, rng);
-        // The same crop, flip and rotation as the picture's. Both are decoded later, when their rows of the batch are there.
+        // The same crop, flip and rotation as the picture. Both are decoded later, when the batch has memory for their
+        // rows.
         let mask = LazyMask::encoded(fs::read(&mask).map_err(at(&mask))?)
             .path(mask)
             .geometry(image.geometry()?)
@@ -61,7 +63,7 @@ impl Dataset for VocSegmentation {
     }
 }
 
-/// Returns a folder with drawn pictures, of so many for training and for validation.
+/// Returns a folder with generated pictures, this many for training and for validation.
 pub fn drawn(name: &str, [train, val]: [u64; 2]) -> Result<PathBuf> {
     cached(name, |root| {
         for folder in ["JPEGImages", "SegmentationClass", "ImageSets/Segmentation"] {

@@ -1,11 +1,12 @@
-//! Trains a small network to name the class of each pixel: pictures and their masks go through one crop, flip and rotation.
+//! Trains a small network to classify each pixel: pictures and their masks go through one crop, flip and rotation.
 //!
-//! `cargo run --release -p training --bin segmentation` draws its own pictures, and prints after about 80 seconds of one core:
+//! `cargo run --release -p training --bin segmentation` draws its own pictures, and after about 80 seconds on one core
+//! prints:
 //!
 //! ```text
 //! pixel accuracy 99.0 %, mean IoU 90.3 %
 //! ```
-#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
+#![allow(unreachable_pub)] // modules of a program: they are `pub` for the rest of the program
 
 mod data;
 mod network;
@@ -130,7 +131,7 @@ fn loss(scores: &CandleTensor, masks: &CandleTensor) -> CandleResult<CandleTenso
     sum / (counts.sum_all()? + 1e-6)?
 }
 
-/// Returns the share of pixels that are labelled right, and the mean over the classes of intersection over union.
+/// Returns the share of pixels that are labelled correctly, and the mean over the classes of intersection over union.
 fn validate(
     network: &Network,
     classes: usize,

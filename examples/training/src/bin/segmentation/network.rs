@@ -37,7 +37,7 @@ impl Network {
         let quarter = self.down[1].forward(&half)?;
         let eighth = self.down[2].forward(&quarter)?;
         let x = self.middle.forward(&eighth)?;
-        // On the way up, each size sees what the way down saw at that size.
+        // On the way up, each resolution also gets the features from the way down.
         let x = self.up[0].forward(&Tensor::cat(&[spread(&x)?, quarter], 3)?)?;
         let x = self.up[1].forward(&Tensor::cat(&[spread(&x)?, half], 3)?)?;
         spread(&self.classify.forward(&x)?)

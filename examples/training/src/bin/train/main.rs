@@ -1,7 +1,7 @@
 //! Trains a small network on JPEG files that pinfeed loads, and shows where the time went.
 //!
-//! `cargo run --release -p training` works as it stands: it draws its own data set.
-#![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
+//! `cargo run --release -p training` needs no data: it draws its own data set.
+#![allow(unreachable_pub)] // modules of a program: they are `pub` for the rest of the program
 
 mod model;
 
@@ -95,7 +95,7 @@ fn run(mut options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Trains for some epochs, and returns how many images that were.
+/// Trains for some epochs, and returns the number of images seen.
 fn fit(
     network: &Network,
     loader: &Loader,
@@ -107,7 +107,7 @@ fn fit(
     let mut trainer = Trainer::new(&network.variables, loader.batch_size(), steps)?;
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} images, {per_sec}, {msg}")?;
     let mut seen = 0;
-    // The next batch is on its way to the device while this one is trained on, across epochs too.
+    // The next batch is copied to the device while this one is trained on, across epochs too.
     let passes = loader.epochs(0..epochs as u64).to_device(device, 1);
     for (number, epoch) in (1..).zip(passes) {
         let (begin, before) = (Instant::now(), seen);
@@ -119,7 +119,7 @@ fn fit(
             let (images, labels) = (images.to_candle(candle)?, labels.to_candle(candle)?);
             let loss = cross_entropy(&network.forward(&images)?, &labels)?;
             trainer.step(&loss)?;
-            // On a GPU nothing comes back to the host inside of the loop: reading the loss would wait for the step.
+            // On a GPU the loop reads nothing back to the host: reading the loss would wait for the step.
             if candle.is_cpu() {
                 bar.set_message(format!("loss {:.3}", loss.to_scalar::<f32>()?));
             }
@@ -137,7 +137,7 @@ fn fit(
     Ok(seen)
 }
 
-/// Returns the share of images that the network classifies right.
+/// Returns the share of images that the network classifies correctly.
 fn validate(
     network: &Network,
     loader: &Loader,

@@ -35,8 +35,7 @@ impl Network {
         })
     }
 
-    /// Takes a batch of images as the loader makes it, `[N, H, W, 3]` bytes, and returns one
-    /// number per image and class, the highest for the likeliest class.
+    /// Takes a batch of images as the loader makes it, `[N, H, W, 3]` bytes, and returns a score per image and class.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let mut x = normalise(images)?;
         for layer in &self.layers {
@@ -45,7 +44,7 @@ impl Network {
         self.classify.forward(&x.flatten(1, 2)?.max(1)?)
     }
 
-    /// Counts the images whose likeliest class is the right one.
+    /// Counts the images whose highest score is that of the right class.
     pub fn correct(&self, images: &Tensor, labels: &Tensor) -> Result<usize> {
         let classes = self
             .forward(images)?
