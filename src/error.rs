@@ -313,7 +313,7 @@ pub enum CollateError {
     },
 
     /// An unsigned 64-bit number is too large for `i64`, which it becomes in the batch.
-    #[error("{}{value} does not fit into an i64, as which u64 and usize travel: take `as i64` where its bits are what counts, or pinfeed::Host to keep it on the host", FieldName(.field))]
+    #[error("{}{value} does not fit into an i64, the type that u64 and usize become in a batch: cast it with `as i64` if only its bits matter, or use pinfeed::Host to keep it on the host", FieldName(.field))]
     Number {
         /// The field's name; empty if it has none.
         field: &'static str,

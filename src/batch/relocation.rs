@@ -57,7 +57,7 @@ impl Relocation {
         let place = place(self.used_bytes, tensor.size_bytes());
         let Some(Range { start, end }) = place.filter(|place| place.end <= self.slab.capacity())
         else {
-            panic!("Relocation::tensor: Batch::tensors did not show this tensor");
+            panic!("Relocation::tensor: Batch::tensors did not list this tensor");
         };
         self.used_bytes = end;
         // SAFETY: the range lies inside the slab (*layouts are in bounds and aligned*).

@@ -42,7 +42,7 @@ impl fmt::Display for Error {
                 reason,
             } => write!(
                 f,
-                "no tensor of {dtype} in the shape {shape} lies in these bytes: {reason}"
+                "these bytes do not hold a tensor of {dtype} of shape {shape}: {reason}"
             ),
             Error::Io { path, .. } => write!(f, "{} cannot be read", path.display()),
             Error::Write { path, .. } => write!(f, "{} cannot be written", path.display()),
@@ -87,21 +87,21 @@ impl fmt::Display for Error {
                     "device memory: {requested_bytes} bytes do not fit into the budget of {budget_bytes}"
                 )?;
                 match held_blocks {
-                    0 => f.write_str(", of which nothing is held. Lower batch_size")?,
+                    0 => f.write_str(", none of which is held. Lower batch_size")?,
                     _ => write!(
                         f,
-                        ": {held_blocks} blocks that are alive hold {held_bytes}. Drop batches that are done with"
+                        ": {held_blocks} live blocks hold {held_bytes}. Drop batches that you are done with"
                     )?,
                 }
                 f.write_str(", or raise the budget (Device::set_device_budget_bytes)")
             }
             Error::Pinned { bytes, reason } => write!(
                 f,
-                "page-locked memory: {bytes} bytes could not be had: {reason}"
+                "page-locked memory: {bytes} bytes are not available: {reason}"
             ),
             Error::HostMemory { bytes } => write!(
                 f,
-                "host memory: a batch of {bytes} bytes does not fit into what this process may use: lower batch_size or \
+                "host memory: a batch of {bytes} bytes exceeds what this process may use: lower batch_size or \
                  prefetch, or look at the shape of its samples"
             ),
             Error::WrongDevice {

@@ -62,9 +62,9 @@ impl std::error::Error for ImageError {
 pub(super) enum Cause {
     #[error("there are no bytes: the file is empty")]
     Empty,
-    #[error("its content is no picture of a known format")]
+    #[error("its content is not a picture in a known format")]
     UnknownFormat,
-    #[error("its content is {0}, and no picture")]
+    #[error("its content is {0}, not a picture")]
     NoPicture(&'static str),
     #[error("its content is {0}, which is not decoded: {1}")]
     NotDecoded(Cow<'static, str>, Advice),
@@ -76,7 +76,7 @@ pub(super) enum Cause {
     Contradiction(&'static str),
     #[error("its JPEG data are damaged: {0}{advice}", advice = DAMAGE_ADVICE)]
     Damaged(&'static str),
-    #[error("it has {0} scans, and {most} at most are decoded", most = MOST_SCANS)]
+    #[error("it has {0} scans, and at most {most} are decoded", most = MOST_SCANS)]
     TooManyScans(usize),
     #[error(
         "its header says {width} x {height} pixels ({size_bytes} bytes when decoded), and max_pixels is {max_pixels}"
@@ -93,7 +93,7 @@ pub(super) enum Cause {
         height: u64,
         max_pixels: u64,
     },
-    #[error("what goes with its pixels takes more memory than a picture of its size may")]
+    #[error("the data that come with its pixels take more memory than a picture of its size may")]
     Memory,
     #[error("the transform makes {width} x {height} pixels of it, and max_pixels is {max_pixels}")]
     ResizedTooLarge {
@@ -110,8 +110,8 @@ pub(super) enum Cause {
     #[error("a mask of labels has the shape [height, width], and this has {0}")]
     NotLabels(Shape),
     #[error(
-        "its pixels are {0}, and those of a mask are labels of 8 bits: grey, or indices into a palette. Make labels of them, and a \
-         LazyMask by `LazyMask::labels`"
+        "its pixels are {0}, and those of a mask are labels of 8 bits: grey, or indices into a palette. Convert them to labels, and \
+         pass those to `LazyMask::labels`"
     )]
     NotAMask(String),
     #[error("the mask has {mask} pixels and its picture {picture} (width x height)")]

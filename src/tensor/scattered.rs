@@ -125,7 +125,7 @@ impl Scattered {
             let bytes = self.rows * self.row_bytes;
             let zeroed = VecStorage::<i64>::zeroed(bytes.div_ceil(size_of::<i64>()));
             let Some((storage, base)) = zeroed else {
-                panic!("a batch of {bytes} bytes is read on the host, which has no memory to gather it in");
+                panic!("a batch of {bytes} bytes is read on the host, which has not enough memory to gather it");
             };
             let target = base.as_ptr().cast::<u8>();
             for (row, &source) in self.table().iter().enumerate() {

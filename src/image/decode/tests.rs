@@ -222,8 +222,8 @@ fn truncated_files_are_errors() {
 fn what_is_no_picture_is_an_error_that_says_so() {
     let cases: [(&[u8], &str); 16] = [
         (b"", "the file is empty"),
-        (b"404 not found", "no picture of a known format"),
-        (b"\n <!DOCTYPE html><html>", "an HTML page, and no picture"),
+        (b"404 not found", "not a picture in a known format"),
+        (b"\n <!DOCTYPE html><html>", "an HTML page, not a picture"),
         (b"\xEF\xBB\xBF<html>not found</html>", "an HTML page"),
         (
             b"version https://git-lfs.github.com/spec/v1\n",

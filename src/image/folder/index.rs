@@ -82,7 +82,8 @@ fn read_from(file: impl Read, bytes: u64, root: &Path) -> Result<FileList, Index
     let mut word = || words.next().unwrap_or(0);
     let version = word();
     if version != VERSION {
-        let reason = format!("the index is of version {version}, and this library reads {VERSION}");
+        let reason =
+            format!("the index has version {version}, and this library reads version {VERSION}");
         return Err(IndexFault::Content(reason));
     }
     let [files, name_bytes, classes, class_bytes, runs] = [(); 5].map(|()| word());

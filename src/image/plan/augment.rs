@@ -276,7 +276,9 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
     match interpolation {
         Interpolation::Nearest => false,
         Interpolation::Bilinear => true,
-        other => panic!("{what}::interpolation: {other:?}, where there are Nearest and Bilinear"),
+        other => {
+            panic!("{what}::interpolation: {other:?} is not supported: use Nearest or Bilinear")
+        }
     }
 }
 

@@ -383,7 +383,7 @@ fn restart<'a>(bits: &Bits<'a>, restarts: &mut u8) -> Result<Bits<'a>, Damage> {
         return Err("its data end too soon");
     }
     if bits.unread() > 0 {
-        return Err("an interval between restart markers has too many data");
+        return Err("an interval between restart markers has too much data");
     }
     match super::next_marker(bits.behind()) {
         Some((marker, behind)) if marker == 0xD0 | *restarts & 7 => {
