@@ -23,7 +23,7 @@ use pinfeed::{BoxError, SampleRng, Tensor};
 use args::Options;
 
 const HELP: &str = "\
-Shows what each operation of an ImageTransform does to a photo: a row for each, of as many random draws as there are columns.
+Shows the effect of each operation of an ImageTransform on a photo: one row per operation, one random draw per column.
 
 cargo run --release --example contact_sheet -- [PHOTO [SHEET]]
 

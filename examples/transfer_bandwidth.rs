@@ -26,11 +26,11 @@ Measures how fast tensors travel to a device and back: from pageable memory, pag
 
 cargo run --release --example transfer_bandwidth -- [OPTIONS]
 
-  --device DEVICE     cpu or cuda:0 (default: the first CUDA device, or the CPU where there is none)
+  --device DEVICE     cpu or cuda:0 (default: the first CUDA device, or the CPU if there is none)
   --batch-size N      frames of the batch (default: 10)
   --frame-shape N..   lengths of a frame's dimensions (default: 3 3840 2160)
-  --repeats N         how often it goes there and back (default: 10)
-  --warmup N          how often before that (default: 2)
+  --repeats N         round trips to measure (default: 10)
+  --warmup N          round trips before measuring (default: 2)
   --no-pin            from pageable memory only
   --help              this text";
 

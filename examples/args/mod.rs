@@ -197,10 +197,7 @@ impl Options {
             Some(left) if is_option(left) => {
                 Err(misuse(format!("there is no option {}", left.display())))
             }
-            Some(left) => Err(misuse(format!(
-                "nothing is done with the argument {}",
-                left.display()
-            ))),
+            Some(left) => Err(misuse(format!("unexpected argument {}", left.display()))),
         }
     }
 

@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::tensor::Float;
 
 impl DeviceTensor<i64> {
-    /// Makes targets of labels. Labels of shape `[n]`, from 0 to `classes - 1`, become probabilities of shape `[n,
-    /// classes]`, smoothed, and mixed like the pictures of the same batch: give
-    /// [`normalize_mixed`](DeviceTensor::normalize_mixed) the same `mix`. With [`Mix::none`] and no smoothing, each row
-    /// has a single 1.
+    /// Turns labels into targets. Labels of shape `[n]`, from 0 to `classes - 1`, become probabilities of shape `[n,
+    /// classes]`, smoothed, and mixed like the pictures of the same batch: pass the same `mix` to
+    /// [`normalize_mixed`](DeviceTensor::normalize_mixed). With [`Mix::none`] and no smoothing, each row has a single
+    /// 1.
     ///
     /// Row `i` has `lambda` at label `i` and `1 - lambda` at label `i - 1` (the first row mixes with the last), or their
     /// sum if the labels are equal, as in torchvision's `MixUp` and `CutMix`. Each of these numbers `x` then becomes `x *
@@ -21,7 +21,7 @@ impl DeviceTensor<i64> {
     /// A label that is not a class (below 0, or `classes` and more) cannot be an error, because the host does not see it.
     /// All numbers of its row, and of the row that it is mixed into, are NaN, and so is the loss.
     ///
-    /// The labels are kept, for counting correct answers.
+    /// The labels remain available, for example to count correct answers.
     ///
     /// # Synchronization
     ///
@@ -69,7 +69,7 @@ impl DeviceTensor<i64> {
     }
 }
 
-/// The few numbers that rows consist of. They are computed here, so they are the same on all devices.
+/// The few distinct numbers in the rows. They are computed here, so they are the same on all devices.
 fn weights<F: Float>(classes: usize, mix: &Mix, label_smoothing: f64) -> Weights {
     let (own, other) = mix.weights();
     let (kept, spread) = (

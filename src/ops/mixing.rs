@@ -158,7 +158,7 @@ fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
 /// use pinfeed::ops::Mix;
 ///
 /// assert_eq!(Mix::mixup(0.7).lambda(), 0.7);
-/// // A quarter of each picture of 32 x 32 is the one before's.
+/// // A quarter of each 32 x 32 picture comes from the one before.
 /// assert_eq!(Mix::cutmix([32, 32], 0..16, 16..32).lambda(), 0.75);
 /// assert!(Mix::none().is_none()); // for validation
 /// ```
@@ -340,7 +340,7 @@ mod tests {
         }
     }
 
-    /// The area that is cut is what the labels lose.
+    /// The labels lose the share of the area that is cut.
     #[test]
     fn a_box_covers_what_lambda_leaves() {
         let mut seen = [false; 3];

@@ -1,10 +1,11 @@
-//! What runs on the device for its own sake: pictures are normalised and mixed there.
+//! Operations on the device: normalising and mixing pictures, and making soft labels.
 //!
-//! [`DeviceTensor`](crate::DeviceTensor) has the methods (`normalize`, `normalize_mixed`, `soft_labels`); here is what they
-//! are told.
+//! The methods are on [`DeviceTensor`](crate::DeviceTensor) (`normalize`, `normalize_mixed`, `soft_labels`); this
+//! module has their parameters.
 
-// An operation has a file here, with what a program calls, its checks and its documentation; and one in `driver/kernels`,
-// with the kernel on both backends. `DeviceTensor::launch` is what lies between: it knows who may touch which memory when.
+// Each operation has a file here, with its public calls, checks and documentation, and one in `driver/kernels`, with
+// the kernel for both backends. Between them is `DeviceTensor::launch`, which orders the kernel with the memory's other
+// users.
 
 #[expect(unsafe_code, reason = "it says what kernels read and write")]
 mod labels;

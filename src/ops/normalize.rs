@@ -76,7 +76,7 @@ impl Normalize {
         self.mean.map(|mean| (mean * 255.0).round() as u8)
     }
 
-    /// The factor for a byte, and what is added to the product.
+    /// The factor for a byte, and the bias added to the product.
     fn scale_and_bias(&self) -> ([f32; 3], [f32; 3]) {
         let std = self.std.map(f64::from);
         let scale = std.map(|std| (1.0 / (255.0 * std)) as f32);
@@ -86,24 +86,26 @@ impl Normalize {
 }
 
 impl DeviceTensor<u8> {
-    /// Normalises pictures of shape `[n, height, width, 3]`, as [`LazyImage`](crate::image::LazyImage) gives them, to `f32`, `f16` or
-    /// `bf16` of shape `[n, 3, height, width]` ([`Normalize::channels_last`] for the other order).
+    /// Normalises pictures of shape `[n, height, width, 3]`, as a batch of [`LazyImage`](crate::image::LazyImage)s has
+    /// it, to `f32`, `f16` or `bf16` of shape `[n, 3, height, width]` ([`Normalize::channels_last`] for the other
+    /// order).
     ///
     /// The values are `x * scale + bias` in `f32` arithmetic, each operation rounded once: within 1e-6 of torchvision's,
     /// then rounded to the type. They are the same on the CPU device.
     ///
     /// # Synchronization
     ///
-    /// Returns at once. The device does it on a stream of its own, after the tensor's last write and without delaying
-    /// copies. An event guards the result, as with [`Batch::to_device`](crate::Batch::to_device). If the pool's budget is
-    /// used up by tensors that were dropped but whose kernels have not finished, the call waits for the oldest of those.
+    /// Returns at once. The device does the work on a separate stream, after the tensor's last write and without
+    /// delaying copies. An event guards the result, as with [`Batch::to_device`](crate::Batch::to_device). If the
+    /// pool's budget is used up by tensors that were dropped but whose kernels have not finished, the call waits for
+    /// the oldest of those.
     ///
     /// # Errors
     ///
-    /// The tensor is gone even then. [`Error::Option`] if it has another shape, [`Error::DeviceBudget`] if live device
-    /// tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's default stream
-    /// was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older), [`Error::Device`] if
-    /// the device failed.
+    /// The tensor is consumed even on an error. [`Error::Option`] if it has another shape, [`Error::DeviceBudget`] if
+    /// live device tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's
+    /// default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older),
+    /// [`Error::Device`] if the device failed.
     pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
         self.normalize_by("normalize", normalize, &Mix::none())
     }

@@ -26,7 +26,7 @@ use training::net::Trainer;
 use training::{Result, json, loader, open};
 
 const HELP: &str = "\
-Trains a small network to find objects.
+Trains a small network to detect objects.
 
 cargo run --release -p training --bin detection -- [OPTIONS]
 
@@ -40,7 +40,7 @@ cargo run --release -p training --bin detection -- [OPTIONS]
   --no-pin            load into pageable instead of page-locked memory
   --seed N            of the network, the order and the crops (default: 0)
   --json              end with the results as one line of JSON
-  --quick             few pictures, 2 epochs: shows that all works, in seconds
+  --quick             few pictures, 2 epochs: checks that everything works, in seconds
   --help              this text";
 
 /// A detection has a score of at least `LEAST_SCORE`. It is right if it overlaps an object by at least `LEAST_IOU`.

@@ -49,7 +49,7 @@ cargo run --release -p training --bin imagenet -- [OPTIONS]
   --arch ARCH         resnet18 or resnet50 (default: resnet50)
   --width N           channels of the first stage (default: 64; fewer for small pictures)
   --size N            side of the training pictures (default: 176; validated on 224 / 176 of it)
-  --lr RATE           the highest learning rate (default: 0.5 for 1024 images per step, and so in proportion)
+  --lr RATE           the highest learning rate (default: 0.5 for 1024 images per step, scaled with the batch size)
   --batch-size N      images per training step (default: 128)
   --epochs N          how often each image is seen (default: 90)
   --device DEVICE     cpu or cuda:0 (default: cpu)
@@ -57,7 +57,7 @@ cargo run --release -p training --bin imagenet -- [OPTIONS]
   --no-pin            load into pageable instead of page-locked memory
   --seed N            of the network, the order, the crops and the mixing (default: 0)
   --json              end with the results as one line of JSON
-  --quick             few images, 2 epochs: shows that all works
+  --quick             few images, 2 epochs: checks that everything works
   --help              this text";
 
 const LABEL_SMOOTHING: f64 = 0.1;

@@ -29,7 +29,7 @@ use training::shapes::KINDS;
 use training::{Result, json, loader, open};
 
 const HELP: &str = "\
-Trains a small network to name the class of each pixel.
+Trains a small network to classify each pixel.
 
 cargo run --release -p training --bin segmentation -- [OPTIONS]
 
@@ -44,7 +44,7 @@ cargo run --release -p training --bin segmentation -- [OPTIONS]
   --no-pin            load into pageable instead of page-locked memory
   --seed N            of the network, the order and the crops (default: 0)
   --json              end with the results as one line of JSON
-  --quick             few pictures, 2 epochs: shows that all works, in seconds
+  --quick             few pictures, 2 epochs: checks that everything works, in seconds
   --help              this text";
 
 /// Batches of pictures, `[N, size, size, 3]`, with their masks, `[N, size, size]`.

@@ -33,7 +33,7 @@ cargo run --release -p training -- [OPTIONS]
   --no-pin            load into pageable instead of page-locked memory
   --seed N            of the network, the order and the crops (default: 0)
   --json              end with the results as one line of JSON
-  --quick             few images, 2 epochs: shows that all works, in seconds
+  --quick             few images, 2 epochs: checks that everything works, in seconds
   --help              this text";
 
 /// Batches of images, `[N, SIDE, SIDE, 3]`, with their labels.
