@@ -302,7 +302,7 @@ pub struct ShapeError {
 #[non_exhaustive]
 pub enum CollateError {
     /// Its shape differs from the one that the batch was planned with.
-    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged", FieldName(.field))]
+    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged", FieldName(.field))]
     Shape {
         /// The field's name; empty if it has none.
         field: &'static str,

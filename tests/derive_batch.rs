@@ -189,7 +189,7 @@ fn a_sample_that_does_not_fit_is_named_by_its_place_and_field() {
         };
         let ours = source.downcast_ref::<Error>().unwrap();
         assert!(matches!(ours, Error::Stack(misfit) if misfit.place == 4));
-        let said = "of 6 samples to stack, number 4 does not fit to the others, whose layout was planned from number 0: \
+        let said = "of 6 samples to stack, number 4 does not fit the others, whose layout was planned from number 0: \
                     field `1`: its shape is [2], and the batch's rows are [3]";
         assert!(ours.to_string().starts_with(said), "{ours}");
         assert!(error.to_string().contains(said), "{error}");

@@ -24,7 +24,7 @@ fn a_driver_that_is_too_old_is_told_from_a_missing_one() {
     let driver = stub(&["-DVERSION=11080"]);
     let says = ask(&driver, "0");
     assert_eq!(says.variant, "DriverTooOld");
-    assert!(says.words.contains("serves CUDA 11.8"), "{}", says.words);
+    assert!(says.words.contains("supports CUDA 11.8"), "{}", says.words);
     assert!(says.words.contains("needs 12.0 or newer"), "{}", says.words);
 }
 
@@ -81,7 +81,10 @@ fn a_driver_that_does_not_start_gives_its_code() {
 fn a_library_that_is_no_driver_is_told_from_none() {
     let says = ask(&stub(&["-DNO_DRIVER"]), "0");
     assert_eq!(says.variant, "NoDriver");
-    for words in ["the library found is no CUDA driver", "cuDriverGetVersion"] {
+    for words in [
+        "the library that was found is not a CUDA driver",
+        "cuDriverGetVersion",
+    ] {
         assert!(says.words.contains(words), "{}", says.words);
     }
 }

@@ -223,9 +223,9 @@ fn rows_that_cannot_be_stacked_are_named() {
             .collect()
     };
     let samples = vec![vec![1.0f32; 3], vec![1.0; 3], vec![1.0; 2]];
-    let said = "collate_fn failed on batch 0 of epoch 0: of 3 samples to stack, number 2 does not fit to the others, \
+    let said = "collate_fn failed on batch 0 of epoch 0: of 3 samples to stack, number 2 does not fit the others, \
                 whose layout was planned from number 0: its shape is [2], and the batch's rows are [3]: \
-                make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged";
+                make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged";
     let builder = DataLoader::builder(samples.clone()).batch_size(3);
     let stacked = builder.collate_fn(move |samples, arena| Ok(arena.stack(&rows(&samples))?));
     let builder = DataLoader::builder(samples).batch_size(3);

@@ -479,7 +479,7 @@ fn an_index_that_cannot_be_used_or_made_is_an_error_that_names_it() {
     match ImageFolder::open_index(root.path(), &index).unwrap_err() {
         Error::DataSet { path, reason } => {
             assert_eq!(path, index);
-            assert!(reason.starts_with("it is no index"), "{reason}");
+            assert!(reason.starts_with("it is not an index"), "{reason}");
         }
         other => panic!("{other}"),
     }

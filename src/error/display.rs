@@ -57,7 +57,7 @@ impl fmt::Display for Error {
             ),
             Error::DriverTooOld { found, required } => write!(
                 f,
-                "the CUDA driver serves CUDA {}.{}, and pinfeed needs {}.{} or newer: update NVIDIA's driver",
+                "the CUDA driver supports CUDA {}.{}, and pinfeed needs {}.{} or newer: update NVIDIA's driver",
                 found / 1000,
                 found % 1000 / 10,
                 required / 1000,
@@ -272,7 +272,7 @@ mod tests {
             "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
              which was planned from sample 9 (train/cat/9.jpg): \
              field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
-             make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged"
+             make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged"
         );
         let error = Error::DriverTooOld {
             found: 11080,
@@ -281,7 +281,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("the CUDA driver serves CUDA 11.8, and pinfeed needs 12.0")
+                .starts_with("the CUDA driver supports CUDA 11.8, and pinfeed needs 12.0")
         );
     }
 

@@ -49,7 +49,7 @@ impl fmt::Display for StackMisfit {
         if let CollateError::Load(_) = self.source {
             return f.write_str("failed to load");
         }
-        f.write_str("does not fit to the others")?;
+        f.write_str("does not fit the others")?;
         match self.planned_from {
             Some(place) => write!(f, ", whose layout was planned from number {place}"),
             None => Ok(()),

@@ -328,7 +328,7 @@ mod tests {
         let error = collate(vec![masks(&[0, 4]), masks(&[2, 3])]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "field `1`: its shape is [3], and the batch's rows are [4]: make all samples of one shape (a collate_fn can pad them), or take pinfeed::Ragged"
+            "field `1`: its shape is [3], and the batch's rows are [4]: make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged"
         );
         let error = collate(vec![
             Ragged::from(vec![[0u8; 0]; usize::MAX]),

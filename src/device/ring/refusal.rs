@@ -17,7 +17,7 @@ impl Ring {
             ),
             slabs => format!(
                 "{pinned} bytes are page-locked already ({free} of them idle) under a budget of {budget}, which holds {slabs} \
-                 of {size} bytes. Raise the budget (Device::set_pinned_budget_bytes), drop batches that are done with, or \
+                 of {size} bytes. Raise the budget (Device::set_pinned_budget_bytes), drop batches that you are done with, or \
                  lower batch_size"
             ),
         }

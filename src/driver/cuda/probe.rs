@@ -129,7 +129,10 @@ fn load() -> Result<Probe> {
 /// The error for a library without a symbol that every driver has.
 fn missing(error: libloading::Error) -> Error {
     Error::NoDriver {
-        detail: format!("the library found is no CUDA driver: {}", reason(&error)),
+        detail: format!(
+            "the library that was found is not a CUDA driver: {}",
+            reason(&error)
+        ),
     }
 }
 

@@ -71,7 +71,7 @@ fn read_from(file: impl Read, bytes: u64, root: &Path) -> Result<FileList, Index
         sum: Checksum::default(),
     };
     if bytes < MAGIC.len() as u64 || input.section(MAGIC.len() as u64)? != MAGIC {
-        return Err("it is no index of pictures".into());
+        return Err("it is not an index of pictures".into());
     }
     const CUT_OFF: &str = "the index is cut off";
     if bytes < 8 * HEADER as u64 {

@@ -98,7 +98,7 @@ fn what_is_no_index_says_so() {
         &[0; 200],
         b"n01440764/n01440764_10026.JPEG\n",
     ] {
-        assert_eq!(said(foreign), "it is no index of pictures");
+        assert_eq!(said(foreign), "it is not an index of pictures");
     }
     for len in 8..whole.len() {
         assert_eq!(said(&whole[..len]), "the index is cut off", "at {len}");
