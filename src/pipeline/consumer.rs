@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use super::Pipeline;
-use super::board::{Bin, Board, Delivered, Made, Pass};
-use super::line::Seat;
-use super::outbox::{Outbox, Sends};
-use super::schedule::{Asker, Unit};
+use super::board::Board;
+use super::guard::Bin;
+use super::line::Delivered;
+use super::schedule::Asker;
+use super::seat::Seat;
 use crate::batch::Batch;
-use crate::error::Result;
 
 /// What the consumer finds when it asks for the next unit.
 enum Polled<B> {
@@ -171,39 +171,5 @@ impl<B: Batch> Pipeline<B> {
                 }
             }
         }
-    }
-
-    /// Sends what is here of the seat's epoch, and may be sent: first what the consumer took already, then what is ready behind it.
-    /// Where the device has no memory without waiting for it, the rest stays: what is sent ahead must not fail for memory that is
-    /// there when the batch is asked for.
-    pub(crate) fn send_ahead(&self, seat: &Seat, taken: &mut Taken<B>, outbox: &Outbox<B>) {
-        let allowed = outbox.allowed();
-        for next in taken.iter_mut() {
-            if next.pass.place(next.unit).batch >= allowed {
-                return;
-            }
-            let outcome = match std::mem::replace(&mut next.outcome, Ok(Made::Sent)) {
-                Ok(Made::Here(made)) => self.send_now(outbox, &next.pass, next.unit, made, false),
-                outcome => outcome,
-            };
-            let is_here = matches!(outcome, Ok(Made::Here(_)));
-            next.outcome = outcome;
-            if is_here {
-                return;
-            }
-        }
-        self.send_ready(seat.line, seat.segment, outbox, true);
-    }
-
-    /// Sends a unit that is here. `waits`: the consumer has come to it.
-    pub(crate) fn send_now(
-        &self,
-        outbox: &Outbox<B>,
-        pass: &Pass,
-        unit: Unit,
-        made: B,
-        waits: bool,
-    ) -> Result<Made<B>> {
-        self.sent(pass, unit, outbox.send_unit(pass, unit, made, waits))
     }
 }

@@ -4,26 +4,30 @@
 mod board;
 mod consumer;
 mod cut;
+mod guard;
 mod line;
 mod outbox;
 mod pin;
 mod plan;
 mod schedule;
+mod seat;
+mod sending;
 mod source;
 mod stopwatch;
 mod threads;
 mod work;
 mod worker;
 
-pub(crate) use board::{Delivered, Made};
 pub(crate) use consumer::Taken;
-pub(crate) use line::Seat;
+pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
 pub(crate) use plan::{Options, Pinning};
+pub(crate) use seat::Seat;
 pub(crate) use threads::Threads;
 pub(crate) use work::DatasetRecipe;
 
-use self::board::{Board, Guard};
+use self::board::Board;
+use self::guard::Guard;
 use self::plan::Machine;
 use self::work::Recipe;
 use crate::device::Ring;

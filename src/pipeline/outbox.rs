@@ -8,7 +8,8 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::board::{Pass, drop_each};
+use super::guard::drop_each;
+use super::line::Pass;
 use super::schedule::Unit;
 use crate::batch::{Batch, begin_part, send, send_part};
 use crate::device::{Assembly, Device, Rows, Unsent};

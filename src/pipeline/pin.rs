@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
-use super::board::{Made, Pass};
+use super::line::{Made, Pass};
 use super::plan::Pinning;
 use super::schedule::{Unit, Want};
 use super::source::Failed;

@@ -6,15 +6,18 @@
 //! A *line* is what one consumer iterates: epochs that follow each other, as [segments](Segment) of one row of units. So a window,
 //! the order in which slabs are granted, and what is delivered are the same at the boundary of two epochs as within one.
 
+mod delivery;
 mod entry;
 mod segment;
+mod slabs;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use self::entry::{Entry, SlabState, Stage};
+use self::entry::{Entry, Stage};
 pub(crate) use self::entry::{Loaded, Next};
 pub(crate) use self::segment::{Planned, Segment};
+pub(crate) use self::slabs::Want;
 use super::plan::{Plan, Solo};
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 
@@ -61,19 +64,6 @@ pub(crate) enum Claim {
     Finish { unit: Unit },
     /// Make these units from end to end, and report each when it is done.
     Solo { units: Range<u64> },
-}
-
-/// A slab to be granted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Want {
-    pub(crate) unit: Unit,
-    pub(crate) bytes: usize,
-    /// How many earlier units will need a slab too: as many must be left.
-    pub(crate) reserve: usize,
-    /// The consumer is blocked on this very unit.
-    pub(crate) is_blocked: bool,
-    /// The unit is made, and is to be copied into the slab.
-    pub(crate) moves: bool,
 }
 
 /// Who asks for something to do.
@@ -300,92 +290,6 @@ impl<P, T> Schedule<P, T> {
         self.done(unit);
     }
 
-    /// Says how many bytes a unit has whose slab outgrows the last-level cache; 0 if it does not.
-    pub(crate) fn streams(&mut self, unit: Unit, bytes: usize) {
-        let is_cut = |(_, planned): (usize, &Planned)| planned.plan.is_cut();
-        if self.segment_of(unit).is_some_and(is_cut) {
-            return; // known since it was cut
-        }
-        self.streamed_bytes = bytes as u64 / self.entry(unit).rows.max(1) as u64;
-    }
-
-    /// The unit needs a slab of so many bytes.
-    pub(crate) fn want(&mut self, unit: Unit, bytes: usize) {
-        let entry = self.entry(unit);
-        debug_assert_eq!(entry.slab, SlabState::Unknown);
-        entry.slab = SlabState::Wanted { bytes };
-    }
-
-    /// The unit is made, and is to be copied into a slab of so many bytes.
-    pub(crate) fn want_to_move(&mut self, unit: Unit, bytes: usize) {
-        let entry = self.entry(unit);
-        entry.stage = Stage::Moving;
-        entry.needs_slabs = 1;
-        entry.slab = SlabState::Wanted { bytes };
-    }
-
-    /// The first slab that somebody waits for, in the order of the units.
-    pub(crate) fn next_want(&self) -> Option<Want> {
-        let mut reserve = 0;
-        for (index, entry) in self.open.iter().enumerate() {
-            if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.failed) {
-                return Some(Want {
-                    unit: Unit(self.first.0 + index as u64),
-                    bytes,
-                    reserve,
-                    is_blocked: index == 0 && self.is_blocked,
-                    moves: entry.stage == Stage::Moving,
-                });
-            }
-            reserve += entry.reserve();
-        }
-        None
-    }
-
-    /// Whether a unit waits for its slab, also one for which somebody is at the ring right now.
-    pub(crate) fn waits_for_slab(&self) -> bool {
-        let waits = |entry: &Entry<T>| {
-            matches!(
-                entry.slab,
-                SlabState::Wanted { .. } | SlabState::Granting { .. }
-            )
-        };
-        self.open.iter().any(waits)
-    }
-
-    /// The want of this unit, if it is the next.
-    pub(crate) fn want_of(&self, unit: Unit) -> Option<Want> {
-        self.next_want().filter(|want| want.unit == unit)
-    }
-
-    /// Somebody is at the ring for the slab.
-    pub(crate) fn granting(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        if let SlabState::Wanted { bytes } = entry.slab {
-            entry.slab = SlabState::Granting { bytes };
-        }
-    }
-
-    /// The ring had none: the unit waits on.
-    pub(crate) fn not_granted(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        if let SlabState::Granting { bytes } = entry.slab {
-            entry.slab = SlabState::Wanted { bytes };
-        }
-    }
-
-    /// The unit has its slab, or does without.
-    pub(crate) fn granted(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        entry.slab = SlabState::Granted;
-        entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
-    }
-
-    /// The unit has pageable memory, and needs a slab of the ring when it is made.
-    pub(crate) fn granted_elsewhere(&mut self, unit: Unit) {
-        self.entry(unit).slab = SlabState::Granted;
-    }
-
     /// Whoever planned the unit from all of its samples is done with that.
     pub(crate) fn planned(&mut self, unit: Unit) -> Next {
         let entry = self.entry(unit);
@@ -405,122 +309,6 @@ impl<P, T> Schedule<P, T> {
             entry.stage = Stage::Loading;
         }
         entry.settle()
-    }
-
-    /// The unit, or its error, can be delivered.
-    pub(crate) fn done(&mut self, unit: Unit) {
-        self.entry(unit).stage = Stage::Ready;
-    }
-
-    /// The unit was sent to its device. It can be delivered, and is no longer ahead of the consumer.
-    pub(crate) fn sent(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        entry.stage = Stage::Ready;
-        self.sent += usize::from(!std::mem::replace(&mut entry.sent, true));
-    }
-
-    /// How many slabs are left to the unit.
-    pub(crate) fn reserve_of(&mut self, unit: Unit) -> usize {
-        self.entry(unit).reserve()
-    }
-
-    /// The unit is ready, and somebody sends it: until [`done`](Schedule::done) or [`sent`](Schedule::sent) it cannot be delivered.
-    pub(crate) fn sending(&mut self, unit: Unit) {
-        self.entry(unit).stage = Stage::Sending;
-    }
-
-    /// Whether the unit, or its error, can be delivered.
-    pub(crate) fn is_ready(&self, unit: Unit) -> bool {
-        let index = (unit.0 - self.first.0) as usize;
-        self.open[index].stage == Stage::Ready
-    }
-
-    /// The first unit that is ready, for which `wanted` holds.
-    pub(crate) fn find_ready(&self, wanted: impl Fn(Unit, &T) -> bool) -> Option<Unit> {
-        let units = (0..)
-            .map(|index| Unit(self.first.0 + index))
-            .zip(&self.open);
-        let mut ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
-        let found = ready.find(|(unit, entry)| wanted(*unit, &entry.carries))?;
-        Some(found.0)
-    }
-
-    /// How many units the consumer may take at once: those of its epoch that are ready, as far as [`at_once`](Schedule::at_once)
-    /// lets it. What was sent is in nobody's way, and does not count.
-    pub(crate) fn ready(&self) -> usize {
-        let mut here = self.at_once();
-        let ready = |entry: &&Entry<T>| {
-            let may_take = entry.sent || here > 0;
-            here -= usize::from(!entry.sent && may_take);
-            may_take && entry.stage == Stage::Ready
-        };
-        let own = (self.consumers_end().0 - self.first.0) as usize;
-        self.open.iter().take(own).take_while(ready).count()
-    }
-
-    /// Units that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than
-    /// `prefetch` promises. That pays only where making a unit takes less time than waking a worker; there it may take half
-    /// of the window, so that workers are busy meanwhile.
-    fn at_once(&self) -> usize {
-        let Some((_, planned)) = self.segment_of(self.first) else {
-            return 1;
-        };
-        match self.unit_ns(&planned.plan) {
-            Some(ns) if ns <= RUN_NS / 2 => (self.window(&planned.plan) / 2).max(1),
-            _ => 1,
-        }
-    }
-
-    /// The consumer takes so many units, which are ready: it has come to the first of them.
-    pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = T> {
-        debug_assert!((1..=self.ready()).contains(&count));
-        let sent = self.open.iter().take(count).filter(|entry| entry.sent);
-        let sent = sent.count();
-        let first_was_sent = self.open[0].sent;
-        self.sent -= sent;
-        self.first.0 += count as u64;
-        self.taken = count - 1 - (sent - usize::from(first_was_sent));
-        self.is_blocked = false;
-        self.open.drain(..count).map(|entry| entry.carries)
-    }
-
-    /// The consumer has come to all units that it took.
-    pub(crate) fn used_up(&mut self) {
-        self.taken = 0;
-    }
-
-    /// The consumer blocks on the first unit.
-    pub(crate) fn block(&mut self) {
-        self.is_blocked = true;
-    }
-
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.is_blocked
-    }
-
-    /// Finds out, once, whether more may be open than what the cache holds: a batch came, and loading is far from copying (less than
-    /// a byte in a nanosecond). That is known to be otherwise at the end of the first epoch.
-    pub(crate) fn find_out(&mut self) -> Option<bool> {
-        let planned = self.segments.front()?.planned.as_ref()?;
-        if self.is_wide.is_some() || planned.plan.resident.is_none() {
-            return None;
-        }
-        let came = self.first.0 >= planned.first.0 + planned.plan.cut.parts();
-        if came && planned.plan.streamed_bytes < self.sample_ns {
-            self.is_wide = Some(true);
-        } else if self.remaining() == Some(0) {
-            self.is_wide = Some(false);
-        }
-        self.is_wide
-    }
-
-    fn is_wide(&self) -> bool {
-        self.is_wide == Some(true)
-    }
-
-    /// The unit that the consumer gets next.
-    pub(crate) fn first(&self) -> Unit {
-        self.first
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::cut::{Cut, Tail};
+use super::entry::SlabState;
 use super::*;
 
 const WORKER: Asker = Asker {

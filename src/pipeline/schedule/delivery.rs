@@ -1,0 +1,118 @@
+//! Delivery: units are ready, or sent ahead, and the consumer takes them in their order.
+
+use super::entry::{Entry, Stage};
+use super::{Schedule, Unit};
+use crate::tuning::RUN_NS;
+
+impl<P, T> Schedule<P, T> {
+    /// The unit, or its error, can be delivered.
+    pub(crate) fn done(&mut self, unit: Unit) {
+        self.entry(unit).stage = Stage::Ready;
+    }
+
+    /// The unit was sent to its device. It can be delivered, and is no longer ahead of the consumer.
+    pub(crate) fn sent(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
+        entry.stage = Stage::Ready;
+        self.sent += usize::from(!std::mem::replace(&mut entry.sent, true));
+    }
+
+    /// The unit is ready, and somebody sends it: until [`done`](Schedule::done) or [`sent`](Schedule::sent) it cannot be delivered.
+    pub(crate) fn sending(&mut self, unit: Unit) {
+        self.entry(unit).stage = Stage::Sending;
+    }
+
+    /// Whether the unit, or its error, can be delivered.
+    pub(crate) fn is_ready(&self, unit: Unit) -> bool {
+        let index = (unit.0 - self.first.0) as usize;
+        self.open[index].stage == Stage::Ready
+    }
+
+    /// The first unit that is ready, for which `wanted` holds.
+    pub(crate) fn find_ready(&self, wanted: impl Fn(Unit, &T) -> bool) -> Option<Unit> {
+        let units = (0..)
+            .map(|index| Unit(self.first.0 + index))
+            .zip(&self.open);
+        let mut ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
+        let found = ready.find(|(unit, entry)| wanted(*unit, &entry.carries))?;
+        Some(found.0)
+    }
+
+    /// How many units the consumer may take at once: those of its epoch that are ready, as far as [`at_once`](Schedule::at_once)
+    /// lets it. What was sent is in nobody's way, and does not count.
+    pub(crate) fn ready(&self) -> usize {
+        let mut here = self.at_once();
+        let ready = |entry: &&Entry<T>| {
+            let may_take = entry.sent || here > 0;
+            here -= usize::from(!entry.sent && may_take);
+            may_take && entry.stage == Stage::Ready
+        };
+        let own = (self.consumers_end().0 - self.first.0) as usize;
+        self.open.iter().take(own).take_while(ready).count()
+    }
+
+    /// Units that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than
+    /// `prefetch` promises. That pays only where making a unit takes less time than waking a worker; there it may take half
+    /// of the window, so that workers are busy meanwhile.
+    pub(super) fn at_once(&self) -> usize {
+        let Some((_, planned)) = self.segment_of(self.first) else {
+            return 1;
+        };
+        match self.unit_ns(&planned.plan) {
+            Some(ns) if ns <= RUN_NS / 2 => (self.window(&planned.plan) / 2).max(1),
+            _ => 1,
+        }
+    }
+
+    /// The consumer takes so many units, which are ready: it has come to the first of them.
+    pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = T> {
+        debug_assert!((1..=self.ready()).contains(&count));
+        let sent = self.open.iter().take(count).filter(|entry| entry.sent);
+        let sent = sent.count();
+        let first_was_sent = self.open[0].sent;
+        self.sent -= sent;
+        self.first.0 += count as u64;
+        self.taken = count - 1 - (sent - usize::from(first_was_sent));
+        self.is_blocked = false;
+        self.open.drain(..count).map(|entry| entry.carries)
+    }
+
+    /// The consumer has come to all units that it took.
+    pub(crate) fn used_up(&mut self) {
+        self.taken = 0;
+    }
+
+    /// The consumer blocks on the first unit.
+    pub(crate) fn block(&mut self) {
+        self.is_blocked = true;
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// Finds out, once, whether more may be open than what the cache holds: a batch came, and loading is far from copying (less than
+    /// a byte in a nanosecond). That is known to be otherwise at the end of the first epoch.
+    pub(crate) fn find_out(&mut self) -> Option<bool> {
+        let planned = self.segments.front()?.planned.as_ref()?;
+        if self.is_wide.is_some() || planned.plan.resident.is_none() {
+            return None;
+        }
+        let came = self.first.0 >= planned.first.0 + planned.plan.cut.parts();
+        if came && planned.plan.streamed_bytes < self.sample_ns {
+            self.is_wide = Some(true);
+        } else if self.remaining() == Some(0) {
+            self.is_wide = Some(false);
+        }
+        self.is_wide
+    }
+
+    pub(super) fn is_wide(&self) -> bool {
+        self.is_wide == Some(true)
+    }
+
+    /// The unit that the consumer gets next.
+    pub(crate) fn first(&self) -> Unit {
+        self.first
+    }
+}

@@ -1,0 +1,110 @@
+//! Slabs: which unit is granted one next, and how many must be left to those before it.
+
+use super::entry::{Entry, SlabState, Stage};
+use super::{Planned, Schedule, Unit};
+
+/// A slab to be granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Want {
+    pub(crate) unit: Unit,
+    pub(crate) bytes: usize,
+    /// How many earlier units will need a slab too: as many must be left.
+    pub(crate) reserve: usize,
+    /// The consumer is blocked on this very unit.
+    pub(crate) is_blocked: bool,
+    /// The unit is made, and is to be copied into the slab.
+    pub(crate) moves: bool,
+}
+
+impl<P, T> Schedule<P, T> {
+    /// Says how many bytes a unit has whose slab outgrows the last-level cache; 0 if it does not.
+    pub(crate) fn streams(&mut self, unit: Unit, bytes: usize) {
+        let is_cut = |(_, planned): (usize, &Planned)| planned.plan.is_cut();
+        if self.segment_of(unit).is_some_and(is_cut) {
+            return; // known since it was cut
+        }
+        self.streamed_bytes = bytes as u64 / self.entry(unit).rows.max(1) as u64;
+    }
+
+    /// The unit needs a slab of so many bytes.
+    pub(crate) fn want(&mut self, unit: Unit, bytes: usize) {
+        let entry = self.entry(unit);
+        debug_assert_eq!(entry.slab, SlabState::Unknown);
+        entry.slab = SlabState::Wanted { bytes };
+    }
+
+    /// The unit is made, and is to be copied into a slab of so many bytes.
+    pub(crate) fn want_to_move(&mut self, unit: Unit, bytes: usize) {
+        let entry = self.entry(unit);
+        entry.stage = Stage::Moving;
+        entry.needs_slabs = 1;
+        entry.slab = SlabState::Wanted { bytes };
+    }
+
+    /// The first slab that somebody waits for, in the order of the units.
+    pub(crate) fn next_want(&self) -> Option<Want> {
+        let mut reserve = 0;
+        for (index, entry) in self.open.iter().enumerate() {
+            if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.failed) {
+                return Some(Want {
+                    unit: Unit(self.first.0 + index as u64),
+                    bytes,
+                    reserve,
+                    is_blocked: index == 0 && self.is_blocked,
+                    moves: entry.stage == Stage::Moving,
+                });
+            }
+            reserve += entry.reserve();
+        }
+        None
+    }
+
+    /// Whether a unit waits for its slab, also one for which somebody is at the ring right now.
+    pub(crate) fn waits_for_slab(&self) -> bool {
+        let waits = |entry: &Entry<T>| {
+            matches!(
+                entry.slab,
+                SlabState::Wanted { .. } | SlabState::Granting { .. }
+            )
+        };
+        self.open.iter().any(waits)
+    }
+
+    /// The want of this unit, if it is the next.
+    pub(crate) fn want_of(&self, unit: Unit) -> Option<Want> {
+        self.next_want().filter(|want| want.unit == unit)
+    }
+
+    /// Somebody is at the ring for the slab.
+    pub(crate) fn granting(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
+        if let SlabState::Wanted { bytes } = entry.slab {
+            entry.slab = SlabState::Granting { bytes };
+        }
+    }
+
+    /// The ring had none: the unit waits on.
+    pub(crate) fn not_granted(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
+        if let SlabState::Granting { bytes } = entry.slab {
+            entry.slab = SlabState::Wanted { bytes };
+        }
+    }
+
+    /// The unit has its slab, or does without.
+    pub(crate) fn granted(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
+        entry.slab = SlabState::Granted;
+        entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
+    }
+
+    /// The unit has pageable memory, and needs a slab of the ring when it is made.
+    pub(crate) fn granted_elsewhere(&mut self, unit: Unit) {
+        self.entry(unit).slab = SlabState::Granted;
+    }
+
+    /// How many slabs are left to the unit.
+    pub(crate) fn reserve_of(&mut self, unit: Unit) -> usize {
+        self.entry(unit).reserve()
+    }
+}

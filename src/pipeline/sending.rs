@@ -1,0 +1,110 @@
+//! Sending: units of an epoch that goes to a device, by whoever made them or by the consumer.
+
+use super::Pipeline;
+use super::consumer::Taken;
+use super::line::{Made, Pass};
+use super::outbox::{Outbox, SendOutcome, Sends};
+use super::schedule::Unit;
+use super::seat::Seat;
+use crate::batch::Batch;
+use crate::error::Result;
+
+impl<B: Batch> Pipeline<B> {
+    /// Sends a unit that is page-locked to its device, if it may go there now, and enters it.
+    pub(super) fn hand_over(&self, pass: &Pass, unit: Unit, made: B) {
+        let outbox = {
+            let mut board = self.lock();
+            let line = board.line_of(pass, unit);
+            line.and_then(|line| line.outbox(pass))
+        };
+        let Some(outbox) = outbox else {
+            return self.publish(pass, unit, Ok(Made::Here(made)));
+        };
+        let progress = outbox.progress();
+        let outcome = self.sent(pass, unit, outbox.send(pass, unit, made));
+        self.publish(pass, unit, outcome);
+        // Batches are sent in their order: a later one may have been ready first, or the one before may have begun since.
+        if outbox.progress() != progress {
+            self.send_ready(pass.line, pass.segment, &*outbox, false);
+        }
+    }
+
+    /// Sends units of an epoch that are ready and were not sent, as far as they may be. `waits`: those that are pageable as well, which
+    /// takes as long as their copy.
+    pub(super) fn send_ready(&self, line: u64, segment: u64, outbox: &dyn Sends<B>, waits: bool) {
+        loop {
+            let (progress, allowed) = (outbox.progress(), outbox.allowed());
+            let next = {
+                let mut board = self.lock();
+                let line = board.line(line);
+                line.and_then(|line| line.take_to_send(segment, allowed, waits))
+            };
+            let Some((pass, unit, made)) = next else {
+                return;
+            };
+            let send = || self.sent(&pass, unit, outbox.send(&pass, unit, made));
+            let Some(outcome) = self.guarded(&pass, unit, send) else {
+                continue; // it is entered, with its error
+            };
+            let is_here = matches!(outcome, Ok(Made::Here(_)));
+            let mut board = self.lock();
+            let (lines, bin) = board.parts();
+            match lines.line_of(&pass, unit) {
+                Some(line) => line.put_back(unit, outcome),
+                None => bin.left_over().outcomes.push(outcome),
+            }
+            bin.wake_workers = !is_here; // it is out of the window
+            drop(board);
+            if is_here && outbox.progress() == progress {
+                return;
+            }
+        }
+    }
+
+    /// Sends what is here of the seat's epoch, and may be sent: first what the consumer took already, then what is ready behind it.
+    /// Where the device has no memory without waiting for it, the rest stays: what is sent ahead must not fail for memory that is
+    /// there when the batch is asked for.
+    pub(crate) fn send_ahead(&self, seat: &Seat, taken: &mut Taken<B>, outbox: &Outbox<B>) {
+        let allowed = outbox.allowed();
+        for next in taken.iter_mut() {
+            if next.pass.place(next.unit).batch >= allowed {
+                return;
+            }
+            let outcome = match std::mem::replace(&mut next.outcome, Ok(Made::Sent)) {
+                Ok(Made::Here(made)) => self.send_now(outbox, &next.pass, next.unit, made, false),
+                outcome => outcome,
+            };
+            let is_here = matches!(outcome, Ok(Made::Here(_)));
+            next.outcome = outcome;
+            if is_here {
+                return;
+            }
+        }
+        self.send_ready(seat.line, seat.segment, outbox, true);
+    }
+
+    /// Sends a unit that is here. `waits`: the consumer has come to it.
+    pub(crate) fn send_now(
+        &self,
+        outbox: &Outbox<B>,
+        pass: &Pass,
+        unit: Unit,
+        made: B,
+        waits: bool,
+    ) -> Result<Made<B>> {
+        self.sent(pass, unit, outbox.send_unit(pass, unit, made, waits))
+    }
+
+    /// What is entered of a unit that was to be sent.
+    pub(super) fn sent(&self, pass: &Pass, unit: Unit, outcome: SendOutcome<B>) -> Result<Made<B>> {
+        match outcome {
+            SendOutcome::Sent => Ok(Made::Sent),
+            SendOutcome::NotNow(made) => Ok(Made::Here(made)),
+            SendOutcome::Failed(error) => Err(error),
+            SendOutcome::Unlike(like, error) => {
+                let [part, like] = [unit, like].map(|unit| pass.place(unit));
+                Err(self.recipe.unlike(part, like, error))
+            }
+        }
+    }
+}
