@@ -113,7 +113,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn send_ahead(&mut self) {
-        let (pipeline, seat, taken) = self.epoch.parts();
+        let (pipeline, seat, taken) = self.epoch.split();
         pipeline.send_ahead(seat, taken, &self.outbox);
         if let Some(following) = &self.following
             && let Some(outbox) = following.outbox.upgrade()

@@ -127,7 +127,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// What is here of the epoch: how it is held, and the units that came together with one before.
-    pub(super) fn parts(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
+    pub(super) fn split(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
     }
 
@@ -162,7 +162,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Waits for the next unit, from `asked` on. `quietly`: the caller wakes the workers.
     pub(super) fn wait(&mut self, asked: Instant, quietly: bool) -> Option<Delivered<B>> {
-        let (pipeline, seat, taken) = self.parts();
+        let (pipeline, seat, taken) = self.split();
         let next = pipeline.next(seat, taken, quietly);
         let came = Instant::now();
         let waited = &self.seat.meter.consumer_wait_ns;

@@ -1,15 +1,15 @@
 //! The board: all lines of a loader, under one lock.
 
 use super::guard::Bin;
-use super::line::{Job, Line, Pass, Slot};
-use super::schedule::{Asker, Schedule, Unit, Want};
+use super::line::{EpochSlot, Job, Line, Pass};
+use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
 use crate::sync::{Arc, Condvar};
 
 /// All lines of a loader.
 pub(super) struct Board<B> {
     lines: Vec<Line<B>>,
-    entered: u64,
+    lines_added: u64,
     /// Counts claims, so that lines take turns.
     turn: u64,
     /// Workers that sleep: the first few, and the spare ones.
@@ -18,11 +18,11 @@ pub(super) struct Board<B> {
     pub(super) is_closed: bool,
 }
 
-impl<B> Board<B> {
+impl<B: 'static> Board<B> {
     pub(super) fn new() -> Board<B> {
         Board {
             lines: Vec::new(),
-            entered: 0,
+            lines_added: 0,
             turn: 0,
             idle: [0; 2],
             is_closed: false,
@@ -30,31 +30,29 @@ impl<B> Board<B> {
     }
 
     /// Enters a line without epochs; returns its key.
-    pub(super) fn enter(&mut self, ready: Arc<Condvar>, is_wide: Option<bool>) -> u64 {
-        self.entered += 1;
+    pub(super) fn add_line(&mut self, unit_ready: Arc<Condvar>, is_wide: Option<bool>) -> u64 {
+        self.lines_added += 1;
         self.lines.push(Line {
-            key: self.entered,
-            ready,
+            key: self.lines_added,
+            unit_ready,
             schedule: Schedule::new(is_wide),
-            served: 0,
+            last_turn: 0,
         });
-        self.entered
+        self.lines_added
     }
 
-    /// Takes a line out that has no epochs left.
+    /// Removes a line that has no epochs left.
     pub(super) fn remove_if_over(&mut self, key: u64) {
         let is_over = |line: &Line<B>| line.key == key && line.schedule.is_over();
         self.lines.retain(|line| !is_over(line));
     }
 
-    /// Takes everything out.
+    /// Removes all lines.
     pub(super) fn close(&mut self, bin: &mut Bin<B>) {
         self.is_closed = true;
         for line in &mut self.lines {
             // (Their epochs were forgotten, or they would hold the loader.)
-            let left_over = bin.left_over();
-            line.schedule
-                .empty(&mut left_over.segments, &mut left_over.slots);
+            line.schedule.clear(bin.removed());
         }
         self.lines.clear();
     }
@@ -63,15 +61,12 @@ impl<B> Board<B> {
         self.lines.iter_mut().find(|line| line.key == key)
     }
 
-    /// The line of an open unit; `None` if nobody wants the unit any more.
-    pub(super) fn line_of(&mut self, pass: &Pass, unit: Unit) -> Option<&mut Line<B>> {
-        let line = self.line(pass.line)?;
-        line.schedule.holds(unit).then_some(line)
-    }
-
-    pub(super) fn slot(&mut self, pass: &Pass, unit: Unit) -> Option<&mut Slot<B>> {
-        let line = self.line_of(pass, unit)?;
-        Some(line.schedule.carried(unit))
+    /// Appends an epoch to a line; returns the id of its segment. `is_reached`: the consumer is there already.
+    pub(super) fn append(&mut self, line: u64, epoch: EpochSlot<B>, is_reached: bool) -> u64 {
+        match self.line(line) {
+            Some(line) => line.schedule.append(epoch, is_reached),
+            None => unreachable!("a line is there as long as somebody holds one of its seats"),
+        }
     }
 
     /// Something to do: for a line whose consumer is blocked, if there is one, else for any. What lies beyond the epoch that a
@@ -81,28 +76,29 @@ impl<B> Board<B> {
         let turn = self.turn;
         self.urgent_first();
         [false, true].into_iter().find_map(|beyond| {
-            let asker = Asker { is_spare, beyond };
+            let claimant = Claimant { is_spare, beyond };
             self.lines.iter_mut().find_map(|line| {
-                let job = line.claim(recipe, asker)?;
-                line.served = turn;
+                let job = line.claim(recipe, claimant)?;
+                line.last_turn = turn;
                 Some(job)
             })
         })
     }
 
     pub(super) fn has_claim(&mut self, is_spare: bool) -> bool {
-        let asker = Asker {
+        let claimant = Claimant {
             is_spare,
             beyond: true,
         };
         let mut lines = self.lines.iter_mut();
-        lines.any(|line| line.schedule.has_claim(asker))
+        lines.any(|line| line.schedule.has_claim(claimant))
     }
 
-    /// The slabs that are waited for: of each line the first, in the lines' turn.
-    pub(super) fn wants(&mut self) -> Vec<(Arc<Pass>, Want)> {
+    /// The units that wait for slabs: of each line the first, in the lines' turn.
+    pub(super) fn waiting(&mut self) -> Vec<(Arc<Pass>, Unit)> {
         self.urgent_first();
-        self.lines.iter_mut().filter_map(Line::next_want).collect()
+        let lines = self.lines.iter_mut();
+        lines.filter_map(Line::first_waiting).collect()
     }
 
     /// Lines whose consumer is blocked come first, and of several the one that had to wait for longest: a line that always has work
@@ -110,7 +106,7 @@ impl<B> Board<B> {
     fn urgent_first(&mut self) {
         if self.lines.len() > 1 {
             self.lines
-                .sort_unstable_by_key(|line| (!line.schedule.is_blocked(), line.served));
+                .sort_unstable_by_key(|line| (!line.schedule.is_blocked(), line.last_turn));
         }
     }
 

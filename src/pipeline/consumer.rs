@@ -6,7 +6,7 @@ use super::Pipeline;
 use super::board::Board;
 use super::guard::Bin;
 use super::line::Delivered;
-use super::schedule::Asker;
+use super::schedule::Claimant;
 use super::seat::Seat;
 use crate::batch::Batch;
 
@@ -49,9 +49,9 @@ impl<B: Batch> Pipeline<B> {
     /// follows. (It may keep the batch for as long as it likes before it asks again.)
     fn come_to_last(&self, seat: &Seat, quietly: bool) {
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let line = lines.line(seat.line);
-        if let Some(line) = line.filter(|line| line.schedule.is_at(seat.segment)) {
+        if let Some((line, bin)) = board.line(seat.line)
+            && line.schedule.is_at(seat.segment)
+        {
             line.schedule.used_up();
             bin.wake_workers = !quietly;
         }
@@ -98,7 +98,7 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.lock();
         let mut has_told = false;
         loop {
-            let (lines, bin) = board.parts();
+            let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => {
                     bin.wake_workers = !quietly;
@@ -129,7 +129,7 @@ impl<B: Batch> Pipeline<B> {
                 bin.wake_workers = true;
                 has_told = true;
             }
-            board.wait(&seat.ready);
+            board.wait(&seat.unit_ready);
         }
     }
 
@@ -138,7 +138,7 @@ impl<B: Batch> Pipeline<B> {
         let mut held_off = None;
         loop {
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
+            let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => return Some(delivered),
                 Polled::Over => return None,
@@ -151,20 +151,20 @@ impl<B: Batch> Pipeline<B> {
             }
             let line = lines.line(seat.line)?;
             line.schedule.block();
-            let asker = Asker {
+            let claimant = Claimant {
                 is_spare: false,
                 beyond: false,
             };
-            let job = line.claim(&*self.recipe, asker);
-            let want = match job {
+            let job = line.claim(&*self.recipe, claimant);
+            let waiting = match job {
                 Some(_) => None,
-                None => line.next_want(),
+                None => line.first_waiting(),
             };
             drop(board);
-            match (job, want, &self.options.pinning) {
+            match (job, waiting, &self.options.pinning) {
                 (Some(job), ..) => self.perform(job),
-                (None, Some((pass, want)), Some(pinning)) => {
-                    self.serve_here(pinning, &pass, want, &mut held_off);
+                (None, Some((pass, unit)), Some(pinning)) => {
+                    self.serve_here(pinning, &pass, unit, &mut held_off);
                 }
                 (None, ..) => {
                     unreachable!("a unit that is not ready has rows to load, or waits for its slab")

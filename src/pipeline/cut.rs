@@ -93,7 +93,7 @@ impl Cut {
     }
 
     /// How many parts a full batch has.
-    pub(crate) fn parts(&self) -> u64 {
+    pub(crate) fn parts_per_batch(&self) -> u64 {
         self.batch_size.div_ceil(self.part_rows) as u64
     }
 
@@ -108,7 +108,8 @@ impl Cut {
             return 0;
         };
         let in_last = self.batch_rows(last).div_ceil(self.part_rows) as u64;
-        last.saturating_mul(self.parts()).saturating_add(in_last)
+        last.saturating_mul(self.parts_per_batch())
+            .saturating_add(in_last)
     }
 
     /// How many samples a batch has.
@@ -123,7 +124,7 @@ impl Cut {
 
     /// The batch that a unit belongs to.
     pub(crate) fn batch_of(&self, unit: u64) -> u64 {
-        unit / self.parts()
+        unit / self.parts_per_batch()
     }
 
     /// How many rows a unit has.
@@ -134,7 +135,7 @@ impl Cut {
     /// Where a unit lies.
     pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
         let batch = self.batch_of(unit);
-        let first_row = (unit % self.parts()) as usize * self.part_rows;
+        let first_row = (unit % self.parts_per_batch()) as usize * self.part_rows;
         Place {
             epoch,
             batch,
@@ -186,8 +187,8 @@ mod tests {
             prop_assert_eq!(ended, cut.batches());
             let last_rows = if drop_last { samples / batch_size as u64 * batch_size as u64 } else { samples };
             prop_assert_eq!(position, last_rows);
-            prop_assert!(cut.parts() as usize <= parts.max(1));
-            prop_assert_eq!(cut, whole.into_parts(cut.parts() as usize));
+            prop_assert!(cut.parts_per_batch() as usize <= parts.max(1));
+            prop_assert_eq!(cut, whole.into_parts(cut.parts_per_batch() as usize));
         }
 
         /// All lanes together have each sample once, and in each global batch in order. So they do where a run of other lanes

@@ -1,27 +1,27 @@
 //! The board's lock. Whoever holds it holds a [`Guard`]: for a few instructions at a time, and never across the user's code, the ring or
 //! a device. What must happen without it goes into the guard's [`Bin`], which is emptied when the lock is released.
 
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
 use super::board::Board;
-use super::line::{Made, Segment, Slot};
-use super::source::Failed;
-use super::work::Work;
+use super::line::{EpochSlot, Line, Pass, UnitSlot};
+use super::schedule::{Removed, Unit};
 use crate::device::Account;
-use crate::error::{Result, panic_message};
+use crate::error::panic_message;
 use crate::sync::{Arc, Condvar, MutexGuard};
 
 /// Holds the board's lock.
-pub(super) struct Guard<'a, B> {
+pub(super) struct Guard<'a, B: 'static> {
     pipeline: &'a Pipeline<B>,
     /// `None` only for an instant, while the lock is released.
     board: Option<MutexGuard<'a, Board<B>>>,
     pub(super) bin: Bin<B>,
 }
 
-impl<'a, B> Guard<'a, B> {
+impl<'a, B: 'static> Guard<'a, B> {
     pub(super) fn new(pipeline: &'a Pipeline<B>) -> Guard<'a, B> {
         Guard {
             pipeline,
@@ -30,11 +30,26 @@ impl<'a, B> Guard<'a, B> {
         }
     }
 
-    pub(super) fn parts(&mut self) -> (&mut Board<B>, &mut Bin<B>) {
+    pub(super) fn split(&mut self) -> (&mut Board<B>, &mut Bin<B>) {
         match &mut self.board {
             Some(board) => (board, &mut self.bin),
             None => unreachable!("it is `None` within `release` only"),
         }
+    }
+
+    pub(super) fn line(&mut self, key: u64) -> Option<(&mut Line<B>, &mut Bin<B>)> {
+        let (board, bin) = self.split();
+        Some((board.line(key)?, bin))
+    }
+
+    /// The line of an open unit; `None` if nobody wants the unit any more.
+    pub(super) fn line_of(
+        &mut self,
+        pass: &Pass,
+        unit: Unit,
+    ) -> Option<(&mut Line<B>, &mut Bin<B>)> {
+        let (line, bin) = self.line(pass.line)?;
+        line.schedule.holds(unit).then_some((line, bin))
     }
 
     /// Sleeps until somebody notifies, or wakes at once if something was to be done without the lock. So look again.
@@ -50,17 +65,14 @@ impl<'a, B> Guard<'a, B> {
 
     fn release(&mut self) {
         let bin = std::mem::take(&mut self.bin);
-        let worker = self
-            .board
-            .as_mut()
-            .filter(|_| bin.wake_workers)
-            .and_then(|board| board.worker_to_wake());
+        let board = self.board.as_mut().filter(|_| bin.wake_workers);
+        let worker = board.and_then(|board| board.worker_to_wake());
         drop(self.board.take());
         bin.empty(self.pipeline, worker);
     }
 }
 
-impl<B> Deref for Guard<'_, B> {
+impl<B: 'static> Deref for Guard<'_, B> {
     type Target = Board<B>;
 
     fn deref(&self) -> &Board<B> {
@@ -71,13 +83,13 @@ impl<B> Deref for Guard<'_, B> {
     }
 }
 
-impl<B> DerefMut for Guard<'_, B> {
+impl<B: 'static> DerefMut for Guard<'_, B> {
     fn deref_mut(&mut self) -> &mut Board<B> {
-        self.parts().0
+        self.split().0
     }
 }
 
-impl<B> Drop for Guard<'_, B> {
+impl<B: 'static> Drop for Guard<'_, B> {
     fn drop(&mut self) {
         if self.board.is_some() {
             self.release();
@@ -92,21 +104,19 @@ pub(super) struct Bin<B> {
     pub(super) tell_pin_thread: bool,
     /// Whether loading turned out to be far from copying.
     pub(super) found_wide: Option<bool>,
-    /// Most often there is nothing in it.
-    left_over: Option<Box<LeftOver<B>>>,
+    /// Most often there is nothing more to do.
+    deferred: Option<Box<Deferred<B>>>,
 }
 
-/// What the board has no more use for. Much of it is the user's.
-pub(super) struct LeftOver<B> {
-    pub(super) slots: Vec<Slot<B>>,
-    pub(super) segments: Vec<Segment<B>>,
-    pub(super) outcomes: Vec<Result<Made<B>>>,
-    pub(super) works: Vec<Arc<dyn Work<B>>>,
-    pub(super) failures: Vec<Failed>,
+/// What takes longer than the lock may be held.
+struct Deferred<B> {
+    removed: Removed<EpochSlot<B>, UnitSlot<B>>,
+    /// Much of this is the user's.
+    drops: Vec<Box<dyn Any>>,
     /// Accounts that may have so many slabs from now on.
-    pub(super) limits: Vec<(Arc<Account>, usize)>,
+    limits: Vec<(Arc<Account>, usize)>,
     /// Accounts that were opened or shared in vain.
-    pub(super) accounts: Vec<Arc<Account>>,
+    accounts: Vec<Arc<Account>>,
 }
 
 impl<B> Default for Bin<B> {
@@ -115,32 +125,51 @@ impl<B> Default for Bin<B> {
             wake_workers: false,
             tell_pin_thread: false,
             found_wide: None,
-            left_over: None,
+            deferred: None,
         }
     }
 }
 
-impl<B> Bin<B> {
+impl<B: 'static> Bin<B> {
     fn is_empty(&self) -> bool {
         !self.wake_workers
             && !self.tell_pin_thread
             && self.found_wide.is_none()
-            && self.left_over.is_none()
+            && self.deferred.is_none()
     }
 
-    /// What is dropped without the lock.
-    pub(super) fn left_over(&mut self) -> &mut LeftOver<B> {
-        self.left_over.get_or_insert_with(|| {
-            Box::new(LeftOver {
-                slots: Vec::new(),
-                segments: Vec::new(),
-                outcomes: Vec::new(),
-                works: Vec::new(),
-                failures: Vec::new(),
+    fn deferred(&mut self) -> &mut Deferred<B> {
+        self.deferred.get_or_insert_with(|| {
+            Box::new(Deferred {
+                removed: Removed::default(),
+                drops: Vec::new(),
                 limits: Vec::new(),
                 accounts: Vec::new(),
             })
         })
+    }
+
+    /// Drops something without the lock.
+    pub(super) fn drop_later(&mut self, thing: impl Any) {
+        self.deferred().drops.push(Box::new(thing));
+    }
+
+    /// Takes what leaves a schedule.
+    pub(super) fn removed(&mut self) -> &mut Removed<EpochSlot<B>, UnitSlot<B>> {
+        &mut self.deferred().removed
+    }
+
+    /// Lets an account have so many slabs from now on.
+    pub(super) fn set_limit(&mut self, account: Arc<Account>, slabs: usize) {
+        self.deferred().limits.push((account, slabs));
+        self.tell_pin_thread = true;
+    }
+
+    /// Closes an account that was opened or shared in vain, if there is one.
+    pub(super) fn close_account(&mut self, account: Option<Arc<Account>>) {
+        if let Some(account) = account {
+            self.deferred().accounts.push(account);
+        }
     }
 
     /// Without the board's lock. Threads are told first, for a `drop` of the user's may take its time, or wait for one of them.
@@ -148,38 +177,32 @@ impl<B> Bin<B> {
         if let Some(is_wide) = self.found_wide {
             let _ = pipeline.is_wide.set(is_wide);
         }
-        if let Some(left_over) = &self.left_over {
-            left_over.settle_accounts();
+        if let Some(deferred) = &self.deferred {
+            deferred.settle_accounts();
         }
         if self.tell_pin_thread {
             pipeline.tell_pin_thread();
         }
         if let Some(worker) = worker {
-            pipeline.work[worker].notify_one();
+            pipeline.worker_wakeups[worker].notify_one();
         }
-        if let Some(left_over) = self.left_over {
-            left_over.drop_each();
+        if let Some(deferred) = self.deferred {
+            drop_each(deferred.removed.units);
+            drop_each(deferred.removed.epochs);
+            drop_each(deferred.drops);
         }
     }
 }
 
-impl<B> LeftOver<B> {
+impl<B> Deferred<B> {
     fn settle_accounts(&self) {
         for (account, limit) in &self.limits {
             account.set_limit(*limit);
         }
-        let ended = self.segments.iter().filter_map(Segment::account);
+        let ended = self.removed.epochs.iter().filter_map(EpochSlot::account);
         ended
             .chain(&self.accounts)
             .for_each(|account| account.close());
-    }
-
-    fn drop_each(self) {
-        drop_each(self.slots);
-        drop_each(self.segments);
-        drop_each(self.outcomes);
-        drop_each(self.works);
-        drop_each(self.failures);
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::cut::Place;
 use super::guard::Bin;
 use super::outbox::Sends;
-use super::plan::{Destination, Plan};
-use super::schedule::{Asker, Claim, Planned, Schedule, Unit, Want};
+use super::plan::{Destination, EpochPlan};
+use super::schedule::{Claim, Claimant, EpochUnits, Schedule, Unit};
 use super::source::Failed;
 use super::work::{Claimed, Recipe, Work};
 use crate::device::Account;
@@ -18,14 +18,14 @@ use crate::sync::{Arc, Condvar, Instant};
 pub(super) struct Line<B> {
     pub(super) key: u64,
     /// Its consumer sleeps here.
-    pub(super) ready: Arc<Condvar>,
-    pub(super) schedule: Schedule<Segment<B>, Slot<B>>,
+    pub(super) unit_ready: Arc<Condvar>,
+    pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
     /// The turn at which one of its jobs was claimed last.
-    pub(super) served: u64,
+    pub(super) last_turn: u64,
 }
 
 /// What the board holds of one epoch.
-pub(super) struct Segment<B> {
+pub(super) struct EpochSlot<B> {
     pub(super) epoch: u64,
     pub(super) meter: Arc<Meter>,
     /// What its batches are for. Until it is known, nothing is loaded.
@@ -40,7 +40,7 @@ pub(crate) struct Pass {
     pub(super) line: u64,
     pub(super) segment: u64,
     pub(super) epoch: u64,
-    pub(super) planned: Planned,
+    pub(super) units: EpochUnits,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs that are loaded as if they were one share one.
     pub(super) account: Option<Arc<Account>>,
@@ -54,7 +54,7 @@ pub(crate) enum Made<B> {
 }
 
 /// What the board holds of one open unit.
-pub(super) struct Slot<B> {
+pub(super) struct UnitSlot<B> {
     pub(super) pass: Arc<Pass>,
     /// Until somebody finishes it.
     pub(super) work: Option<Arc<dyn Work<B>>>,
@@ -63,7 +63,7 @@ pub(super) struct Slot<B> {
     /// Why it failed: the first row's reason.
     pub(super) failure: Option<Failed>,
     /// When it began to wait for its slab.
-    pub(super) wanted: Option<Instant>,
+    pub(super) waiting_since: Option<Instant>,
     /// It does without a page-locked slab.
     pub(super) is_unpinned: bool,
 }
@@ -100,29 +100,29 @@ pub(super) enum Job<B> {
 impl Pass {
     /// Where a unit lies in its epoch.
     pub(crate) fn place(&self, unit: Unit) -> Place {
-        let cut = self.planned.plan.cut;
-        cut.place(self.epoch, unit.0 - self.planned.first.0)
+        let cut = self.units.plan.cut;
+        cut.place(self.epoch, self.units.number(unit))
     }
 
     /// How many rows the unit's whole batch has.
     pub(crate) fn batch_rows(&self, unit: Unit) -> usize {
-        let cut = self.planned.plan.cut;
-        cut.batch_rows(cut.batch_of(unit.0 - self.planned.first.0))
+        let cut = self.units.plan.cut;
+        cut.batch_rows(cut.batch_of(self.units.number(unit)))
     }
 
     /// Whether the unit is its epoch's last.
     pub(crate) fn is_last(&self, unit: Unit) -> bool {
-        unit.0 + 1 == self.planned.end.0
+        unit.0 + 1 == self.units.end.0
     }
 
     /// Whether the unit is its batch's last.
     pub(crate) fn ends_batch(&self, unit: Unit) -> bool {
-        let cut = self.planned.plan.cut;
-        cut.ends_batch(unit.0 - self.planned.first.0)
+        let cut = self.units.plan.cut;
+        cut.ends_batch(self.units.number(unit))
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.planned.plan
+    pub(crate) fn plan(&self) -> &EpochPlan {
+        &self.units.plan
     }
 
     pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {
@@ -134,25 +134,25 @@ impl Pass {
     }
 }
 
-impl<B> Line<B> {
-    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, asker: Asker) -> Option<Job<B>> {
-        let open = |segment: &Segment<B>, unit: Unit, is_solo: bool| {
-            let Some(pass) = &segment.pass else {
+impl<B: 'static> Line<B> {
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, claimant: Claimant) -> Option<Job<B>> {
+        let open = |epoch: &EpochSlot<B>, unit: Unit, is_solo: bool| {
+            let Some(pass) = &epoch.pass else {
                 unreachable!("units are opened of epochs that are planned");
             };
-            Slot {
+            UnitSlot {
                 pass: Arc::clone(pass),
                 work: (!is_solo).then(|| {
-                    let gathered_by = segment.gathered_by();
+                    let gathered_by = epoch.gathered_by();
                     recipe.open(pass.place(unit), gathered_by, Arc::clone(&pass.meter))
                 }),
                 outcome: None,
                 failure: None,
-                wanted: None,
+                waiting_since: None,
                 is_unpinned: false,
             }
         };
-        match self.schedule.claim(asker, open)? {
+        match self.schedule.claim(claimant, open)? {
             Claim::Plan { segment } => Some(Job::Plan {
                 line: self.key,
                 segment,
@@ -160,24 +160,28 @@ impl<B> Line<B> {
             Claim::Rows { unit, rows } => self.load(unit, Claimed::Rows(rows)),
             Claim::Parked { unit, count } => self.load(unit, Claimed::Parked(count)),
             Claim::Finish { unit } => Some(Job::Finish {
-                pass: Arc::clone(&self.schedule.carried(unit).pass),
+                pass: Arc::clone(&self.slot(unit).pass),
                 unit,
             }),
             Claim::Solo { units } => Some(Job::Solo {
-                pass: Arc::clone(&self.schedule.carried(Unit(units.start)).pass),
+                pass: Arc::clone(&self.slot(Unit(units.start)).pass),
                 units,
             }),
         }
     }
 
-    /// The first slab that is waited for.
-    pub(super) fn next_want(&mut self) -> Option<(Arc<Pass>, Want)> {
-        let want = self.schedule.next_want()?;
-        Some((Arc::clone(&self.schedule.carried(want.unit).pass), want))
+    pub(super) fn slot(&mut self, unit: Unit) -> &mut UnitSlot<B> {
+        self.schedule.payload(unit)
+    }
+
+    /// The first unit that waits for a slab.
+    pub(super) fn first_waiting(&mut self) -> Option<(Arc<Pass>, Unit)> {
+        let unit = self.schedule.next_want()?.unit;
+        Some((Arc::clone(&self.slot(unit).pass), unit))
     }
 
     fn load(&mut self, unit: Unit, claimed: Claimed) -> Option<Job<B>> {
-        let slot = self.schedule.carried(unit);
+        let slot = self.slot(unit);
         Some(Job::Load {
             pass: Arc::clone(&slot.pass),
             unit,
@@ -190,21 +194,20 @@ impl<B> Line<B> {
     pub(super) fn enter_plan(
         &mut self,
         segment: u64,
-        plan: Plan,
+        plan: EpochPlan,
         account: Option<Arc<Account>>,
     ) -> Option<Arc<Pass>> {
-        let planned = self.schedule.enter_plan(segment, plan)?;
-        let (line, id) = (self.key, segment);
-        let segment = self.schedule.segment(id)?;
+        let units = self.schedule.enter_plan(segment, plan)?;
+        let slot = self.schedule.epoch(segment)?;
         let pass = Arc::new(Pass {
-            line,
-            segment: id,
-            epoch: segment.epoch,
-            planned,
-            meter: Arc::clone(&segment.meter),
+            line: self.key,
+            segment,
+            epoch: slot.epoch,
+            units,
+            meter: Arc::clone(&slot.meter),
             account,
         });
-        segment.pass = Some(Arc::clone(&pass));
+        slot.pass = Some(Arc::clone(&pass));
         Some(pass)
     }
 
@@ -215,7 +218,7 @@ impl<B> Line<B> {
         bin: &mut Bin<B>,
     ) -> Option<Delivered<B>> {
         self.schedule.used_up();
-        let count = self.schedule.ready();
+        let count = self.schedule.deliverable();
         if count == 0 {
             return None;
         }
@@ -230,22 +233,19 @@ impl<B> Line<B> {
         });
         let next = delivered.next();
         taken.extend(delivered);
-        bin.found_wide = self.schedule.find_out();
+        bin.found_wide = self.schedule.find_out_if_wide();
         if bin.found_wide == Some(true)
             && let Some(pass) = next.as_ref().map(|next| &next.pass)
+            && let Some(account) = &pass.account
         {
-            let slabs = pass.plan().slabs(true);
-            let account = pass.account.clone();
-            let limits = account.map(|account| (account, slabs));
-            bin.left_over().limits.extend(limits);
-            bin.tell_pin_thread = true;
+            bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
         }
         next
     }
 
     /// The outbox that a unit's epoch has, if it goes to a device.
     pub(super) fn outbox(&mut self, pass: &Pass) -> Option<Arc<dyn Sends<B>>> {
-        self.schedule.segment(pass.segment)?.outbox.clone()
+        self.schedule.epoch(pass.segment)?.outbox.clone()
     }
 
     /// Takes the segment's first unit that is here, and whose batch is before that one: to send it. `pageable`: also if it is not
@@ -256,14 +256,14 @@ impl<B> Line<B> {
         before: u64,
         pageable: bool,
     ) -> Option<(Arc<Pass>, Unit, B)> {
-        let is_here = |unit, slot: &Slot<B>| {
+        let is_here = |unit, slot: &UnitSlot<B>| {
             slot.pass.segment == segment
                 && (pageable || !slot.is_unpinned)
                 && matches!(slot.outcome, Some(Ok(Made::Here(_))))
                 && slot.pass.place(unit).batch < before
         };
         let unit = self.schedule.find_ready(is_here)?;
-        let slot = self.schedule.carried(unit);
+        let slot = self.slot(unit);
         match slot.outcome.take()? {
             Ok(Made::Here(made)) => {
                 let pass = Arc::clone(&slot.pass);
@@ -277,44 +277,43 @@ impl<B> Line<B> {
         }
     }
 
-    /// Enters again what [`take_to_send`](Line::take_to_send) took: it was sent, or not.
-    pub(super) fn put_back(&mut self, unit: Unit, outcome: Result<Made<B>>) {
-        match outcome {
-            Ok(Made::Sent) => self.schedule.sent(unit),
-            _ => self.schedule.done(unit),
-        }
-        self.schedule.carried(unit).outcome = Some(outcome);
-        self.tell_consumer(unit);
-    }
-
     /// Enters a unit that was made from end to end, or its error.
     pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: u64) {
         self.schedule.made(unit, elapsed_ns);
-        self.schedule.carried(unit).outcome = Some(outcome);
+        self.slot(unit).outcome = Some(outcome);
         self.tell_consumer(unit);
+    }
+
+    /// Enters a failure. Of several, the first row's is reported.
+    pub(super) fn note_failure(&mut self, unit: Unit, failure: Failed, bin: &mut Bin<B>) {
+        let slot = self.slot(unit);
+        match &mut slot.failure {
+            Some(first) if first.row <= failure.row => bin.drop_later(failure),
+            Some(first) => bin.drop_later(std::mem::replace(first, failure)),
+            none => *none = Some(failure),
+        }
     }
 
     /// Enters a unit or its error, and wakes the consumer. What was entered first stays.
     pub(super) fn publish(&mut self, unit: Unit, outcome: Result<Made<B>>, bin: &mut Bin<B>) {
         if self.schedule.is_ready(unit) {
-            bin.left_over().outcomes.push(outcome);
-            return;
+            return bin.drop_later(outcome);
         }
         let is_sent = matches!(outcome, Ok(Made::Sent));
-        let slot = self.schedule.carried(unit);
+        let slot = self.slot(unit);
         if let Some(outcome) = slot.outcome.replace(outcome) {
-            bin.left_over().outcomes.push(outcome);
+            bin.drop_later(outcome);
         }
         if let Some(work) = slot.work.take() {
-            bin.left_over().works.push(work);
+            bin.drop_later(work);
         }
         if let Some(failure) = slot.failure.take() {
-            bin.left_over().failures.push(failure);
+            bin.drop_later(failure);
         }
         let was_reserved = self.schedule.reserve_of(unit) > 0;
         match is_sent {
             true => self.schedule.sent(unit),
-            false => self.schedule.done(unit),
+            false => self.schedule.ready(unit),
         }
         // What was left to it in the ring is another's now.
         bin.tell_pin_thread |= was_reserved && self.schedule.waits_for_slab();
@@ -323,19 +322,19 @@ impl<B> Line<B> {
 
     fn tell_consumer(&self, unit: Unit) {
         if unit == self.schedule.first() {
-            self.ready.notify_one();
+            self.unit_ready.notify_one();
         }
     }
 }
 
-impl<B> Segment<B> {
+impl<B> EpochSlot<B> {
     pub(super) fn new(
         epoch: u64,
         meter: &Arc<Meter>,
         destination: Option<Destination>,
         outbox: Option<Arc<dyn Sends<B>>>,
-    ) -> Segment<B> {
-        Segment {
+    ) -> EpochSlot<B> {
+        EpochSlot {
             epoch,
             meter: Arc::clone(meter),
             destination,
@@ -356,16 +355,6 @@ impl<B> Segment<B> {
                 ..
             }) => Some(backend),
             _ => None,
-        }
-    }
-}
-
-impl<B> Slot<B> {
-    /// Of several failures, the first row's is reported.
-    pub(super) fn keep_first(&mut self, failure: Failed, failures: &mut Vec<Failed>) {
-        match &self.failure {
-            Some(kept) if kept.row <= failure.row => failures.push(failure),
-            _ => failures.extend(self.failure.replace(failure)),
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
     /// Workers sleep here: the first few, and the spare ones, which are woken when no other is there.
-    work: [Condvar; 2],
+    worker_wakeups: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
     pub(crate) options: Options,
     /// Slabs of batches that are not to be page-locked, or cannot be.
@@ -51,11 +51,11 @@ pub(crate) struct Pipeline<B> {
     has_warned: AtomicBool,
 }
 
-impl<B> Pipeline<B> {
+impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
         Pipeline {
             board: Mutex::new(Board::new()),
-            work: Default::default(),
+            worker_wakeups: Default::default(),
             recipe,
             pageable: Ring::pageable(options.slabs(0)),
             largest_bytes: Default::default(),

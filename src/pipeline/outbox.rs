@@ -28,7 +28,7 @@ pub(crate) struct Outbox<B: Batch> {
 
 struct State<B: Batch> {
     /// Those from number `first` on, as far as something of them came.
-    batches: VecDeque<Sending<B>>,
+    batches: VecDeque<Outgoing<B>>,
     first: u64,
     /// Batches before this one may be sent.
     allowed: u64,
@@ -37,7 +37,7 @@ struct State<B: Batch> {
 }
 
 /// A batch on its way.
-struct Sending<B: Batch> {
+struct Outgoing<B: Batch> {
     /// Where its parts are put together.
     assembly: Option<Assembly>,
     /// It has device memory.
@@ -52,7 +52,7 @@ struct Sending<B: Batch> {
     whole: Option<B::OnDevice>,
 }
 
-impl<B: Batch> Sending<B> {
+impl<B: Batch> Outgoing<B> {
     fn is_begun(&self) -> bool {
         self.has_begun || self.has_failed
     }
@@ -124,7 +124,7 @@ impl<B: Batch> Outbox<B> {
     fn has_begun_all(&self) -> bool {
         let state = self.state.lock();
         let came = state.first.saturating_add(state.batches.len() as u64);
-        came >= self.count && state.batches.back().is_none_or(Sending::is_begun)
+        came >= self.count && state.batches.back().is_none_or(Outgoing::is_begun)
     }
 
     /// Whether a batch may begin, as far as the epoch before is concerned.
@@ -190,9 +190,9 @@ impl<B: Batch> Outbox<B> {
         let mut state = self.state.lock();
         state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
         match (outcome, state.get(batch)) {
-            (Ok(whole), Some(sending)) => {
-                sending.has_begun = true;
-                sending.whole = Some(whole);
+            (Ok(whole), Some(outgoing)) => {
+                outgoing.has_begun = true;
+                outgoing.whole = Some(whole);
                 SendOutcome::Sent
             }
             (Ok(whole), None) => {
@@ -200,9 +200,9 @@ impl<B: Batch> Outbox<B> {
                 drop(whole); // nobody wants it any more
                 SendOutcome::Sent
             }
-            (Err(outcome), sending) => {
-                if let Some(sending) = sending {
-                    sending.has_failed = matches!(outcome, SendOutcome::Failed(_));
+            (Err(outcome), outgoing) => {
+                if let Some(outgoing) = outgoing {
+                    outgoing.has_failed = matches!(outcome, SendOutcome::Failed(_));
                 }
                 outcome
             }
@@ -229,7 +229,7 @@ impl<B: Batch> Outbox<B> {
         let state = &mut *state;
         let outcome = self.send_part_in(state, pass, unit, made, waits, memory);
         let batch = pass.place(unit).batch;
-        let begun = state.get(batch).is_some_and(|sending| sending.is_begun());
+        let begun = state.get(batch).is_some_and(|outgoing| outgoing.is_begun());
         state.progress += u64::from(begun); // or it had: whoever looks for nothing finds that out
         outcome
     }
@@ -244,53 +244,53 @@ impl<B: Batch> Outbox<B> {
         memory: Option<Result<Assembly>>,
     ) -> SendOutcome<B> {
         let rows = rows(pass, unit);
-        let sending = match state.turn(pass.place(unit).batch, unit) {
+        let outgoing = match state.turn(pass.place(unit).batch, unit) {
             Turn::Gone => return SendOutcome::Sent,
             Turn::NotYet => return SendOutcome::NotNow(made),
-            Turn::Now(sending) => sending,
+            Turn::Now(outgoing) => outgoing,
         };
-        if sending.assembly.is_none() {
+        if outgoing.assembly.is_none() {
             match memory {
-                Some(Ok(memory)) => sending.assembly = Some(memory),
+                Some(Ok(memory)) => outgoing.assembly = Some(memory),
                 Some(Err(error)) => {
-                    sending.has_failed = true;
+                    outgoing.has_failed = true;
                     return SendOutcome::Failed(error);
                 }
-                None if sending.is_awaited => return SendOutcome::NotNow(made),
+                None if outgoing.is_awaited => return SendOutcome::NotNow(made),
                 None => {}
             }
-            sending.like = unit;
+            outgoing.like = unit;
         }
-        let last = sending.rows + rows.count == rows.of;
+        let last = outgoing.rows + rows.count == rows.of;
         // Unwind safety: the batch has failed, and what is left of it is only ever dropped.
-        let assembly = &mut sending.assembly;
+        let assembly = &mut outgoing.assembly;
         let send = AssertUnwindSafe(|| send_part(made, &self.device, rows, last, assembly));
         let sent = catch_unwind(send);
-        sending.has_begun = sending.assembly.is_some();
+        outgoing.has_begun = outgoing.assembly.is_some();
         let sent = match sent {
             Ok(sent) => sent,
             Err(payload) => {
-                sending.has_failed = true;
+                outgoing.has_failed = true;
                 let error = pass.collate_panicked(unit, panic_message(payload));
                 return SendOutcome::Failed(error);
             }
         };
         match sent {
             Ok(whole) => {
-                sending.rows += rows.count;
+                outgoing.rows += rows.count;
                 pass.meter.batches.add(u64::from(whole.is_some()));
-                sending.whole = whole;
+                outgoing.whole = whole;
                 SendOutcome::Sent
             }
             Err((Some(made), Unsent::Failed(Error::DeviceBudget { .. }))) => {
-                sending.is_awaited = waits;
+                outgoing.is_awaited = waits;
                 SendOutcome::NotNow(made)
             }
             Err((_, error)) => {
-                sending.has_failed = true;
+                outgoing.has_failed = true;
                 match error {
                     Unsent::Failed(error) => SendOutcome::Failed(error),
-                    Unsent::Unlike(error) => SendOutcome::Unlike(sending.like, error),
+                    Unsent::Unlike(error) => SendOutcome::Unlike(outgoing.like, error),
                 }
             }
         }
@@ -298,13 +298,13 @@ impl<B: Batch> Outbox<B> {
 
     /// Takes a batch out, all of whose units came, or failed. Those before it are gone.
     pub(crate) fn take(&self, batch: u64) -> Option<B::OnDevice> {
-        let sending = {
+        let outgoing = {
             let mut state = self.state.lock();
             debug_assert_eq!(state.first, batch);
             state.first = batch + 1;
             state.batches.pop_front()
         };
-        sending?.whole
+        outgoing?.whole
     }
 }
 
@@ -322,14 +322,14 @@ impl<B: Batch> Outbox<B> {
 
 /// Whether a unit of a batch may be sent.
 enum Turn<'a, B: Batch> {
-    Now(&'a mut Sending<B>),
+    Now(&'a mut Outgoing<B>),
     NotYet,
     /// Nobody wants the batch any more.
     Gone,
 }
 
 impl<B: Batch> State<B> {
-    fn get(&mut self, batch: u64) -> Option<&mut Sending<B>> {
+    fn get(&mut self, batch: u64) -> Option<&mut Outgoing<B>> {
         let index = batch.checked_sub(self.first)?;
         self.batches.get_mut(index as usize)
     }
@@ -344,7 +344,7 @@ impl<B: Batch> State<B> {
         }
         let index = index as usize;
         while self.batches.len() <= index {
-            self.batches.push_back(Sending {
+            self.batches.push_back(Outgoing {
                 assembly: None,
                 has_begun: false,
                 like: unit,
@@ -358,8 +358,8 @@ impl<B: Batch> State<B> {
             return Turn::NotYet;
         }
         match &mut self.batches[index] {
-            sending if sending.has_failed => Turn::Gone,
-            sending => Turn::Now(sending),
+            outgoing if outgoing.has_failed => Turn::Gone,
+            outgoing => Turn::Now(outgoing),
         }
     }
 }

@@ -11,16 +11,9 @@ use super::work::Work;
 use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Coming, HeldOff, Kind, Slab};
 use crate::driver::RawEvent;
-use crate::error::{Error, panic_message};
+use crate::error::{Error, Result, panic_message};
 use crate::sync::{Instant, Ordering};
 use crate::trace::span;
-
-/// What the ring gives.
-enum Granted {
-    Slab(Slab),
-    /// Nothing now, and what is on its way to bring a slab home.
-    Nothing(Coming),
-}
 
 /// What happens to a unit for which the ring has no slab now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,33 +73,29 @@ impl<B: Batch> Pipeline<B> {
             };
             work.grant(slab.for_epoch(pass.meter.clone()));
             let mut board = self.lock();
-            if let Some(line) = board.line_of(pass, unit) {
+            if let Some((line, bin)) = board.line_of(pass, unit) {
                 line.schedule.want(unit, bytes);
-                line.schedule.granted_elsewhere(unit);
-                board.bin.wake_workers = true;
+                line.schedule.granted_pageable(unit);
+                bin.wake_workers = true;
             }
             return true;
         };
         let want = {
             let mut board = self.lock();
-            let Some(line) = board.line_of(pass, unit) else {
+            let Some((line, _)) = board.line_of(pass, unit) else {
                 return true;
             };
             line.schedule.want(unit, bytes);
             let account = pass.account.as_ref();
             let streams = account.is_some_and(|account| account.outgrows_the_cache(bytes));
             line.schedule.streams(unit, if streams { bytes } else { 0 });
-            line.schedule.carried(unit).wanted = Some(Instant::now());
-            let want = line.schedule.want_of(unit);
-            if want.is_some() {
-                line.schedule.granting(unit);
-            }
-            want
+            line.slot(unit).waiting_since = Some(Instant::now());
+            line.schedule.granting(unit)
         };
         // Behind an earlier unit that waits, it waits its turn.
         if let Some(want) = want {
-            if let Granted::Slab(slab) = self.take(pinning, pass, want) {
-                self.give(pinning, pass, want, slab);
+            if let Ok(slab) = self.take(pinning, pass, want) {
+                self.grant_taken(pinning, pass, want, slab);
                 return true;
             }
             self.not_granted(pass, unit);
@@ -122,23 +111,21 @@ impl<B: Batch> Pipeline<B> {
         };
         let bytes = pinning.at_least(bytes);
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        match lines.line_of(pass, unit) {
-            Some(line) => {
-                line.schedule.want_to_move(unit, bytes);
-                let slot = line.schedule.carried(unit);
-                slot.outcome = Some(Ok(Made::Here(made)));
-                slot.wanted = Some(Instant::now());
-                bin.tell_pin_thread = true;
-            }
-            None => bin.left_over().outcomes.push(Ok(Made::Here(made))),
-        }
+        let Some((line, bin)) = board.line_of(pass, unit) else {
+            return board.bin.drop_later(made);
+        };
+        line.schedule.want_to_move(unit, bytes);
+        let slot = line.slot(unit);
+        slot.outcome = Some(Ok(Made::Here(made)));
+        slot.waiting_since = Some(Instant::now());
+        bin.tell_pin_thread = true;
     }
 
-    /// Takes a slab from the device's ring, once finished copies have brought theirs home.
-    fn take(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Granted {
+    /// Takes a slab from the device's ring, once finished copies have brought theirs home. The error: there is none now, and what is
+    /// on its way to bring one home.
+    fn take(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Result<Slab, Coming> {
         let Some(account) = &pass.account else {
-            return Granted::Nothing(Coming::Nothing);
+            return Err(Coming::Nothing);
         };
         let start = Instant::now();
         let device = &pinning.device.inner;
@@ -162,36 +149,36 @@ impl<B: Batch> Pipeline<B> {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
                     device.ring.news().notify(); // others are going to be as large
                 }
-                Granted::Slab(slab.for_epoch(pass.meter.clone()))
+                Ok(slab.for_epoch(pass.meter.clone()))
             }
             // What comes home is of no use to a batch that the whole budget does not hold.
-            None if device.ring.is_beyond_budget(want.bytes) => Granted::Nothing(Coming::Nothing),
-            None => Granted::Nothing(coming),
+            None if device.ring.is_beyond_budget(want.bytes) => Err(Coming::Nothing),
+            None => Err(coming),
         }
     }
 
     /// The pin thread's life.
-    pub(super) fn pin(&self, pinning: &Pinning) {
+    pub(super) fn run_pin_thread(&self, pinning: &Pinning) {
         let news = pinning.device.inner.ring.news();
         let mut held_off: Option<HeldOff> = None;
         loop {
             // The ticket first: what happens while we look is not slept through.
             let ticket = news.ticket();
-            let wants = {
+            let waiting = {
                 let mut board = self.lock();
                 if board.is_closed {
                     return;
                 }
-                board.wants()
+                board.waiting()
             };
             // With nothing to serve, slabs that come and go do not matter.
-            let _interest = (!wants.is_empty()).then(|| news.interest());
+            let _interest = (!waiting.is_empty()).then(|| news.interest());
             let mut awaited = None;
             let mut staged = None;
             let mut progress = false;
-            for (pass, want) in wants {
-                let serve = || self.serve(pinning, &pass, want);
-                match self.guarded(&pass, want.unit, serve) {
+            for (pass, unit) in waiting {
+                let serve = || self.serve(pinning, &pass, unit);
+                match self.catch_panics(&pass, unit, serve) {
                     Some(Served::Done) | None => progress = true,
                     Some(Served::WaitForCopy(coming)) => {
                         staged = staged.or_else(|| hold_off(pinning, &coming));
@@ -219,15 +206,15 @@ impl<B: Batch> Pipeline<B> {
         &self,
         pinning: &Pinning,
         pass: &Pass,
-        want: Want,
+        unit: Unit,
         held_off: &mut Option<HeldOff>,
     ) {
         let news = pinning.device.inner.ring.news();
         // Until the wait is over, so that no news is missed between the look and the wait.
         let _interest = news.interest();
         let ticket = news.ticket();
-        let serve = || self.serve(pinning, pass, want);
-        let coming = match self.guarded(pass, want.unit, serve) {
+        let serve = || self.serve(pinning, pass, unit);
+        let coming = match self.catch_panics(pass, unit, serve) {
             Some(Served::WaitForCopy(coming)) => coming,
             _ => return *held_off = None,
         };
@@ -248,31 +235,26 @@ impl<B: Batch> Pipeline<B> {
         })
     }
 
-    /// Tries to give a waiting unit its slab.
-    pub(super) fn serve(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Served {
-        let current = {
+    /// Tries to grant a waiting unit its slab.
+    fn serve(&self, pinning: &Pinning, pass: &Pass, unit: Unit) -> Served {
+        let want = {
             let mut board = self.lock();
-            // Somebody else may have served it meanwhile, or the epoch is gone.
-            board.line_of(pass, want.unit).is_some_and(|line| {
-                let current = line.schedule.want_of(want.unit) == Some(want);
-                if current {
-                    line.schedule.granting(want.unit);
-                }
-                current
-            })
+            let line = board.line_of(pass, unit);
+            line.and_then(|(line, _)| line.schedule.granting(unit))
         };
-        if !current {
+        // Somebody else may have served it meanwhile, or the epoch is gone.
+        let Some(want) = want else {
             return Served::Done;
-        }
+        };
         let news = pinning.device.inner.ring.news();
         let _interest = news.interest();
         let ticket = news.ticket();
         let coming = match self.take(pinning, pass, want) {
-            Granted::Slab(slab) => {
-                self.give(pinning, pass, want, slab);
+            Ok(slab) => {
+                self.grant_taken(pinning, pass, want, slab);
                 return Served::Done;
             }
-            Granted::Nothing(coming) => coming,
+            Err(coming) => coming,
         };
         let is_coming = !matches!(coming, Coming::Nothing);
         match missing(is_coming, want.is_blocked) {
@@ -298,10 +280,10 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Gives a batch the slab that the ring had for it.
-    fn give(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Slab) {
+    /// Grants a unit the slab that the ring had for it.
+    fn grant_taken(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Slab) {
         match slab.is_page_locked() {
-            true => self.place(pass, want, Some(slab), None),
+            true => self.grant(pass, want, Some(slab), None),
             false => self.go_without(pinning, pass, want, Some(slab)),
         }
     }
@@ -315,7 +297,7 @@ impl<B: Batch> Pipeline<B> {
             None => Unpinned::OverBudget,
         };
         if !pinning.strict {
-            return self.place(pass, want, slab, Some(why));
+            return self.grant(pass, want, slab, Some(why));
         }
         count_unpinned(pass, want, why);
         let ring = &pinning.device.inner.ring;
@@ -344,8 +326,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Puts a batch into its slab, or, where it has none, into a pageable one.
-    fn place(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
+    /// Grants a unit its slab, or, where there is none, a pageable one.
+    fn grant(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
         if want.moves {
             // From one pageable place to another, nothing is gained.
             return self.relocate(pass, want, slab, unpinned);
@@ -369,14 +351,22 @@ impl<B: Batch> Pipeline<B> {
         }
         work.grant(slab);
         drop(work); // before it is reported: who finishes the batch must be its only holder
-        self.granted(pass, want.unit);
+        let mut board = self.lock();
+        let Some((line, bin)) = board.line_of(pass, want.unit) else {
+            return;
+        };
+        line.schedule.granted(want.unit);
+        count_wait(pass, line.slot(want.unit).waiting_since.take());
+        // Until now this one's slab was reserved beside being out, and another may have been refused for that, or be about to be.
+        bin.tell_pin_thread = line.schedule.waits_for_slab();
+        bin.wake_workers = true;
     }
 
     /// Copies a finished unit into its slab.
     fn relocate(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
         let unit = want.unit;
         let Some(Some(Ok(Made::Here(made)))) = self.with_slot(pass, unit, |slot| {
-            count_wait(pass, slot.wanted.take());
+            count_wait(pass, slot.waiting_since.take());
             slot.outcome.take()
         }) else {
             return;
@@ -402,21 +392,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn granted(&self, pass: &Pass, unit: Unit) {
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let Some(line) = lines.line_of(pass, unit) else {
-            return;
-        };
-        line.schedule.granted(unit);
-        count_wait(pass, line.schedule.carried(unit).wanted.take());
-        // Until now this one's slab was reserved beside being out, and another may have been refused for that, or be about to be.
-        bin.tell_pin_thread = line.schedule.waits_for_slab();
-        bin.wake_workers = true;
-    }
-
     fn not_granted(&self, pass: &Pass, unit: Unit) {
-        if let Some(line) = self.lock().line_of(pass, unit) {
+        if let Some((line, _)) = self.lock().line_of(pass, unit) {
             line.schedule.not_granted(unit);
         }
     }

@@ -85,7 +85,7 @@ pub(crate) struct Machine {
 
 /// How the units of one epoch are made. It stands once the first of them is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct EpochPlan {
     pub(crate) cut: Cut,
     /// How many units may be ahead of the consumer.
     pub(crate) window: usize,
@@ -128,7 +128,7 @@ impl Options {
 
     /// The same, and for an epoch that no other follows no more than its batches need: each may be built in one slab and moved into
     /// another.
-    pub(super) fn share(&self, depth: usize, is_followed: bool) -> usize {
+    pub(super) fn slabs_for(&self, depth: usize, is_followed: bool) -> usize {
         if is_followed {
             return self.slabs(depth);
         }
@@ -148,11 +148,11 @@ pub(crate) fn plan(
     hints: Hints,
     destination: Destination,
     is_followed: bool,
-) -> Plan {
-    let whole = Plan {
+) -> EpochPlan {
+    let whole = EpochPlan {
         cut: options.cut(),
         window: options.prefetch,
-        slabs: options.share(destination.depth(), is_followed),
+        slabs: options.slabs_for(destination.depth(), is_followed),
         resident: None,
         slabs_per_unit: match &options.pinning {
             None => 0,
@@ -176,9 +176,9 @@ pub(crate) fn plan(
     let Some(parts) = Parts::of(options, machine, hints).filter(|_| may_be_cut) else {
         return whole;
     };
-    let count = parts.cut.parts() as usize;
+    let count = parts.cut.parts_per_batch() as usize;
     let units = usize::try_from(parts.cut.units()).unwrap_or(usize::MAX);
-    Plan {
+    EpochPlan {
         cut: parts.cut,
         window: options.prefetch.saturating_mul(count),
         // For the batches that are open, and one that is on its way.
@@ -221,7 +221,7 @@ impl Parts {
             .filter(|_| !pinning.by_copy && !hints.is_gatherable)?;
         let rows = u64::min(options.batch_size as u64, options.samples);
         let batch_bytes = sample_bytes.checked_mul(rows as usize)?;
-        if batch_bytes.saturating_mul(options.share(DEFAULT_DEPTH_BATCHES, false))
+        if batch_bytes.saturating_mul(options.slabs_for(DEFAULT_DEPTH_BATCHES, false))
             <= machine.resident_bytes
         {
             return None;
@@ -231,7 +231,7 @@ impl Parts {
             .cut()
             .into_parts(batch_bytes.div_ceil(part_bytes.max(1)));
         let part_bytes = cut.part_rows().saturating_mul(sample_bytes).max(1);
-        (cut.parts() > 1 && cut.batches() > 0).then_some(Parts {
+        (cut.parts_per_batch() > 1 && cut.batches() > 0).then_some(Parts {
             cut,
             resident: (machine.resident_bytes / part_bytes).max(FEWEST_SLABS_IN_TURN),
             sample_bytes,
@@ -239,10 +239,10 @@ impl Parts {
     }
 }
 
-impl Plan {
+impl EpochPlan {
     /// Whether batches travel in parts.
     pub(crate) fn is_cut(&self) -> bool {
-        self.cut.parts() > 1
+        self.cut.parts_per_batch() > 1
     }
 
     /// What slabs are for.
@@ -262,8 +262,9 @@ impl Plan {
     }
 
     /// Whether an epoch of this plan can be loaded behind one of the other, as if they were one: from the same slabs.
-    pub(crate) fn joins(&self, before: &Plan) -> bool {
-        let shape = |plan: &Plan| (plan.cut.part_rows(), plan.cut.parts(), plan.solo);
+    pub(crate) fn joins(&self, before: &EpochPlan) -> bool {
+        let shape =
+            |plan: &EpochPlan| (plan.cut.part_rows(), plan.cut.parts_per_batch(), plan.solo);
         shape(self) == shape(before)
     }
 }
@@ -301,11 +302,11 @@ mod tests {
     }
 
     /// What changes from case to case, as one line.
-    fn summary(plan: &Plan) -> String {
+    fn summary(plan: &EpochPlan) -> String {
         format!(
             "{} units, {} parts of {} rows; window {}, slabs {}, resident {:?}; solo {:?}; streamed {}",
             plan.cut.units(),
-            plan.cut.parts(),
+            plan.cut.parts_per_batch(),
             plan.cut.part_rows(),
             plan.window,
             plan.slabs,

@@ -14,11 +14,12 @@ mod slabs;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use self::entry::{Entry, Stage};
 pub(crate) use self::entry::{Loaded, Next};
-pub(crate) use self::segment::{Planned, Segment};
+use self::entry::{Stage, UnitEntry};
+use self::segment::Segment;
+pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
-use super::plan::{Plan, Solo};
+use super::plan::{EpochPlan, Solo};
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 
 /// The number of a unit within its line. Units are counted through all epochs, and no number is used twice: a late report finds
@@ -26,14 +27,14 @@ use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unit(pub(crate) u64);
 
-/// A line's units, from the first that was not delivered to the last that was opened. Segments carry a `P` and units a `T`, of which
-/// the schedule knows nothing.
+/// A line's units, from the first that was not delivered to the last that was opened. Segments and units have
+/// payloads, of which the schedule knows nothing.
 #[derive(Debug)]
-pub(crate) struct Schedule<P, T> {
+pub(crate) struct Schedule<E, U> {
     /// The first is the one that the consumer is at, or comes to next.
-    segments: VecDeque<Segment<P>>,
+    segments: VecDeque<Segment<E>>,
     appended: u64,
-    open: VecDeque<Entry<T>>,
+    open: VecDeque<UnitEntry<U>>,
     /// The first open unit, which the consumer gets next.
     first: Unit,
     /// The consumer is blocked on the first open unit.
@@ -41,7 +42,7 @@ pub(crate) struct Schedule<P, T> {
     /// Units that the consumer took together with one before, and has not come to yet.
     taken: usize,
     /// How many of the open units were sent: they are in nobody's way.
-    sent: usize,
+    open_sent: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
     /// How many bytes a sample has, where units outgrow the last-level cache, or are cut so that they do not; 0 where neither
@@ -68,16 +69,16 @@ pub(crate) enum Claim {
 
 /// Who asks for something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct Claimant {
     /// It is a worker beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
     pub(crate) is_spare: bool,
     /// It would do what lies beyond the epoch that the consumer is at, too.
     pub(crate) beyond: bool,
 }
 
-impl<P, T> Schedule<P, T> {
+impl<E, U> Schedule<E, U> {
     /// `is_wide`: what an earlier line found out.
-    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<P, T> {
+    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<E, U> {
         Schedule {
             segments: VecDeque::new(),
             appended: 0,
@@ -85,23 +86,23 @@ impl<P, T> Schedule<P, T> {
             first: Unit(0),
             is_blocked: false,
             taken: 0,
-            sent: 0,
+            open_sent: 0,
             sample_ns: 0,
             streamed_bytes: 0,
             is_wide,
         }
     }
 
-    /// What a worker should do next: the oldest unit first. `open` makes what a new unit carries; it is told whether one worker
+    /// What a worker should do next: the oldest unit first. `open` makes a new unit's payload; it is told whether one worker
     /// makes the unit alone.
     pub(crate) fn claim(
         &mut self,
-        asker: Asker,
-        mut open: impl FnMut(&P, Unit, bool) -> T,
+        claimant: Claimant,
+        mut open: impl FnMut(&E, Unit, bool) -> U,
     ) -> Option<Claim> {
         let run = self.run();
-        let may_load = self.may_load(asker);
-        let count = self.open.len().min(self.reach(asker));
+        let may_load = self.may_load(claimant);
+        let count = self.open.len().min(self.reach(claimant));
         for (index, entry) in self.open.iter_mut().take(count).enumerate() {
             let unit = Unit(self.first.0 + index as u64);
             if entry.can_finish() {
@@ -117,74 +118,70 @@ impl<P, T> Schedule<P, T> {
                 return Some(Claim::Rows { unit, rows });
             }
         }
-        if let Some(segment) = self.segment_to_plan().filter(|_| asker.beyond) {
+        if let Some(segment) = self.segment_to_plan().filter(|_| claimant.beyond) {
             segment.is_planning = true;
             return Some(Claim::Plan {
                 segment: segment.id,
             });
         }
-        let (index, planned) = self.next_to_open(asker).filter(|_| may_load)?;
-        let planned = *planned;
+        let (index, units) = self.next_to_open(claimant).filter(|_| may_load)?;
+        let units = *units;
         let unit = self.end();
-        let slabs = planned.plan.slabs_per_unit;
-        let solo = self.solo_run(&planned);
-        let carries = &self.segments[index].carries;
-        if solo > 0 {
-            let units = unit.0..unit.0 + solo;
-            for unit in units.clone().map(Unit) {
-                let entry = Entry::new(
-                    planned.rows(unit),
-                    slabs,
-                    Stage::Solo,
-                    open(carries, unit, true),
-                );
-                self.open.push_back(entry);
-            }
-            return Some(Claim::Solo { units });
+        let solo = self.solo_run(&units);
+        let stage = match solo {
+            0 => Stage::Loading,
+            _ => Stage::Solo,
+        };
+        let opened = unit.0..unit.0 + solo.max(1);
+        for unit in opened.clone().map(Unit) {
+            let payload = open(&self.segments[index].payload, unit, solo > 0);
+            let (rows, slabs) = (units.rows(unit), units.plan.slabs_per_unit);
+            let entry = UnitEntry::new(rows, slabs, stage, payload);
+            self.open.push_back(entry);
         }
-        let carried = open(carries, unit, false);
-        let mut entry = Entry::new(planned.rows(unit), slabs, Stage::Loading, carried);
-        let rows = entry.take_rows(run);
-        self.open.push_back(entry);
+        if solo > 0 {
+            return Some(Claim::Solo { units: opened });
+        }
+        let rows = self.entry(unit).take_rows(run);
         Some(Claim::Rows { unit, rows })
     }
 
     /// Whether [`claim`](Schedule::claim) would give something.
-    pub(crate) fn has_claim(&mut self, asker: Asker) -> bool {
-        let may_load = self.may_load(asker);
-        let mut entries = self.open.iter().take(self.reach(asker));
+    pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
+        let may_load = self.may_load(claimant);
+        let mut entries = self.open.iter().take(self.reach(claimant));
         entries
             .any(|entry| entry.can_finish() || entry.has_parked() || may_load && entry.has_rows())
-            || may_load && self.next_to_open(asker).is_some()
-            || asker.beyond && self.segment_to_plan().is_some()
+            || may_load && self.next_to_open(claimant).is_some()
+            || claimant.beyond && self.segment_to_plan().is_some()
     }
 
-    /// How many of the open units are the asker's business.
-    fn reach(&self, asker: Asker) -> usize {
-        match asker.beyond {
+    /// How many of the open units are the claimant's business.
+    fn reach(&self, claimant: Claimant) -> usize {
+        match claimant.beyond {
             true => usize::MAX,
             false => (self.consumers_end().0 - self.first.0) as usize,
         }
     }
 
     /// The segment whose unit may be opened next, with its plan.
-    fn next_to_open(&self, asker: Asker) -> Option<(usize, &Planned)> {
+    fn next_to_open(&self, claimant: Claimant) -> Option<(usize, &EpochUnits)> {
         let next = self.end();
-        if !asker.beyond && next >= self.consumers_end() {
+        if !claimant.beyond && next >= self.consumers_end() {
             return None;
         }
-        let (index, planned) = self.segment_of(next)?;
-        (self.room(&planned.plan) > 0).then_some((index, planned))
+        let (index, units) = self.segment_of(next)?;
+        (self.room(&units.plan) > 0).then_some((index, units))
     }
 
     /// How many units may be opened, as far as the consumer is concerned.
-    fn room(&self, plan: &Plan) -> usize {
+    fn room(&self, plan: &EpochPlan) -> usize {
         self.window(plan).saturating_sub(self.ahead())
     }
 
     /// How many units are ahead of the consumer.
     fn ahead(&self) -> usize {
-        self.open.len() - self.sent + self.taken
+        self.open.len() - self.open_sent + self.taken
     }
 
     /// The unit that is opened next.
@@ -193,7 +190,7 @@ impl<P, T> Schedule<P, T> {
     }
 
     /// How many units may be ahead of the consumer.
-    fn window(&self, plan: &Plan) -> usize {
+    fn window(&self, plan: &EpochPlan) -> usize {
         let grows = plan.solo.is_some_and(|solo| solo.workers > 0 && solo.grows);
         match self.unit_ns(plan).filter(|_| grows) {
             Some(ns) => {
@@ -208,14 +205,14 @@ impl<P, T> Schedule<P, T> {
     }
 
     /// How long a unit takes, once that is known.
-    fn unit_ns(&self, plan: &Plan) -> Option<u64> {
+    fn unit_ns(&self, plan: &EpochPlan) -> Option<u64> {
         let rows = plan.cut.part_rows() as u64;
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
     /// Whether such a worker may load rows: spare ones do not where loading is copying.
-    fn may_load(&self, asker: Asker) -> bool {
-        !asker.is_spare || !self.copies()
+    fn may_load(&self, claimant: Claimant) -> bool {
+        !claimant.is_spare || !self.copies()
     }
 
     /// Whether loading is copying, of slabs whose place in the cache matters.
@@ -225,9 +222,9 @@ impl<P, T> Schedule<P, T> {
     }
 
     /// How many units a worker claims from end to end; 0: it claims rows.
-    fn solo_run(&self, planned: &Planned) -> u64 {
-        let plan = &planned.plan;
-        let left = planned.end.0 - self.end().0;
+    fn solo_run(&self, units: &EpochUnits) -> u64 {
+        let plan = &units.plan;
+        let left = units.end.0 - self.end().0;
         match (plan.solo, self.unit_ns(plan)) {
             // The caller's thread is the only one.
             (Some(Solo { workers: 0, .. }), _) => 1,
@@ -254,13 +251,13 @@ impl<P, T> Schedule<P, T> {
         (self.first..self.end()).contains(&unit)
     }
 
-    fn entry(&mut self, unit: Unit) -> &mut Entry<T> {
+    fn entry(&mut self, unit: Unit) -> &mut UnitEntry<U> {
         &mut self.open[(unit.0 - self.first.0) as usize]
     }
 
-    /// What an open unit carries.
-    pub(crate) fn carried(&mut self, unit: Unit) -> &mut T {
-        &mut self.entry(unit).carries
+    /// The payload of an open unit.
+    pub(crate) fn payload(&mut self, unit: Unit) -> &mut U {
+        &mut self.entry(unit).payload
     }
 
     /// A worker is done with rows, or parked samples, that it claimed. `elapsed_ns`: how long rows took; to fill in what is parked says
@@ -271,8 +268,8 @@ impl<P, T> Schedule<P, T> {
         }
         let entry = self.entry(unit);
         entry.loaded(rows);
-        entry.failed |= rows.filled + rows.parked < rows.claimed;
-        entry.settle()
+        entry.has_failed |= rows.filled + rows.parked < rows.claimed;
+        entry.next_step()
     }
 
     fn learn(&mut self, rows: usize, elapsed_ns: u64) {
@@ -287,28 +284,28 @@ impl<P, T> Schedule<P, T> {
     pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: u64) {
         let rows = self.entry(unit).rows;
         self.learn(rows, elapsed_ns);
-        self.done(unit);
+        self.ready(unit);
     }
 
-    /// Whoever planned the unit from all of its samples is done with that.
-    pub(crate) fn planned(&mut self, unit: Unit) -> Next {
+    /// Whoever laid the unit out from all of its samples is done with that.
+    pub(crate) fn laid_out(&mut self, unit: Unit) -> Next {
         let entry = self.entry(unit);
-        if entry.stage != Stage::Planning {
+        if entry.stage != Stage::LayingOut {
             // It failed meanwhile, for want of a slab: somebody else delivers its error, or has done so.
             return Next::Wait;
         }
         entry.stage = Stage::Loading;
-        entry.settle()
+        entry.next_step()
     }
 
     /// The unit failed.
     pub(crate) fn failed(&mut self, unit: Unit) -> Next {
         let entry = self.entry(unit);
-        entry.failed = true;
-        if entry.stage == Stage::Planning {
+        entry.has_failed = true;
+        if entry.stage == Stage::LayingOut {
             entry.stage = Stage::Loading;
         }
-        entry.settle()
+        entry.next_step()
     }
 }
 

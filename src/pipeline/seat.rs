@@ -3,12 +3,13 @@
 //! Epochs that follow each other are one line of units, so workers load across the boundary as they do from one batch to the next:
 //! with one window, one order of slabs, and one share of page-locked memory. An epoch is planned when workers will soon have nothing
 //! else to do. Two cases are not worth two shares of slabs, and the boundary is waited for: an epoch whose plan does not
-//! [join](super::plan::Plan::joins) the one before, and one that the program takes out while the one before has batches to come.
+//! [join](super::plan::EpochPlan::joins) the one before, and one that the program takes out while the one before has batches to come.
 
 use super::Pipeline;
-use super::line::Segment;
+use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, Plan, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, destination_matters, plan};
+use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
 use crate::meter::Meter;
@@ -22,7 +23,7 @@ pub(crate) struct Seat {
     pub(crate) epoch: u64,
     pub(crate) meter: Arc<Meter>,
     /// The line's consumer sleeps here.
-    pub(super) ready: Arc<Condvar>,
+    pub(super) unit_ready: Arc<Condvar>,
     /// It is one of several, which share its slabs.
     is_followed: bool,
 }
@@ -30,25 +31,24 @@ pub(crate) struct Seat {
 impl<B: Batch> Pipeline<B> {
     /// Begins a line with one epoch, and lets workers load it. `is_followed`: others will follow.
     pub(crate) fn begin(&self, epoch: u64, is_followed: bool) -> Seat {
-        let ready = Arc::new(Condvar::new());
+        let unit_ready = Arc::new(Condvar::new());
         let meter = Arc::<Meter>::default();
         let seat = {
             let mut board = self.lock();
-            let line = board.enter(Arc::clone(&ready), self.is_wide.get().copied());
-            let segment = Segment::new(epoch, &meter, None, None);
-            let segments = board.line(line).map(|line| &mut line.schedule);
-            let id = segments.map_or(0, |segments| segments.append(segment, true));
+            let line = board.add_line(Arc::clone(&unit_ready), self.is_wide.get().copied());
+            let slot = EpochSlot::new(epoch, &meter, None, None);
+            let segment = board.append(line, slot, true);
             Seat {
                 line,
-                segment: id,
+                segment,
                 epoch,
                 meter,
-                ready,
+                unit_ready,
                 is_followed,
             }
         };
-        if !self.destination_matters() {
-            self.decide(&seat, Destination::Host);
+        if let Some(destination) = self.assumed_destination() {
+            self.decide(&seat, destination);
         }
         seat
     }
@@ -67,16 +67,12 @@ impl<B: Batch> Pipeline<B> {
             Outbox::new(before.device(), batches, 0, Some(before))
         });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
-        let segment = Segment::new(epoch, &meter, destination, sends);
+        let slot = EpochSlot::new(epoch, &meter, destination, sends);
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let id = match lines.line(seat.line) {
-            Some(line) => line.schedule.append(segment, false),
-            None => unreachable!("a line is there as long as somebody holds one of its seats"),
-        };
-        bin.wake_workers = true; // short epochs may be planned at once
+        let segment = board.append(seat.line, slot, false);
+        board.bin.wake_workers = true; // short epochs may be planned at once
         let seat = Seat {
-            segment: id,
+            segment,
             epoch,
             meter,
             ..seat.clone()
@@ -91,44 +87,30 @@ impl<B: Batch> Pipeline<B> {
         self.plan_early(seat.line, seat.segment);
         let destination = {
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            let Some(line) = lines.line(seat.line) else {
+            let Some((line, bin)) = board.line(seat.line) else {
                 return false;
             };
             bin.wake_workers = true;
-            if !line
-                .schedule
-                .come_to(seat.segment, &mut bin.left_over().segments)
-            {
-                let left_over = bin.left_over();
-                line.schedule
-                    .truncate(&mut left_over.segments, &mut left_over.slots);
+            let schedule = &mut line.schedule;
+            if !schedule.come_to(seat.segment, bin.removed()) {
+                schedule.truncate(bin.removed());
                 return false;
             }
-            if line
-                .schedule
-                .first()
-                .0
-                .checked_add(self.options.samples)
-                .is_none()
-            {
+            let Unit(first) = schedule.first();
+            if first.checked_add(self.options.samples).is_none() {
                 // After so many samples, the units of a new line are counted from 0 again.
-                let left_over = bin.left_over();
-                let (segments, slots) = (&mut left_over.segments, &mut left_over.slots);
-                line.schedule.leave(seat.segment, segments, slots);
-                lines.remove_if_over(seat.line);
+                schedule.leave(seat.segment, bin.removed());
+                board.remove_if_over(seat.line);
                 return false;
             }
-            if line.schedule.planned_of(seat.segment).is_some() {
+            if schedule.is_planned(seat.segment) {
                 return true;
             }
-            let segment = line.schedule.segment(seat.segment);
-            segment.and_then(|segment| segment.destination)
+            let slot = schedule.epoch(seat.segment);
+            slot.and_then(|slot| slot.destination)
         };
         // It is made in another way than the one before, which is used up.
-        let destination =
-            destination.or_else(|| (!self.destination_matters()).then_some(Destination::Host));
-        if let Some(destination) = destination {
+        if let Some(destination) = destination.or_else(|| self.assumed_destination()) {
             self.decide(seat, destination);
         }
         true
@@ -139,34 +121,28 @@ impl<B: Batch> Pipeline<B> {
         let following = {
             let mut board = self.lock();
             let line = board.line(seat.line);
-            line.and_then(|line| line.schedule.behind(seat.segment))
+            line.and_then(|(line, _)| line.schedule.id_after(seat.segment))
         };
         if let Some(following) = following {
             // While this one is there to be joined.
             self.plan_early(seat.line, following);
         }
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        if let Some(line) = lines.line(seat.line) {
-            let left_over = bin.left_over();
-            let (segments, slots) = (&mut left_over.segments, &mut left_over.slots);
-            line.schedule.leave(seat.segment, segments, slots);
-            lines.remove_if_over(seat.line);
+        if let Some((line, bin)) = board.line(seat.line) {
+            line.schedule.leave(seat.segment, bin.removed());
             bin.wake_workers = true; // for what was waiting behind it
             bin.tell_pin_thread = true;
+            board.remove_if_over(seat.line);
         }
     }
 
     /// Nobody will come to the epochs of the seat's line that were appended.
     pub(crate) fn truncate(&self, seat: &Seat) {
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        if let Some(line) = lines.line(seat.line) {
-            let left_over = bin.left_over();
-            line.schedule
-                .truncate(&mut left_over.segments, &mut left_over.slots);
-            lines.remove_if_over(seat.line);
+        if let Some((line, bin)) = board.line(seat.line) {
+            line.schedule.truncate(bin.removed());
             bin.tell_pin_thread = true;
+            board.remove_if_over(seat.line);
         }
     }
 
@@ -194,9 +170,9 @@ impl<B: Batch> Pipeline<B> {
     fn set_outbox(&self, seat: &Seat, outbox: &Arc<Outbox<B>>) {
         let mut board = self.lock();
         let line = board.line(seat.line);
-        let segment = line.and_then(|line| line.schedule.segment(seat.segment));
-        if let Some(segment) = segment {
-            segment.outbox = Some(Arc::clone(outbox) as Arc<dyn Sends<B>>);
+        let slot = line.and_then(|(line, _)| line.schedule.epoch(seat.segment));
+        if let Some(slot) = slot {
+            slot.outbox = Some(Arc::clone(outbox) as Arc<dyn Sends<B>>);
         }
     }
 
@@ -219,7 +195,12 @@ impl<B: Batch> Pipeline<B> {
         destination_matters(&self.options, self.machine(), self.recipe.hints())
     }
 
-    fn plan_for(&self, destination: Destination, is_followed: bool) -> Plan {
+    /// What batches are for unless the program says otherwise, where that makes no difference.
+    fn assumed_destination(&self) -> Option<Destination> {
+        (!self.destination_matters()).then_some(Destination::Host)
+    }
+
+    fn plan_for(&self, destination: Destination, is_followed: bool) -> EpochPlan {
         let (machine, hints) = (self.machine(), self.recipe.hints());
         plan(&self.options, machine, hints, destination, is_followed)
     }
@@ -234,36 +215,35 @@ impl<B: Batch> Pipeline<B> {
         // First, so that whoever asks for a slab finds that there may be some.
         let account = self.open_account(&plan);
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let line = lines.line(seat.line);
-        let pass = line.and_then(|line| line.enter_plan(seat.segment, plan, account.clone()));
-        bin.wake_workers = true;
+        let line = board.line(seat.line);
+        let pass = line.and_then(|(line, _)| line.enter_plan(seat.segment, plan, account.clone()));
+        board.bin.wake_workers = true;
         if pass.is_none() {
-            bin.left_over().accounts.extend(account);
+            board.bin.close_account(account);
         }
     }
 
     /// Notes what the batches are for. `true`: the epoch is planned, and nothing is left to be decided.
     fn is_planned_for(&self, seat: &Seat, destination: Destination) -> bool {
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let line = lines.line(seat.line);
-        let Some(segment) = line.and_then(|line| line.schedule.segment(seat.segment)) else {
+        let Some((line, bin)) = board.line(seat.line) else {
             return true;
         };
-        segment.destination = Some(destination);
-        let Some(pass) = &segment.pass else {
+        let Some(slot) = line.schedule.epoch(seat.segment) else {
+            return true;
+        };
+        slot.destination = Some(destination);
+        let Some(pass) = &slot.pass else {
             return false;
         };
         if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
-            let slabs = self.options.share(destination.depth(), seat.is_followed);
-            bin.left_over().limits.push((account, slabs));
-            bin.tell_pin_thread = true;
+            let (options, depth) = (&self.options, destination.depth());
+            bin.set_limit(account, options.slabs_for(depth, seat.is_followed));
         }
         true
     }
 
-    fn open_account(&self, plan: &Plan) -> Option<Arc<Account>> {
+    fn open_account(&self, plan: &EpochPlan) -> Option<Arc<Account>> {
         let ring = &self.options.pinning.as_ref()?.device.inner.ring;
         let is_wide = self.is_wide.get() == Some(&true);
         Some(Account::open(ring, plan.kind(), plan.slabs(is_wide)))
@@ -273,45 +253,35 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
         let destination = {
             let mut board = self.lock();
-            let schedule = board.line(line).map(|line| &mut line.schedule);
-            let Some(schedule) = schedule.filter(|schedule| schedule.planned_of(segment).is_none())
-            else {
+            let schedule = board.line(line).map(|(line, _)| &mut line.schedule);
+            let Some(schedule) = schedule.filter(|schedule| !schedule.is_planned(segment)) else {
                 return;
             };
-            let own = schedule.segment(segment).and_then(|own| own.destination);
+            let own = schedule.epoch(segment).and_then(|own| own.destination);
             // Where the program took the batches of the epoch before on the host, it is going to do so again.
-            let before = schedule
-                .before(segment)
-                .and_then(|before| before.destination);
+            let before = schedule.epoch_before(segment);
+            let before = before.and_then(|before| before.destination);
             own.or(before.filter(|before| *before == Destination::Host))
         };
-        let destination =
-            destination.or_else(|| (!self.destination_matters()).then_some(Destination::Host));
+        let destination = destination.or_else(|| self.assumed_destination());
         let plan = destination.map(|destination| self.plan_for(destination, true));
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let Some(line) = lines.line(line) else {
+        let Some((line, bin)) = board.line(line) else {
             return;
         };
         let Some(plan) = plan else {
-            return line.schedule.plan_late(segment);
+            return line.schedule.plan_when_reached(segment);
         };
-        let Some(before) = line.schedule.before(segment) else {
+        let Some(before) = line.schedule.epoch_before(segment) else {
             return; // the consumer has come to it, and plans it himself
         };
-        let before = before
-            .pass
-            .as_ref()
-            .and_then(|before| before.account.as_ref());
-        let account = before.map(Account::share);
-        match line.enter_plan(segment, plan, account.clone()) {
-            Some(_) => {
-                if let Some(segment) = line.schedule.segment(segment) {
-                    segment.destination = destination;
-                }
-                bin.wake_workers = true;
-            }
-            None => bin.left_over().accounts.extend(account),
+        let account = before.account().map(Account::share);
+        if line.enter_plan(segment, plan, account.clone()).is_none() {
+            return bin.close_account(account);
         }
+        if let Some(slot) = line.schedule.epoch(segment) {
+            slot.destination = destination;
+        }
+        bin.wake_workers = true;
     }
 }

@@ -15,13 +15,13 @@ impl<B: Batch> Pipeline<B> {
         let outbox = {
             let mut board = self.lock();
             let line = board.line_of(pass, unit);
-            line.and_then(|line| line.outbox(pass))
+            line.and_then(|(line, _)| line.outbox(pass))
         };
         let Some(outbox) = outbox else {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         };
         let progress = outbox.progress();
-        let outcome = self.sent(pass, unit, outbox.send(pass, unit, made));
+        let outcome = self.outcome_of(pass, unit, outbox.send(pass, unit, made));
         self.publish(pass, unit, outcome);
         // Batches are sent in their order: a later one may have been ready first, or the one before may have begun since.
         if outbox.progress() != progress {
@@ -37,23 +37,22 @@ impl<B: Batch> Pipeline<B> {
             let next = {
                 let mut board = self.lock();
                 let line = board.line(line);
-                line.and_then(|line| line.take_to_send(segment, allowed, waits))
+                line.and_then(|(line, _)| line.take_to_send(segment, allowed, waits))
             };
             let Some((pass, unit, made)) = next else {
                 return;
             };
-            let send = || self.sent(&pass, unit, outbox.send(&pass, unit, made));
-            let Some(outcome) = self.guarded(&pass, unit, send) else {
+            let send = || self.outcome_of(&pass, unit, outbox.send(&pass, unit, made));
+            let Some(outcome) = self.catch_panics(&pass, unit, send) else {
                 continue; // it is entered, with its error
             };
             let is_here = matches!(outcome, Ok(Made::Here(_)));
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            match lines.line_of(&pass, unit) {
-                Some(line) => line.put_back(unit, outcome),
-                None => bin.left_over().outcomes.push(outcome),
+            match board.line_of(&pass, unit) {
+                Some((line, bin)) => line.publish(unit, outcome, bin),
+                None => board.bin.drop_later(outcome),
             }
-            bin.wake_workers = !is_here; // it is out of the window
+            board.bin.wake_workers = !is_here; // it is out of the window
             drop(board);
             if is_here && outbox.progress() == progress {
                 return;
@@ -92,11 +91,16 @@ impl<B: Batch> Pipeline<B> {
         made: B,
         waits: bool,
     ) -> Result<Made<B>> {
-        self.sent(pass, unit, outbox.send_unit(pass, unit, made, waits))
+        self.outcome_of(pass, unit, outbox.send_unit(pass, unit, made, waits))
     }
 
     /// What is entered of a unit that was to be sent.
-    pub(super) fn sent(&self, pass: &Pass, unit: Unit, outcome: SendOutcome<B>) -> Result<Made<B>> {
+    pub(super) fn outcome_of(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        outcome: SendOutcome<B>,
+    ) -> Result<Made<B>> {
         match outcome {
             SendOutcome::Sent => Ok(Made::Sent),
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),

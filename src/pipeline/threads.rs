@@ -37,7 +37,7 @@ impl<B: Batch> Threads<B> {
         }
         for number in 0..workers {
             threads.spawn(format!("pinfeed-worker-{number}"), move |pipeline| {
-                pipeline.work(number)
+                pipeline.run_worker(number)
             })?;
         }
         // Without workers the caller sees to slabs itself.
@@ -45,7 +45,7 @@ impl<B: Batch> Threads<B> {
             && threads.pipeline.options.workers > 0
         {
             threads.spawn("pinfeed-pin".to_owned(), move |pipeline| {
-                pipeline.pin(&pinning)
+                pipeline.run_pin_thread(&pinning)
             })?;
         }
         Ok(threads)
@@ -110,11 +110,13 @@ impl<B: Batch> Pipeline<B> {
     fn close(&self) {
         {
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
+            let (lines, bin) = board.split();
             lines.close(bin);
             bin.tell_pin_thread = true;
             // Before what is dropped of forgotten epochs: it may wait for a thread.
-            self.work.iter().for_each(|work| _ = work.notify_all());
+            self.worker_wakeups
+                .iter()
+                .for_each(|wakeup| _ = wakeup.notify_all());
         }
     }
 }

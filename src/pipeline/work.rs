@@ -48,7 +48,7 @@ pub(crate) trait Work<B>: Send + Sync {
     fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report;
 
     /// How large a slab the unit needs, in bytes, asked once all samples are parked.
-    fn plan(&self) -> Result<usize, Failed>;
+    fn lay_out(&self) -> Result<usize, Failed>;
 
     fn grant(&self, slab: Slab);
 
@@ -297,7 +297,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
         failure.map_or(Ok(()), Err)?;
         if !is_asked.get() {
-            let bytes = plan(self.source, self.table)?;
+            let bytes = lay_out(self.source, self.table)?;
             if !grant(bytes) {
                 return Err(Failed::too_large(bytes));
             }
@@ -312,7 +312,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
     }
 }
 
-fn plan<D: Dataset, B, T: Table<D::Sample, B>>(
+fn lay_out<D: Dataset, B, T: Table<D::Sample, B>>(
     source: &Source<'_, D>,
     table: &T,
 ) -> Result<usize, Failed> {
@@ -381,8 +381,8 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         }
     }
 
-    fn plan(&self) -> Result<usize, Failed> {
-        plan(&self.source(), &self.table)
+    fn lay_out(&self) -> Result<usize, Failed> {
+        lay_out(&self.source(), &self.table)
     }
 
     fn grant(&self, slab: Slab) {

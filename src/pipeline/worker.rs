@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::line::{Job, Made, Pass, Slot};
+use super::guard::Bin;
+use super::line::{Job, Line, Made, Pass, UnitSlot};
 use super::schedule::{Next, Unit};
 use super::source::Failed;
 use super::work::{Claimed, Work};
@@ -16,7 +17,7 @@ use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
     /// A worker's life.
-    pub(super) fn work(&self, number: usize) {
+    pub(super) fn run_worker(&self, number: usize) {
         let is_spare = number >= COPYING_WORKERS;
         while let Some(job) = self.next_job(is_spare) {
             self.perform(job);
@@ -37,7 +38,7 @@ impl<B: Batch> Pipeline<B> {
                 return Some(job);
             }
             board.idle[kind] += 1;
-            board.wait(&self.work[kind]);
+            board.wait(&self.worker_wakeups[kind]);
             board.idle[kind] -= 1;
         }
     }
@@ -51,9 +52,9 @@ impl<B: Batch> Pipeline<B> {
                 unit,
                 claimed,
                 work,
-            } => _ = self.guarded(&pass, unit, || self.load(&pass, unit, claimed, work)),
+            } => _ = self.catch_panics(&pass, unit, || self.load(&pass, unit, claimed, work)),
             Job::Finish { pass, unit } => {
-                self.guarded(&pass, unit, || self.finish(&pass, unit));
+                self.catch_panics(&pass, unit, || self.finish(&pass, unit));
             }
             Job::Solo { pass, units } => self.make_all(&pass, units),
         }
@@ -66,11 +67,10 @@ impl<B: Batch> Pipeline<B> {
             let made = self.make(pass, unit).map(Made::Here);
             let elapsed_ns = started.elapsed().as_nanos() as u64;
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            match lines.line_of(pass, unit) {
-                Some(line) => line.made(unit, made, elapsed_ns),
+            match board.line_of(pass, unit) {
+                Some((line, _)) => line.made(unit, made, elapsed_ns),
                 None => {
-                    bin.left_over().outcomes.push(made);
+                    board.bin.drop_later(made);
                     return; // nobody wants the others either
                 }
             }
@@ -92,7 +92,12 @@ impl<B: Batch> Pipeline<B> {
 
     /// Works on a unit. Panics of the user's code are caught where it is called; what is caught here (a sample whose
     /// `drop` panics, say) must not end the thread either, or the unit, and those after it, would never come.
-    pub(super) fn guarded<R>(&self, pass: &Pass, unit: Unit, f: impl FnOnce() -> R) -> Option<R> {
+    pub(super) fn catch_panics<R>(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        f: impl FnOnce() -> R,
+    ) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => Some(result),
             Err(payload) => {
@@ -106,69 +111,67 @@ impl<B: Batch> Pipeline<B> {
     fn load(&self, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
         span!("load", epoch = pass.epoch, unit = unit.0);
         let report = work.load(claimed, &|bytes| self.ask(pass, unit, &*work, bytes));
+        self.report(pass, unit, Some(work), report.failure, |line, _| {
+            line.schedule.loaded(unit, report.rows, report.elapsed_ns)
+        });
+    }
+
+    /// Lets go of a unit's work, reports what came of it, and does what follows.
+    fn report(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        work: Option<Arc<dyn Work<B>>>,
+        failure: Option<Failed>,
+        report: impl FnOnce(&mut Line<B>, &mut Bin<B>) -> Next,
+    ) {
         let next = {
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
+            let Some((line, bin)) = board.line_of(pass, unit) else {
+                board.bin.drop_later(work);
+                return board.bin.drop_later(failure);
+            };
             // Before it is reported: who finishes the unit must be its only holder. (The board's hold is another, or ours may be the
             // last.)
-            let slot = lines.slot(pass, unit);
-            match slot {
-                Some(slot) if slot.work.is_some() => drop(work),
-                _ => bin.left_over().works.push(work),
+            match line.slot(unit).work {
+                Some(_) => drop(work),
+                None => bin.drop_later(work),
             }
-            let Some(line) = lines.line_of(pass, unit) else {
-                bin.left_over().failures.extend(report.failure);
-                return;
-            };
-            if let Some(failure) = report.failure {
-                let slot = line.schedule.carried(unit);
-                slot.keep_first(failure, &mut bin.left_over().failures);
+            if let Some(failure) = failure {
+                line.note_failure(unit, failure, bin);
             }
-            line.schedule.loaded(unit, report.rows, report.elapsed_ns)
+            report(line, bin)
         };
-        self.go_on(pass, unit, next);
+        self.follow_up(pass, unit, next);
     }
 
     /// Does what follows a report.
-    fn go_on(&self, pass: &Pass, unit: Unit, next: Next) {
+    fn follow_up(&self, pass: &Pass, unit: Unit, next: Next) {
         match next {
             Next::Wait => {}
-            Next::Plan => self.plan_unit(pass, unit),
+            Next::LayOut => self.lay_out(pass, unit),
             Next::Finish => self.finish(pass, unit),
-            Next::Fail => self.give_up(pass, unit),
+            Next::Fail => self.publish_failure(pass, unit),
         }
     }
 
-    /// Plans a unit whose samples are all parked.
-    fn plan_unit(&self, pass: &Pass, unit: Unit) {
+    /// Lays out a unit whose samples are all parked.
+    fn lay_out(&self, pass: &Pass, unit: Unit) {
         let work = self.with_slot(pass, unit, |slot| slot.work.clone());
         let Some(Some(work)) = work else { return };
-        let planned = work.plan().and_then(|bytes| {
-            let granted = self.ask(pass, unit, &*work, bytes);
-            granted.then_some(()).ok_or(Failed::too_large(bytes))
-        });
-        let next = {
-            let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            match lines.slot(pass, unit) {
-                Some(slot) if slot.work.is_some() => drop(work), // as above
-                _ => bin.left_over().works.push(work),
-            }
-            let Some(line) = lines.line_of(pass, unit) else {
-                bin.left_over().failures.extend(planned.err());
-                return;
-            };
-            bin.wake_workers = true; // there may be parked samples to fill in
-            match planned {
-                Ok(()) => line.schedule.planned(unit),
-                Err(failure) => {
-                    let slot = line.schedule.carried(unit);
-                    slot.keep_first(failure, &mut bin.left_over().failures);
-                    line.schedule.failed(unit)
-                }
-            }
+        let failure = match work.lay_out() {
+            Ok(bytes) if self.ask(pass, unit, &*work, bytes) => None,
+            Ok(bytes) => Some(Failed::too_large(bytes)),
+            Err(failure) => Some(failure),
         };
-        self.go_on(pass, unit, next);
+        let has_failed = failure.is_some();
+        self.report(pass, unit, Some(work), failure, |line, bin| {
+            bin.wake_workers = true; // there may be parked samples to fill in
+            match has_failed {
+                true => line.schedule.failed(unit),
+                false => line.schedule.laid_out(unit),
+            }
+        });
     }
 
     /// Makes the batch of a unit's rows. The schedule has given the unit to the caller alone.
@@ -210,26 +213,15 @@ impl<B: Batch> Pipeline<B> {
 
     /// Enters a failure; the last who works on the unit delivers it.
     pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
-        let next = {
-            let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            let Some(line) = lines.line_of(pass, unit) else {
-                bin.left_over().failures.push(failure);
-                return;
-            };
-            let slot = line.schedule.carried(unit);
-            slot.keep_first(failure, &mut bin.left_over().failures);
+        self.report(pass, unit, None, Some(failure), |line, bin| {
             let next = line.schedule.failed(unit);
             bin.tell_pin_thread |= line.schedule.waits_for_slab(); // as for `publish`
             next
-        };
-        if next == Next::Fail {
-            self.give_up(pass, unit);
-        }
+        });
     }
 
     /// Delivers the error of a unit that nobody works on any more.
-    fn give_up(&self, pass: &Pass, unit: Unit) {
+    fn publish_failure(&self, pass: &Pass, unit: Unit) {
         let failure = self.with_slot(pass, unit, |slot| slot.failure.take());
         if let Some(Some(failure)) = failure {
             self.publish(pass, unit, Err(failure.error));
@@ -239,14 +231,11 @@ impl<B: Batch> Pipeline<B> {
     /// Enters the unit or its error, and wakes who waits for it.
     pub(super) fn publish(&self, pass: &Pass, unit: Unit, outcome: Result<Made<B>>) {
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        match lines.line_of(pass, unit) {
-            Some(line) => {
-                line.publish(unit, outcome, bin);
-                bin.wake_workers = true;
-            }
-            None => bin.left_over().outcomes.push(outcome),
-        }
+        let Some((line, bin)) = board.line_of(pass, unit) else {
+            return board.bin.drop_later(outcome);
+        };
+        line.publish(unit, outcome, bin);
+        bin.wake_workers = true;
     }
 
     /// Looks at an open unit under the lock; `None` if nobody wants it any more.
@@ -254,9 +243,11 @@ impl<B: Batch> Pipeline<B> {
         &self,
         pass: &Pass,
         unit: Unit,
-        look: impl FnOnce(&mut Slot<B>) -> R,
+        look: impl FnOnce(&mut UnitSlot<B>) -> R,
     ) -> Option<R> {
-        self.lock().slot(pass, unit).map(look)
+        let mut board = self.lock();
+        let (line, _) = board.line_of(pass, unit)?;
+        Some(look(line.slot(unit)))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Delivery: units are ready, or sent ahead, and the consumer takes them in their order.
 
-use super::entry::{Entry, Stage};
+use super::entry::{Stage, UnitEntry};
 use super::{Schedule, Unit};
 use crate::tuning::RUN_NS;
 
-impl<P, T> Schedule<P, T> {
+impl<E, U> Schedule<E, U> {
     /// The unit, or its error, can be delivered.
-    pub(crate) fn done(&mut self, unit: Unit) {
+    pub(crate) fn ready(&mut self, unit: Unit) {
         self.entry(unit).stage = Stage::Ready;
     }
 
@@ -14,10 +14,10 @@ impl<P, T> Schedule<P, T> {
     pub(crate) fn sent(&mut self, unit: Unit) {
         let entry = self.entry(unit);
         entry.stage = Stage::Ready;
-        self.sent += usize::from(!std::mem::replace(&mut entry.sent, true));
+        self.open_sent += usize::from(!std::mem::replace(&mut entry.is_sent, true));
     }
 
-    /// The unit is ready, and somebody sends it: until [`done`](Schedule::done) or [`sent`](Schedule::sent) it cannot be delivered.
+    /// The unit is ready, and somebody sends it: until [`ready`](Schedule::ready) or [`sent`](Schedule::sent) it cannot be delivered.
     pub(crate) fn sending(&mut self, unit: Unit) {
         self.entry(unit).stage = Stage::Sending;
     }
@@ -29,22 +29,22 @@ impl<P, T> Schedule<P, T> {
     }
 
     /// The first unit that is ready, for which `wanted` holds.
-    pub(crate) fn find_ready(&self, wanted: impl Fn(Unit, &T) -> bool) -> Option<Unit> {
+    pub(crate) fn find_ready(&self, wanted: impl Fn(Unit, &U) -> bool) -> Option<Unit> {
         let units = (0..)
             .map(|index| Unit(self.first.0 + index))
             .zip(&self.open);
         let mut ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
-        let found = ready.find(|(unit, entry)| wanted(*unit, &entry.carries))?;
+        let found = ready.find(|(unit, entry)| wanted(*unit, &entry.payload))?;
         Some(found.0)
     }
 
     /// How many units the consumer may take at once: those of its epoch that are ready, as far as [`at_once`](Schedule::at_once)
     /// lets it. What was sent is in nobody's way, and does not count.
-    pub(crate) fn ready(&self) -> usize {
+    pub(crate) fn deliverable(&self) -> usize {
         let mut here = self.at_once();
-        let ready = |entry: &&Entry<T>| {
-            let may_take = entry.sent || here > 0;
-            here -= usize::from(!entry.sent && may_take);
+        let ready = |entry: &&UnitEntry<U>| {
+            let may_take = entry.is_sent || here > 0;
+            here -= usize::from(!entry.is_sent && may_take);
             may_take && entry.stage == Stage::Ready
         };
         let own = (self.consumers_end().0 - self.first.0) as usize;
@@ -55,26 +55,26 @@ impl<P, T> Schedule<P, T> {
     /// `prefetch` promises. That pays only where making a unit takes less time than waking a worker; there it may take half
     /// of the window, so that workers are busy meanwhile.
     pub(super) fn at_once(&self) -> usize {
-        let Some((_, planned)) = self.segment_of(self.first) else {
+        let Some((_, units)) = self.segment_of(self.first) else {
             return 1;
         };
-        match self.unit_ns(&planned.plan) {
-            Some(ns) if ns <= RUN_NS / 2 => (self.window(&planned.plan) / 2).max(1),
+        match self.unit_ns(&units.plan) {
+            Some(ns) if ns <= RUN_NS / 2 => (self.window(&units.plan) / 2).max(1),
             _ => 1,
         }
     }
 
     /// The consumer takes so many units, which are ready: it has come to the first of them.
-    pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = T> {
-        debug_assert!((1..=self.ready()).contains(&count));
-        let sent = self.open.iter().take(count).filter(|entry| entry.sent);
+    pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = U> {
+        debug_assert!((1..=self.deliverable()).contains(&count));
+        let sent = self.open.iter().take(count).filter(|entry| entry.is_sent);
         let sent = sent.count();
-        let first_was_sent = self.open[0].sent;
-        self.sent -= sent;
+        let first_was_sent = self.open[0].is_sent;
+        self.open_sent -= sent;
         self.first.0 += count as u64;
         self.taken = count - 1 - (sent - usize::from(first_was_sent));
         self.is_blocked = false;
-        self.open.drain(..count).map(|entry| entry.carries)
+        self.open.drain(..count).map(|entry| entry.payload)
     }
 
     /// The consumer has come to all units that it took.
@@ -93,13 +93,13 @@ impl<P, T> Schedule<P, T> {
 
     /// Finds out, once, whether more may be open than what the cache holds: a batch came, and loading is far from copying (less than
     /// a byte in a nanosecond). That is known to be otherwise at the end of the first epoch.
-    pub(crate) fn find_out(&mut self) -> Option<bool> {
-        let planned = self.segments.front()?.planned.as_ref()?;
-        if self.is_wide.is_some() || planned.plan.resident.is_none() {
+    pub(crate) fn find_out_if_wide(&mut self) -> Option<bool> {
+        let units = self.segments.front()?.units.as_ref()?;
+        if self.is_wide.is_some() || units.plan.resident.is_none() {
             return None;
         }
-        let came = self.first.0 >= planned.first.0 + planned.plan.cut.parts();
-        if came && planned.plan.streamed_bytes < self.sample_ns {
+        let came = self.first.0 >= units.first.0 + units.plan.cut.parts_per_batch();
+        if came && units.plan.streamed_bytes < self.sample_ns {
             self.is_wide = Some(true);
         } else if self.remaining() == Some(0) {
             self.is_wide = Some(false);

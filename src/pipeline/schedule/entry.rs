@@ -1,8 +1,8 @@
 //! One open unit: which of its rows are claimed, parked and filled, and whether it has its slab.
 
-/// One open unit. It carries a `T`, of which the schedule knows nothing.
+/// One open unit. It payload a `T`, of which the schedule knows nothing.
 #[derive(Debug)]
-pub(super) struct Entry<T> {
+pub(super) struct UnitEntry<U> {
     pub(super) rows: usize,
     /// Rows from here on are not claimed.
     claimed: usize,
@@ -16,9 +16,9 @@ pub(super) struct Entry<T> {
     /// How many slabs of the ring it may need from now on.
     pub(super) needs_slabs: usize,
     pub(super) stage: Stage,
-    pub(super) failed: bool,
-    pub(super) sent: bool,
-    pub(super) carries: T,
+    pub(super) has_failed: bool,
+    pub(super) is_sent: bool,
+    pub(super) payload: U,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) enum Stage {
     /// Samples are being loaded.
     Loading,
     /// All samples are parked, and somebody plans the unit from them.
-    Planning,
+    LayingOut,
     /// Somebody makes the batch of its rows.
     Finishing,
     /// Somebody makes it from end to end.
@@ -68,16 +68,16 @@ pub(crate) enum Next {
     /// Others are at it, or the slab is missing.
     Wait,
     /// All samples are parked, and the unit did not say how large a slab it needs: the caller plans it.
-    Plan,
+    LayOut,
     /// All rows are filled: the caller makes the batch.
     Finish,
     /// The unit failed, and nobody is at it any more: the caller delivers the error.
     Fail,
 }
 
-impl<T> Entry<T> {
-    pub(super) fn new(rows: usize, needs_slabs: usize, stage: Stage, carries: T) -> Entry<T> {
-        Entry {
+impl<U> UnitEntry<U> {
+    pub(super) fn new(rows: usize, needs_slabs: usize, stage: Stage, payload: U) -> UnitEntry<U> {
+        UnitEntry {
             rows,
             claimed: 0,
             busy: 0,
@@ -86,9 +86,9 @@ impl<T> Entry<T> {
             slab: SlabState::Unknown,
             needs_slabs,
             stage,
-            failed: false,
-            sent: false,
-            carries,
+            has_failed: false,
+            is_sent: false,
+            payload,
         }
     }
 
@@ -98,7 +98,7 @@ impl<T> Entry<T> {
             self.slab,
             SlabState::Wanted { .. } | SlabState::Granting { .. }
         );
-        self.stage == Stage::Loading && !self.failed && self.claimed < self.rows && !is_missing
+        self.stage == Stage::Loading && !self.has_failed && self.claimed < self.rows && !is_missing
     }
 
     pub(super) fn take_rows(&mut self, most: usize) -> std::ops::Range<usize> {
@@ -111,7 +111,7 @@ impl<T> Entry<T> {
     /// Whether parked samples can be filled in.
     pub(super) fn has_parked(&self) -> bool {
         self.stage == Stage::Loading
-            && !self.failed
+            && !self.has_failed
             && self.parked > 0
             && self.slab == SlabState::Granted
     }
@@ -131,17 +131,17 @@ impl<T> Entry<T> {
     }
 
     /// What follows from what it is like now. Each answer but `Wait` is given once: it gives the unit to the caller.
-    pub(super) fn settle(&mut self) -> Next {
+    pub(super) fn next_step(&mut self) -> Next {
         if self.stage != Stage::Loading || self.busy > 0 {
             return Next::Wait;
         }
-        if self.failed {
+        if self.has_failed {
             return Next::Fail;
         }
         match self.slab {
             SlabState::Unknown if self.filled + self.parked == self.rows => {
-                self.stage = Stage::Planning;
-                Next::Plan
+                self.stage = Stage::LayingOut;
+                Next::LayOut
             }
             SlabState::Granted if self.filled == self.rows => {
                 self.stage = Stage::Finishing;
@@ -154,14 +154,14 @@ impl<T> Entry<T> {
     /// Whether nothing but the batch itself is left to be made, and nobody does so.
     pub(super) fn can_finish(&self) -> bool {
         self.stage == Stage::Loading
-            && !self.failed
+            && !self.has_failed
             && self.filled == self.rows
             && self.slab == SlabState::Granted
     }
 
     /// How many slabs of the ring are to be left to it.
     pub(super) fn reserve(&self) -> usize {
-        match self.failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
+        match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
             true => 0,
             false => self.needs_slabs,
         }

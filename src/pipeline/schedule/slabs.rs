@@ -1,7 +1,7 @@
 //! Slabs: which unit is granted one next, and how many must be left to those before it.
 
-use super::entry::{Entry, SlabState, Stage};
-use super::{Planned, Schedule, Unit};
+use super::entry::{SlabState, Stage, UnitEntry};
+use super::{EpochUnits, Schedule, Unit};
 
 /// A slab to be granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,10 +16,10 @@ pub(crate) struct Want {
     pub(crate) moves: bool,
 }
 
-impl<P, T> Schedule<P, T> {
+impl<E, U> Schedule<E, U> {
     /// Says how many bytes a unit has whose slab outgrows the last-level cache; 0 if it does not.
     pub(crate) fn streams(&mut self, unit: Unit, bytes: usize) {
-        let is_cut = |(_, planned): (usize, &Planned)| planned.plan.is_cut();
+        let is_cut = |(_, units): (usize, &EpochUnits)| units.plan.is_cut();
         if self.segment_of(unit).is_some_and(is_cut) {
             return; // known since it was cut
         }
@@ -45,7 +45,7 @@ impl<P, T> Schedule<P, T> {
     pub(crate) fn next_want(&self) -> Option<Want> {
         let mut reserve = 0;
         for (index, entry) in self.open.iter().enumerate() {
-            if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.failed) {
+            if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.has_failed) {
                 return Some(Want {
                     unit: Unit(self.first.0 + index as u64),
                     bytes,
@@ -61,7 +61,7 @@ impl<P, T> Schedule<P, T> {
 
     /// Whether a unit waits for its slab, also one for which somebody is at the ring right now.
     pub(crate) fn waits_for_slab(&self) -> bool {
-        let waits = |entry: &Entry<T>| {
+        let waits = |entry: &UnitEntry<U>| {
             matches!(
                 entry.slab,
                 SlabState::Wanted { .. } | SlabState::Granting { .. }
@@ -70,17 +70,11 @@ impl<P, T> Schedule<P, T> {
         self.open.iter().any(waits)
     }
 
-    /// The want of this unit, if it is the next.
-    pub(crate) fn want_of(&self, unit: Unit) -> Option<Want> {
-        self.next_want().filter(|want| want.unit == unit)
-    }
-
-    /// Somebody is at the ring for the slab.
-    pub(crate) fn granting(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        if let SlabState::Wanted { bytes } = entry.slab {
-            entry.slab = SlabState::Granting { bytes };
-        }
+    /// The caller goes to the ring for the unit's slab, if the unit is the first that waits for one.
+    pub(crate) fn granting(&mut self, unit: Unit) -> Option<Want> {
+        let want = self.next_want().filter(|want| want.unit == unit)?;
+        self.entry(unit).slab = SlabState::Granting { bytes: want.bytes };
+        Some(want)
     }
 
     /// The ring had none: the unit waits on.
@@ -99,7 +93,7 @@ impl<P, T> Schedule<P, T> {
     }
 
     /// The unit has pageable memory, and needs a slab of the ring when it is made.
-    pub(crate) fn granted_elsewhere(&mut self, unit: Unit) {
+    pub(crate) fn granted_pageable(&mut self, unit: Unit) {
         self.entry(unit).slab = SlabState::Granted;
     }
 
