@@ -90,15 +90,16 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                     let pipeline = self.epoch.pipeline();
                     // It may wait, for device memory or a copy, and workers are not to wait with it.
                     pipeline.wake_workers();
-                    pipeline.send_now(&self.outbox, &pass, unit, made, true)
+                    pipeline.send(&*self.outbox, &pass, unit, made, true)
                 }
                 outcome => outcome,
             };
             if let Err(error) = outcome {
                 failed.get_or_insert(error);
             }
-            if pass.ends_batch(unit) {
-                break pass.place(unit).batch;
+            let place = pass.place(unit);
+            if place.ends_batch() {
+                break place.batch;
             }
             asked = Instant::now();
         };

@@ -41,6 +41,15 @@ pub(crate) struct Place {
     pub(crate) rows: usize,
     /// The row of its batch that it begins with: 0, but in later parts of a batch that is cut.
     pub(crate) first_row: usize,
+    /// How many rows its whole batch has.
+    pub(crate) batch_rows: usize,
+}
+
+impl Place {
+    /// Whether the unit is its batch's last.
+    pub(crate) fn ends_batch(&self) -> bool {
+        self.first_row + self.rows == self.batch_rows
+    }
 }
 
 impl Cut {
@@ -113,18 +122,13 @@ impl Cut {
     }
 
     /// How many samples a batch has.
-    pub(crate) fn batch_rows(&self, batch: u64) -> usize {
+    fn batch_rows(&self, batch: u64) -> usize {
         let left = self.samples - self.batch_start(batch);
         left.min(self.batch_size as u64) as usize
     }
 
     fn batch_start(&self, batch: u64) -> u64 {
         self.base + (batch * self.lanes + self.lane) * self.batch_size as u64
-    }
-
-    /// The batch that a unit belongs to.
-    pub(crate) fn batch_of(&self, unit: u64) -> u64 {
-        unit / self.parts_per_batch()
     }
 
     /// How many rows a unit has.
@@ -134,21 +138,17 @@ impl Cut {
 
     /// Where a unit lies.
     pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
-        let batch = self.batch_of(unit);
+        let batch = unit / self.parts_per_batch();
+        let batch_rows = self.batch_rows(batch);
         let first_row = (unit % self.parts_per_batch()) as usize * self.part_rows;
         Place {
             epoch,
             batch,
             start: self.batch_start(batch) + first_row as u64,
-            rows: (self.batch_rows(batch) - first_row).min(self.part_rows),
+            rows: (batch_rows - first_row).min(self.part_rows),
             first_row,
+            batch_rows,
         }
-    }
-
-    /// Whether a unit is its batch's last.
-    pub(crate) fn ends_batch(&self, unit: u64) -> bool {
-        let place = self.place(0, unit);
-        place.first_row + place.rows == self.batch_rows(place.batch)
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
                 prop_assert_eq!((place.epoch, place.batch), (7, ended));
                 prop_assert_eq!(place.batch * batch_size as u64 + place.first_row as u64, position);
                 position += place.rows as u64;
-                ended += u64::from(cut.ends_batch(unit));
+                ended += u64::from(place.ends_batch());
             }
             prop_assert_eq!(ended, cut.batches());
             let last_rows = if drop_last { samples / batch_size as u64 * batch_size as u64 } else { samples };

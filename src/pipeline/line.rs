@@ -104,21 +104,9 @@ impl Pass {
         cut.place(self.epoch, self.units.number(unit))
     }
 
-    /// How many rows the unit's whole batch has.
-    pub(crate) fn batch_rows(&self, unit: Unit) -> usize {
-        let cut = self.units.plan.cut;
-        cut.batch_rows(cut.batch_of(self.units.number(unit)))
-    }
-
     /// Whether the unit is its epoch's last.
     pub(crate) fn is_last(&self, unit: Unit) -> bool {
         unit.0 + 1 == self.units.end.0
-    }
-
-    /// Whether the unit is its batch's last.
-    pub(crate) fn ends_batch(&self, unit: Unit) -> bool {
-        let cut = self.units.plan.cut;
-        cut.ends_batch(self.units.number(unit))
     }
 
     pub(crate) fn plan(&self) -> &EpochPlan {
@@ -264,17 +252,12 @@ impl<B: 'static> Line<B> {
         };
         let unit = self.schedule.find_ready(is_here)?;
         let slot = self.slot(unit);
-        match slot.outcome.take()? {
-            Ok(Made::Here(made)) => {
-                let pass = Arc::clone(&slot.pass);
-                self.schedule.sending(unit);
-                Some((pass, unit, made))
-            }
-            other => {
-                slot.outcome = Some(other);
-                None
-            }
-        }
+        let pass = Arc::clone(&slot.pass);
+        let Some(Ok(Made::Here(made))) = slot.outcome.take() else {
+            unreachable!("it is here");
+        };
+        self.schedule.sending(unit);
+        Some((pass, unit, made))
     }
 
     /// Enters a unit that was made from end to end, or its error.

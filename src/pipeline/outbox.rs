@@ -53,7 +53,8 @@ struct Outgoing<B: Batch> {
 }
 
 impl<B: Batch> Outgoing<B> {
-    fn is_begun(&self) -> bool {
+    /// Whether the next batch may begin.
+    fn makes_way(&self) -> bool {
         self.has_begun || self.has_failed
     }
 }
@@ -70,9 +71,10 @@ pub(crate) enum SendOutcome<B> {
 }
 
 /// Who sends units, with the type of batches on the device erased.
-pub(super) trait Sends<B>: Send + Sync {
-    /// Sends a unit, unless it would have to wait for that.
-    fn send(&self, pass: &Pass, unit: Unit, made: B) -> SendOutcome<B>;
+pub(crate) trait Sends<B>: Send + Sync {
+    /// Sends a unit. `waits`: for device memory that the program gave back, and whose kernels have not run. The consumer does so, for
+    /// the batch that it comes to. Nobody holds the lock meanwhile, nor while the user's code runs.
+    fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B>;
 
     /// The first batch whose units may not be sent yet.
     fn allowed(&self) -> u64;
@@ -82,8 +84,19 @@ pub(super) trait Sends<B>: Send + Sync {
 }
 
 impl<B: Batch> Sends<B> for Outbox<B> {
-    fn send(&self, pass: &Pass, unit: Unit, made: B) -> SendOutcome<B> {
-        self.send_unit(pass, unit, made, false)
+    fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
+        // Without the lock: what finished copies held may be the program's.
+        self.device.inner.settle();
+        if !pass.plan().is_cut() {
+            return self.send_whole(pass, unit, made, waits);
+        }
+        match self.send_part(pass, unit, made, waits, None) {
+            SendOutcome::NotNow(made) if waits => {
+                let memory = begin_part(&made, &self.device, rows(pass, unit));
+                self.send_part(pass, unit, made, waits, Some(memory))
+            }
+            outcome => outcome,
+        }
     }
 
     fn allowed(&self) -> u64 {
@@ -124,7 +137,7 @@ impl<B: Batch> Outbox<B> {
     fn has_begun_all(&self) -> bool {
         let state = self.state.lock();
         let came = state.first.saturating_add(state.batches.len() as u64);
-        came >= self.count && state.batches.back().is_none_or(Outgoing::is_begun)
+        came >= self.count && state.batches.back().is_none_or(Outgoing::makes_way)
     }
 
     /// Whether a batch may begin, as far as the epoch before is concerned.
@@ -137,29 +150,6 @@ impl<B: Batch> Outbox<B> {
     pub(crate) fn allow(&self, batches: u64) {
         let mut state = self.state.lock();
         state.allowed = state.allowed.max(state.first.saturating_add(batches));
-    }
-
-    /// Sends a unit. `waits`: for device memory that the program gave back, and whose kernels have not run. The consumer does so,
-    /// for the batch that it comes to. Nobody holds the lock meanwhile, nor while the user's code runs.
-    pub(crate) fn send_unit(
-        &self,
-        pass: &Pass,
-        unit: Unit,
-        made: B,
-        waits: bool,
-    ) -> SendOutcome<B> {
-        // Without the lock: what finished copies held may be the program's.
-        self.device.inner.settle();
-        if !pass.plan().is_cut() {
-            return self.send_whole(pass, unit, made, waits);
-        }
-        match self.send_part(pass, unit, made, waits, None) {
-            SendOutcome::NotNow(made) if waits => {
-                let memory = begin_part(&made, &self.device, rows(pass, unit));
-                self.send_part(pass, unit, made, waits, Some(memory))
-            }
-            sent => sent,
-        }
     }
 
     /// Sends a whole batch, which may be of the program's own type: its functions run without the lock, and if they panic, that is
@@ -228,9 +218,11 @@ impl<B: Batch> Outbox<B> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let outcome = self.send_part_in(state, pass, unit, made, waits, memory);
-        let batch = pass.place(unit).batch;
-        let begun = state.get(batch).is_some_and(|outgoing| outgoing.is_begun());
-        state.progress += u64::from(begun); // or it had: whoever looks for nothing finds that out
+        if let Some(outgoing) = state.get(pass.place(unit).batch) {
+            let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
+            outgoing.has_failed |= failed;
+            state.progress += u64::from(outgoing.makes_way()); // or it had: whoever looks for nothing finds that out
+        }
         outcome
     }
 
@@ -252,10 +244,7 @@ impl<B: Batch> Outbox<B> {
         if outgoing.assembly.is_none() {
             match memory {
                 Some(Ok(memory)) => outgoing.assembly = Some(memory),
-                Some(Err(error)) => {
-                    outgoing.has_failed = true;
-                    return SendOutcome::Failed(error);
-                }
+                Some(Err(error)) => return SendOutcome::Failed(error),
                 None if outgoing.is_awaited => return SendOutcome::NotNow(made),
                 None => {}
             }
@@ -270,7 +259,6 @@ impl<B: Batch> Outbox<B> {
         let sent = match sent {
             Ok(sent) => sent,
             Err(payload) => {
-                outgoing.has_failed = true;
                 let error = pass.collate_panicked(unit, panic_message(payload));
                 return SendOutcome::Failed(error);
             }
@@ -286,13 +274,8 @@ impl<B: Batch> Outbox<B> {
                 outgoing.is_awaited = waits;
                 SendOutcome::NotNow(made)
             }
-            Err((_, error)) => {
-                outgoing.has_failed = true;
-                match error {
-                    Unsent::Failed(error) => SendOutcome::Failed(error),
-                    Unsent::Unlike(error) => SendOutcome::Unlike(outgoing.like, error),
-                }
-            }
+            Err((_, Unsent::Failed(error))) => SendOutcome::Failed(error),
+            Err((_, Unsent::Unlike(error))) => SendOutcome::Unlike(outgoing.like, error),
         }
     }
 
@@ -306,9 +289,7 @@ impl<B: Batch> Outbox<B> {
         };
         outgoing?.whole
     }
-}
 
-impl<B: Batch> Outbox<B> {
     /// The consumer left the epoch: nobody wants what was sent of it. (A worker that is about to send may hold the outbox for longer.)
     pub(crate) fn close(&self) {
         let gone = {
@@ -354,7 +335,7 @@ impl<B: Batch> State<B> {
                 whole: None,
             });
         }
-        if index > 0 && !self.batches[index - 1].is_begun() {
+        if index > 0 && !self.batches[index - 1].makes_way() {
             return Turn::NotYet;
         }
         match &mut self.batches[index] {
@@ -370,6 +351,6 @@ fn rows(pass: &Pass, unit: Unit) -> Rows {
     Rows {
         first: place.first_row,
         count: place.rows,
-        of: pass.batch_rows(unit),
+        of: place.batch_rows,
     }
 }

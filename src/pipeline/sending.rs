@@ -21,7 +21,7 @@ impl<B: Batch> Pipeline<B> {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         };
         let progress = outbox.progress();
-        let outcome = self.outcome_of(pass, unit, outbox.send(pass, unit, made));
+        let outcome = self.send(&*outbox, pass, unit, made, false);
         self.publish(pass, unit, outcome);
         // Batches are sent in their order: a later one may have been ready first, or the one before may have begun since.
         if outbox.progress() != progress {
@@ -42,7 +42,7 @@ impl<B: Batch> Pipeline<B> {
             let Some((pass, unit, made)) = next else {
                 return;
             };
-            let send = || self.outcome_of(&pass, unit, outbox.send(&pass, unit, made));
+            let send = || self.send(outbox, &pass, unit, made, false);
             let Some(outcome) = self.catch_panics(&pass, unit, send) else {
                 continue; // it is entered, with its error
             };
@@ -70,7 +70,7 @@ impl<B: Batch> Pipeline<B> {
                 return;
             }
             let outcome = match std::mem::replace(&mut next.outcome, Ok(Made::Sent)) {
-                Ok(Made::Here(made)) => self.send_now(outbox, &next.pass, next.unit, made, false),
+                Ok(Made::Here(made)) => self.send(outbox, &next.pass, next.unit, made, false),
                 outcome => outcome,
             };
             let is_here = matches!(outcome, Ok(Made::Here(_)));
@@ -83,25 +83,15 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Sends a unit that is here. `waits`: the consumer has come to it.
-    pub(crate) fn send_now(
+    pub(crate) fn send(
         &self,
-        outbox: &Outbox<B>,
+        outbox: &dyn Sends<B>,
         pass: &Pass,
         unit: Unit,
         made: B,
         waits: bool,
     ) -> Result<Made<B>> {
-        self.outcome_of(pass, unit, outbox.send_unit(pass, unit, made, waits))
-    }
-
-    /// What is entered of a unit that was to be sent.
-    pub(super) fn outcome_of(
-        &self,
-        pass: &Pass,
-        unit: Unit,
-        outcome: SendOutcome<B>,
-    ) -> Result<Made<B>> {
-        match outcome {
+        match outbox.send(pass, unit, made, waits) {
             SendOutcome::Sent => Ok(Made::Sent),
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),
             SendOutcome::Failed(error) => Err(error),

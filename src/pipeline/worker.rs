@@ -142,11 +142,6 @@ impl<B: Batch> Pipeline<B> {
             }
             report(line, bin)
         };
-        self.follow_up(pass, unit, next);
-    }
-
-    /// Does what follows a report.
-    fn follow_up(&self, pass: &Pass, unit: Unit, next: Next) {
         match next {
             Next::Wait => {}
             Next::LayOut => self.lay_out(pass, unit),
