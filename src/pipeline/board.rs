@@ -12,9 +12,9 @@ pub(super) struct Board<B> {
     lines_added: u64,
     /// Counts claims, so that lines take turns.
     turn: u64,
-    /// Workers that sleep: the first few, and the spare ones.
+    /// How many workers sleep: of the first few, and of the spare ones.
     pub(super) idle: [usize; 2],
-    /// The loader is being dropped: threads end.
+    /// The loader is being dropped, and threads end.
     pub(super) is_closed: bool,
 }
 
@@ -29,7 +29,7 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// Enters a line without epochs; returns its key.
+    /// Adds a line without epochs; returns its key.
     pub(super) fn add_line(&mut self, unit_ready: Arc<Condvar>, is_wide: Option<bool>) -> u64 {
         self.lines_added += 1;
         self.lines.push(Line {
@@ -51,7 +51,7 @@ impl<B: 'static> Board<B> {
     pub(super) fn close(&mut self, bin: &mut Bin<B>) {
         self.is_closed = true;
         for line in &mut self.lines {
-            // (Their epochs were forgotten, or they would hold the loader.)
+            // (Only epochs that were leaked by `mem::forget` are left: others hold the loader.)
             line.schedule.clear(bin.removed());
         }
         self.lines.clear();
@@ -69,8 +69,7 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// Something to do: for a line whose consumer is blocked, if there is one, else for any. What lies beyond the epoch that a
-    /// consumer is at comes last.
+    /// Finds something to do, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is at comes last.
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, is_spare: bool) -> Option<Job<B>> {
         self.turn += 1;
         let turn = self.turn;
@@ -94,15 +93,15 @@ impl<B: 'static> Board<B> {
         lines.any(|line| line.schedule.has_claim(claimant))
     }
 
-    /// The units that wait for slabs: of each line the first, in the lines' turn.
+    /// The first unit of each line that waits for a slab, in the lines' turn.
     pub(super) fn waiting(&mut self) -> Vec<(Arc<Pass>, Unit)> {
         self.urgent_first();
         let lines = self.lines.iter_mut();
         lines.filter_map(Line::first_waiting).collect()
     }
 
-    /// Lines whose consumer is blocked come first, and of several the one that had to wait for longest: a line that always has work
-    /// would otherwise keep the workers, and the slabs that come home, from another for good.
+    /// Sorts lines whose consumer is blocked to the front, and among equals the one that was served longest ago. Otherwise a line that
+    /// always has work could starve another of workers and slabs.
     fn urgent_first(&mut self) {
         if self.lines.len() > 1 {
             self.lines
@@ -110,7 +109,7 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// A kind of sleeping worker for whom there is something to do. One is woken, who wakes the next when he found something.
+    /// The kind of sleeping worker that has something to do. One is woken, and wakes the next when it has found work.
     pub(super) fn worker_to_wake(&mut self) -> Option<usize> {
         [0, 1]
             .into_iter()

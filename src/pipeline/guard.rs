@@ -1,5 +1,5 @@
-//! The board's lock. Whoever holds it holds a [`Guard`]: for a few instructions at a time, and never across the user's code, the ring or
-//! a device. What must happen without it goes into the guard's [`Bin`], which is emptied when the lock is released.
+//! The board's lock. A [`Guard`] holds it for a few instructions at a time, and never across the user's code, the ring or a device.
+//! What must happen without it goes into the guard's [`Bin`], which is emptied when the lock is released.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -52,7 +52,7 @@ impl<'a, B: 'static> Guard<'a, B> {
         line.schedule.holds(unit).then_some((line, bin))
     }
 
-    /// Sleeps until somebody notifies, or wakes at once if something was to be done without the lock. So look again.
+    /// Sleeps until notified. Returns at once if the bin had to be emptied first, so the caller must look again in any case.
     pub(super) fn wait(&mut self, condvar: &Condvar) {
         match &mut self.board {
             Some(board) if self.bin.is_empty() => condvar.wait(board),
@@ -104,18 +104,18 @@ pub(super) struct Bin<B> {
     pub(super) tell_pin_thread: bool,
     /// Whether loading turned out to be far from copying.
     pub(super) found_wide: Option<bool>,
-    /// Most often there is nothing more to do.
+    /// Usually `None`.
     deferred: Option<Box<Deferred<B>>>,
 }
 
-/// What takes longer than the lock may be held.
+/// What must not be done while the lock is held.
 struct Deferred<B> {
     removed: Removed<EpochSlot<B>, UnitSlot<B>>,
-    /// Much of this is the user's.
+    /// Much of this is the user's, whose `drop` may do anything.
     drops: Vec<Box<dyn Any>>,
-    /// Accounts that may have so many slabs from now on.
+    /// Accounts, with how many slabs they may have from now on.
     limits: Vec<(Arc<Account>, usize)>,
-    /// Accounts that were opened or shared in vain.
+    /// Accounts that were opened or shared, and are not needed.
     accounts: Vec<Arc<Account>>,
 }
 
@@ -154,25 +154,25 @@ impl<B: 'static> Bin<B> {
         self.deferred().drops.push(Box::new(thing));
     }
 
-    /// Takes what leaves a schedule.
+    /// Where a schedule puts what it removes.
     pub(super) fn removed(&mut self) -> &mut Removed<EpochSlot<B>, UnitSlot<B>> {
         &mut self.deferred().removed
     }
 
-    /// Lets an account have so many slabs from now on.
+    /// Lets an account have that many slabs from now on.
     pub(super) fn set_limit(&mut self, account: Arc<Account>, slabs: usize) {
         self.deferred().limits.push((account, slabs));
         self.tell_pin_thread = true;
     }
 
-    /// Closes an account that was opened or shared in vain, if there is one.
+    /// Closes an account that was opened or shared, and is not needed.
     pub(super) fn close_account(&mut self, account: Option<Arc<Account>>) {
         if let Some(account) = account {
             self.deferred().accounts.push(account);
         }
     }
 
-    /// Without the board's lock. Threads are told first, for a `drop` of the user's may take its time, or wait for one of them.
+    /// Runs without the lock. Threads are told first, because a user's `drop` may take long, or wait for one of them.
     fn empty(self, pipeline: &Pipeline<B>, worker: Option<usize>) {
         if let Some(is_wide) = self.found_wide {
             let _ = pipeline.is_wide.set(is_wide);
@@ -206,7 +206,7 @@ impl<B> Deferred<B> {
     }
 }
 
-/// Drops what is the user's. A `drop` that panics ends neither the thread nor the others.
+/// Drops things of the user's. If one panics, the others are dropped all the same, and the thread goes on.
 pub(super) fn drop_each<T>(things: impl IntoIterator<Item = T>) {
     for thing in things {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {

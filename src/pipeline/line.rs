@@ -1,4 +1,4 @@
-//! A line as the board holds it: its schedule, and what belongs to its epochs and their open units.
+//! A line: its schedule, and what its epochs and open units carry.
 
 use std::collections::VecDeque;
 
@@ -28,43 +28,43 @@ pub(super) struct Line<B> {
 pub(super) struct EpochSlot<B> {
     pub(super) epoch: u64,
     pub(super) meter: Arc<Meter>,
-    /// What its batches are for. Until it is known, nothing is loaded.
+    /// What its batches are for. Nothing is loaded until that is known.
     pub(super) destination: Option<Destination>,
-    /// Who sends its units to a device as soon as they are made.
+    /// Sends its units to a device as soon as they are made.
     pub(super) outbox: Option<Arc<dyn Sends<B>>>,
     pub(super) pass: Option<Arc<Pass>>,
 }
 
-/// How the units of one epoch are made, for everybody who works on them. It never changes.
+/// How the units of one epoch are made, shared by everybody who works on them. It never changes.
 pub(crate) struct Pass {
     pub(super) line: u64,
     pub(super) segment: u64,
     pub(super) epoch: u64,
     pub(super) units: EpochUnits,
     pub(crate) meter: Arc<Meter>,
-    /// Its share of the device's ring, if the loader pins. Epochs that are loaded as if they were one share one.
+    /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(super) account: Option<Arc<Account>>,
 }
 
 /// A unit that was made.
 pub(crate) enum Made<B> {
     Here(B),
-    /// It was sent to its device: the outbox has it.
+    /// It was sent to its device, and is in the outbox.
     Sent,
 }
 
 /// What the board holds of one open unit.
 pub(super) struct UnitSlot<B> {
     pub(super) pass: Arc<Pass>,
-    /// Until somebody finishes it.
+    /// `None` once somebody finishes it.
     pub(super) work: Option<Arc<dyn Work<B>>>,
     /// The unit, made.
     pub(super) outcome: Option<Result<Made<B>>>,
-    /// Why it failed: the first row's reason.
+    /// Why it failed; of several reasons, that of the first row.
     pub(super) failure: Option<Failed>,
     /// When it began to wait for its slab.
     pub(super) waiting_since: Option<Instant>,
-    /// It does without a page-locked slab.
+    /// Its memory is pageable although the loader pins.
     pub(super) is_unpinned: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Delivered<B> {
     pub(crate) outcome: Result<Made<B>>,
 }
 
-/// Something to do, with what it takes.
+/// Something to do, with all that is needed to do it.
 pub(super) enum Job<B> {
     Plan {
         line: u64,
@@ -178,7 +178,7 @@ impl<B: 'static> Line<B> {
         })
     }
 
-    /// Enters the plan of an epoch, if it is wanted: see [`Schedule::enter_plan`]. `account`: of the epoch before, or a new one.
+    /// Sets the plan of an epoch, if [`Schedule::enter_plan`] takes it. `account`: a new one, or that of the epoch before.
     pub(super) fn enter_plan(
         &mut self,
         segment: u64,
@@ -199,7 +199,7 @@ impl<B: 'static> Line<B> {
         Some(pass)
     }
 
-    /// The next units, as many as are ready and the consumer may take: the first is returned, and the others go to `taken`.
+    /// Gives the consumer the next units that are ready: returns the first, and adds the others to `taken`.
     pub(super) fn deliver(
         &mut self,
         taken: &mut VecDeque<Delivered<B>>,
@@ -231,13 +231,13 @@ impl<B: 'static> Line<B> {
         next
     }
 
-    /// The outbox that a unit's epoch has, if it goes to a device.
+    /// The outbox of a unit's epoch, if it goes to a device.
     pub(super) fn outbox(&mut self, pass: &Pass) -> Option<Arc<dyn Sends<B>>> {
         self.schedule.epoch(pass.segment)?.outbox.clone()
     }
 
-    /// Takes the segment's first unit that is here, and whose batch is before that one: to send it. `pageable`: also if it is not
-    /// page-locked.
+    /// Takes the segment's first unit that is ready and not sent, and whose batch comes before `before`, to send it. `pageable`: even if it
+    /// is not page-locked.
     pub(super) fn take_to_send(
         &mut self,
         segment: u64,
@@ -260,14 +260,14 @@ impl<B: 'static> Line<B> {
         Some((pass, unit, made))
     }
 
-    /// Enters a unit that was made from end to end, or its error.
+    /// Reports a unit that was made from end to end, or its error.
     pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: u64) {
         self.schedule.made(unit, elapsed_ns);
         self.slot(unit).outcome = Some(outcome);
         self.tell_consumer(unit);
     }
 
-    /// Enters a failure. Of several, the first row's is reported.
+    /// Notes a failure. Of several, the first row's is delivered.
     pub(super) fn note_failure(&mut self, unit: Unit, failure: Failed, bin: &mut Bin<B>) {
         let slot = self.slot(unit);
         match &mut slot.failure {
@@ -277,7 +277,7 @@ impl<B: 'static> Line<B> {
         }
     }
 
-    /// Enters a unit or its error, and wakes the consumer. What was entered first stays.
+    /// Makes a unit or its error ready, and wakes the consumer. The first outcome counts.
     pub(super) fn publish(&mut self, unit: Unit, outcome: Result<Made<B>>, bin: &mut Bin<B>) {
         if self.schedule.is_ready(unit) {
             return bin.drop_later(outcome);
@@ -298,7 +298,7 @@ impl<B: 'static> Line<B> {
             true => self.schedule.sent(unit),
             false => self.schedule.ready(unit),
         }
-        // What was left to it in the ring is another's now.
+        // The slabs that were left for it are free for others.
         bin.tell_pin_thread |= was_reserved && self.schedule.waits_for_slab();
         self.tell_consumer(unit);
     }

@@ -1,10 +1,10 @@
 //! The schedule of a line: which unit is opened, claimed, granted a slab, finished and delivered, and when.
 //!
 //! It is a plain state machine, without threads, clocks or devices. Everybody who works on a line asks it, under the board's lock,
-//! what to do next, and reports what was done. `README.md` beside this file has the states of a unit as a table.
+//! what to do next, and reports what was done. `README.md` has the states of a unit as a table.
 //!
-//! A *line* is what one consumer iterates: epochs that follow each other, as [segments](Segment) of one row of units. So a window,
-//! the order in which slabs are granted, and what is delivered are the same at the boundary of two epochs as within one.
+//! A *line* is what one consumer iterates: epochs that follow each other, as [segments](Segment) of one sequence of units. So the
+//! boundary of two epochs changes neither the window, nor the order in which slabs are granted and units delivered.
 
 mod delivery;
 mod entry;
@@ -22,8 +22,7 @@ pub(crate) use self::slabs::Want;
 use super::plan::{EpochPlan, Solo};
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 
-/// The number of a unit within its line. Units are counted through all epochs, and no number is used twice: a late report finds
-/// nothing.
+/// The number of a unit within its line. Numbers run through all epochs and are never reused, so a late report finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unit(pub(crate) u64);
 
@@ -31,7 +30,7 @@ pub(crate) struct Unit(pub(crate) u64);
 /// payloads, of which the schedule knows nothing.
 #[derive(Debug)]
 pub(crate) struct Schedule<E, U> {
-    /// The first is the one that the consumer is at, or comes to next.
+    /// The first is the one that the consumer is at, or will come to next.
     segments: VecDeque<Segment<E>>,
     appended: u64,
     open: VecDeque<UnitEntry<U>>,
@@ -39,16 +38,15 @@ pub(crate) struct Schedule<E, U> {
     first: Unit,
     /// The consumer is blocked on the first open unit.
     is_blocked: bool,
-    /// Units that the consumer took together with one before, and has not come to yet.
+    /// How many units the consumer took in advance, and has not come to yet.
     taken: usize,
-    /// How many of the open units were sent: they are in nobody's way.
+    /// How many of the open units were sent. They do not count in the window.
     open_sent: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
-    /// How many bytes a sample has, where units outgrow the last-level cache, or are cut so that they do not; 0 where neither
-    /// is so.
+    /// The bytes of a sample, if units outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
     streamed_bytes: u64,
-    /// Loading is far from copying, so that slabs need not stay in the cache. `None`: nobody knows yet.
+    /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
     is_wide: Option<bool>,
 }
 
@@ -59,11 +57,11 @@ pub(crate) enum Claim {
     Plan { segment: u64 },
     /// Load these rows of the unit.
     Rows { unit: Unit, rows: Range<usize> },
-    /// Fill in so many of the unit's parked samples.
+    /// Fill `count` of the unit's parked samples into their rows.
     Parked { unit: Unit, count: usize },
     /// Make the unit's batch: its rows are filled.
     Finish { unit: Unit },
-    /// Make these units from end to end, and report each when it is done.
+    /// Make these units from end to end, and report each as it is done.
     Solo { units: Range<u64> },
 }
 
@@ -72,7 +70,7 @@ pub(crate) enum Claim {
 pub(crate) struct Claimant {
     /// It is a worker beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
     pub(crate) is_spare: bool,
-    /// It would do what lies beyond the epoch that the consumer is at, too.
+    /// It also works beyond the epoch that the consumer is at.
     pub(crate) beyond: bool,
 }
 
@@ -93,7 +91,7 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// What a worker should do next: the oldest unit first. `open` makes a new unit's payload; it is told whether one worker
+    /// What a worker should do next, oldest unit first. `open` makes the payload of a new unit; its flag says whether one worker
     /// makes the unit alone.
     pub(crate) fn claim(
         &mut self,
@@ -146,7 +144,7 @@ impl<E, U> Schedule<E, U> {
         Some(Claim::Rows { unit, rows })
     }
 
-    /// Whether [`claim`](Schedule::claim) would give something.
+    /// Whether [`claim`](Schedule::claim) would return something.
     pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
         let may_load = self.may_load(claimant);
         let mut entries = self.open.iter().take(self.reach(claimant));
@@ -156,7 +154,7 @@ impl<E, U> Schedule<E, U> {
             || claimant.beyond && self.segment_to_plan().is_some()
     }
 
-    /// How many of the open units are the claimant's business.
+    /// How many of the open units the claimant may work on.
     fn reach(&self, claimant: Claimant) -> usize {
         match claimant.beyond {
             true => usize::MAX,
@@ -174,7 +172,7 @@ impl<E, U> Schedule<E, U> {
         (self.room(&units.plan) > 0).then_some((index, units))
     }
 
-    /// How many units may be opened, as far as the consumer is concerned.
+    /// How many more units fit in the window.
     fn room(&self, plan: &EpochPlan) -> usize {
         self.window(plan).saturating_sub(self.ahead())
     }
@@ -204,31 +202,31 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// How long a unit takes, once that is known.
+    /// How long a full unit takes, once that is known.
     fn unit_ns(&self, plan: &EpochPlan) -> Option<u64> {
         let rows = plan.cut.part_rows() as u64;
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
-    /// Whether such a worker may load rows: spare ones do not where loading is copying.
+    /// Whether the claimant may load rows: spare workers do not while loading is little more than copying.
     fn may_load(&self, claimant: Claimant) -> bool {
         !claimant.is_spare || !self.copies()
     }
 
-    /// Whether loading is copying, of slabs whose place in the cache matters.
+    /// Whether loading is little more than copying, into slabs whose place in the cache matters.
     fn copies(&self) -> bool {
         let bytes = self.streamed_bytes.saturating_mul(10);
         bytes > COPYING_BYTES_PER_10_NS.saturating_mul(self.sample_ns)
     }
 
-    /// How many units a worker claims from end to end; 0: it claims rows.
+    /// How many units a worker claims to make from end to end; 0: it claims rows instead.
     fn solo_run(&self, units: &EpochUnits) -> u64 {
         let plan = &units.plan;
         let left = units.end.0 - self.end().0;
         match (plan.solo, self.unit_ns(plan)) {
             // The caller's thread is the only one.
             (Some(Solo { workers: 0, .. }), _) => 1,
-            // Half a run at most, so that the others find something to do too.
+            // Half a run at most, to leave something for the others.
             (Some(Solo { workers, .. }), Some(ns)) if ns <= RUN_NS / 2 => {
                 let share = (self.window(plan) / (2 * workers)).max(1);
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
@@ -260,8 +258,8 @@ impl<E, U> Schedule<E, U> {
         &mut self.entry(unit).payload
     }
 
-    /// A worker is done with rows, or parked samples, that it claimed. `elapsed_ns`: how long rows took; to fill in what is parked says
-    /// nothing about how long samples take.
+    /// A worker is done with what it claimed. `elapsed_ns`: how long rows took to load; `None` for parked samples, which were loaded
+    /// before.
     pub(crate) fn loaded(&mut self, unit: Unit, rows: Loaded, elapsed_ns: Option<u64>) -> Next {
         if let Some(elapsed_ns) = elapsed_ns {
             self.learn(rows.claimed, elapsed_ns);
@@ -280,18 +278,18 @@ impl<E, U> Schedule<E, U> {
         };
     }
 
-    /// A unit that was claimed alone was made, or failed, in `elapsed_ns`.
+    /// A unit that one worker makes alone was made, or failed.
     pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: u64) {
         let rows = self.entry(unit).rows;
         self.learn(rows, elapsed_ns);
         self.ready(unit);
     }
 
-    /// Whoever laid the unit out from all of its samples is done with that.
+    /// The caller has laid out the unit.
     pub(crate) fn laid_out(&mut self, unit: Unit) -> Next {
         let entry = self.entry(unit);
         if entry.stage != Stage::LayingOut {
-            // It failed meanwhile, for want of a slab: somebody else delivers its error, or has done so.
+            // It failed meanwhile for lack of a slab: somebody else delivers the error, or already has.
             return Next::Wait;
         }
         entry.stage = Stage::Loading;

@@ -1,9 +1,9 @@
-//! Lines: an epoch begins, others follow it, the consumer comes to them and leaves them.
+//! Seats: a consumer begins an epoch, appends others, comes to them and leaves them.
 //!
 //! Epochs that follow each other are one line of units, so workers load across the boundary as they do from one batch to the next:
 //! with one window, one order of slabs, and one share of page-locked memory. An epoch is planned when workers will soon have nothing
-//! else to do. Two cases are not worth two shares of slabs, and the boundary is waited for: an epoch whose plan does not
-//! [join](super::plan::EpochPlan::joins) the one before, and one that the program takes out while the one before has batches to come.
+//! else to do. In two cases that would take twice the slabs, and nothing is loaded across the boundary: if the plan does not
+//! [join](super::plan::EpochPlan::joins) the one before, or if the program takes the epoch while the one before has batches to come.
 
 use super::Pipeline;
 use super::line::EpochSlot;
@@ -24,12 +24,12 @@ pub(crate) struct Seat {
     pub(crate) meter: Arc<Meter>,
     /// The line's consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
-    /// It is one of several, which share its slabs.
+    /// Other epochs follow it, and share its slabs.
     is_followed: bool,
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Begins a line with one epoch, and lets workers load it. `is_followed`: others will follow.
+    /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
     pub(crate) fn begin(&self, epoch: u64, is_followed: bool) -> Seat {
         let unit_ready = Arc::new(Condvar::new());
         let meter = Arc::<Meter>::default();
@@ -53,7 +53,7 @@ impl<B: Batch> Pipeline<B> {
         seat
     }
 
-    /// Appends an epoch that follows that of the seat. `to`: its batches go where those of this outbox go, so many ahead.
+    /// Appends an epoch that follows the seat's. `to`: its batches go to the device of this outbox, that many ahead.
     pub(crate) fn append(
         &self,
         seat: &Seat,
@@ -80,10 +80,10 @@ impl<B: Batch> Pipeline<B> {
         (seat, outbox)
     }
 
-    /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and the slabs of one epoch are
-    /// not enough for both, so that this one is better begun afresh.
+    /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and slabs for one epoch are
+    /// not enough for both, so this one must begin a line of its own.
     pub(crate) fn come_to(&self, seat: &Seat) -> bool {
-        // Where no worker found the time, and while the epoch before is there to be joined.
+        // In case no worker found the time: while the epoch before is still there to be joined.
         self.plan_early(seat.line, seat.segment);
         let destination = {
             let mut board = self.lock();
@@ -98,7 +98,7 @@ impl<B: Batch> Pipeline<B> {
             }
             let Unit(first) = schedule.first();
             if first.checked_add(self.options.samples).is_none() {
-                // After so many samples, the units of a new line are counted from 0 again.
+                // Unit numbers would overflow. Those of a new line begin at 0.
                 schedule.leave(seat.segment, bin.removed());
                 board.remove_if_over(seat.line);
                 return false;
@@ -109,14 +109,14 @@ impl<B: Batch> Pipeline<B> {
             let slot = schedule.epoch(seat.segment);
             slot.and_then(|slot| slot.destination)
         };
-        // It is made in another way than the one before, which is used up.
+        // Its plan did not join the one before, which is used up now.
         if let Some(destination) = destination.or_else(|| self.assumed_destination()) {
             self.decide(seat, destination);
         }
         true
     }
 
-    /// Whoever holds the seat leaves it: nobody waits, and a worker that is at it finds out when it reports.
+    /// The consumer leaves its epoch. It waits for nobody: workers that are busy with a unit find out when they report.
     pub(crate) fn leave(&self, seat: &Seat) {
         let following = {
             let mut board = self.lock();
@@ -124,19 +124,19 @@ impl<B: Batch> Pipeline<B> {
             line.and_then(|(line, _)| line.schedule.id_after(seat.segment))
         };
         if let Some(following) = following {
-            // While this one is there to be joined.
+            // While this one is still there to be joined.
             self.plan_early(seat.line, following);
         }
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.leave(seat.segment, bin.removed());
-            bin.wake_workers = true; // for what was waiting behind it
+            bin.wake_workers = true; // for the epochs that waited for this one
             bin.tell_pin_thread = true;
             board.remove_if_over(seat.line);
         }
     }
 
-    /// Nobody will come to the epochs of the seat's line that were appended.
+    /// Gives up the epochs that were appended to the seat's line: nobody will come to them.
     pub(crate) fn truncate(&self, seat: &Seat) {
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line) {
@@ -146,13 +146,13 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// The program gets the batches on the host, as it turns out.
+    /// The program takes the batches on the host.
     pub(super) fn keep_on_host(&self, seat: &Seat) {
         self.decide(seat, Destination::Host);
     }
 
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns where they arrive. `given`: how many batches the
-    /// program has.
+    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: how many
+    /// batches the program already has.
     pub(crate) fn send_to(
         &self,
         seat: &Seat,
@@ -189,13 +189,13 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
-    /// whether that is wanted.
+    /// Whether loading must wait until it is known what batches are for: a device could gather the samples itself, or batches would
+    /// be cut into parts.
     fn destination_matters(&self) -> bool {
         destination_matters(&self.options, self.machine(), self.recipe.hints())
     }
 
-    /// What batches are for unless the program says otherwise, where that makes no difference.
+    /// What to plan for before the program has said what batches are for, if that makes no difference.
     fn assumed_destination(&self) -> Option<Destination> {
         (!self.destination_matters()).then_some(Destination::Host)
     }
@@ -205,14 +205,14 @@ impl<B: Batch> Pipeline<B> {
         plan(&self.options, machine, hints, destination, is_followed)
     }
 
-    /// It is known what the batches are for. An epoch that nobody planned is planned; one that is loaded for the host, and turns out to
-    /// go to a device, stays as it is planned, but for the number of its slabs.
+    /// It is known what the batches are for: the epoch is planned, unless it has been. If it is loaded for the host, and turns out to go to
+    /// a device, it keeps its plan, and only the number of its slabs changes.
     fn decide(&self, seat: &Seat, destination: Destination) {
         if self.is_planned_for(seat, destination) {
             return;
         }
         let plan = self.plan_for(destination, seat.is_followed);
-        // First, so that whoever asks for a slab finds that there may be some.
+        // First: who asks for a slab must find that there may be some.
         let account = self.open_account(&plan);
         let mut board = self.lock();
         let line = board.line(seat.line);
@@ -223,7 +223,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Notes what the batches are for. `true`: the epoch is planned, and nothing is left to be decided.
+    /// Notes what the batches are for. `true`: the epoch has its plan, and nothing is left to decide.
     fn is_planned_for(&self, seat: &Seat, destination: Destination) -> bool {
         let mut board = self.lock();
         let Some((line, bin)) = board.line(seat.line) else {
@@ -249,7 +249,7 @@ impl<B: Batch> Pipeline<B> {
         Some(Account::open(ring, plan.kind(), plan.slabs(is_wide)))
     }
 
-    /// Plans an epoch that follows another, before the consumer comes to it. If their plans join, they are loaded as if they were one.
+    /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
         let destination = {
             let mut board = self.lock();
@@ -258,7 +258,7 @@ impl<B: Batch> Pipeline<B> {
                 return;
             };
             let own = schedule.epoch(segment).and_then(|own| own.destination);
-            // Where the program took the batches of the epoch before on the host, it is going to do so again.
+            // A program that took the last epoch on the host will do so again.
             let before = schedule.epoch_before(segment);
             let before = before.and_then(|before| before.destination);
             own.or(before.filter(|before| *before == Destination::Host))
@@ -273,7 +273,7 @@ impl<B: Batch> Pipeline<B> {
             return line.schedule.plan_when_reached(segment);
         };
         let Some(before) = line.schedule.epoch_before(segment) else {
-            return; // the consumer has come to it, and plans it himself
+            return; // the consumer has come to it, and plans it
         };
         let account = before.account().map(Account::share);
         if line.enter_plan(segment, plan, account.clone()).is_none() {

@@ -1,4 +1,4 @@
-//! Delivery: units are ready, or sent ahead, and the consumer takes them in their order.
+//! Delivery: units become ready or are sent ahead, and the consumer takes them in order.
 
 use super::entry::{Stage, UnitEntry};
 use super::{Schedule, Unit};
@@ -17,7 +17,7 @@ impl<E, U> Schedule<E, U> {
         self.open_sent += usize::from(!std::mem::replace(&mut entry.is_sent, true));
     }
 
-    /// The unit is ready, and somebody sends it: until [`ready`](Schedule::ready) or [`sent`](Schedule::sent) it cannot be delivered.
+    /// Somebody sends the unit, which was ready. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
     pub(crate) fn sending(&mut self, unit: Unit) {
         self.entry(unit).stage = Stage::Sending;
     }
@@ -38,8 +38,8 @@ impl<E, U> Schedule<E, U> {
         Some(found.0)
     }
 
-    /// How many units the consumer may take at once: those of its epoch that are ready, as far as [`at_once`](Schedule::at_once)
-    /// lets it. What was sent is in nobody's way, and does not count.
+    /// How many units the consumer may take now: those of its epoch that are ready, [`at_once`](Schedule::at_once) at most. Units that
+    /// were sent do not count.
     pub(crate) fn deliverable(&self) -> usize {
         let mut here = self.at_once();
         let ready = |entry: &&UnitEntry<U>| {
@@ -51,9 +51,9 @@ impl<E, U> Schedule<E, U> {
         self.open.iter().take(own).take_while(ready).count()
     }
 
-    /// Units that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than
-    /// `prefetch` promises. That pays only where making a unit takes less time than waking a worker; there it may take half
-    /// of the window, so that workers are busy meanwhile.
+    /// How many units the consumer may take together. They count as ahead until it asks for more, so taking several leaves fewer ahead
+    /// than `prefetch` promises. That pays off only if making a unit takes less time than waking a worker; then the consumer may take
+    /// half of the window, and leaves the other half to keep workers busy.
     pub(super) fn at_once(&self) -> usize {
         let Some((_, units)) = self.segment_of(self.first) else {
             return 1;
@@ -64,7 +64,7 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// The consumer takes so many units, which are ready: it has come to the first of them.
+    /// The consumer takes the next units, which are ready, and comes to the first of them.
     pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = U> {
         debug_assert!((1..=self.deliverable()).contains(&count));
         let sent = self.open.iter().take(count).filter(|entry| entry.is_sent);
@@ -91,8 +91,8 @@ impl<E, U> Schedule<E, U> {
         self.is_blocked
     }
 
-    /// Finds out, once, whether more may be open than what the cache holds: a batch came, and loading is far from copying (less than
-    /// a byte in a nanosecond). That is known to be otherwise at the end of the first epoch.
+    /// Decides once whether more units may be open than the cache holds: yes, if a batch came and loading took much longer than
+    /// copying (more than a nanosecond per byte); no, if that is not the case by the end of the first epoch.
     pub(crate) fn find_out_if_wide(&mut self) -> Option<bool> {
         let units = self.segments.front()?.units.as_ref()?;
         if self.is_wide.is_some() || units.plan.resident.is_none() {

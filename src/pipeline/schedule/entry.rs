@@ -1,6 +1,6 @@
-//! One open unit: which of its rows are claimed, parked and filled, and whether it has its slab.
+//! One open unit: which rows are claimed, parked and filled, and whether it has its slab.
 
-/// One open unit. It payload a `T`, of which the schedule knows nothing.
+/// What the schedule knows of one open unit.
 #[derive(Debug)]
 pub(super) struct UnitEntry<U> {
     pub(super) rows: usize,
@@ -8,7 +8,7 @@ pub(super) struct UnitEntry<U> {
     claimed: usize,
     /// Rows that somebody loads or fills right now.
     busy: usize,
-    /// Rows whose sample is loaded, and waits for the slab.
+    /// Rows whose sample is loaded and waits for the slab.
     parked: usize,
     /// Rows that are done.
     filled: usize,
@@ -23,12 +23,12 @@ pub(super) struct UnitEntry<U> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlabState {
-    /// Nobody knows yet how large it must be.
+    /// Its size is not known yet.
     Unknown,
     Wanted {
         bytes: usize,
     },
-    /// Somebody is at the ring for it.
+    /// Somebody asks the ring for it.
     Granting {
         bytes: usize,
     },
@@ -39,9 +39,9 @@ pub(super) enum SlabState {
 pub(super) enum Stage {
     /// Samples are being loaded.
     Loading,
-    /// All samples are parked, and somebody plans the unit from them.
+    /// All samples are parked, and somebody lays the unit out from them.
     LayingOut,
-    /// Somebody makes the batch of its rows.
+    /// Somebody makes a batch of its rows.
     Finishing,
     /// Somebody makes it from end to end.
     Solo,
@@ -53,7 +53,7 @@ pub(super) enum Stage {
     Ready,
 }
 
-/// Rows that somebody claimed, and what became of them.
+/// What became of rows that somebody claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loaded {
     /// How many were claimed.
@@ -62,16 +62,16 @@ pub(crate) struct Loaded {
     pub(crate) parked: usize,
 }
 
-/// What whoever reports on a unit does next.
+/// What the caller that reports on a unit must do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Others are at it, or the slab is missing.
+    /// Nothing: others still work on it, or the slab is missing.
     Wait,
-    /// All samples are parked, and the unit did not say how large a slab it needs: the caller plans it.
+    /// Lay the unit out: all samples are parked, and none of them told the size of the slab.
     LayOut,
-    /// All rows are filled: the caller makes the batch.
+    /// Make the batch: all rows are filled.
     Finish,
-    /// The unit failed, and nobody is at it any more: the caller delivers the error.
+    /// Deliver the error: the unit failed, and nobody works on it any more.
     Fail,
 }
 
@@ -92,7 +92,7 @@ impl<U> UnitEntry<U> {
         }
     }
 
-    /// Whether there are rows that nobody claimed. While the slab is missing, no more samples are loaded: they would be parked.
+    /// Whether there are rows to claim. While the slab is missing no more samples are loaded, as they would only be parked.
     pub(super) fn has_rows(&self) -> bool {
         let is_missing = matches!(
             self.slab,
@@ -108,7 +108,7 @@ impl<U> UnitEntry<U> {
         start..self.claimed
     }
 
-    /// Whether parked samples can be filled in.
+    /// Whether there are parked samples whose slab has come.
     pub(super) fn has_parked(&self) -> bool {
         self.stage == Stage::Loading
             && !self.has_failed
@@ -130,7 +130,7 @@ impl<U> UnitEntry<U> {
         debug_assert!(self.busy + self.parked + self.filled <= self.claimed);
     }
 
-    /// What follows from what it is like now. Each answer but `Wait` is given once: it gives the unit to the caller.
+    /// What the caller must do next. Each answer but `Wait` is given once, and gives the unit to the caller.
     pub(super) fn next_step(&mut self) -> Next {
         if self.stage != Stage::Loading || self.busy > 0 {
             return Next::Wait;
@@ -151,7 +151,7 @@ impl<U> UnitEntry<U> {
         }
     }
 
-    /// Whether nothing but the batch itself is left to be made, and nobody does so.
+    /// Whether all that is left is to make the batch, and nobody does.
     pub(super) fn can_finish(&self) -> bool {
         self.stage == Stage::Loading
             && !self.has_failed
@@ -159,7 +159,7 @@ impl<U> UnitEntry<U> {
             && self.slab == SlabState::Granted
     }
 
-    /// How many slabs of the ring are to be left to it.
+    /// How many slabs of the ring must be left for it.
     pub(super) fn reserve(&self) -> usize {
         match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
             true => 0,

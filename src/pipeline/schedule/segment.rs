@@ -11,7 +11,7 @@ pub(super) struct Segment<E> {
     pub(super) id: u64,
     /// `None` until it is planned.
     pub(super) units: Option<EpochUnits>,
-    /// Somebody plans it.
+    /// Somebody is planning it.
     pub(super) is_planning: bool,
     /// It may be planned before the consumer reaches it.
     pub(super) may_plan_early: bool,
@@ -24,7 +24,7 @@ pub(super) struct Segment<E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EpochUnits {
     pub(crate) plan: EpochPlan,
-    /// The first unit, and the one behind the last.
+    /// The first unit, and the one after the last.
     pub(crate) first: Unit,
     pub(crate) end: Unit,
 }
@@ -109,28 +109,28 @@ impl<E, U> Schedule<E, U> {
         })
     }
 
-    /// Where the epoch ends that the consumer is at.
+    /// The end of the epoch that the consumer is at.
     pub(super) fn consumers_end(&self) -> Unit {
         let first = self.segments.front().filter(|segment| segment.is_reached);
         let units = first.and_then(|segment| segment.units.as_ref());
         units.map_or(self.first, |units| units.end)
     }
 
-    /// A segment that it is time to plan: workers will soon have nothing else to do.
+    /// The segment to plan next, if workers will soon have nothing else to do.
     pub(super) fn segment_to_plan(&mut self) -> Option<&mut Segment<E>> {
         let before = self.segments.front()?.units?;
         let next = self.segments.get(1)?;
         if next.units.is_some() || next.is_planning || !next.may_plan_early {
             return None;
         }
-        // All units may be opened once the consumer took what it can take next.
+        // Whether all units can be opened once the consumer has taken what it can take next.
         let unopened = before.end.0 - self.end().0.min(before.end.0);
         let room = self.room(&before.plan).saturating_add(self.at_once());
         (unopened <= room as u64).then(|| &mut self.segments[1])
     }
 
-    /// Enters the plan of a segment. `None`: the segment is gone, or planned already; or the segment before it, which is not used
-    /// up, has a plan that this one does not join, so that the boundary must be waited for.
+    /// Sets the plan of a segment. `None`: the segment is gone, or planned already; or its plan does not join that of the segment before
+    /// it, which is not used up, so the consumer must reach it first.
     pub(crate) fn enter_plan(&mut self, id: u64, plan: EpochPlan) -> Option<EpochUnits> {
         let index = self.index_of(id)?;
         self.segments[index].is_planning = false;
@@ -180,7 +180,7 @@ impl<E, U> Schedule<E, U> {
         Some(units.end.0 - self.first.0)
     }
 
-    /// The consumer comes to a segment. `false`: it is not the next, because one before it has units to come.
+    /// The consumer comes to a segment. `false`: a segment before it still has units to come.
     pub(crate) fn come_to(&mut self, id: u64, removed: &mut Removed<E, U>) -> bool {
         while let Some(front) = self.segments.front_mut() {
             if front.id == id {
@@ -195,7 +195,7 @@ impl<E, U> Schedule<E, U> {
         false
     }
 
-    /// The consumer leaves the segment that it is at: its open units go, and those behind it stay.
+    /// The consumer leaves the segment that it is at. Its open units are removed; those of later segments stay.
     pub(crate) fn leave(&mut self, id: u64, removed: &mut Removed<E, U>) {
         let Some(front) = self.segments.front().filter(|front| front.id == id) else {
             return;
@@ -207,7 +207,7 @@ impl<E, U> Schedule<E, U> {
         self.remove_first(removed);
     }
 
-    /// Nobody will come to the segments that the consumer has not reached.
+    /// Removes the segments that the consumer has not reached: nobody will.
     pub(crate) fn truncate(&mut self, removed: &mut Removed<E, U>) {
         let kept = self
             .segments

@@ -1,4 +1,4 @@
-//! Slabs: which unit is granted one next, and how many must be left to those before it.
+//! Slabs: which unit is granted one next, and how many must be left for those before it.
 
 use super::entry::{SlabState, Stage, UnitEntry};
 use super::{EpochUnits, Schedule, Unit};
@@ -8,16 +8,16 @@ use super::{EpochUnits, Schedule, Unit};
 pub(crate) struct Want {
     pub(crate) unit: Unit,
     pub(crate) bytes: usize,
-    /// How many earlier units will need a slab too: as many must be left.
+    /// How many slabs must be left for earlier units.
     pub(crate) reserve: usize,
     /// The consumer is blocked on this very unit.
     pub(crate) is_blocked: bool,
-    /// The unit is made, and is to be copied into the slab.
+    /// The unit is made, and will be copied into the slab.
     pub(crate) moves: bool,
 }
 
 impl<E, U> Schedule<E, U> {
-    /// Says how many bytes a unit has whose slab outgrows the last-level cache; 0 if it does not.
+    /// Notes the bytes of a unit if its slabs outgrow the last-level cache, else 0.
     pub(crate) fn streams(&mut self, unit: Unit, bytes: usize) {
         let is_cut = |(_, units): (usize, &EpochUnits)| units.plan.is_cut();
         if self.segment_of(unit).is_some_and(is_cut) {
@@ -26,14 +26,14 @@ impl<E, U> Schedule<E, U> {
         self.streamed_bytes = bytes as u64 / self.entry(unit).rows.max(1) as u64;
     }
 
-    /// The unit needs a slab of so many bytes.
+    /// The unit needs a slab of `bytes`.
     pub(crate) fn want(&mut self, unit: Unit, bytes: usize) {
         let entry = self.entry(unit);
         debug_assert_eq!(entry.slab, SlabState::Unknown);
         entry.slab = SlabState::Wanted { bytes };
     }
 
-    /// The unit is made, and is to be copied into a slab of so many bytes.
+    /// The unit is made, and needs a slab of `bytes` to be copied into.
     pub(crate) fn want_to_move(&mut self, unit: Unit, bytes: usize) {
         let entry = self.entry(unit);
         entry.stage = Stage::Moving;
@@ -41,7 +41,7 @@ impl<E, U> Schedule<E, U> {
         entry.slab = SlabState::Wanted { bytes };
     }
 
-    /// The first slab that somebody waits for, in the order of the units.
+    /// The first slab that is wanted, in the order of the units.
     pub(crate) fn next_want(&self) -> Option<Want> {
         let mut reserve = 0;
         for (index, entry) in self.open.iter().enumerate() {
@@ -59,7 +59,7 @@ impl<E, U> Schedule<E, U> {
         None
     }
 
-    /// Whether a unit waits for its slab, also one for which somebody is at the ring right now.
+    /// Whether any unit waits for its slab, even if somebody asks the ring for it right now.
     pub(crate) fn waits_for_slab(&self) -> bool {
         let waits = |entry: &UnitEntry<U>| {
             matches!(
@@ -70,14 +70,14 @@ impl<E, U> Schedule<E, U> {
         self.open.iter().any(waits)
     }
 
-    /// The caller goes to the ring for the unit's slab, if the unit is the first that waits for one.
+    /// The caller will ask the ring for the unit's slab; `None` if the unit is not the first that wants one.
     pub(crate) fn granting(&mut self, unit: Unit) -> Option<Want> {
         let want = self.next_want().filter(|want| want.unit == unit)?;
         self.entry(unit).slab = SlabState::Granting { bytes: want.bytes };
         Some(want)
     }
 
-    /// The ring had none: the unit waits on.
+    /// The ring had none: the unit goes on waiting.
     pub(crate) fn not_granted(&mut self, unit: Unit) {
         let entry = self.entry(unit);
         if let SlabState::Granting { bytes } = entry.slab {
@@ -92,12 +92,12 @@ impl<E, U> Schedule<E, U> {
         entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
     }
 
-    /// The unit has pageable memory, and needs a slab of the ring when it is made.
+    /// The unit has pageable memory; it may need a slab of the ring when it is made.
     pub(crate) fn granted_pageable(&mut self, unit: Unit) {
         self.entry(unit).slab = SlabState::Granted;
     }
 
-    /// How many slabs are left to the unit.
+    /// How many slabs must be left for the unit.
     pub(crate) fn reserve_of(&mut self, unit: Unit) -> usize {
         self.entry(unit).reserve()
     }
