@@ -1,4 +1,4 @@
-//! The consumer's side: it gets the units of its epoch in order, and sends what the workers left to it.
+//! The consumer's side: it gets the units of its epoch in order.
 
 use std::collections::VecDeque;
 
@@ -14,18 +14,18 @@ use crate::batch::Batch;
 enum Polled<B> {
     Ready(Delivered<B>),
     NotYet,
-    /// Nobody said yet what the epoch's batches are for.
+    /// It is not known yet what the epoch's batches are for.
     Unplanned,
     Over,
 }
 
-/// Units that the consumer took together with one before.
+/// Units that the consumer took in advance.
 pub(crate) type Taken<B> = VecDeque<Delivered<B>>;
 
 impl<B: Batch> Pipeline<B> {
-    /// The next unit of the epoch, in order; blocks until it is there. `None`: the epoch is over.
+    /// Returns the next unit of the epoch, and blocks until it is ready. `None`: the epoch is over.
     ///
-    /// `quietly`: workers for whom there is room now are left asleep, unless the call blocks. The caller wakes them
+    /// `quietly`: workers that could make use of the room are not woken, unless the call blocks. The caller does that
     /// ([`wake_workers`](Pipeline::wake_workers)) when it has all that it came for.
     pub(crate) fn next(
         &self,
@@ -45,8 +45,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// The consumer has come to the last unit of its epoch, and to all that it took: they are no longer ahead, which is room for what
-    /// follows. (It may keep the batch for as long as it likes before it asks again.)
+    /// The consumer has come to the last unit of its epoch, so what it took is no longer ahead, and there is room for the next epoch. (It
+    /// may keep the batch for long before it asks again.)
     fn come_to_last(&self, seat: &Seat, quietly: bool) {
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line)
@@ -57,8 +57,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Lets workers see to what the consumer made room for. A worker that is woken takes the lock that the consumer would need
-    /// next, and may be given the consumer's processor: it is the last thing that the consumer does.
+    /// Wakes workers to use the room that the consumer made. The consumer does this last, because a worker that is woken takes the lock
+    /// that the consumer would need next, and may be scheduled on the consumer's core.
     pub(crate) fn wake_workers(&self) {
         if self.options.workers > 0 {
             self.lock().bin.wake_workers = true;
@@ -105,7 +105,7 @@ impl<B: Batch> Pipeline<B> {
                     return Some(delivered);
                 }
                 Polled::Over => {
-                    // What was taken last counts as ahead no more, which is room for what follows.
+                    // What was taken last is no longer ahead, so there is room for the next epoch.
                     bin.wake_workers = true;
                     return None;
                 }
@@ -120,12 +120,12 @@ impl<B: Batch> Pipeline<B> {
             let schedule = &mut lines.line(seat.line)?.schedule;
             if !schedule.is_blocked() {
                 schedule.block();
-                // A unit without a slab may have to do without, now that somebody is blocked on it: also one that the pin
-                // thread is at, which did not know of it when it looked.
+                // Now that the consumer is blocked on it, a unit may have to do without a slab: even one that the pin thread is
+                // serving, which did not know when it looked.
                 bin.tell_pin_thread = schedule.waits_for_slab();
             }
             if !has_told {
-                // The units that were taken before are used up, and others can be opened.
+                // The units that were taken are used up, so others can be opened.
                 bin.wake_workers = true;
                 has_told = true;
             }
@@ -133,7 +133,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Without workers the caller does everything, one job after the other.
+    /// Without workers, the caller does everything, one job after the other.
     fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Option<Delivered<B>> {
         let mut held_off = None;
         loop {

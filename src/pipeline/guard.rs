@@ -42,7 +42,7 @@ impl<'a, B: 'static> Guard<'a, B> {
         Some((board.line(key)?, bin))
     }
 
-    /// The line of an open unit; `None` if nobody wants the unit any more.
+    /// The line of an open unit; `None` if the unit is gone, and nobody wants it.
     pub(super) fn line_of(
         &mut self,
         pass: &Pass,

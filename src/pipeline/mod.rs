@@ -1,5 +1,5 @@
-//! The pipeline: workers load and collate units ahead of the consumer, the pin thread sees to their slabs, and the consumer gets
-//! them in order. `README.md` in this folder explains the protocol.
+//! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
+//! order. `README.md` in this folder explains the protocol.
 
 mod board;
 mod consumer;
@@ -36,18 +36,18 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
-    /// Workers sleep here: the first few, and the spare ones, which are woken when no other is there.
+    /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
     worker_wakeups: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
     pub(crate) options: Options,
-    /// Slabs of batches that are not to be page-locked, or cannot be.
+    /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
-    /// The largest slab that was wanted, and had, of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
+    /// The largest slab so far of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
-    /// Whether the slabs of parts need not stay in the last-level cache, because loading is far from copying. The first epoch
-    /// whose batches are cut finds out; it holds for those that follow, so that slabs stop being made.
+    /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
+    /// whose batches are cut finds out for all that follow, so that no more slabs are made.
     is_wide: OnceLock<bool>,
-    /// The log has been told that batches are not page-locked.
+    /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ impl<B: 'static> Pipeline<B> {
         Guard::new(self)
     }
 
-    /// What the host of the pinning device is like.
+    /// The cache of the pinning device's host, if known.
     fn machine(&self) -> Option<Machine> {
         let device = &self.options.pinning.as_ref()?.device;
         let (resident_bytes, least_part_bytes) = device.inner.resident_bytes()?;

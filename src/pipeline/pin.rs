@@ -1,4 +1,4 @@
-//! Slabs for units: granted at once where one is there, and by the pin thread where not.
+//! Slabs for units: granted at once if one is there, otherwise by the pin thread.
 
 use std::panic::AssertUnwindSafe;
 
@@ -18,16 +18,16 @@ use crate::trace::span;
 /// What happens to a unit for which the ring has no slab now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
-    /// An upload has a slab, which comes back without the program's doing.
+    /// An upload holds a slab, which comes home without the program doing anything.
     WaitForCopy,
-    /// The consumer has work to do, or batches to drop: something will change.
+    /// The consumer is busy, or has batches to drop: something will change.
     Sleep,
-    /// Nothing comes back unless the consumer, who is blocked on this unit, lets go: it does without.
+    /// Nothing comes home unless the consumer lets go, and it is blocked on this unit: the unit does without.
     Unpinned,
 }
 
-/// The rule when a slab is missing. `is_coming`: an upload that has one is on its way. Nothing else counts: a download, a copy
-/// into a tensor that exists, and what the program holds may all wait for the program, which waits for this unit.
+/// The rule when a slab is missing. `is_coming`: an upload that holds one is in flight. Nothing else counts: a download, a copy into an
+/// existing tensor, and what the program holds may all wait for the program, which waits for this unit.
 fn missing(is_coming: bool, is_blocked: bool) -> Missing {
     match (is_coming, is_blocked) {
         (true, _) => Missing::WaitForCopy,
@@ -36,7 +36,7 @@ fn missing(is_coming: bool, is_blocked: bool) -> Missing {
     }
 }
 
-/// What became of a want.
+/// What became of a unit that wants a slab.
 pub(super) enum Served {
     /// The unit has its slab, or does without.
     Done,
@@ -53,13 +53,13 @@ enum Unpinned {
     HeldByProgram,
     /// The budget has no room.
     OverBudget,
-    /// The system locks no more.
+    /// The system refuses to lock more memory.
     Unlockable,
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// A unit that is being loaded says how large a slab it needs. Most often it gets one here, from the ring or new. `false`: there is
-    /// no such memory.
+    /// A unit that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. `false`: there is no such
+    /// memory.
     pub(super) fn ask(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
         let pinning = self.options.pinning.as_ref();
         let pinning = pinning.filter(|pinning| !pinning.by_copy);
@@ -92,7 +92,7 @@ impl<B: Batch> Pipeline<B> {
             line.slot(unit).waiting_since = Some(Instant::now());
             line.schedule.granting(unit)
         };
-        // Behind an earlier unit that waits, it waits its turn.
+        // If an earlier unit waits, it must wait its turn.
         if let Some(want) = want {
             if let Ok(slab) = self.take(pinning, pass, want) {
                 self.grant_taken(pinning, pass, want, slab);
@@ -121,8 +121,8 @@ impl<B: Batch> Pipeline<B> {
         bin.tell_pin_thread = true;
     }
 
-    /// Takes a slab from the device's ring, once finished copies have brought theirs home. The error: there is none now, and what is
-    /// on its way to bring one home.
+    /// Takes a slab from the device's ring, after bringing home those of finished copies. The error: there is none now, and what will
+    /// bring one home.
     fn take(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Result<Slab, Coming> {
         let Some(account) = &pass.account else {
             return Err(Coming::Nothing);
@@ -130,13 +130,13 @@ impl<B: Batch> Pipeline<B> {
         let start = Instant::now();
         let device = &pinning.device.inner;
         device.settle();
-        // Before the ring: what copies held that are not in flight any more is then at home. Where the epoch's own share
-        // is used up, only copies of its own slabs help.
+        // Before the ring, so that copies that are no longer in flight have brought their slabs home. If the epoch's own share is
+        // used up, only copies of its own slabs help.
         let own = account
             .is_full(want.reserve)
             .then(|| Account::name(account));
         let coming = device.coming_home(own);
-        // More blocks than there are shares for are made only where no batch's is going to come home.
+        // The ring may make more blocks than the accounts' shares only if no batch's slab will come home.
         let grow = !matches!(coming, Coming::Batch(_));
         let largest_bytes = &self.largest_bytes[account.kind() as usize];
         let largest = largest_bytes.load(Ordering::Relaxed);
@@ -147,22 +147,22 @@ impl<B: Batch> Pipeline<B> {
         match slab {
             Some(slab) => {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
-                    device.ring.news().notify(); // others are going to be as large
+                    device.ring.news().notify(); // others will be as large
                 }
                 Ok(slab.for_epoch(pass.meter.clone()))
             }
-            // What comes home is of no use to a batch that the whole budget does not hold.
+            // No slab that comes home helps a batch that is larger than the whole budget.
             None if device.ring.is_beyond_budget(want.bytes) => Err(Coming::Nothing),
             None => Err(coming),
         }
     }
 
-    /// The pin thread's life.
+    /// Runs the pin thread until the loader is dropped.
     pub(super) fn run_pin_thread(&self, pinning: &Pinning) {
         let news = pinning.device.inner.ring.news();
         let mut held_off: Option<HeldOff> = None;
         loop {
-            // The ticket first: what happens while we look is not slept through.
+            // The ticket first, so as not to sleep through what happens while we look.
             let ticket = news.ticket();
             let waiting = {
                 let mut board = self.lock();
@@ -171,7 +171,7 @@ impl<B: Batch> Pipeline<B> {
                 }
                 board.waiting()
             };
-            // With nothing to serve, slabs that come and go do not matter.
+            // With nothing to serve, it does not matter which slabs come and go.
             let _interest = (!waiting.is_empty()).then(|| news.interest());
             let mut awaited = None;
             let mut staged = None;
@@ -192,7 +192,7 @@ impl<B: Batch> Pipeline<B> {
             }
             drop(std::mem::replace(&mut held_off, staged));
             match awaited {
-                // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
+                // A failed copy counts as finished: it leaves the list with its memory leaked, and the rule applies again.
                 Some(event) => drop(event.sleep()),
                 None if held_off.is_none() && self.make_ahead(pinning) => {}
                 None => news.wait(ticket),
@@ -200,8 +200,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Without workers, the consumer sees to its batch's slab: tries to get it, and waits if that is of use. `held_off` is for
-    /// the next try, and no longer: loading the batch may take its time, and may copy to the device itself.
+    /// Without workers, the consumer tries to get its unit a slab, and waits if that helps. `held_off` lasts until the next try and no
+    /// longer: loading the unit may take long, and may copy to the device itself.
     pub(super) fn serve_here(
         &self,
         pinning: &Pinning,
@@ -210,7 +210,7 @@ impl<B: Batch> Pipeline<B> {
         held_off: &mut Option<HeldOff>,
     ) {
         let news = pinning.device.inner.ring.news();
-        // Until the wait is over, so that no news is missed between the look and the wait.
+        // Until the wait is over, so as not to miss news between the look and the wait.
         let _interest = news.interest();
         let ticket = news.ticket();
         let serve = || self.serve(pinning, pass, unit);
@@ -220,14 +220,14 @@ impl<B: Batch> Pipeline<B> {
         };
         *held_off = hold_off(pinning, &coming);
         match event_of(coming) {
-            // A failed copy counts as ended: the next round finds nothing in flight.
+            // A failed copy counts as finished: the next round finds nothing in flight.
             Some(event) => drop(event.synchronize()),
             None => news.wait(ticket),
         }
     }
 
-    /// Makes one of the slabs that the open epochs are going to need, while there is nothing else to do: the first batches
-    /// do not wait for them all, and later ones for none.
+    /// Makes one of the slabs that the open epochs will need, while there is nothing else to do. So the first batches do not wait for all
+    /// of them to be made, and later ones for none.
     fn make_ahead(&self, pinning: &Pinning) -> bool {
         [Kind::Whole, Kind::Part].into_iter().any(|kind| {
             let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl<B: Batch> Pipeline<B> {
             let line = board.line_of(pass, unit);
             line.and_then(|(line, _)| line.schedule.granting(unit))
         };
-        // Somebody else may have served it meanwhile, or the epoch is gone.
+        // Somebody else may have served the unit meanwhile, or its epoch is gone.
         let Some(want) = want else {
             return Served::Done;
         };
@@ -262,7 +262,7 @@ impl<B: Batch> Pipeline<B> {
                 self.not_granted(pass, want.unit);
                 Served::WaitForCopy(coming)
             }
-            // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
+            // If a slab came home meanwhile, or a copy was enqueued, look again: going without cannot be undone.
             Missing::Unpinned if news.ticket() == ticket => {
                 self.warn_once(pinning, pass, want);
                 pinning.device.inner.ring.count_missed();
@@ -288,8 +288,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// The batch is not page-locked: the system did not lock the slab's pages; or there is none, the consumer is
-    /// blocked on the batch, and nothing will bring one home.
+    /// The unit is not page-locked: either the system did not lock the slab's pages, or there is no slab, none will come home, and
+    /// the consumer is blocked on the unit.
     fn go_without(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Option<Slab>) {
         let why = match slab {
             Some(_) => Unpinned::Unlockable,
@@ -329,7 +329,7 @@ impl<B: Batch> Pipeline<B> {
     /// Grants a unit its slab, or, where there is none, a pageable one.
     fn grant(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
         if want.moves {
-            // From one pageable place to another, nothing is gained.
+            // (Without a page-locked slab, it stays where it is.)
             return self.relocate(pass, want, slab, unpinned);
         }
         let slab = slab.or_else(|| {
@@ -350,14 +350,14 @@ impl<B: Batch> Pipeline<B> {
             count_unpinned(pass, want, why);
         }
         work.grant(slab);
-        drop(work); // before it is reported: who finishes the batch must be its only holder
+        drop(work); // before the report: whoever finishes the unit must be its only holder
         let mut board = self.lock();
         let Some((line, bin)) = board.line_of(pass, want.unit) else {
             return;
         };
         line.schedule.granted(want.unit);
         count_wait(pass, line.slot(want.unit).waiting_since.take());
-        // Until now this one's slab was reserved beside being out, and another may have been refused for that, or be about to be.
+        // Until now its slab counted both as out and as reserved, and another unit may have been refused because of that.
         bin.tell_pin_thread = line.schedule.waits_for_slab();
         bin.wake_workers = true;
     }
@@ -399,7 +399,7 @@ impl<B: Batch> Pipeline<B> {
     }
 }
 
-/// The event to wait for; `None` for what has none, and is news of the ring's when it is over.
+/// The event to wait for. `None`: there is none, and the ring notifies when it is over.
 fn event_of(coming: Coming) -> Option<RawEvent> {
     match coming {
         Coming::Batch(event) | Coming::Other(event) => Some(event),
@@ -407,13 +407,13 @@ fn event_of(coming: Coming) -> Option<RawEvent> {
     }
 }
 
-/// While a batch waits for what staged uploads have, no other begins: there is an end to the wait.
+/// While a unit waits for slabs of staged uploads, no other upload is staged, so that the wait ends.
 fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
     let staged = &pinning.device.inner.staged;
     matches!(coming, Coming::Other(_) | Coming::Staged).then(|| staged.hold_off())
 }
 
-/// Whether the epoch's own share is used up, whatever the budget is.
+/// Whether the epoch's own share is used up, whatever the budget.
 fn holds_all(pass: &Pass, want: Want) -> bool {
     let account = pass.account.as_ref();
     account.is_some_and(|account| account.is_full(want.reserve))

@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::error::Result;
 
 impl<B: Batch> Pipeline<B> {
-    /// Sends a unit that is page-locked to its device, if it may go there now, and enters it.
+    /// Sends a page-locked unit to its device, if that is possible now, and makes it ready.
     pub(super) fn hand_over(&self, pass: &Pass, unit: Unit, made: B) {
         let outbox = {
             let mut board = self.lock();
@@ -23,14 +23,13 @@ impl<B: Batch> Pipeline<B> {
         let progress = outbox.progress();
         let outcome = self.send(&*outbox, pass, unit, made, false);
         self.publish(pass, unit, outcome);
-        // Batches are sent in their order: a later one may have been ready first, or the one before may have begun since.
+        // Batches are sent in order: a later one may have been ready first, or the one before may have begun since.
         if outbox.progress() != progress {
             self.send_ready(pass.line, pass.segment, &*outbox, false);
         }
     }
 
-    /// Sends units of an epoch that are ready and were not sent, as far as they may be. `waits`: those that are pageable as well, which
-    /// takes as long as their copy.
+    /// Sends the units of an epoch that are ready and may be sent. `waits`: pageable ones too, which takes as long as their copy.
     pub(super) fn send_ready(&self, line: u64, segment: u64, outbox: &dyn Sends<B>, waits: bool) {
         loop {
             let (progress, allowed) = (outbox.progress(), outbox.allowed());
@@ -44,7 +43,7 @@ impl<B: Batch> Pipeline<B> {
             };
             let send = || self.send(outbox, &pass, unit, made, false);
             let Some(outcome) = self.catch_panics(&pass, unit, send) else {
-                continue; // it is entered, with its error
+                continue; // its error is ready
             };
             let is_here = matches!(outcome, Ok(Made::Here(_)));
             let mut board = self.lock();
@@ -60,9 +59,9 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Sends what is here of the seat's epoch, and may be sent: first what the consumer took already, then what is ready behind it.
-    /// Where the device has no memory without waiting for it, the rest stays: what is sent ahead must not fail for memory that is
-    /// there when the batch is asked for.
+    /// Sends what may be sent of the seat's epoch: first the units that the consumer took in advance, then those that are ready. It stops
+    /// if the device has no memory without waiting: sending ahead must not fail for lack of memory that will be free by the time the
+    /// batch is asked for.
     pub(crate) fn send_ahead(&self, seat: &Seat, taken: &mut Taken<B>, outbox: &Outbox<B>) {
         let allowed = outbox.allowed();
         for next in taken.iter_mut() {
@@ -82,7 +81,7 @@ impl<B: Batch> Pipeline<B> {
         self.send_ready(seat.line, seat.segment, outbox, true);
     }
 
-    /// Sends a unit that is here. `waits`: the consumer has come to it.
+    /// Sends a unit; `Made::Here` if that is not possible now. `waits`: the consumer has come to it, and waits for device memory.
     pub(crate) fn send(
         &self,
         outbox: &dyn Sends<B>,

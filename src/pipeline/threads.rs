@@ -1,4 +1,4 @@
-//! The threads of a loader: named, its own, and joined when it goes; unless it goes on a thread of the library's own.
+//! The threads of a loader. They have names, and are joined when the loader is dropped, unless that happens on one of the library's threads.
 
 use std::io;
 
@@ -40,7 +40,7 @@ impl<B: Batch> Threads<B> {
                 pipeline.run_worker(number)
             })?;
         }
-        // Without workers the caller sees to slabs itself.
+        // Without workers, the caller gets slabs itself.
         if let Some(pinning) = threads.pipeline.options.pinning.clone()
             && threads.pipeline.options.workers > 0
         {
@@ -51,7 +51,7 @@ impl<B: Batch> Threads<B> {
         Ok(threads)
     }
 
-    /// Those that were started before a failure are ended by `Drop`.
+    /// If this fails, `Drop` ends the threads that were started before.
     fn spawn(
         &mut self,
         name: String,
@@ -77,7 +77,7 @@ impl<B: Batch> Threads<B> {
     }
 }
 
-/// The error of a thread that the system did not start, behind so many that it did.
+/// The error of a thread that the system did not start, after `started` others.
 fn not_started(name: String, source: &io::Error, started: usize, options: &Options) -> Error {
     let text = format!(
         "{source}; {started} threads were started for num_workers({}), and ended again: lower it, or raise the limit of \
@@ -89,31 +89,31 @@ fn not_started(name: String, source: &io::Error, started: usize, options: &Optio
 }
 
 impl<B: Batch> Drop for Threads<B> {
-    /// Ends the threads, and waits for them: what the data set holds is free then.
+    /// Ends the threads and waits for them, so that whatever the data set holds is free afterwards.
     ///
-    /// A data set may hold a loader, its own or another's, and drop it on a worker. That one waits for nobody: the threads may be
-    /// waiting for it, or be dropping its own loader. They end by themselves, for each holds all that it uses.
+    /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then nobody waits: the threads may be
+    /// waiting for that worker, or be dropping its loader. They end by themselves, because each holds all that it uses.
     fn drop(&mut self) {
         self.pipeline.close();
         if is_own_thread() {
             return;
         }
         for handle in self.handles.drain(..) {
-            // Threads catch what they run; an error here has nobody left to be told to.
+            // Threads catch panics, and there is nobody left to tell of an error.
             let _ = handle.join();
         }
     }
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Ends the threads: workers after the run that they are at. Epochs that were forgotten end, too.
+    /// Tells the threads to end: workers after their current run. Epochs that were leaked end as well.
     fn close(&self) {
         {
             let mut board = self.lock();
             let (lines, bin) = board.split();
             lines.close(bin);
             bin.tell_pin_thread = true;
-            // Before what is dropped of forgotten epochs: it may wait for a thread.
+            // Before anything of leaked epochs is dropped, which may wait for a thread.
             self.worker_wakeups
                 .iter()
                 .for_each(|wakeup| _ = wakeup.notify_all());

@@ -1,4 +1,4 @@
-//! Workers: they plan epochs, load samples, make batches, and send them.
+//! Workers: they plan epochs, load samples and make batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,7 +16,7 @@ use crate::trace::span;
 use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
-    /// A worker's life.
+    /// Runs a worker until the loader is dropped.
     pub(super) fn run_worker(&self, number: usize) {
         let is_spare = number >= COPYING_WORKERS;
         while let Some(job) = self.next_job(is_spare) {
@@ -33,7 +33,7 @@ impl<B: Batch> Pipeline<B> {
                 return None;
             }
             if let Some(job) = board.claim(&*self.recipe, is_spare) {
-                // Each woken worker wakes the next, as long as there is work: nobody wakes for nothing.
+                // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
                 board.bin.wake_workers = true;
                 return Some(job);
             }
@@ -60,7 +60,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Makes units from end to end. Each is reported at once, so that none that is ready waits for a slow one.
+    /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
     fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
         for unit in units.map(Unit) {
             let started = Instant::now();
@@ -84,14 +84,14 @@ impl<B: Batch> Pipeline<B> {
             let slab = self.pageable.take(bytes)?;
             Some(slab.for_epoch(pass.meter.clone()))
         };
-        // What is caught here (a sample whose `drop` panics, say) must not end the thread.
+        // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
         let make = AssertUnwindSafe(|| self.recipe.make(pass.place(unit), &pass.meter, &slab));
         catch_unwind(make)
             .unwrap_or_else(|payload| Err(pass.collate_panicked(unit, panic_message(payload))))
     }
 
-    /// Works on a unit. Panics of the user's code are caught where it is called; what is caught here (a sample whose
-    /// `drop` panics, say) must not end the thread either, or the unit, and those after it, would never come.
+    /// Works on a unit. Panics of the user's code are caught where it is called. What is caught here (say, a panic in a sample's
+    /// `drop`) must not end the thread either, or the unit and those after it would never come.
     pub(super) fn catch_panics<R>(
         &self,
         pass: &Pass,
@@ -116,7 +116,7 @@ impl<B: Batch> Pipeline<B> {
         });
     }
 
-    /// Lets go of a unit's work, reports what came of it, and does what follows.
+    /// Lets go of a unit's work, reports what came of it, and does what follows from that.
     fn report(
         &self,
         pass: &Pass,
@@ -131,8 +131,8 @@ impl<B: Batch> Pipeline<B> {
                 board.bin.drop_later(work);
                 return board.bin.drop_later(failure);
             };
-            // Before it is reported: who finishes the unit must be its only holder. (The board's hold is another, or ours may be the
-            // last.)
+            // Before the report, because whoever finishes the unit must be its only holder. (If the board holds no reference, ours
+            // may be the last, and its `drop` the user's.)
             match line.slot(unit).work {
                 Some(_) => drop(work),
                 None => bin.drop_later(work),
@@ -161,7 +161,7 @@ impl<B: Batch> Pipeline<B> {
         };
         let has_failed = failure.is_some();
         self.report(pass, unit, Some(work), failure, |line, bin| {
-            bin.wake_workers = true; // there may be parked samples to fill in
+            bin.wake_workers = true; // there may be parked samples to fill
             match has_failed {
                 true => line.schedule.failed(unit),
                 false => line.schedule.laid_out(unit),
@@ -169,7 +169,7 @@ impl<B: Batch> Pipeline<B> {
         });
     }
 
-    /// Makes the batch of a unit's rows. The schedule has given the unit to the caller alone.
+    /// Makes a batch of the unit's rows. The schedule has given the unit to the caller alone.
     fn finish(&self, pass: &Pass, unit: Unit) {
         span!("collate", epoch = pass.epoch, unit = unit.0);
         let work = self.with_slot(pass, unit, |slot| {
@@ -187,7 +187,7 @@ impl<B: Batch> Pipeline<B> {
             Err(failure) => return self.publish(pass, unit, Err(failure.error)),
         };
         let is_cut = pass.plan().is_cut();
-        // A batch of several parts is made when the last is sent.
+        // A batch in parts is made when the last of them is sent.
         pass.meter.batches.add(u64::from(!is_cut));
         if self.options.pinning.is_none() || is_unpinned {
             return self.publish(pass, unit, Ok(Made::Here(made)));
@@ -206,11 +206,11 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Enters a failure; the last who works on the unit delivers it.
+    /// Reports a failure. Whoever is last to work on the unit delivers it.
     pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
         self.report(pass, unit, None, Some(failure), |line, bin| {
             let next = line.schedule.failed(unit);
-            bin.tell_pin_thread |= line.schedule.waits_for_slab(); // as for `publish`
+            bin.tell_pin_thread |= line.schedule.waits_for_slab(); // as in `publish`
             next
         });
     }
@@ -223,7 +223,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Enters the unit or its error, and wakes who waits for it.
+    /// Makes the unit or its error ready, and wakes whoever waits for it.
     pub(super) fn publish(&self, pass: &Pass, unit: Unit, outcome: Result<Made<B>>) {
         let mut board = self.lock();
         let Some((line, bin)) = board.line_of(pass, unit) else {
@@ -233,7 +233,7 @@ impl<B: Batch> Pipeline<B> {
         bin.wake_workers = true;
     }
 
-    /// Looks at an open unit under the lock; `None` if nobody wants it any more.
+    /// Looks at an open unit under the lock; `None` if the unit is gone.
     pub(super) fn with_slot<R>(
         &self,
         pass: &Pass,
@@ -246,7 +246,7 @@ impl<B: Batch> Pipeline<B> {
     }
 }
 
-/// How many bytes of a batch are not page-locked; the message of a panic in the user's `Batch`.
+/// How many bytes of a batch are not page-locked, `None` if they are too many to count. The error: the user's `Batch` panicked.
 fn pageable_bytes<B: Batch>(batch: &B) -> Result<Option<usize>, String> {
     let count = || {
         let mut tensors = Tensors::default();
