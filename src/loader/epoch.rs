@@ -133,7 +133,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches are to come.
     pub(super) fn left(&self) -> u64 {
-        self.pipeline().options.cut().batches() - self.given
+        self.seat.options.cut().batches() - self.given
     }
 
     /// How many batches were given out.

@@ -170,8 +170,7 @@ impl<B: Batch> DataLoader<B> {
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
         let last = self.last.lock().clone();
-        let options = &self.threads.pipeline().options;
-        Stats::of(last.as_ref(), options)
+        Stats::of(last.as_ref())
     }
 
     fn next_epoch(&self) -> u64 {

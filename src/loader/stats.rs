@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::pipeline::{Options, Seat};
+use crate::pipeline::Seat;
 
 /// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). It prints as a short table.
 ///
@@ -101,11 +101,11 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(seat: Option<&Seat>, options: &Options) -> Stats {
+    pub(super) fn of(seat: Option<&Seat>) -> Stats {
         let Some(seat) = seat else {
             return Stats::default();
         };
-        let (meter, pinning) = (&seat.meter, options.pinning.as_ref());
+        let (meter, options) = (&seat.meter, &seat.options);
         meter.settle();
         Stats {
             epoch: seat.epoch,
@@ -127,7 +127,7 @@ impl Stats {
             unpinned: meter.unpinned.get(),
             over_budget: meter.over_budget.get(),
             over_budget_bytes: meter.over_budget_bytes.get(),
-            pinned_budget_bytes: pinning.map_or(0, |pinning| {
+            pinned_budget_bytes: options.pinning.as_ref().map_or(0, |pinning| {
                 pinning.device.memory().pinned_budget_bytes as u64
             }),
             unlockable: meter.unlockable.get(),

@@ -117,12 +117,12 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Polled::NotYet => {}
             }
-            let schedule = &mut lines.line(seat.line)?.schedule;
-            if !schedule.is_blocked() {
-                schedule.block();
+            let line = lines.line(seat.line)?;
+            if !line.schedule.is_blocked() {
+                line.schedule.block();
                 // Now that the consumer is blocked on it, a unit may have to do without a slab: even one that the pin thread is
                 // serving, which did not know when it looked.
-                bin.tell_pin_thread = schedule.waits_for_slab();
+                line.tell_if_waiting(bin);
             }
             if !has_told {
                 // The units that were taken are used up, so others can be opened.
@@ -161,7 +161,7 @@ impl<B: Batch> Pipeline<B> {
                 None => line.first_waiting(),
             };
             drop(board);
-            match (job, waiting, &self.options.pinning) {
+            match (job, waiting, &seat.options.pinning) {
                 (Some(job), ..) => self.perform(job),
                 (None, Some((pass, unit)), Some(pinning)) => {
                     self.serve_here(pinning, &pass, unit, &mut held_off);

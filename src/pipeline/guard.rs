@@ -9,7 +9,7 @@ use super::Pipeline;
 use super::board::Board;
 use super::line::{EpochSlot, Line, Pass, UnitSlot};
 use super::schedule::{Removed, Unit};
-use crate::device::Account;
+use crate::device::{Account, Ring};
 use crate::error::panic_message;
 use crate::sync::{Arc, Condvar, MutexGuard};
 
@@ -101,7 +101,8 @@ impl<B: 'static> Drop for Guard<'_, B> {
 pub(super) struct Bin<B> {
     /// There may be something to do for a sleeping worker.
     pub(super) wake_workers: bool,
-    pub(super) tell_pin_thread: bool,
+    /// The rings whose pin threads are told to look again.
+    told: Vec<Arc<Ring>>,
     /// Whether loading turned out to be far from copying.
     pub(super) found_wide: Option<bool>,
     /// Usually `None`.
@@ -123,7 +124,7 @@ impl<B> Default for Bin<B> {
     fn default() -> Bin<B> {
         Bin {
             wake_workers: false,
-            tell_pin_thread: false,
+            told: Vec::new(),
             found_wide: None,
             deferred: None,
         }
@@ -133,7 +134,7 @@ impl<B> Default for Bin<B> {
 impl<B: 'static> Bin<B> {
     fn is_empty(&self) -> bool {
         !self.wake_workers
-            && !self.tell_pin_thread
+            && self.told.is_empty()
             && self.found_wide.is_none()
             && self.deferred.is_none()
     }
@@ -149,6 +150,11 @@ impl<B: 'static> Bin<B> {
         })
     }
 
+    /// Tells the ring's pin thread to look again.
+    pub(super) fn tell_pin_thread(&mut self, ring: Option<&Arc<Ring>>) {
+        self.told.extend(ring.cloned());
+    }
+
     /// Drops something without the lock.
     pub(super) fn drop_later(&mut self, thing: impl Any) {
         self.deferred().drops.push(Box::new(thing));
@@ -162,7 +168,6 @@ impl<B: 'static> Bin<B> {
     /// Lets an account have that many slabs from now on.
     pub(super) fn set_limit(&mut self, account: Arc<Account>, slabs: usize) {
         self.deferred().limits.push((account, slabs));
-        self.tell_pin_thread = true;
     }
 
     /// Closes an account that was opened or shared, and is not needed.
@@ -180,8 +185,8 @@ impl<B: 'static> Bin<B> {
         if let Some(deferred) = &self.deferred {
             deferred.settle_accounts();
         }
-        if self.tell_pin_thread {
-            pipeline.tell_pin_thread();
+        for ring in self.told {
+            ring.news().notify();
         }
         if let Some(worker) = worker {
             pipeline.worker_wakeups[worker].notify_one();

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use super::cut::Place;
 use super::guard::Bin;
 use super::outbox::Sends;
-use super::plan::{Destination, EpochPlan};
+use super::plan::{Destination, EpochPlan, Options, Pinning};
 use super::schedule::{Claim, Claimant, EpochUnits, Schedule, Unit};
 use super::source::Failed;
 use super::work::{Claimed, Recipe, Work};
-use crate::device::Account;
+use crate::device::{Account, Ring};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::sync::{Arc, Condvar, Instant};
@@ -17,6 +17,7 @@ use crate::sync::{Arc, Condvar, Instant};
 /// What one consumer iterates: an epoch, or several that follow each other.
 pub(super) struct Line<B> {
     pub(super) key: u64,
+    pub(super) options: Arc<Options>,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
@@ -39,6 +40,7 @@ pub(super) struct EpochSlot<B> {
 pub(crate) struct Pass {
     pub(super) line: u64,
     pub(super) segment: u64,
+    pub(super) options: Arc<Options>,
     pub(super) epoch: u64,
     pub(super) units: EpochUnits,
     pub(crate) meter: Arc<Meter>,
@@ -158,6 +160,11 @@ impl<B: 'static> Line<B> {
         }
     }
 
+    /// The ring that its slabs come from, if it pins.
+    pub(super) fn ring(&self) -> Option<&Arc<Ring>> {
+        self.options.pinning.as_ref().map(Pinning::ring)
+    }
+
     pub(super) fn slot(&mut self, unit: Unit) -> &mut UnitSlot<B> {
         self.schedule.payload(unit)
     }
@@ -190,6 +197,7 @@ impl<B: 'static> Line<B> {
         let pass = Arc::new(Pass {
             line: self.key,
             segment,
+            options: Arc::clone(&self.options),
             epoch: slot.epoch,
             units,
             meter: Arc::clone(&slot.meter),
@@ -227,6 +235,7 @@ impl<B: 'static> Line<B> {
             && let Some(account) = &pass.account
         {
             bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
+            bin.tell_pin_thread(self.ring());
         }
         next
     }
@@ -299,8 +308,17 @@ impl<B: 'static> Line<B> {
             false => self.schedule.ready(unit),
         }
         // The slabs that were left for it are free for others.
-        bin.tell_pin_thread |= was_reserved && self.schedule.waits_for_slab();
+        if was_reserved {
+            self.tell_if_waiting(bin);
+        }
         self.tell_consumer(unit);
+    }
+
+    /// Tells the pin thread to look again, if a unit waits for its slab.
+    pub(super) fn tell_if_waiting(&self, bin: &mut Bin<B>) {
+        if self.schedule.waits_for_slab() {
+            bin.tell_pin_thread(self.ring());
+        }
     }
 
     fn tell_consumer(&self, unit: Unit) {

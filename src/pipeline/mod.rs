@@ -28,7 +28,6 @@ pub(crate) use work::DatasetRecipe;
 
 use self::board::Board;
 use self::guard::Guard;
-use self::plan::Machine;
 use self::work::Recipe;
 use crate::device::Ring;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
@@ -39,7 +38,8 @@ pub(crate) struct Pipeline<B> {
     /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
     worker_wakeups: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
-    pub(crate) options: Options,
+    /// Those of every line: so far, the program can set only one device.
+    pub(crate) options: Arc<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
     /// The largest slab so far of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
@@ -61,27 +61,11 @@ impl<B: 'static> Pipeline<B> {
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
             has_warned: AtomicBool::new(false),
-            options,
+            options: Arc::new(options),
         }
     }
 
     fn lock(&self) -> Guard<'_, B> {
         Guard::new(self)
-    }
-
-    /// The cache of the pinning device's host, if known.
-    fn machine(&self) -> Option<Machine> {
-        let device = &self.options.pinning.as_ref()?.device;
-        let (resident_bytes, least_part_bytes) = device.inner.resident_bytes()?;
-        Some(Machine {
-            resident_bytes,
-            least_part_bytes,
-        })
-    }
-
-    fn tell_pin_thread(&self) {
-        if let Some(pinning) = &self.options.pinning {
-            pinning.device.inner.ring.news().notify();
-        }
     }
 }

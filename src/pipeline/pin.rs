@@ -9,10 +9,10 @@ use super::schedule::{Unit, Want};
 use super::source::Failed;
 use super::work::Work;
 use crate::batch::{Batch, Relocation};
-use crate::device::{Account, Coming, HeldOff, Kind, Slab};
+use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result, panic_message};
-use crate::sync::{Instant, Ordering};
+use crate::sync::{Arc, Instant, Ordering};
 use crate::trace::span;
 
 /// What happens to a unit for which the ring has no slab now.
@@ -61,7 +61,7 @@ impl<B: Batch> Pipeline<B> {
     /// A unit that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. `false`: there is no such
     /// memory.
     pub(super) fn ask(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
-        let pinning = self.options.pinning.as_ref();
+        let pinning = pass.options.pinning.as_ref();
         let pinning = pinning.filter(|pinning| !pinning.by_copy);
         let bytes = match pinning {
             Some(pinning) if !pass.plan().is_cut() => pinning.at_least(bytes),
@@ -100,13 +100,13 @@ impl<B: Batch> Pipeline<B> {
             }
             self.not_granted(pass, unit);
         }
-        pinning.device.inner.ring.news().notify();
+        pinning.ring().news().notify();
         true
     }
 
     /// A finished unit has tensors that are not page-locked: the pin thread copies them.
     pub(super) fn ask_to_move(&self, pass: &Pass, unit: Unit, made: B, bytes: usize) {
-        let Some(pinning) = &self.options.pinning else {
+        let Some(pinning) = &pass.options.pinning else {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         };
         let bytes = pinning.at_least(bytes);
@@ -118,7 +118,7 @@ impl<B: Batch> Pipeline<B> {
         let slot = line.slot(unit);
         slot.outcome = Some(Ok(Made::Here(made)));
         slot.waiting_since = Some(Instant::now());
-        bin.tell_pin_thread = true;
+        bin.tell_pin_thread(line.ring());
     }
 
     /// Takes a slab from the device's ring, after bringing home those of finished copies. The error: there is none now, and what will
@@ -157,9 +157,9 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Runs the pin thread until the loader is dropped.
-    pub(super) fn run_pin_thread(&self, pinning: &Pinning) {
-        let news = pinning.device.inner.ring.news();
+    /// Runs a ring's pin thread until the loader is dropped.
+    pub(super) fn run_pin_thread(&self, ring: &Arc<Ring>) {
+        let news = ring.news();
         let mut held_off: Option<HeldOff> = None;
         loop {
             // The ticket first, so as not to sleep through what happens while we look.
@@ -169,7 +169,7 @@ impl<B: Batch> Pipeline<B> {
                 if board.is_closed {
                     return;
                 }
-                board.waiting()
+                board.waiting(ring)
             };
             // With nothing to serve, it does not matter which slabs come and go.
             let _interest = (!waiting.is_empty()).then(|| news.interest());
@@ -177,6 +177,9 @@ impl<B: Batch> Pipeline<B> {
             let mut staged = None;
             let mut progress = false;
             for (pass, unit) in waiting {
+                let Some(pinning) = &pass.options.pinning else {
+                    continue; // lines of the ring pin
+                };
                 let serve = || self.serve(pinning, &pass, unit);
                 match self.catch_panics(&pass, unit, serve) {
                     Some(Served::Done) | None => progress = true,
@@ -194,7 +197,7 @@ impl<B: Batch> Pipeline<B> {
             match awaited {
                 // A failed copy counts as finished: it leaves the list with its memory leaked, and the rule applies again.
                 Some(event) => drop(event.sleep()),
-                None if held_off.is_none() && self.make_ahead(pinning) => {}
+                None if held_off.is_none() && self.make_ahead(ring) => {}
                 None => news.wait(ticket),
             }
         }
@@ -209,7 +212,7 @@ impl<B: Batch> Pipeline<B> {
         unit: Unit,
         held_off: &mut Option<HeldOff>,
     ) {
-        let news = pinning.device.inner.ring.news();
+        let news = pinning.ring().news();
         // Until the wait is over, so as not to miss news between the look and the wait.
         let _interest = news.interest();
         let ticket = news.ticket();
@@ -228,10 +231,10 @@ impl<B: Batch> Pipeline<B> {
 
     /// Makes one of the slabs that the open epochs will need, while there is nothing else to do. So the first batches do not wait for all
     /// of them to be made, and later ones for none.
-    fn make_ahead(&self, pinning: &Pinning) -> bool {
+    fn make_ahead(&self, ring: &Ring) -> bool {
         [Kind::Whole, Kind::Part].into_iter().any(|kind| {
             let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
-            bytes > 0 && pinning.device.inner.ring.make_ahead(kind, bytes)
+            bytes > 0 && ring.make_ahead(kind, bytes)
         })
     }
 
@@ -246,7 +249,7 @@ impl<B: Batch> Pipeline<B> {
         let Some(want) = want else {
             return Served::Done;
         };
-        let news = pinning.device.inner.ring.news();
+        let news = pinning.ring().news();
         let _interest = news.interest();
         let ticket = news.ticket();
         let coming = match self.take(pinning, pass, want) {
@@ -265,7 +268,7 @@ impl<B: Batch> Pipeline<B> {
             // If a slab came home meanwhile, or a copy was enqueued, look again: going without cannot be undone.
             Missing::Unpinned if news.ticket() == ticket => {
                 self.warn_once(pinning, pass, want);
-                pinning.device.inner.ring.count_missed();
+                pinning.ring().count_missed();
                 self.go_without(pinning, pass, want, None);
                 Served::Done
             }
@@ -300,7 +303,7 @@ impl<B: Batch> Pipeline<B> {
             return self.grant(pass, want, slab, Some(why));
         }
         count_unpinned(pass, want, why);
-        let ring = &pinning.device.inner.ring;
+        let ring = &pinning.ring();
         let error = match why {
             Unpinned::Unlockable => ring.unlockable(want.bytes),
             Unpinned::OverBudget => ring.refusal(want.bytes),
@@ -320,7 +323,7 @@ impl<B: Batch> Pipeline<B> {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             let why = match holds_all(pass, want) {
                 true => held_by_program(pass),
-                false => pinning.device.inner.ring.over_budget(want.bytes),
+                false => pinning.ring().over_budget(want.bytes),
             };
             log::warn!("a batch of {} bytes goes unpinned: {why}", want.bytes);
         }
@@ -358,7 +361,7 @@ impl<B: Batch> Pipeline<B> {
         line.schedule.granted(want.unit);
         count_wait(pass, line.slot(want.unit).waiting_since.take());
         // Until now its slab counted both as out and as reserved, and another unit may have been refused because of that.
-        bin.tell_pin_thread = line.schedule.waits_for_slab();
+        line.tell_if_waiting(bin);
         bin.wake_workers = true;
     }
 

@@ -1,11 +1,12 @@
 //! Plans: how the units of one epoch are made, as a pure function of what is known when its first unit is opened.
 
 use super::cut::{Cut, Tail};
-use crate::device::{Device, Kind};
+use crate::device::{Device, Kind, Ring};
+use crate::sync::Arc;
 use crate::tensor::Backend;
 use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, SLABS_IN_TURN};
 
-/// What the builder was told.
+/// How the epochs of a line are loaded: what the builder was told.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) samples: u64,
@@ -33,6 +34,19 @@ impl Pinning {
     /// The slab size for `bytes`: no less than the builder was told.
     pub(super) fn at_least(&self, bytes: usize) -> usize {
         bytes.max(self.max_batch_bytes.unwrap_or(0))
+    }
+
+    /// The cache of the device's host, if known.
+    pub(super) fn machine(&self) -> Option<Machine> {
+        let (resident_bytes, least_part_bytes) = self.device.inner.resident_bytes()?;
+        Some(Machine {
+            resident_bytes,
+            least_part_bytes,
+        })
+    }
+
+    pub(super) fn ring(&self) -> &Arc<Ring> {
+        &self.device.inner.ring
     }
 }
 
@@ -118,6 +132,20 @@ impl Options {
             false => Tail::Short,
         };
         Cut::whole(self.samples, self.batch_size, tail)
+    }
+
+    /// What epochs are for that go to a device.
+    pub(super) fn destination(&self, device: &Device, depth: usize) -> Destination {
+        let pinning = self.pinning.as_ref();
+        let is = |same: fn(&Device, &Device) -> bool| {
+            pinning.is_some_and(|pinning| !pinning.by_copy && same(&pinning.device, device))
+        };
+        Destination::Device {
+            backend: device.inner.driver.backend(),
+            depth,
+            pins: is(|ours, other| Arc::ptr_eq(&ours.inner, &other.inner)),
+            gathers: is(|ours, other| ours.inner.driver.same_device(&other.inner.driver)),
+        }
     }
 
     /// How many slabs an epoch needs: for the open batches, the one that the consumer has, one that is being copied,

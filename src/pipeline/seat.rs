@@ -8,7 +8,7 @@
 use super::Pipeline;
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, EpochPlan, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, Options, Pinning, destination_matters, plan};
 use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
@@ -20,6 +20,7 @@ use crate::sync::{Arc, Condvar};
 pub(crate) struct Seat {
     pub(super) line: u64,
     pub(super) segment: u64,
+    pub(crate) options: Arc<Options>,
     pub(crate) epoch: u64,
     pub(crate) meter: Arc<Meter>,
     /// The line's consumer sleeps here.
@@ -31,15 +32,18 @@ pub(crate) struct Seat {
 impl<B: Batch> Pipeline<B> {
     /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
     pub(crate) fn begin(&self, epoch: u64, is_followed: bool) -> Seat {
+        let options = Arc::clone(&self.options);
         let unit_ready = Arc::new(Condvar::new());
         let meter = Arc::<Meter>::default();
         let seat = {
             let mut board = self.lock();
-            let line = board.add_line(Arc::clone(&unit_ready), self.is_wide.get().copied());
+            let is_wide = self.is_wide.get().copied();
+            let line = board.add_line(Arc::clone(&options), Arc::clone(&unit_ready), is_wide);
             let slot = EpochSlot::new(epoch, &meter, None, None);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
+                options,
                 segment,
                 epoch,
                 meter,
@@ -47,7 +51,7 @@ impl<B: Batch> Pipeline<B> {
                 is_followed,
             }
         };
-        if let Some(destination) = self.assumed_destination() {
+        if let Some(destination) = self.assumed_destination(&seat.options) {
             self.decide(&seat, destination);
         }
         seat
@@ -61,9 +65,10 @@ impl<B: Batch> Pipeline<B> {
         to: Option<(&Arc<Outbox<B>>, usize)>,
     ) -> (Seat, Option<Arc<Outbox<B>>>) {
         let meter = Arc::<Meter>::default();
-        let destination = to.map(|(before, depth)| self.destination(before.device(), depth));
+        let destination =
+            to.map(|(before, depth)| seat.options.destination(before.device(), depth));
         let outbox = to.map(|(before, _)| {
-            let batches = self.options.cut().batches();
+            let batches = seat.options.cut().batches();
             Outbox::new(before.device(), batches, 0, Some(before))
         });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
@@ -97,7 +102,7 @@ impl<B: Batch> Pipeline<B> {
                 return false;
             }
             let Unit(first) = schedule.first();
-            if first.checked_add(self.options.samples).is_none() {
+            if first.checked_add(seat.options.samples).is_none() {
                 // Unit numbers would overflow. Those of a new line begin at 0.
                 schedule.leave(seat.segment, bin.removed());
                 board.remove_if_over(seat.line);
@@ -110,7 +115,7 @@ impl<B: Batch> Pipeline<B> {
             slot.and_then(|slot| slot.destination)
         };
         // Its plan did not join the one before, which is used up now.
-        if let Some(destination) = destination.or_else(|| self.assumed_destination()) {
+        if let Some(destination) = destination.or_else(|| self.assumed_destination(&seat.options)) {
             self.decide(seat, destination);
         }
         true
@@ -131,7 +136,7 @@ impl<B: Batch> Pipeline<B> {
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.leave(seat.segment, bin.removed());
             bin.wake_workers = true; // for the epochs that waited for this one
-            bin.tell_pin_thread = true;
+            bin.tell_pin_thread(line.ring());
             board.remove_if_over(seat.line);
         }
     }
@@ -141,7 +146,7 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.truncate(bin.removed());
-            bin.tell_pin_thread = true;
+            bin.tell_pin_thread(line.ring());
             board.remove_if_over(seat.line);
         }
     }
@@ -160,10 +165,10 @@ impl<B: Batch> Pipeline<B> {
         depth: usize,
         given: u64,
     ) -> Arc<Outbox<B>> {
-        let outbox = Outbox::new(device, self.options.cut().batches(), given, None);
+        let outbox = Outbox::new(device, seat.options.cut().batches(), given, None);
         // First, so that the first units find it.
         self.set_outbox(seat, &outbox);
-        self.decide(seat, self.destination(device, depth));
+        self.decide(seat, seat.options.destination(device, depth));
         outbox
     }
 
@@ -176,33 +181,32 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn destination(&self, device: &Device, depth: usize) -> Destination {
-        let pinning = self.options.pinning.as_ref();
-        let is = |same: fn(&Device, &Device) -> bool| {
-            pinning.is_some_and(|pinning| !pinning.by_copy && same(&pinning.device, device))
-        };
-        Destination::Device {
-            backend: device.inner.driver.backend(),
-            depth,
-            pins: is(|ours, other| Arc::ptr_eq(&ours.inner, &other.inner)),
-            gathers: is(|ours, other| ours.inner.driver.same_device(&other.inner.driver)),
-        }
-    }
-
     /// Whether loading must wait until it is known what batches are for: a device could gather the samples itself, or batches would
     /// be cut into parts.
-    fn destination_matters(&self) -> bool {
-        destination_matters(&self.options, self.machine(), self.recipe.hints())
+    fn destination_matters(&self, options: &Options) -> bool {
+        let machine = options.pinning.as_ref().and_then(Pinning::machine);
+        destination_matters(options, machine, self.recipe.hints())
     }
 
     /// What to plan for before the program has said what batches are for, if that makes no difference.
-    fn assumed_destination(&self) -> Option<Destination> {
-        (!self.destination_matters()).then_some(Destination::Host)
+    fn assumed_destination(&self, options: &Options) -> Option<Destination> {
+        (!self.destination_matters(options)).then_some(Destination::Host)
     }
 
-    fn plan_for(&self, destination: Destination, is_followed: bool) -> EpochPlan {
-        let (machine, hints) = (self.machine(), self.recipe.hints());
-        plan(&self.options, machine, hints, destination, is_followed)
+    fn plan_for(
+        &self,
+        options: &Options,
+        destination: Destination,
+        is_followed: bool,
+    ) -> EpochPlan {
+        let machine = options.pinning.as_ref().and_then(Pinning::machine);
+        plan(
+            options,
+            machine,
+            self.recipe.hints(),
+            destination,
+            is_followed,
+        )
     }
 
     /// It is known what the batches are for: the epoch is planned, unless it has been. If it is loaded for the host, and turns out to go to
@@ -211,9 +215,9 @@ impl<B: Batch> Pipeline<B> {
         if self.is_planned_for(seat, destination) {
             return;
         }
-        let plan = self.plan_for(destination, seat.is_followed);
+        let plan = self.plan_for(&seat.options, destination, seat.is_followed);
         // First: who asks for a slab must find that there may be some.
-        let account = self.open_account(&plan);
+        let account = self.open_account(&seat.options, &plan);
         let mut board = self.lock();
         let line = board.line(seat.line);
         let pass = line.and_then(|(line, _)| line.enter_plan(seat.segment, plan, account.clone()));
@@ -237,34 +241,37 @@ impl<B: Batch> Pipeline<B> {
             return false;
         };
         if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
-            let (options, depth) = (&self.options, destination.depth());
+            let (options, depth) = (&seat.options, destination.depth());
             bin.set_limit(account, options.slabs_for(depth, seat.is_followed));
+            bin.tell_pin_thread(line.ring());
         }
         true
     }
 
-    fn open_account(&self, plan: &EpochPlan) -> Option<Arc<Account>> {
-        let ring = &self.options.pinning.as_ref()?.device.inner.ring;
+    fn open_account(&self, options: &Options, plan: &EpochPlan) -> Option<Arc<Account>> {
+        let ring = options.pinning.as_ref()?.ring();
         let is_wide = self.is_wide.get() == Some(&true);
         Some(Account::open(ring, plan.kind(), plan.slabs(is_wide)))
     }
 
     /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
-        let destination = {
+        let (options, destination) = {
             let mut board = self.lock();
-            let schedule = board.line(line).map(|(line, _)| &mut line.schedule);
-            let Some(schedule) = schedule.filter(|schedule| !schedule.is_planned(segment)) else {
+            let line = board.line(line).map(|(line, _)| line);
+            let Some(line) = line.filter(|line| !line.schedule.is_planned(segment)) else {
                 return;
             };
+            let schedule = &mut line.schedule;
             let own = schedule.epoch(segment).and_then(|own| own.destination);
             // A program that took the last epoch on the host will do so again.
             let before = schedule.epoch_before(segment);
             let before = before.and_then(|before| before.destination);
-            own.or(before.filter(|before| *before == Destination::Host))
+            let destination = own.or(before.filter(|before| *before == Destination::Host));
+            (Arc::clone(&line.options), destination)
         };
-        let destination = destination.or_else(|| self.assumed_destination());
-        let plan = destination.map(|destination| self.plan_for(destination, true));
+        let destination = destination.or_else(|| self.assumed_destination(&options));
+        let plan = destination.map(|destination| self.plan_for(&options, destination, true));
         let mut board = self.lock();
         let Some((line, bin)) = board.line(line) else {
             return;

@@ -2,8 +2,9 @@
 
 use std::io;
 
-use super::{Options, Pipeline};
+use super::{Options, Pinning, Pipeline};
 use crate::batch::Batch;
+use crate::device::Ring;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, is_own_thread, mark_own_thread, thread};
 use crate::system;
@@ -12,12 +13,16 @@ use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
     handles: Vec<thread::JoinHandle<()>>,
+    /// Each has a pin thread, if there are workers.
+    rings: Vec<Arc<Ring>>,
 }
 
 impl<B: Batch> Threads<B> {
-    /// Starts the workers, and the pin thread if the loader pins.
+    /// Starts the workers, and a pin thread for each ring that the loader pins in.
     pub(crate) fn start(pipeline: Pipeline<B>) -> Result<Threads<B>> {
+        let rings = pipeline.options.pinning.iter().map(Pinning::ring);
         let mut threads = Threads {
+            rings: rings.cloned().collect(),
             pipeline: Arc::new(pipeline),
             handles: Vec::new(),
         };
@@ -41,11 +46,9 @@ impl<B: Batch> Threads<B> {
             })?;
         }
         // Without workers, the caller gets slabs itself.
-        if let Some(pinning) = threads.pipeline.options.pinning.clone()
-            && threads.pipeline.options.workers > 0
-        {
+        for ring in threads.rings.clone().into_iter().filter(|_| workers > 0) {
             threads.spawn("pinfeed-pin".to_owned(), move |pipeline| {
-                pipeline.run_pin_thread(&pinning)
+                pipeline.run_pin_thread(&ring)
             })?;
         }
         Ok(threads)
@@ -94,7 +97,7 @@ impl<B: Batch> Drop for Threads<B> {
     /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then nobody waits: the threads may be
     /// waiting for that worker, or be dropping its loader. They end by themselves, because each holds all that it uses.
     fn drop(&mut self) {
-        self.pipeline.close();
+        self.pipeline.close(&self.rings);
         if is_own_thread() {
             return;
         }
@@ -107,12 +110,14 @@ impl<B: Batch> Drop for Threads<B> {
 
 impl<B: Batch> Pipeline<B> {
     /// Tells the threads to end: workers after their current run. Epochs that were leaked end as well.
-    fn close(&self) {
+    fn close(&self, rings: &[Arc<Ring>]) {
         {
             let mut board = self.lock();
             let (lines, bin) = board.split();
             lines.close(bin);
-            bin.tell_pin_thread = true;
+            rings
+                .iter()
+                .for_each(|ring| bin.tell_pin_thread(Some(ring)));
             // Before anything of leaked epochs is dropped, which may wait for a thread.
             self.worker_wakeups
                 .iter()

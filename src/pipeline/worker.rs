@@ -189,7 +189,7 @@ impl<B: Batch> Pipeline<B> {
         let is_cut = pass.plan().is_cut();
         // A batch in parts is made when the last of them is sent.
         pass.meter.batches.add(u64::from(!is_cut));
-        if self.options.pinning.is_none() || is_unpinned {
+        if pass.options.pinning.is_none() || is_unpinned {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         }
         if is_cut {
@@ -210,7 +210,7 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
         self.report(pass, unit, None, Some(failure), |line, bin| {
             let next = line.schedule.failed(unit);
-            bin.tell_pin_thread |= line.schedule.waits_for_slab(); // as in `publish`
+            line.tell_if_waiting(bin); // as in `publish`
             next
         });
     }
