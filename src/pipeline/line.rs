@@ -6,9 +6,9 @@ use super::cut::Place;
 use super::guard::Bin;
 use super::outbox::Sends;
 use super::plan::{Destination, EpochPlan, Options, Pinning};
-use super::schedule::{Claim, Claimant, EpochUnits, Schedule, Unit};
+use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
 use super::source::Failed;
-use super::work::{Claimed, Recipe, Work};
+use super::work::{Recipe, Work};
 use crate::device::{Account, Ring};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
@@ -143,20 +143,27 @@ impl<B: 'static> Line<B> {
             }
         };
         match self.schedule.claim(claimant, open)? {
-            Claim::Plan { segment } => Some(Job::Plan {
-                line: self.key,
-                segment,
-            }),
-            Claim::Rows { unit, rows } => self.load(unit, Claimed::Rows(rows)),
-            Claim::Parked { unit, count } => self.load(unit, Claimed::Parked(count)),
-            Claim::Finish { unit } => Some(Job::Finish {
-                pass: Arc::clone(&self.slot(unit).pass),
-                unit,
-            }),
-            Claim::Solo { units } => Some(Job::Solo {
-                pass: Arc::clone(&self.slot(Unit(units.start)).pass),
-                units,
-            }),
+            Claim::Plan { segment } => {
+                let line = self.key;
+                Some(Job::Plan { line, segment })
+            }
+            Claim::Load { unit, claimed } => {
+                let work = self.slot(unit).work.clone()?;
+                Some(Job::Load {
+                    pass: self.pass(unit),
+                    unit,
+                    claimed,
+                    work,
+                })
+            }
+            Claim::Finish { unit } => {
+                let pass = self.pass(unit);
+                Some(Job::Finish { pass, unit })
+            }
+            Claim::Solo { units } => {
+                let pass = self.pass(Unit(units.start));
+                Some(Job::Solo { pass, units })
+            }
         }
     }
 
@@ -169,20 +176,14 @@ impl<B: 'static> Line<B> {
         self.schedule.payload(unit)
     }
 
+    fn pass(&mut self, unit: Unit) -> Arc<Pass> {
+        Arc::clone(&self.slot(unit).pass)
+    }
+
     /// The first unit that waits for a slab.
     pub(super) fn first_waiting(&mut self) -> Option<(Arc<Pass>, Unit)> {
         let unit = self.schedule.next_want()?.unit;
-        Some((Arc::clone(&self.slot(unit).pass), unit))
-    }
-
-    fn load(&mut self, unit: Unit, claimed: Claimed) -> Option<Job<B>> {
-        let slot = self.slot(unit);
-        Some(Job::Load {
-            pass: Arc::clone(&slot.pass),
-            unit,
-            claimed,
-            work: slot.work.clone()?,
-        })
+        Some((self.pass(unit), unit))
     }
 
     /// Sets the plan of an epoch, if [`Schedule::enter_plan`] takes it. `account`: a new one, or that of the epoch before.
@@ -240,11 +241,6 @@ impl<B: 'static> Line<B> {
         next
     }
 
-    /// The outbox of a unit's epoch, if it goes to a device.
-    pub(super) fn outbox(&mut self, pass: &Pass) -> Option<Arc<dyn Sends<B>>> {
-        self.schedule.epoch(pass.segment)?.outbox.clone()
-    }
-
     /// Takes the segment's first unit that is ready and not sent, and whose batch comes before `before`, to send it. `pageable`: even if it
     /// is not page-locked.
     pub(super) fn take_to_send(
@@ -260,13 +256,11 @@ impl<B: 'static> Line<B> {
                 && slot.pass.place(unit).batch < before
         };
         let unit = self.schedule.find_ready(is_here)?;
-        let slot = self.slot(unit);
-        let pass = Arc::clone(&slot.pass);
-        let Some(Ok(Made::Here(made))) = slot.outcome.take() else {
+        let Some(Ok(Made::Here(made))) = self.slot(unit).outcome.take() else {
             unreachable!("it is here");
         };
         self.schedule.sending(unit);
-        Some((pass, unit, made))
+        Some((self.pass(unit), unit, made))
     }
 
     /// Reports a unit that was made from end to end, or its error.

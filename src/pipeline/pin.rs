@@ -260,27 +260,20 @@ impl<B: Batch> Pipeline<B> {
             Err(coming) => coming,
         };
         let is_coming = !matches!(coming, Coming::Nothing);
-        match missing(is_coming, want.is_blocked) {
-            Missing::WaitForCopy => {
-                self.not_granted(pass, want.unit);
-                Served::WaitForCopy(coming)
-            }
+        let served = match missing(is_coming, want.is_blocked) {
             // If a slab came home meanwhile, or a copy was enqueued, look again: going without cannot be undone.
             Missing::Unpinned if news.ticket() == ticket => {
                 self.warn_once(pinning, pass, want);
                 pinning.ring().count_missed();
                 self.go_without(pinning, pass, want, None);
-                Served::Done
+                return Served::Done;
             }
-            Missing::Unpinned => {
-                self.not_granted(pass, want.unit);
-                Served::Done
-            }
-            Missing::Sleep => {
-                self.not_granted(pass, want.unit);
-                Served::Sleep
-            }
-        }
+            Missing::Unpinned => Served::Done,
+            Missing::WaitForCopy => Served::WaitForCopy(coming),
+            Missing::Sleep => Served::Sleep,
+        };
+        self.not_granted(pass, unit);
+        served
     }
 
     /// Grants a unit the slab that the ring had for it.

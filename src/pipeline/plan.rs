@@ -36,15 +36,6 @@ impl Pinning {
         bytes.max(self.max_batch_bytes.unwrap_or(0))
     }
 
-    /// The cache of the device's host, if known.
-    pub(super) fn machine(&self) -> Option<Machine> {
-        let (resident_bytes, least_part_bytes) = self.device.inner.resident_bytes()?;
-        Some(Machine {
-            resident_bytes,
-            least_part_bytes,
-        })
-    }
-
     pub(super) fn ring(&self) -> &Arc<Ring> {
         &self.device.inner.ring
     }
@@ -132,6 +123,16 @@ impl Options {
             false => Tail::Short,
         };
         Cut::whole(self.samples, self.batch_size, tail)
+    }
+
+    /// The cache of the pinning device's host, if known.
+    pub(super) fn machine(&self) -> Option<Machine> {
+        let device = &self.pinning.as_ref()?.device;
+        let (resident_bytes, least_part_bytes) = device.inner.resident_bytes()?;
+        Some(Machine {
+            resident_bytes,
+            least_part_bytes,
+        })
     }
 
     /// What epochs are for that go to a device.

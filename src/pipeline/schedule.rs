@@ -14,7 +14,7 @@ mod slabs;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-pub(crate) use self::entry::{Loaded, Next};
+pub(crate) use self::entry::{Claimed, Loaded, Next};
 use self::entry::{Stage, UnitEntry};
 use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
@@ -55,10 +55,8 @@ pub(crate) struct Schedule<E, U> {
 pub(crate) enum Claim {
     /// Plan the epoch of this segment.
     Plan { segment: u64 },
-    /// Load these rows of the unit.
-    Rows { unit: Unit, rows: Range<usize> },
-    /// Fill `count` of the unit's parked samples into their rows.
-    Parked { unit: Unit, count: usize },
+    /// Load rows of the unit, or fill its parked samples into theirs.
+    Load { unit: Unit, claimed: Claimed },
     /// Make the unit's batch: its rows are filled.
     Finish { unit: Unit },
     /// Make these units from end to end, and report each as it is done.
@@ -108,12 +106,12 @@ impl<E, U> Schedule<E, U> {
                 return Some(Claim::Finish { unit });
             }
             if entry.has_parked() {
-                let count = entry.take_parked(run);
-                return Some(Claim::Parked { unit, count });
+                let claimed = entry.claim_parked(run);
+                return Some(Claim::Load { unit, claimed });
             }
             if may_load && entry.has_rows() {
-                let rows = entry.take_rows(run);
-                return Some(Claim::Rows { unit, rows });
+                let claimed = entry.claim_rows(run);
+                return Some(Claim::Load { unit, claimed });
             }
         }
         if let Some(segment) = self.segment_to_plan().filter(|_| claimant.beyond) {
@@ -133,15 +131,16 @@ impl<E, U> Schedule<E, U> {
         let opened = unit.0..unit.0 + solo.max(1);
         for unit in opened.clone().map(Unit) {
             let payload = open(&self.segments[index].payload, unit, solo > 0);
-            let (rows, slabs) = (units.rows(unit), units.plan.slabs_per_unit);
+            let rows = units.plan.cut.rows(units.number(unit));
+            let slabs = units.plan.slabs_per_unit;
             let entry = UnitEntry::new(rows, slabs, stage, payload);
             self.open.push_back(entry);
         }
         if solo > 0 {
             return Some(Claim::Solo { units: opened });
         }
-        let rows = self.entry(unit).take_rows(run);
-        Some(Claim::Rows { unit, rows })
+        let claimed = self.entry(unit).claim_rows(run);
+        Some(Claim::Load { unit, claimed })
     }
 
     /// Whether [`claim`](Schedule::claim) would return something.

@@ -8,7 +8,7 @@
 use super::Pipeline;
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, EpochPlan, Options, Pinning, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, Options, destination_matters, plan};
 use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
@@ -181,32 +181,11 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Whether loading must wait until it is known what batches are for: a device could gather the samples itself, or batches would
-    /// be cut into parts.
-    fn destination_matters(&self, options: &Options) -> bool {
-        let machine = options.pinning.as_ref().and_then(Pinning::machine);
-        destination_matters(options, machine, self.recipe.hints())
-    }
-
-    /// What to plan for before the program has said what batches are for, if that makes no difference.
+    /// What to plan for before the program has said what batches are for. `None`: loading must wait for that, because a device could
+    /// gather the samples itself, or batches would be cut into parts.
     fn assumed_destination(&self, options: &Options) -> Option<Destination> {
-        (!self.destination_matters(options)).then_some(Destination::Host)
-    }
-
-    fn plan_for(
-        &self,
-        options: &Options,
-        destination: Destination,
-        is_followed: bool,
-    ) -> EpochPlan {
-        let machine = options.pinning.as_ref().and_then(Pinning::machine);
-        plan(
-            options,
-            machine,
-            self.recipe.hints(),
-            destination,
-            is_followed,
-        )
+        let matters = destination_matters(options, options.machine(), self.recipe.hints());
+        (!matters).then_some(Destination::Host)
     }
 
     /// It is known what the batches are for: the epoch is planned, unless it has been. If it is loaded for the host, and turns out to go to
@@ -215,7 +194,14 @@ impl<B: Batch> Pipeline<B> {
         if self.is_planned_for(seat, destination) {
             return;
         }
-        let plan = self.plan_for(&seat.options, destination, seat.is_followed);
+        let (options, hints) = (&seat.options, self.recipe.hints());
+        let plan = plan(
+            options,
+            options.machine(),
+            hints,
+            destination,
+            seat.is_followed,
+        );
         // First: who asks for a slab must find that there may be some.
         let account = self.open_account(&seat.options, &plan);
         let mut board = self.lock();
@@ -271,7 +257,8 @@ impl<B: Batch> Pipeline<B> {
             (Arc::clone(&line.options), destination)
         };
         let destination = destination.or_else(|| self.assumed_destination(&options));
-        let plan = destination.map(|destination| self.plan_for(&options, destination, true));
+        let (machine, hints) = (options.machine(), self.recipe.hints());
+        let plan = destination.map(|destination| plan(&options, machine, hints, destination, true));
         let mut board = self.lock();
         let Some((line, bin)) = board.line(line) else {
             return;

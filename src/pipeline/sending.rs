@@ -15,7 +15,8 @@ impl<B: Batch> Pipeline<B> {
         let outbox = {
             let mut board = self.lock();
             let line = board.line_of(pass, unit);
-            line.and_then(|(line, _)| line.outbox(pass))
+            let epoch = line.and_then(|(line, _)| line.schedule.epoch(pass.segment));
+            epoch.and_then(|epoch| epoch.outbox.clone())
         };
         let Some(outbox) = outbox else {
             return self.publish(pass, unit, Ok(Made::Here(made)));

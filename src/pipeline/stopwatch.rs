@@ -3,7 +3,7 @@
 //! Reading the clock takes as long as loading a small sample. So only a few samples of a run are timed, and their split stands for the
 //! others. Decoding is counted where it happens ([`Decoded`]).
 
-use super::work::Claimed;
+use super::schedule::Claimed;
 use crate::meter::{Decoded, Meter};
 use crate::sync::Instant;
 use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};

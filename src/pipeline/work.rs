@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::Place;
 use super::plan::Hints;
-use super::schedule::Loaded;
+use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
 use super::stopwatch::{Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, CollateHints, NotLoaded, Opening, Table, Took};
@@ -54,22 +54,6 @@ pub(crate) trait Work<B>: Send + Sync {
 
     /// Makes the batch.
     fn finish(&mut self) -> Result<B, Failed>;
-}
-
-/// What somebody claimed: rows to load, or a number of parked samples to fill into theirs.
-#[derive(Debug, Clone)]
-pub(crate) enum Claimed {
-    Rows(Range<usize>),
-    Parked(usize),
-}
-
-impl Claimed {
-    fn len(&self) -> usize {
-        match self {
-            Claimed::Rows(rows) => rows.len(),
-            Claimed::Parked(count) => *count,
-        }
-    }
 }
 
 /// What came of claimed rows.

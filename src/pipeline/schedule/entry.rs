@@ -1,5 +1,7 @@
 //! One open unit: which rows are claimed, parked and filled, and whether it has its slab.
 
+use std::ops::Range;
+
 /// What the schedule knows of one open unit.
 #[derive(Debug)]
 pub(super) struct UnitEntry<U> {
@@ -53,6 +55,22 @@ pub(super) enum Stage {
     Ready,
 }
 
+/// What somebody claimed: rows to load, or a number of parked samples to fill into theirs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    Rows(Range<usize>),
+    Parked(usize),
+}
+
+impl Claimed {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Claimed::Rows(rows) => rows.len(),
+            Claimed::Parked(count) => *count,
+        }
+    }
+}
+
 /// What became of rows that somebody claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loaded {
@@ -94,18 +112,22 @@ impl<U> UnitEntry<U> {
 
     /// Whether there are rows to claim. While the slab is missing no more samples are loaded, as they would only be parked.
     pub(super) fn has_rows(&self) -> bool {
-        let is_missing = matches!(
-            self.slab,
-            SlabState::Wanted { .. } | SlabState::Granting { .. }
-        );
-        self.stage == Stage::Loading && !self.has_failed && self.claimed < self.rows && !is_missing
+        self.stage == Stage::Loading
+            && !self.has_failed
+            && self.claimed < self.rows
+            && !self.waits_for_slab()
     }
 
-    pub(super) fn take_rows(&mut self, most: usize) -> std::ops::Range<usize> {
+    pub(super) fn waits_for_slab(&self) -> bool {
+        use SlabState::{Granting, Wanted};
+        matches!(self.slab, Wanted { .. } | Granting { .. })
+    }
+
+    pub(super) fn claim_rows(&mut self, most: usize) -> Claimed {
         let start = self.claimed;
         self.claimed = start.saturating_add(most).min(self.rows);
         self.busy += self.claimed - start;
-        start..self.claimed
+        Claimed::Rows(start..self.claimed)
     }
 
     /// Whether there are parked samples whose slab has come.
@@ -116,11 +138,11 @@ impl<U> UnitEntry<U> {
             && self.slab == SlabState::Granted
     }
 
-    pub(super) fn take_parked(&mut self, most: usize) -> usize {
+    pub(super) fn claim_parked(&mut self, most: usize) -> Claimed {
         let count = most.min(self.parked);
         self.parked -= count;
         self.busy += count;
-        count
+        Claimed::Parked(count)
     }
 
     pub(super) fn loaded(&mut self, rows: Loaded) {

@@ -34,10 +34,6 @@ impl EpochUnits {
     pub(crate) fn number(&self, unit: Unit) -> u64 {
         unit.0 - self.first.0
     }
-
-    pub(super) fn rows(&self, unit: Unit) -> usize {
-        self.plan.cut.rows(self.number(unit))
-    }
 }
 
 /// What left the schedule: payloads, to be dropped without the lock.

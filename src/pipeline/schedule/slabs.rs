@@ -61,13 +61,7 @@ impl<E, U> Schedule<E, U> {
 
     /// Whether any unit waits for its slab, even if somebody asks the ring for it right now.
     pub(crate) fn waits_for_slab(&self) -> bool {
-        let waits = |entry: &UnitEntry<U>| {
-            matches!(
-                entry.slab,
-                SlabState::Wanted { .. } | SlabState::Granting { .. }
-            )
-        };
-        self.open.iter().any(waits)
+        self.open.iter().any(UnitEntry::waits_for_slab)
     }
 
     /// The caller will ask the ring for the unit's slab; `None` if the unit is not the first that wants one.

@@ -54,7 +54,8 @@ fn claim(schedule: &mut TestSchedule, claimant: Claimant) -> Option<Claim> {
 
 fn rows(unit: u64, rows: Range<usize>) -> Option<Claim> {
     let unit = Unit(unit);
-    Some(Claim::Rows { unit, rows })
+    let claimed = Claimed::Rows(rows);
+    Some(Claim::Load { unit, claimed })
 }
 
 fn all(claimed: usize) -> Loaded {
@@ -133,7 +134,7 @@ proptest! {
             match step % 8 {
                 0..=2 => {
                     let claim = claim(&mut schedule, WORKER);
-                    if let Some(Claim::Rows { unit, rows }) = &claim {
+                    if let Some(Claim::Load { unit, claimed: Claimed::Rows(rows) }) = &claim {
                         let seen = loaded.entry(unit.0).or_default();
                         prop_assert_eq!(*seen, rows.start);
                         *seen = rows.end;
@@ -147,7 +148,7 @@ proptest! {
                             let place = ids.iter().position(|id| *id == segment).unwrap();
                             schedule.enter_plan(segment, plans[place]);
                         }
-                        Claim::Rows { unit, rows } => {
+                        Claim::Load { unit, claimed: Claimed::Rows(rows) } => {
                             let fate = fate(unit);
                             if rows.start == 0 && !fate.lays_out_late {
                                 let is_granted = !fate.grants_late;
@@ -164,7 +165,7 @@ proptest! {
                             let report = Loaded { claimed, filled, parked: parked.saturating_sub(failed) };
                             finishing.push((unit, schedule.loaded(unit, report, Some(1_000_000))));
                         }
-                        Claim::Parked { unit, count } => {
+                        Claim::Load { unit, claimed: Claimed::Parked(count) } => {
                             finishing.push((unit, schedule.loaded(unit, all(count), Some(1_000_000))));
                         }
                         Claim::Finish { unit } => finishing.push((unit, Next::Finish)),
@@ -292,7 +293,8 @@ fn parked_samples_are_claimed_like_rows() {
     assert_eq!(claim(&mut schedule, WORKER), None, "the slab is missing");
     schedule.granted(unit);
     assert_eq!(schedule.laid_out(unit), Next::Wait);
-    let some = Some(Claim::Parked { unit, count: 1 });
+    let claimed = Claimed::Parked(1);
+    let some = Some(Claim::Load { unit, claimed });
     for _ in 0..3 {
         assert_eq!(claim(&mut schedule, WORKER), some);
     }
@@ -438,7 +440,10 @@ fn spare_workers_do_not_copy() {
 fn runs_follow_the_time_of_a_sample() {
     let mut schedule = line(plan(10_000, 10_000, 1));
     let mut run = |elapsed_ns| match claim(&mut schedule, WORKER) {
-        Some(Claim::Rows { unit, rows }) => {
+        Some(Claim::Load {
+            unit,
+            claimed: Claimed::Rows(rows),
+        }) => {
             let elapsed_ns = elapsed_ns * rows.len() as u64;
             schedule.loaded(unit, all(rows.len()), Some(elapsed_ns));
             rows.len()
