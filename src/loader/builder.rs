@@ -1,4 +1,4 @@
-//! The builder: options by PyTorch's names, and what makes no sense is refused.
+//! The builder: options under PyTorch's names. What makes no sense is refused.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::pipeline::{DatasetRecipe, Options, Pinning, Pipeline, Threads};
 use crate::sampler::{RandomSampler, Sampler, SequentialSampler};
 use crate::sync::Arc;
 
-/// Describes a loader. [`DataLoader::builder`] makes it, [`build`](Builder::build) ends it.
+/// Describes a loader. [`DataLoader::builder`] makes one; [`build`](Builder::build) makes the loader.
 ///
 /// # Examples
 ///
@@ -74,7 +74,7 @@ impl<D: Dataset, C> Builder<D, C> {
         self
     }
 
-    /// Gives the samples in a random order, another one in each epoch ([`RandomSampler`]); off by default.
+    /// Gives the samples in a random order, a new one in each epoch ([`RandomSampler`]); off by default.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = shuffle;
         self
@@ -92,21 +92,21 @@ impl<D: Dataset, C> Builder<D, C> {
         self
     }
 
-    /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, when asked.
+    /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
     ///
-    /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of addresses (not of memory) for its
-    /// stack; more workers than the system has addresses and mappings for are refused by [`build`](Builder::build).
+    /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of address space (not of memory) for its
+    /// stack; [`build`](Builder::build) refuses more workers than the system has address space and mappings for.
     pub fn num_workers(mut self, num_workers: usize) -> Self {
         self.num_workers = num_workers;
         self
     }
 
-    /// Sets how many batches are loaded ahead of the consumer; only with workers. 2 by default; where batches are not
-    /// page-locked and take microseconds to make, up to 64.
+    /// Sets how many batches are loaded ahead of the consumer; only with workers. 2 by default, or up to 64 if batches are not
+    /// page-locked and take microseconds to make.
     ///
-    /// While one sample takes its time, workers load all others of these batches, and then wait for it. If some samples take
-    /// as long as `n` batches do otherwise, `n + 1` batches ahead keep the loop going. With
-    /// [`pin_memory`](Builder::pin_memory), each batch ahead is a slab of page-locked memory.
+    /// While one sample is slow, workers load all others of these batches, and then wait for it. If some samples take as long as
+    /// `n` batches do otherwise, `n + 1` batches ahead keep the loop going. With [`pin_memory`](Builder::pin_memory), each
+    /// batch ahead takes a slab of page-locked memory.
     ///
     /// (PyTorch's `prefetch_factor` counts per worker; here workers share batches.)
     pub fn prefetch(mut self, prefetch: usize) -> Self {
@@ -116,16 +116,16 @@ impl<D: Dataset, C> Builder<D, C> {
 
     /// Leaves out the last batch of an epoch if it has fewer samples than the others; off by default.
     ///
-    /// Of fewer samples than one batch has, nothing is left: then epochs are empty, and the log warns when the loader is built.
+    /// If there are fewer samples than one batch has, epochs are empty, and the log warns when the loader is built.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
     }
 
-    /// Collates batches in page-locked memory of the device's ring, from where copies to it are asynchronous.
+    /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
-    /// Batches are built in place; what a `collate_fn` builds elsewhere, the pin thread copies. An epoch holds at most
-    /// `prefetch` + 3 slabs. If the program holds them all and waits for one more batch, that batch lies in pageable
+    /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
+    /// `prefetch` + 3 slabs. If the program holds all of them and waits for one more batch, that batch is in pageable
     /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).
     pub fn pin_memory(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
@@ -139,22 +139,22 @@ impl<D: Dataset, C> Builder<D, C> {
     }
 
     /// Builds batches in pageable memory and lets the pin thread copy them, instead of building them in place; off by
-    /// default: the same bytes come out, later. Needs [`pin_memory`](Builder::pin_memory).
+    /// default. The result is the same, but comes later. Needs [`pin_memory`](Builder::pin_memory).
     pub fn pin_by_copy(mut self, by_copy: bool) -> Self {
         self.by_copy = by_copy;
         self
     }
 
-    /// Makes every slab at least this large: where batches vary in size, no page-locked memory is then allocated once
-    /// as many slabs exist as are needed. By default slabs grow with the largest batch seen. Needs
+    /// Makes every slab at least this large. Then, even if batches vary in size, no page-locked memory is allocated once
+    /// there are enough slabs. By default slabs grow with the largest batch seen. Needs
     /// [`pin_memory`](Builder::pin_memory).
     pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
         self.max_batch_bytes = Some(bytes);
         self
     }
 
-    /// Collates by a function of one's own: it gets a batch's samples in order, whatever their type, and an [`Arena`]
-    /// whose tensors lie in the batch's slab.
+    /// Collates by a function of your own. It gets a batch's samples in order, whatever their type, and an [`Arena`] whose
+    /// tensors lie in the batch's slab.
     ///
     /// # Examples
     ///
@@ -210,8 +210,8 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] for options that make no sense, alone or together, and for more workers than the system can give
-    /// stacks; [`Error::Thread`] if the system starts no more threads: those that it did start are ended.
+    /// [`Error::Option`] if options make no sense, alone or together, or if there are more workers than the system has stacks
+    /// for; [`Error::Thread`] if the system does not start another thread: those that were started are ended.
     pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
     where
         C: Collate<D::Sample, Batch = B>,
@@ -302,7 +302,7 @@ impl<D: Dataset, C> Builder<D, C> {
     }
 }
 
-/// A loader that trains nothing should not do so without a word.
+/// A loader with nothing to load should say so.
 fn warn_of_empty_epochs(options: &Options) {
     if options.cut().batches() > 0 {
         return;

@@ -34,14 +34,14 @@ pub struct DeviceEpoch<'a, B: Batch> {
     epoch: Epoch<'a, B>,
     outbox: Arc<Outbox<B>>,
     depth: usize,
-    /// The epoch that follows, if it goes there as well: its batches are sent ahead like this one's.
+    /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
     following: Option<Following<B>>,
 }
 
-/// An epoch that is to follow another, on the same device.
+/// The epoch after another, on the same device.
 pub(super) struct Following<B: Batch> {
     pub(super) seat: Seat,
-    /// Whoever is at the epoch, or comes to it, holds it.
+    /// Held by the epoch itself, or by what will become it.
     pub(super) outbox: Weak<Outbox<B>>,
 }
 
@@ -62,8 +62,8 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         epoch
     }
 
-    /// Lets units of `depth` batches be sent that were not given out: across the epoch's end, if the next goes there too. `is_asked`: the
-    /// next batch in any case.
+    /// Allows `depth` batches beyond those given out to be sent, across the epoch's end if the next epoch goes there too. `is_asked`: at
+    /// least the next batch.
     fn allow(&self, is_asked: bool) {
         let (depth, left) = (self.depth as u64, self.epoch.left());
         self.outbox.allow(depth.max(u64::from(is_asked)));
@@ -76,7 +76,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.following.as_ref()?.outbox.upgrade()
     }
 
-    /// The next batch, and what is ready sent behind it. Where nothing is waited for, workers are left asleep.
+    /// Returns the next batch, and sends what is ready after it. Does not wake workers unless it waits.
     fn advance(&mut self) -> Option<Result<B::OnDevice>> {
         let mut asked = self.epoch.returned();
         self.allow(true);
@@ -88,17 +88,18 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             let outcome = match next.outcome {
                 Ok(Made::Here(made)) if failed.is_none() => {
                     let pipeline = self.epoch.pipeline();
-                    // It may wait, for device memory or a copy, and workers are not to wait with it.
+                    // It may wait for device memory or a copy, and workers should not wait with it.
                     pipeline.wake_workers();
-                    pipeline.send_now(&self.outbox, &pass, unit, made, true)
+                    pipeline.send(&*self.outbox, &pass, unit, made, true)
                 }
                 outcome => outcome,
             };
             if let Err(error) = outcome {
                 failed.get_or_insert(error);
             }
-            if pass.ends_batch(unit) {
-                break pass.place(unit).batch;
+            let place = pass.place(unit);
+            if place.ends_batch() {
+                break place.batch;
             }
             asked = Instant::now();
         };
@@ -113,7 +114,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn send_ahead(&mut self) {
-        let (pipeline, seat, taken) = self.epoch.parts();
+        let (pipeline, seat, taken) = self.epoch.split();
         pipeline.send_ahead(seat, taken, &self.outbox);
         if let Some(following) = &self.following
             && let Some(outbox) = following.outbox.upgrade()
@@ -128,7 +129,7 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
         let next = self.advance();
-        // Last, when the batch is in hand and what is ready is sent.
+        // Last, with the batch in hand and everything ready sent.
         self.epoch.pipeline().wake_workers();
         if next.is_some() {
             self.epoch.resumes();

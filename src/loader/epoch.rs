@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::pipeline::{Delivered, Made, Pipeline, Seat, Taken};
 use crate::sync::{Arc, Instant};
 
-/// How an epoch holds its loader.
+/// A reference to the loader.
 pub(super) enum Loader<'a, B: Batch> {
     Borrowed(&'a DataLoader<B>),
     Owned(Arc<DataLoader<B>>),
@@ -40,8 +40,8 @@ impl<B: Batch> Clone for Loader<'_, B> {
 
 /// One pass over the data set: gives its batches in order.
 ///
-/// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its
-/// loading, without waiting.
+/// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its loading, and
+/// does not wait.
 ///
 /// # Examples
 ///
@@ -63,22 +63,22 @@ impl<B: Batch> Clone for Loader<'_, B> {
 pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,
     seat: Seat,
-    /// Units that came together with one before.
+    /// Units that were taken in advance.
     taken: Taken<B>,
     /// How many batches were given out.
     given: u64,
-    /// When the last batch was given out: the host's own time runs from here.
+    /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
-    /// `is_followed`: it is one of several.
+    /// `is_followed`: other epochs will follow it.
     pub(super) fn begin(loader: Loader<'a, B>, epoch: u64, is_followed: bool) -> Epoch<'a, B> {
         let seat = loader.pipeline().begin(epoch, is_followed);
         Epoch::at(loader, seat)
     }
 
-    /// The consumer is at this seat.
+    /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
         *loader.get().last.lock() = Some(seat.clone());
         Epoch {
@@ -90,23 +90,23 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// The number of this epoch.
+    /// Returns the number of this epoch.
     pub fn number(&self) -> u64 {
         self.seat.epoch
     }
 
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
-    /// [`pin_memory`](crate::loader::Builder::pin_memory) the worker that made a batch sends it, also while the program is busy;
-    /// pageable batches that are ready are sent when the iterator is asked. So from this call on up to `depth` batches hold
-    /// device memory. (A batch of one's own type is then uploaded on a worker: [`Batch::upload`] runs there.)
+    /// [`pin_memory`](crate::loader::Builder::pin_memory), the worker that made a batch sends it, even while the program is busy;
+    /// pageable batches that are ready are sent when the iterator is asked for the next one. So from this call on, up to `depth`
+    /// batches hold device memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker.)
     ///
-    /// Large batches travel in parts, where the loader pins for the same device: cut so that the page-locked memory that is
-    /// filled in turn stays in the last-level cache, which is less than `prefetch` batches have. A batch of which a part fails
-    /// is an error. What arrives is the same.
+    /// If the loader pins for the same device, large batches travel in parts, so that the page-locked memory in use stays in the
+    /// last-level cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the
+    /// same.
     ///
-    /// Rows of 16 KiB and more in registered memory ([`Tensor::register`](crate::Tensor::register)) are then not copied on
-    /// the host, if the loader pins for the same device: the device gathers them from where they lie. The bytes that
-    /// arrive are the same.
+    /// If the loader pins for the same device, rows of 16 KiB and more in registered memory
+    /// ([`Tensor::register`](crate::Tensor::register)) are not copied on the host: the device gathers them from where they lie.
+    /// What arrives is the same.
     ///
     /// # Synchronization
     ///
@@ -126,22 +126,22 @@ impl<'a, B: Batch> Epoch<'a, B> {
         &self.seat
     }
 
-    /// What is here of the epoch: how it is held, and the units that came together with one before.
-    pub(super) fn parts(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
+    /// The pipeline, the seat, and the units that were taken in advance.
+    pub(super) fn split(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
     }
 
-    /// How many batches are to be given out.
+    /// How many batches are to come.
     pub(super) fn left(&self) -> u64 {
-        self.pipeline().options.cut().batches() - self.given
+        self.seat.options.cut().batches() - self.given
     }
 
-    /// How many were given out.
+    /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
         self.given
     }
 
-    /// Counts the host's time since the last batch; returns the present.
+    /// Ends the host's own time, which began with the last batch. Returns the time now.
     pub(super) fn returned(&mut self) -> Instant {
         let now = Instant::now();
         if let Some(given_at) = self.given_at.take() {
@@ -150,19 +150,19 @@ impl<'a, B: Batch> Epoch<'a, B> {
         now
     }
 
-    /// A batch is given out.
+    /// Counts a batch that is given out.
     pub(super) fn gives(&mut self) {
         self.given += 1;
     }
 
-    /// The host's own time runs from now on, as long as batches are to come.
+    /// Starts the host's own time again.
     pub(super) fn resumes(&mut self) {
         self.given_at = Some(Instant::now());
     }
 
-    /// Waits for the next unit, from `asked` on. `quietly`: the caller wakes the workers.
+    /// Waits for the next unit; `asked` is when the wait began. `quietly`: the caller wakes the workers.
     pub(super) fn wait(&mut self, asked: Instant, quietly: bool) -> Option<Delivered<B>> {
-        let (pipeline, seat, taken) = self.parts();
+        let (pipeline, seat, taken) = self.split();
         let next = pipeline.next(seat, taken, quietly);
         let came = Instant::now();
         let waited = &self.seat.meter.consumer_wait_ns;

@@ -1,4 +1,4 @@
-//! Several epochs, one after the other: the next is loaded while the last batches of one are used.
+//! Several epochs, one after the other: the next one is loaded while the last batches of the one before are used.
 
 use std::fmt;
 use std::iter::{Fuse, FusedIterator};
@@ -12,8 +12,8 @@ use crate::sync::Arc;
 
 /// Several passes over the data set, one after the other: [`DataLoader::epochs`](crate::DataLoader::epochs) makes it.
 ///
-/// An epoch that is dropped before its end is given up, and the iteration goes on with the next. Dropping the iterator
-/// stops what was loaded ahead of its epoch, without waiting; that epoch itself goes on.
+/// If an epoch is dropped before its end, the iteration goes on with the next. Dropping the iterator stops the loading of
+/// later epochs, and does not wait; the epoch that was given out last goes on.
 ///
 /// # Examples
 ///
@@ -38,7 +38,7 @@ use crate::sync::Arc;
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
     numbers: Fuse<I>,
-    /// What follows the epoch that was given out last, and may be loaded already.
+    /// The epoch after the one that was given out last. It may be loading already.
     following: Option<Seat>,
 }
 
@@ -51,8 +51,8 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         }
     }
 
-    /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epoch::to_device`] does, across the
-    /// boundaries too: behind the last batches of one epoch, the first of the next are sent.
+    /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epoch::to_device`] does, and also across the
+    /// boundaries: after the last batches of one epoch, the first of the next are sent.
     ///
     /// # Synchronization
     ///
@@ -66,7 +66,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         }
     }
 
-    /// The next epoch. `true`: it goes on where the one before it ends.
+    /// The next epoch. `true`: it continues the line of the one before.
     fn advance(&mut self) -> Option<(Epoch<'a, B>, bool)> {
         if let Some(seat) = self.following.take() {
             let joins = self.loader.pipeline().come_to(&seat);
@@ -84,15 +84,15 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         Epoch::begin(self.loader.clone(), number, true)
     }
 
-    /// Lets the epoch that follows be loaded when that one ends. `to`: its batches go where those of this outbox go, so many ahead.
-    /// Returns where they arrive.
+    /// Lets the next epoch be loaded after this one. `to`: its batches go to the device of this outbox, that many ahead. Returns the
+    /// outbox that they go through.
     fn append(
         &mut self,
         epoch: &Epoch<'a, B>,
         to: Option<(&Arc<Outbox<B>>, usize)>,
     ) -> Option<Arc<Outbox<B>>> {
         let pipeline = epoch.pipeline();
-        // Without workers nothing can be loaded ahead, and nobody needs to know what follows.
+        // Without workers, nothing can be loaded ahead, and nobody needs to know the next epoch.
         if pipeline.options.workers == 0 {
             return None;
         }
@@ -101,7 +101,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         outbox
     }
 
-    /// How many epochs are to come that the numbers do not know of any more.
+    /// How many epochs are to come whose numbers were taken already.
     fn waiting(&self) -> usize {
         usize::from(self.following.is_some())
     }
@@ -173,7 +173,7 @@ pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,
     device: Device,
     depth: usize,
-    /// Where the batches of the epoch that follows arrive.
+    /// The outbox of the next epoch.
     outbox: Option<Arc<Outbox<B>>>,
 }
 

@@ -20,10 +20,10 @@ use crate::error::Result;
 use crate::pipeline::{Seat, Threads};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
-/// Loads batches of type `B`: the data set and the way of collating are erased, so it fits a struct's field.
+/// Loads batches of type `B`. The types of data set and collate are erased, so that a loader fits in a struct's field.
 ///
-/// It is `Send + Sync`; several epochs may be alive at once, and several loaders on one device. Its workers are its
-/// own named threads, which end when it is dropped.
+/// It is `Send + Sync`. Several epochs may be alive at once, and several loaders may share a device. Its workers are its own
+/// named threads, which end when it is dropped.
 ///
 /// # Examples
 ///
@@ -63,7 +63,7 @@ pub struct DataLoader<B: Batch> {
 }
 
 impl DataLoader<()> {
-    /// Begins to describe a loader of the data set's samples, which are stacked ([`Stack`]) if nothing else is said.
+    /// Begins to describe a loader of the data set's samples, which are stacked ([`Stack`]) unless you say otherwise.
     ///
     /// `builder` is a function of `DataLoader<()>`, so that it can be called without naming the batch's type.
     pub fn builder<D: Dataset>(dataset: D) -> Builder<D, Stack> {
@@ -82,8 +82,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// The number of batches in an epoch: floor(samples / batch_size) with `drop_last`, else ceil.
     ///
-    /// It is 0 if there are no samples, or, with `drop_last`, fewer than a batch has: then [`build`](Builder::build) warns in the
-    /// log, once.
+    /// It is 0 if there are no samples or, with `drop_last`, fewer than a batch has; [`build`](Builder::build) logs a warning then.
     pub fn len(&self) -> usize {
         let batches = self.threads.pipeline().options.cut().batches();
         usize::try_from(batches).unwrap_or(usize::MAX)
@@ -103,28 +102,28 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// # Synchronization
     ///
-    /// Returns at once; workers begin to load, `prefetch` batches ahead (where samples lie in registered memory, or
-    /// batches are so large that they would travel to the device in parts, with the first `next` or `to_device`: how they are
-    /// loaded depends on it). Dropping the epoch does not wait for them.
+    /// Returns at once; workers begin to load, `prefetch` batches ahead. (If samples lie in registered memory, or batches are so
+    /// large that they would travel to the device in parts, loading depends on where they go, and begins with the first `next` or
+    /// `to_device`.) Dropping the epoch does not wait for workers.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         Epoch::begin(epoch::Loader::Borrowed(self), epoch, false)
     }
 
-    /// Begins an epoch that holds its loader, for threads and structs that outlive the caller.
+    /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
         Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), epoch, false)
     }
 
-    /// Gives the epochs of these numbers one after the other, and loads across the boundary: when workers have begun on the
-    /// last batches of one epoch, they go on with the first of the next, as they would within an epoch. What a batch holds
-    /// is the same as with [`epoch`](DataLoader::epoch), which knows nothing of a next one.
+    /// Gives the epochs of these numbers one after the other, and loads across their boundaries: after the last batches of one epoch,
+    /// workers go on with the first of the next, as they do within an epoch. What a batch holds is the same as with
+    /// [`epoch`](DataLoader::epoch), which knows of no next one.
     ///
-    /// Both epochs together are no more ahead than one is, and have no more page-locked memory. Without workers nothing is
-    /// loaded ahead. `numbers` are asked for one epoch ahead.
+    /// At a boundary, two epochs together are no further ahead than one, and take no more page-locked memory. Without workers,
+    /// nothing is loaded ahead. `numbers` is advanced one epoch ahead.
     ///
-    /// The boundary is waited for where the next epoch is loaded in another way: behind a first epoch that had to find out
-    /// how large samples are, if later ones travel to the device in parts. And if the program takes an epoch out while it
-    /// holds one that has batches to come, that is begun only then, as by [`epoch`](DataLoader::epoch).
+    /// Nothing is loaded across a boundary if the next epoch is loaded in another way: after a first epoch that had to find out how
+    /// large samples are, if later ones travel to the device in parts. And if the program takes an epoch while the one before has
+    /// batches to come, the new one begins only then, as with [`epoch`](DataLoader::epoch).
     ///
     /// # Examples
     ///
@@ -150,7 +149,7 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// # Synchronization
     ///
-    /// Each epoch is like one of [`epoch`](DataLoader::epoch); dropping it, or the iterator, does not wait for workers.
+    /// As with [`epoch`](DataLoader::epoch); neither dropping an epoch nor dropping the iterator waits for workers.
     pub fn epochs<I>(&self, numbers: I) -> Epochs<'_, B, I::IntoIter>
     where
         I: IntoIterator<Item = u64>,
@@ -158,7 +157,7 @@ impl<B: Batch> DataLoader<B> {
         Epochs::new(epoch::Loader::Borrowed(self), numbers.into_iter())
     }
 
-    /// The same, of epochs that hold their loader.
+    /// The same, with epochs that own a reference to their loader.
     pub fn owned_epochs<I>(self: &Arc<Self>, numbers: I) -> Epochs<'static, B, I::IntoIter>
     where
         I: IntoIterator<Item = u64>,
@@ -166,13 +165,12 @@ impl<B: Batch> DataLoader<B> {
         Epochs::new(epoch::Loader::Owned(Arc::clone(self)), numbers.into_iter())
     }
 
-    /// Where the time of the epoch went that was given out last; all zeros before the first.
+    /// Says where the time went in the epoch that was given out last; all zeros before the first.
     ///
-    /// Copies and kernels that have not ended are not counted yet.
+    /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
         let last = self.last.lock().clone();
-        let options = &self.threads.pipeline().options;
-        Stats::of(last.as_ref(), options)
+        Stats::of(last.as_ref())
     }
 
     fn next_epoch(&self) -> u64 {
@@ -184,7 +182,7 @@ impl<'a, B: Batch> IntoIterator for &'a DataLoader<B> {
     type Item = Result<B>;
     type IntoIter = Epoch<'a, B>;
 
-    /// Begins the next epoch: 0 the first time, then one further each time.
+    /// Begins the next epoch: 0 the first time, then 1, and so on.
     fn into_iter(self) -> Epoch<'a, B> {
         self.epoch(self.next_epoch())
     }
@@ -203,7 +201,7 @@ const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}
     assert_send_sync::<DataLoader<crate::tensor::Tensor<f32>>>();
     assert_send_sync::<Epochs<'static, crate::tensor::Tensor<f32>, std::ops::Range<u64>>>();
-    // An epoch that holds its loader goes where one that borrows it does.
+    // An epoch that owns its loader can be used where one that borrows it can.
     const fn shorten<'a, B: Batch>(epoch: DeviceEpoch<'static, B>) -> DeviceEpoch<'a, B> {
         epoch
     }

@@ -1,11 +1,11 @@
-//! Where the time goes: the sums of an epoch, and a sentence that names what limits the loop.
+//! Where the time goes: sums over an epoch, and a sentence that names what limits the loop.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::pipeline::{Options, Seat};
+use crate::pipeline::Seat;
 
-/// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). Printed, it is a short table.
+/// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). It prints as a short table.
 ///
 /// Loading, decoding, collating and pinning are sums over all workers; the others are of one stream or thread each.
 ///
@@ -39,12 +39,12 @@ pub struct Stats {
     pub samples: u64,
     /// Batches made.
     pub batches: u64,
-    /// The number of workers that the loading is spread over; 0 if the caller loads.
+    /// The number of workers; 0 if the caller loads.
     pub workers: usize,
     /// Time in the data set's `get`, over all workers, in nanoseconds.
     pub loading_ns: u64,
-    /// Time that lazy samples took to make the elements of their rows, over all workers, in nanoseconds: pictures and masks
-    /// are decoded and transformed then, and samples of one's own say so by [`Row::decoding`](crate::sample::Row::decoding).
+    /// Time that lazy samples took to make the elements of their rows, over all workers, in nanoseconds: decoding and transforming
+    /// pictures and masks, and what your own samples count by [`Row::decoding`](crate::sample::Row::decoding).
     pub decoding_ns: u64,
     /// Time filling rows and finishing batches, without decoding, over all workers, in nanoseconds.
     pub collating_ns: u64,
@@ -56,27 +56,27 @@ pub struct Stats {
     pub transfers: u64,
     /// Bytes copied to the device.
     pub transfer_bytes: u64,
-    /// Time of the copies to the device, by events on its stream, in nanoseconds.
+    /// Time of the copies to the device, measured by events on its stream, in nanoseconds.
     pub transfer_ns: u64,
     /// Batches whose processing was measured.
     pub processed: u64,
-    /// Time from a device batch's first loan to the end of its last, by events on the consumer's stream, in
+    /// Time from the first loan of a device batch to the end of its last, measured by events on the consumer's stream, in
     /// nanoseconds.
     pub processing_ns: u64,
     /// The host's own time between two batches, in nanoseconds.
     pub host_ns: u64,
     /// Time that the consumer waited for the loader, in nanoseconds.
     pub consumer_wait_ns: u64,
-    /// Batches, or parts of batches that travel in parts, that were to be page-locked, and were not.
+    /// Batches, or parts of batches, that should have been page-locked and were not.
     pub unpinned: u64,
-    /// Of these, those for which the budget of page-locked memory had no room
+    /// How many of these the budget of page-locked memory had no room for
     /// ([`Device::set_pinned_budget_bytes`](crate::Device::set_pinned_budget_bytes)).
     pub over_budget: u64,
-    /// The size of the largest of those, in bytes.
+    /// The size of the largest of them, in bytes.
     pub over_budget_bytes: u64,
-    /// The budget of the device that the loader pins for, in bytes, as it is now; 0 if the loader does not pin.
+    /// The current pinned budget of the device that the loader pins for, in bytes; 0 if the loader does not pin.
     pub pinned_budget_bytes: u64,
-    /// Of those that went unpinned, those whose memory the system did not page-lock.
+    /// How many of the unpinned ones the system refused to page-lock.
     pub unlockable: u64,
 }
 
@@ -101,11 +101,11 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(seat: Option<&Seat>, options: &Options) -> Stats {
+    pub(super) fn of(seat: Option<&Seat>) -> Stats {
         let Some(seat) = seat else {
             return Stats::default();
         };
-        let (meter, pinning) = (&seat.meter, options.pinning.as_ref());
+        let (meter, options) = (&seat.meter, &seat.options);
         meter.settle();
         Stats {
             epoch: seat.epoch,
@@ -127,20 +127,20 @@ impl Stats {
             unpinned: meter.unpinned.get(),
             over_budget: meter.over_budget.get(),
             over_budget_bytes: meter.over_budget_bytes.get(),
-            pinned_budget_bytes: pinning.map_or(0, |pinning| {
+            pinned_budget_bytes: options.pinning.as_ref().map_or(0, |pinning| {
                 pinning.device.memory().pinned_budget_bytes as u64
             }),
             unlockable: meter.unlockable.get(),
         }
     }
 
-    /// The wall time of the consumer's loop: waiting for batches and its own work between them.
+    /// The wall time of the consumer's loop: the wait for batches, and its own work between them.
     pub fn wall_ns(&self) -> u64 {
         self.consumer_wait_ns + self.host_ns
     }
 
-    /// What limits the loop: the consumer, if it waits for less than a tenth of the time; else the stage of the loader
-    /// that takes longest, spread over those who do it.
+    /// Says what limits the loop: the consumer, if it waits for less than a tenth of the time; otherwise the stage of the loader
+    /// that takes longest, divided by the number of threads that do it.
     pub fn limit(&self) -> Limit {
         if self.batches == 0 || self.wall_ns() == 0 {
             return Limit::Unknown;

@@ -1,31 +1,31 @@
-//! The consumer's side: it gets the units of its epoch in order, and sends what the workers left to it.
+//! The consumer's side: it gets the units of its epoch in order.
 
 use std::collections::VecDeque;
 
 use super::Pipeline;
-use super::board::{Bin, Board, Delivered, Made, Pass};
-use super::line::Seat;
-use super::outbox::{Outbox, Sends};
-use super::schedule::{Asker, Unit};
+use super::board::Board;
+use super::guard::Bin;
+use super::line::Delivered;
+use super::schedule::Claimant;
+use super::seat::Seat;
 use crate::batch::Batch;
-use crate::error::Result;
 
 /// What the consumer finds when it asks for the next unit.
 enum Polled<B> {
     Ready(Delivered<B>),
     NotYet,
-    /// Nobody said yet what the epoch's batches are for.
+    /// It is not known yet what the epoch's batches are for.
     Unplanned,
     Over,
 }
 
-/// Units that the consumer took together with one before.
+/// Units that the consumer took in advance.
 pub(crate) type Taken<B> = VecDeque<Delivered<B>>;
 
 impl<B: Batch> Pipeline<B> {
-    /// The next unit of the epoch, in order; blocks until it is there. `None`: the epoch is over.
+    /// Returns the next unit of the epoch, and blocks until it is ready. `None`: the epoch is over.
     ///
-    /// `quietly`: workers for whom there is room now are left asleep, unless the call blocks. The caller wakes them
+    /// `quietly`: workers that could make use of the room are not woken, unless the call blocks. The caller does that
     /// ([`wake_workers`](Pipeline::wake_workers)) when it has all that it came for.
     pub(crate) fn next(
         &self,
@@ -45,20 +45,20 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// The consumer has come to the last unit of its epoch, and to all that it took: they are no longer ahead, which is room for what
-    /// follows. (It may keep the batch for as long as it likes before it asks again.)
+    /// The consumer has come to the last unit of its epoch, so what it took is no longer ahead, and there is room for the next epoch. (It
+    /// may keep the batch for long before it asks again.)
     fn come_to_last(&self, seat: &Seat, quietly: bool) {
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let line = lines.line(seat.line);
-        if let Some(line) = line.filter(|line| line.schedule.is_at(seat.segment)) {
+        if let Some((line, bin)) = board.line(seat.line)
+            && line.schedule.is_at(seat.segment)
+        {
             line.schedule.used_up();
             bin.wake_workers = !quietly;
         }
     }
 
-    /// Lets workers see to what the consumer made room for. A worker that is woken takes the lock that the consumer would need
-    /// next, and may be given the consumer's processor: it is the last thing that the consumer does.
+    /// Wakes workers to use the room that the consumer made. The consumer does this last, because a worker that is woken takes the lock
+    /// that the consumer would need next, and may be scheduled on the consumer's core.
     pub(crate) fn wake_workers(&self) {
         if self.options.workers > 0 {
             self.lock().bin.wake_workers = true;
@@ -98,14 +98,14 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.lock();
         let mut has_told = false;
         loop {
-            let (lines, bin) = board.parts();
+            let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => {
                     bin.wake_workers = !quietly;
                     return Some(delivered);
                 }
                 Polled::Over => {
-                    // What was taken last counts as ahead no more, which is room for what follows.
+                    // What was taken last is no longer ahead, so there is room for the next epoch.
                     bin.wake_workers = true;
                     return None;
                 }
@@ -117,28 +117,28 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Polled::NotYet => {}
             }
-            let schedule = &mut lines.line(seat.line)?.schedule;
-            if !schedule.is_blocked() {
-                schedule.block();
-                // A unit without a slab may have to do without, now that somebody is blocked on it: also one that the pin
-                // thread is at, which did not know of it when it looked.
-                bin.tell_pin_thread = schedule.waits_for_slab();
+            let line = lines.line(seat.line)?;
+            if !line.schedule.is_blocked() {
+                line.schedule.block();
+                // Now that the consumer is blocked on it, a unit may have to do without a slab: even one that the pin thread is
+                // serving, which did not know when it looked.
+                line.tell_if_waiting(bin);
             }
             if !has_told {
-                // The units that were taken before are used up, and others can be opened.
+                // The units that were taken are used up, so others can be opened.
                 bin.wake_workers = true;
                 has_told = true;
             }
-            board.wait(&seat.ready);
+            board.wait(&seat.unit_ready);
         }
     }
 
-    /// Without workers the caller does everything, one job after the other.
+    /// Without workers, the caller does everything, one job after the other.
     fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Option<Delivered<B>> {
         let mut held_off = None;
         loop {
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
+            let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => return Some(delivered),
                 Polled::Over => return None,
@@ -151,59 +151,25 @@ impl<B: Batch> Pipeline<B> {
             }
             let line = lines.line(seat.line)?;
             line.schedule.block();
-            let asker = Asker {
+            let claimant = Claimant {
                 is_spare: false,
                 beyond: false,
             };
-            let job = line.claim(&*self.recipe, asker);
-            let want = match job {
+            let job = line.claim(&*self.recipe, claimant);
+            let waiting = match job {
                 Some(_) => None,
-                None => line.next_want(),
+                None => line.first_waiting(),
             };
             drop(board);
-            match (job, want, &self.options.pinning) {
+            match (job, waiting, &seat.options.pinning) {
                 (Some(job), ..) => self.perform(job),
-                (None, Some((pass, want)), Some(pinning)) => {
-                    self.serve_here(pinning, &pass, want, &mut held_off);
+                (None, Some((pass, unit)), Some(pinning)) => {
+                    self.serve_here(pinning, &pass, unit, &mut held_off);
                 }
                 (None, ..) => {
                     unreachable!("a unit that is not ready has rows to load, or waits for its slab")
                 }
             }
         }
-    }
-
-    /// Sends what is here of the seat's epoch, and may be sent: first what the consumer took already, then what is ready behind it.
-    /// Where the device has no memory without waiting for it, the rest stays: what is sent ahead must not fail for memory that is
-    /// there when the batch is asked for.
-    pub(crate) fn send_ahead(&self, seat: &Seat, taken: &mut Taken<B>, outbox: &Outbox<B>) {
-        let allowed = outbox.allowed();
-        for next in taken.iter_mut() {
-            if next.pass.place(next.unit).batch >= allowed {
-                return;
-            }
-            let outcome = match std::mem::replace(&mut next.outcome, Ok(Made::Sent)) {
-                Ok(Made::Here(made)) => self.send_now(outbox, &next.pass, next.unit, made, false),
-                outcome => outcome,
-            };
-            let is_here = matches!(outcome, Ok(Made::Here(_)));
-            next.outcome = outcome;
-            if is_here {
-                return;
-            }
-        }
-        self.send_ready(seat.line, seat.segment, outbox, true);
-    }
-
-    /// Sends a unit that is here. `waits`: the consumer has come to it.
-    pub(crate) fn send_now(
-        &self,
-        outbox: &Outbox<B>,
-        pass: &Pass,
-        unit: Unit,
-        made: B,
-        waits: bool,
-    ) -> Result<Made<B>> {
-        self.sent(pass, unit, outbox.send_unit(pass, unit, made, waits))
     }
 }

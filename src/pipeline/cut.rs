@@ -1,32 +1,31 @@
-//! How the samples of an epoch are cut: into batches, and batches into parts.
+//! How an epoch is cut into batches, and batches into parts.
 
-/// The batches of one epoch, and the *units* that they are made in: parts of batches. Most often a batch is one part. Where large
-/// batches go to a device unseen by the program, each is cut into several, so that few slabs are filled in turn and stay in the
-/// last-level cache until the device has read them.
+/// The batches of one epoch, and the *units* they are made in. Usually a batch is one unit. Large batches that are sent to a device
+/// are cut into several parts, so that the slabs in use stay in the last-level cache until the device has read them.
 ///
 /// Positions are global. Several *lanes* (ranks of one run) take turns: with each global batch, every lane gets the next
-/// `batch_size` samples of one common order. A run that was resumed begins at another `base`. Batches and units are counted from
-/// 0 within the lane. [`place`](Cut::place) is the only way from a unit to positions.
+/// `batch_size` samples of one common order. A resumed run begins at another `base`. Batches and units are counted from 0 within
+/// the lane. [`place`](Cut::place) is the only way from a unit to positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// The samples of the whole order, of all lanes.
+    /// The number of samples in the whole order, for all lanes.
     samples: u64,
     batch_size: usize,
-    /// The rows of a part. The last part of a batch may have fewer.
+    /// The number of rows in a part. The last part of a batch may have fewer.
     part_rows: usize,
-    /// The position that the first global batch begins at.
+    /// Where the first global batch begins.
     base: u64,
     lane: u64,
     lanes: u64,
     tail: Tail,
 }
 
-/// What becomes of the last global batch, if the samples do not fill it.
+/// What happens to the last global batch if there are not enough samples to fill it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// It is left out.
     Drop,
-    /// Lanes get the rows that there are: one of them fewer than `batch_size`, and those after it no batch.
+    /// Lanes share the rows that are left: one lane gets fewer than `batch_size`, and those after it get no batch.
     Short,
 }
 
@@ -39,14 +38,23 @@ pub(crate) struct Place {
     /// The position of its first sample in the epoch's order.
     pub(crate) start: u64,
     pub(crate) rows: usize,
-    /// The row of its batch that it begins with: 0, but in later parts of a batch that is cut.
+    /// The row of its batch that it begins with: 0, except in later parts of a batch.
     pub(crate) first_row: usize,
+    /// How many rows its whole batch has.
+    pub(crate) batch_rows: usize,
+}
+
+impl Place {
+    /// Whether the unit is its batch's last.
+    pub(crate) fn ends_batch(&self) -> bool {
+        self.first_row + self.rows == self.batch_rows
+    }
 }
 
 impl Cut {
     /// Batches of one part each, of all samples, for one lane.
     pub(crate) fn whole(samples: u64, batch_size: usize, tail: Tail) -> Cut {
-        // A lone batch that the samples do not fill has no more rows than there are samples.
+        // If a single batch holds all samples, it has no more rows than that.
         let batch_size = match tail {
             Tail::Drop => batch_size,
             Tail::Short => u64::min(batch_size as u64, samples.max(1)) as usize,
@@ -62,7 +70,7 @@ impl Cut {
         }
     }
 
-    /// The same batches, in so many parts of about the same size.
+    /// The same batches, each in that many parts of about the same size.
     pub(crate) fn into_parts(self, parts: usize) -> Cut {
         let parts = parts.clamp(1, self.batch_size);
         Cut {
@@ -93,7 +101,7 @@ impl Cut {
     }
 
     /// How many parts a full batch has.
-    pub(crate) fn parts(&self) -> u64 {
+    pub(crate) fn parts_per_batch(&self) -> u64 {
         self.batch_size.div_ceil(self.part_rows) as u64
     }
 
@@ -108,22 +116,18 @@ impl Cut {
             return 0;
         };
         let in_last = self.batch_rows(last).div_ceil(self.part_rows) as u64;
-        last.saturating_mul(self.parts()).saturating_add(in_last)
+        last.saturating_mul(self.parts_per_batch())
+            .saturating_add(in_last)
     }
 
     /// How many samples a batch has.
-    pub(crate) fn batch_rows(&self, batch: u64) -> usize {
+    fn batch_rows(&self, batch: u64) -> usize {
         let left = self.samples - self.batch_start(batch);
         left.min(self.batch_size as u64) as usize
     }
 
     fn batch_start(&self, batch: u64) -> u64 {
         self.base + (batch * self.lanes + self.lane) * self.batch_size as u64
-    }
-
-    /// The batch that a unit belongs to.
-    pub(crate) fn batch_of(&self, unit: u64) -> u64 {
-        unit / self.parts()
     }
 
     /// How many rows a unit has.
@@ -133,21 +137,17 @@ impl Cut {
 
     /// Where a unit lies.
     pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
-        let batch = self.batch_of(unit);
-        let first_row = (unit % self.parts()) as usize * self.part_rows;
+        let batch = unit / self.parts_per_batch();
+        let batch_rows = self.batch_rows(batch);
+        let first_row = (unit % self.parts_per_batch()) as usize * self.part_rows;
         Place {
             epoch,
             batch,
             start: self.batch_start(batch) + first_row as u64,
-            rows: (self.batch_rows(batch) - first_row).min(self.part_rows),
+            rows: (batch_rows - first_row).min(self.part_rows),
             first_row,
+            batch_rows,
         }
-    }
-
-    /// Whether a unit is its batch's last.
-    pub(crate) fn ends_batch(&self, unit: u64) -> bool {
-        let place = self.place(0, unit);
-        place.first_row + place.rows == self.batch_rows(place.batch)
     }
 }
 
@@ -181,13 +181,13 @@ mod tests {
                 prop_assert_eq!((place.epoch, place.batch), (7, ended));
                 prop_assert_eq!(place.batch * batch_size as u64 + place.first_row as u64, position);
                 position += place.rows as u64;
-                ended += u64::from(cut.ends_batch(unit));
+                ended += u64::from(place.ends_batch());
             }
             prop_assert_eq!(ended, cut.batches());
             let last_rows = if drop_last { samples / batch_size as u64 * batch_size as u64 } else { samples };
             prop_assert_eq!(position, last_rows);
-            prop_assert!(cut.parts() as usize <= parts.max(1));
-            prop_assert_eq!(cut, whole.into_parts(cut.parts() as usize));
+            prop_assert!(cut.parts_per_batch() as usize <= parts.max(1));
+            prop_assert_eq!(cut, whole.into_parts(cut.parts_per_batch() as usize));
         }
 
         /// All lanes together have each sample once, and in each global batch in order. So they do where a run of other lanes

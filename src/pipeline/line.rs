@@ -1,317 +1,355 @@
-//! Lines: an epoch begins, others follow it, the consumer comes to them and leaves them.
-//!
-//! Epochs that follow each other are one line of units, so workers load across the boundary as they do from one batch to the next:
-//! with one window, one order of slabs, and one share of page-locked memory. An epoch is planned when workers will soon have nothing
-//! else to do. Two cases are not worth two shares of slabs, and the boundary is waited for: an epoch whose plan does not
-//! [join](super::plan::Plan::joins) the one before, and one that the program takes out while the one before has batches to come.
+//! A line: its schedule, and what its epochs and open units carry.
 
-use super::Pipeline;
-use super::board::Segment;
-use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, Plan, destination_matters, plan};
-use crate::batch::Batch;
-use crate::device::{Account, Device};
+use std::collections::VecDeque;
+
+use super::cut::Place;
+use super::guard::Bin;
+use super::outbox::Sends;
+use super::plan::{Destination, EpochPlan, Options, Pinning};
+use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
+use super::source::Failed;
+use super::work::{Recipe, Work};
+use crate::device::{Account, Ring};
+use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::sync::{Arc, Condvar};
+use crate::sync::{Arc, Condvar, Instant};
 
-/// An epoch of a line, as its consumer holds it.
-#[derive(Clone)]
-pub(crate) struct Seat {
-    pub(super) line: u64,
-    pub(super) segment: u64,
-    pub(crate) epoch: u64,
-    pub(crate) meter: Arc<Meter>,
-    /// The line's consumer sleeps here.
-    pub(super) ready: Arc<Condvar>,
-    /// It is one of several, which share its slabs.
-    is_followed: bool,
+/// What one consumer iterates: an epoch, or several that follow each other.
+pub(super) struct Line<B> {
+    pub(super) key: u64,
+    pub(super) options: Arc<Options>,
+    /// Its consumer sleeps here.
+    pub(super) unit_ready: Arc<Condvar>,
+    pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
+    /// The turn at which one of its jobs was claimed last.
+    pub(super) last_turn: u64,
 }
 
-impl<B: Batch> Pipeline<B> {
-    /// Begins a line with one epoch, and lets workers load it. `is_followed`: others will follow.
-    pub(crate) fn begin(&self, epoch: u64, is_followed: bool) -> Seat {
-        let ready = Arc::new(Condvar::new());
-        let meter = Arc::<Meter>::default();
-        let seat = {
-            let mut board = self.lock();
-            let line = board.enter(Arc::clone(&ready), self.is_wide.get().copied());
-            let segment = Segment::new(epoch, &meter, None, None);
-            let segments = board.line(line).map(|line| &mut line.schedule);
-            let id = segments.map_or(0, |segments| segments.append(segment, true));
-            Seat {
-                line,
-                segment: id,
-                epoch,
-                meter,
-                ready,
-                is_followed,
-            }
-        };
-        if !self.destination_matters() {
-            self.decide(&seat, Destination::Host);
-        }
-        seat
+/// What the board holds of one epoch.
+pub(super) struct EpochSlot<B> {
+    pub(super) epoch: u64,
+    pub(super) meter: Arc<Meter>,
+    /// What its batches are for. Nothing is loaded until that is known.
+    pub(super) destination: Option<Destination>,
+    /// Sends its units to a device as soon as they are made.
+    pub(super) outbox: Option<Arc<dyn Sends<B>>>,
+    pub(super) pass: Option<Arc<Pass>>,
+}
+
+/// How the units of one epoch are made, shared by everybody who works on them. It never changes.
+pub(crate) struct Pass {
+    pub(super) line: u64,
+    pub(super) segment: u64,
+    pub(super) options: Arc<Options>,
+    pub(super) epoch: u64,
+    pub(super) units: EpochUnits,
+    pub(crate) meter: Arc<Meter>,
+    /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
+    pub(super) account: Option<Arc<Account>>,
+}
+
+/// A unit that was made.
+pub(crate) enum Made<B> {
+    Here(B),
+    /// It was sent to its device, and is in the outbox.
+    Sent,
+}
+
+/// What the board holds of one open unit.
+pub(super) struct UnitSlot<B> {
+    pub(super) pass: Arc<Pass>,
+    /// `None` once somebody finishes it.
+    pub(super) work: Option<Arc<dyn Work<B>>>,
+    /// The unit, made.
+    pub(super) outcome: Option<Result<Made<B>>>,
+    /// Why it failed; of several reasons, that of the first row.
+    pub(super) failure: Option<Failed>,
+    /// When it began to wait for its slab.
+    pub(super) waiting_since: Option<Instant>,
+    /// Its memory is pageable although the loader pins.
+    pub(super) is_unpinned: bool,
+}
+
+/// A unit that the consumer took.
+pub(crate) struct Delivered<B> {
+    pub(crate) pass: Arc<Pass>,
+    pub(crate) unit: Unit,
+    pub(crate) outcome: Result<Made<B>>,
+}
+
+/// Something to do, with all that is needed to do it.
+pub(super) enum Job<B> {
+    Plan {
+        line: u64,
+        segment: u64,
+    },
+    Load {
+        pass: Arc<Pass>,
+        unit: Unit,
+        claimed: Claimed,
+        work: Arc<dyn Work<B>>,
+    },
+    Finish {
+        pass: Arc<Pass>,
+        unit: Unit,
+    },
+    Solo {
+        pass: Arc<Pass>,
+        units: std::ops::Range<u64>,
+    },
+}
+
+impl Pass {
+    /// Where a unit lies in its epoch.
+    pub(crate) fn place(&self, unit: Unit) -> Place {
+        let cut = self.units.plan.cut;
+        cut.place(self.epoch, self.units.number(unit))
     }
 
-    /// Appends an epoch that follows that of the seat. `to`: its batches go where those of this outbox go, so many ahead.
-    pub(crate) fn append(
-        &self,
-        seat: &Seat,
-        epoch: u64,
-        to: Option<(&Arc<Outbox<B>>, usize)>,
-    ) -> (Seat, Option<Arc<Outbox<B>>>) {
-        let meter = Arc::<Meter>::default();
-        let destination = to.map(|(before, depth)| self.destination(before.device(), depth));
-        let outbox = to.map(|(before, _)| {
-            let batches = self.options.cut().batches();
-            Outbox::new(before.device(), batches, 0, Some(before))
+    /// Whether the unit is its epoch's last.
+    pub(crate) fn is_last(&self, unit: Unit) -> bool {
+        unit.0 + 1 == self.units.end.0
+    }
+
+    pub(crate) fn plan(&self) -> &EpochPlan {
+        &self.units.plan
+    }
+
+    pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {
+        Error::CollatePanicked {
+            epoch: self.epoch,
+            batch: self.place(unit).batch,
+            message,
+        }
+    }
+}
+
+impl<B: 'static> Line<B> {
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, claimant: Claimant) -> Option<Job<B>> {
+        let open = |epoch: &EpochSlot<B>, unit: Unit, is_solo: bool| {
+            let Some(pass) = &epoch.pass else {
+                unreachable!("units are opened of epochs that are planned");
+            };
+            UnitSlot {
+                pass: Arc::clone(pass),
+                work: (!is_solo).then(|| {
+                    let gathered_by = epoch.gathered_by();
+                    recipe.open(pass.place(unit), gathered_by, Arc::clone(&pass.meter))
+                }),
+                outcome: None,
+                failure: None,
+                waiting_since: None,
+                is_unpinned: false,
+            }
+        };
+        match self.schedule.claim(claimant, open)? {
+            Claim::Plan { segment } => {
+                let line = self.key;
+                Some(Job::Plan { line, segment })
+            }
+            Claim::Load { unit, claimed } => {
+                let work = self.slot(unit).work.clone()?;
+                Some(Job::Load {
+                    pass: self.pass(unit),
+                    unit,
+                    claimed,
+                    work,
+                })
+            }
+            Claim::Finish { unit } => {
+                let pass = self.pass(unit);
+                Some(Job::Finish { pass, unit })
+            }
+            Claim::Solo { units } => {
+                let pass = self.pass(Unit(units.start));
+                Some(Job::Solo { pass, units })
+            }
+        }
+    }
+
+    /// The ring that its slabs come from, if it pins.
+    pub(super) fn ring(&self) -> Option<&Arc<Ring>> {
+        self.options.pinning.as_ref().map(Pinning::ring)
+    }
+
+    pub(super) fn slot(&mut self, unit: Unit) -> &mut UnitSlot<B> {
+        self.schedule.payload(unit)
+    }
+
+    fn pass(&mut self, unit: Unit) -> Arc<Pass> {
+        Arc::clone(&self.slot(unit).pass)
+    }
+
+    /// The first unit that waits for a slab.
+    pub(super) fn first_waiting(&mut self) -> Option<(Arc<Pass>, Unit)> {
+        let unit = self.schedule.next_want()?.unit;
+        Some((self.pass(unit), unit))
+    }
+
+    /// Sets the plan of an epoch, if [`Schedule::enter_plan`] takes it. `account`: a new one, or that of the epoch before.
+    pub(super) fn enter_plan(
+        &mut self,
+        segment: u64,
+        plan: EpochPlan,
+        account: Option<Arc<Account>>,
+    ) -> Option<Arc<Pass>> {
+        let units = self.schedule.enter_plan(segment, plan)?;
+        let slot = self.schedule.epoch(segment)?;
+        let pass = Arc::new(Pass {
+            line: self.key,
+            segment,
+            options: Arc::clone(&self.options),
+            epoch: slot.epoch,
+            units,
+            meter: Arc::clone(&slot.meter),
+            account,
         });
-        let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
-        let segment = Segment::new(epoch, &meter, destination, sends);
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let id = match lines.line(seat.line) {
-            Some(line) => line.schedule.append(segment, false),
-            None => unreachable!("a line is there as long as somebody holds one of its seats"),
+        slot.pass = Some(Arc::clone(&pass));
+        Some(pass)
+    }
+
+    /// Gives the consumer the next units that are ready: returns the first, and adds the others to `taken`.
+    pub(super) fn deliver(
+        &mut self,
+        taken: &mut VecDeque<Delivered<B>>,
+        bin: &mut Bin<B>,
+    ) -> Option<Delivered<B>> {
+        self.schedule.used_up();
+        let count = self.schedule.deliverable();
+        if count == 0 {
+            return None;
+        }
+        let first = self.schedule.first();
+        let slots = self.schedule.deliver(count).enumerate();
+        let mut delivered = slots.filter_map(|(index, slot)| {
+            Some(Delivered {
+                pass: slot.pass,
+                unit: Unit(first.0 + index as u64),
+                outcome: slot.outcome?,
+            })
+        });
+        let next = delivered.next();
+        taken.extend(delivered);
+        bin.found_wide = self.schedule.find_out_if_wide();
+        if bin.found_wide == Some(true)
+            && let Some(pass) = next.as_ref().map(|next| &next.pass)
+            && let Some(account) = &pass.account
+        {
+            bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
+            bin.tell_pin_thread(self.ring());
+        }
+        next
+    }
+
+    /// Takes the segment's first unit that is ready and not sent, and whose batch comes before `before`, to send it. `pageable`: even if it
+    /// is not page-locked.
+    pub(super) fn take_to_send(
+        &mut self,
+        segment: u64,
+        before: u64,
+        pageable: bool,
+    ) -> Option<(Arc<Pass>, Unit, B)> {
+        let is_here = |unit, slot: &UnitSlot<B>| {
+            slot.pass.segment == segment
+                && (pageable || !slot.is_unpinned)
+                && matches!(slot.outcome, Some(Ok(Made::Here(_))))
+                && slot.pass.place(unit).batch < before
         };
-        bin.wake_workers = true; // short epochs may be planned at once
-        let seat = Seat {
-            segment: id,
+        let unit = self.schedule.find_ready(is_here)?;
+        let Some(Ok(Made::Here(made))) = self.slot(unit).outcome.take() else {
+            unreachable!("it is here");
+        };
+        self.schedule.sending(unit);
+        Some((self.pass(unit), unit, made))
+    }
+
+    /// Reports a unit that was made from end to end, or its error.
+    pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: Option<u64>) {
+        self.schedule.made(unit, elapsed_ns);
+        self.slot(unit).outcome = Some(outcome);
+        self.tell_consumer(unit);
+    }
+
+    /// Notes a failure. Of several, the first row's is delivered.
+    pub(super) fn note_failure(&mut self, unit: Unit, failure: Failed, bin: &mut Bin<B>) {
+        let slot = self.slot(unit);
+        match &mut slot.failure {
+            Some(first) if first.row <= failure.row => bin.drop_later(failure),
+            Some(first) => bin.drop_later(std::mem::replace(first, failure)),
+            none => *none = Some(failure),
+        }
+    }
+
+    /// Makes a unit or its error ready, and wakes the consumer. The first outcome counts.
+    pub(super) fn publish(&mut self, unit: Unit, outcome: Result<Made<B>>, bin: &mut Bin<B>) {
+        if self.schedule.is_ready(unit) {
+            return bin.drop_later(outcome);
+        }
+        let is_sent = matches!(outcome, Ok(Made::Sent));
+        let slot = self.slot(unit);
+        if let Some(outcome) = slot.outcome.replace(outcome) {
+            bin.drop_later(outcome);
+        }
+        if let Some(work) = slot.work.take() {
+            bin.drop_later(work);
+        }
+        if let Some(failure) = slot.failure.take() {
+            bin.drop_later(failure);
+        }
+        let was_reserved = self.schedule.reserve_of(unit) > 0;
+        match is_sent {
+            true => self.schedule.sent(unit),
+            false => self.schedule.ready(unit),
+        }
+        // The slabs that were left for it are free for others.
+        if was_reserved {
+            self.tell_if_waiting(bin);
+        }
+        self.tell_consumer(unit);
+    }
+
+    /// Tells the pin thread to look again, if a unit waits for its slab.
+    pub(super) fn tell_if_waiting(&self, bin: &mut Bin<B>) {
+        if self.schedule.waits_for_slab() {
+            bin.tell_pin_thread(self.ring());
+        }
+    }
+
+    fn tell_consumer(&self, unit: Unit) {
+        if unit == self.schedule.first() {
+            self.unit_ready.notify_one();
+        }
+    }
+}
+
+impl<B> EpochSlot<B> {
+    pub(super) fn new(
+        epoch: u64,
+        meter: &Arc<Meter>,
+        destination: Option<Destination>,
+        outbox: Option<Arc<dyn Sends<B>>>,
+    ) -> EpochSlot<B> {
+        EpochSlot {
             epoch,
-            meter,
-            ..seat.clone()
-        };
-        (seat, outbox)
-    }
-
-    /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and the slabs of one epoch are
-    /// not enough for both, so that this one is better begun afresh.
-    pub(crate) fn come_to(&self, seat: &Seat) -> bool {
-        // Where no worker found the time, and while the epoch before is there to be joined.
-        self.plan_early(seat.line, seat.segment);
-        let destination = {
-            let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            let Some(line) = lines.line(seat.line) else {
-                return false;
-            };
-            bin.wake_workers = true;
-            if !line
-                .schedule
-                .come_to(seat.segment, &mut bin.left_over().segments)
-            {
-                let left_over = bin.left_over();
-                line.schedule
-                    .truncate(&mut left_over.segments, &mut left_over.slots);
-                return false;
-            }
-            if line
-                .schedule
-                .first()
-                .0
-                .checked_add(self.options.samples)
-                .is_none()
-            {
-                // After so many samples, the units of a new line are counted from 0 again.
-                let left_over = bin.left_over();
-                let (segments, slots) = (&mut left_over.segments, &mut left_over.slots);
-                line.schedule.leave(seat.segment, segments, slots);
-                lines.remove_if_over(seat.line);
-                return false;
-            }
-            if line.schedule.planned_of(seat.segment).is_some() {
-                return true;
-            }
-            let segment = line.schedule.segment(seat.segment);
-            segment.and_then(|segment| segment.destination)
-        };
-        // It is made in another way than the one before, which is used up.
-        let destination =
-            destination.or_else(|| (!self.destination_matters()).then_some(Destination::Host));
-        if let Some(destination) = destination {
-            self.decide(seat, destination);
-        }
-        true
-    }
-
-    /// Whoever holds the seat leaves it: nobody waits, and a worker that is at it finds out when it reports.
-    pub(crate) fn leave(&self, seat: &Seat) {
-        let following = {
-            let mut board = self.lock();
-            let line = board.line(seat.line);
-            line.and_then(|line| line.schedule.behind(seat.segment))
-        };
-        if let Some(following) = following {
-            // While this one is there to be joined.
-            self.plan_early(seat.line, following);
-        }
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        if let Some(line) = lines.line(seat.line) {
-            let left_over = bin.left_over();
-            let (segments, slots) = (&mut left_over.segments, &mut left_over.slots);
-            line.schedule.leave(seat.segment, segments, slots);
-            lines.remove_if_over(seat.line);
-            bin.wake_workers = true; // for what was waiting behind it
-            bin.tell_pin_thread = true;
+            meter: Arc::clone(meter),
+            destination,
+            outbox,
+            pass: None,
         }
     }
 
-    /// Nobody will come to the epochs of the seat's line that were appended.
-    pub(crate) fn truncate(&self, seat: &Seat) {
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        if let Some(line) = lines.line(seat.line) {
-            let left_over = bin.left_over();
-            line.schedule
-                .truncate(&mut left_over.segments, &mut left_over.slots);
-            lines.remove_if_over(seat.line);
-            bin.tell_pin_thread = true;
-        }
+    pub(super) fn account(&self) -> Option<&Arc<Account>> {
+        self.pass.as_ref()?.account.as_ref()
     }
 
-    /// The program gets the batches on the host, as it turns out.
-    pub(super) fn keep_on_host(&self, seat: &Seat) {
-        self.decide(seat, Destination::Host);
-    }
-
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns where they arrive. `given`: how many batches the
-    /// program has.
-    pub(crate) fn send_to(
-        &self,
-        seat: &Seat,
-        device: &Device,
-        depth: usize,
-        given: u64,
-    ) -> Arc<Outbox<B>> {
-        let outbox = Outbox::new(device, self.options.cut().batches(), given, None);
-        // First, so that the first units find it.
-        self.set_outbox(seat, &outbox);
-        self.decide(seat, self.destination(device, depth));
-        outbox
-    }
-
-    fn set_outbox(&self, seat: &Seat, outbox: &Arc<Outbox<B>>) {
-        let mut board = self.lock();
-        let line = board.line(seat.line);
-        let segment = line.and_then(|line| line.schedule.segment(seat.segment));
-        if let Some(segment) = segment {
-            segment.outbox = Some(Arc::clone(outbox) as Arc<dyn Sends<B>>);
-        }
-    }
-
-    fn destination(&self, device: &Device, depth: usize) -> Destination {
-        let pinning = self.options.pinning.as_ref();
-        let is = |same: fn(&Device, &Device) -> bool| {
-            pinning.is_some_and(|pinning| !pinning.by_copy && same(&pinning.device, device))
-        };
-        Destination::Device {
-            backend: device.inner.driver.backend(),
-            depth,
-            pins: is(|ours, other| Arc::ptr_eq(&ours.inner, &other.inner)),
-            gathers: is(|ours, other| ours.inner.driver.same_device(&other.inner.driver)),
-        }
-    }
-
-    /// Where a device could gather the samples itself, or batches would be cut into parts, loading waits until it is known
-    /// whether that is wanted.
-    fn destination_matters(&self) -> bool {
-        destination_matters(&self.options, self.machine(), self.recipe.hints())
-    }
-
-    fn plan_for(&self, destination: Destination, is_followed: bool) -> Plan {
-        let (machine, hints) = (self.machine(), self.recipe.hints());
-        plan(&self.options, machine, hints, destination, is_followed)
-    }
-
-    /// It is known what the batches are for. An epoch that nobody planned is planned; one that is loaded for the host, and turns out to
-    /// go to a device, stays as it is planned, but for the number of its slabs.
-    fn decide(&self, seat: &Seat, destination: Destination) {
-        if self.is_planned_for(seat, destination) {
-            return;
-        }
-        let plan = self.plan_for(destination, seat.is_followed);
-        // First, so that whoever asks for a slab finds that there may be some.
-        let account = self.open_account(&plan);
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let line = lines.line(seat.line);
-        let pass = line.and_then(|line| line.enter_plan(seat.segment, plan, account.clone()));
-        bin.wake_workers = true;
-        if pass.is_none() {
-            bin.left_over().accounts.extend(account);
-        }
-    }
-
-    /// Notes what the batches are for. `true`: the epoch is planned, and nothing is left to be decided.
-    fn is_planned_for(&self, seat: &Seat, destination: Destination) -> bool {
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let line = lines.line(seat.line);
-        let Some(segment) = line.and_then(|line| line.schedule.segment(seat.segment)) else {
-            return true;
-        };
-        segment.destination = Some(destination);
-        let Some(pass) = &segment.pass else {
-            return false;
-        };
-        if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
-            let slabs = self.options.share(destination.depth(), seat.is_followed);
-            bin.left_over().limits.push((account, slabs));
-            bin.tell_pin_thread = true;
-        }
-        true
-    }
-
-    fn open_account(&self, plan: &Plan) -> Option<Arc<Account>> {
-        let ring = &self.options.pinning.as_ref()?.device.inner.ring;
-        let is_wide = self.is_wide.get() == Some(&true);
-        Some(Account::open(ring, plan.kind(), plan.slabs(is_wide)))
-    }
-
-    /// Plans an epoch that follows another, before the consumer comes to it. If their plans join, they are loaded as if they were one.
-    pub(super) fn plan_early(&self, line: u64, segment: u64) {
-        let destination = {
-            let mut board = self.lock();
-            let schedule = board.line(line).map(|line| &mut line.schedule);
-            let Some(schedule) = schedule.filter(|schedule| schedule.planned_of(segment).is_none())
-            else {
-                return;
-            };
-            let own = schedule.segment(segment).and_then(|own| own.destination);
-            // Where the program took the batches of the epoch before on the host, it is going to do so again.
-            let before = schedule
-                .before(segment)
-                .and_then(|before| before.destination);
-            own.or(before.filter(|before| *before == Destination::Host))
-        };
-        let destination =
-            destination.or_else(|| (!self.destination_matters()).then_some(Destination::Host));
-        let plan = destination.map(|destination| self.plan_for(destination, true));
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let Some(line) = lines.line(line) else {
-            return;
-        };
-        let Some(plan) = plan else {
-            return line.schedule.plan_late(segment);
-        };
-        let Some(before) = line.schedule.before(segment) else {
-            return; // the consumer has come to it, and plans it himself
-        };
-        let before = before
-            .pass
-            .as_ref()
-            .and_then(|before| before.account.as_ref());
-        let account = before.map(Account::share);
-        match line.enter_plan(segment, plan, account.clone()) {
-            Some(_) => {
-                if let Some(segment) = line.schedule.segment(segment) {
-                    segment.destination = destination;
-                }
-                bin.wake_workers = true;
-            }
-            None => bin.left_over().accounts.extend(account),
+    fn gathered_by(&self) -> Option<crate::tensor::Backend> {
+        match self.destination {
+            Some(Destination::Device {
+                backend,
+                gathers: true,
+                ..
+            }) => Some(backend),
+            _ => None,
         }
     }
 }

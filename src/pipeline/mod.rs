@@ -1,30 +1,33 @@
-//! The pipeline: workers load and collate units ahead of the consumer, the pin thread sees to their slabs, and the consumer gets
-//! them in order. `README.md` in this folder explains the protocol.
+//! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
+//! order. `README.md` in this folder explains the protocol.
 
 mod board;
 mod consumer;
 mod cut;
+mod guard;
 mod line;
 mod outbox;
 mod pin;
 mod plan;
 mod schedule;
+mod seat;
+mod sending;
 mod source;
 mod stopwatch;
 mod threads;
 mod work;
 mod worker;
 
-pub(crate) use board::{Delivered, Made};
 pub(crate) use consumer::Taken;
-pub(crate) use line::Seat;
+pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
 pub(crate) use plan::{Options, Pinning};
+pub(crate) use seat::Seat;
 pub(crate) use threads::Threads;
 pub(crate) use work::DatasetRecipe;
 
-use self::board::{Board, Guard};
-use self::plan::Machine;
+use self::board::Board;
+use self::guard::Guard;
 use self::work::Recipe;
 use crate::device::Ring;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
@@ -32,52 +35,37 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
-    /// Workers sleep here: the first few, and the spare ones, which are woken when no other is there.
-    work: [Condvar; 2],
+    /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
+    worker_wakeups: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
-    pub(crate) options: Options,
-    /// Slabs of batches that are not to be page-locked, or cannot be.
+    /// Those of every line: so far, the program can set only one device.
+    pub(crate) options: Arc<Options>,
+    /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
-    /// The largest slab that was wanted, and had, of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
+    /// The largest slab so far of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
-    /// Whether the slabs of parts need not stay in the last-level cache, because loading is far from copying. The first epoch
-    /// whose batches are cut finds out; it holds for those that follow, so that slabs stop being made.
+    /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
+    /// whose batches are cut finds out for all that follow, so that no more slabs are made.
     is_wide: OnceLock<bool>,
-    /// The log has been told that batches are not page-locked.
+    /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
 }
 
-impl<B> Pipeline<B> {
+impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
         Pipeline {
             board: Mutex::new(Board::new()),
-            work: Default::default(),
+            worker_wakeups: Default::default(),
             recipe,
             pageable: Ring::pageable(options.slabs(0)),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
             has_warned: AtomicBool::new(false),
-            options,
+            options: Arc::new(options),
         }
     }
 
     fn lock(&self) -> Guard<'_, B> {
         Guard::new(self)
-    }
-
-    /// What the host of the pinning device is like.
-    fn machine(&self) -> Option<Machine> {
-        let device = &self.options.pinning.as_ref()?.device;
-        let (resident_bytes, least_part_bytes) = device.inner.resident_bytes()?;
-        Some(Machine {
-            resident_bytes,
-            least_part_bytes,
-        })
-    }
-
-    fn tell_pin_thread(&self) {
-        if let Some(pinning) = &self.options.pinning {
-            pinning.device.inner.ring.news().notify();
-        }
     }
 }

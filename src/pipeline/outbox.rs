@@ -1,14 +1,15 @@
 //! The outbox of an epoch: units on their way to a device, sent by whoever made them.
 //!
-//! Workers and the pin thread send what is page-locked, so that batches travel while the program is busy elsewhere. What cannot be sent
-//! yet (the consumer is not that far, an earlier batch has no device memory, or there is none left) stays ready: whoever sends the
-//! batch before it sends it next, or the consumer does. What is pageable is left to the consumer. A batch is one unit, or several
-//! parts: these share one block of device memory, and the last to be sent makes the batch.
+//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A unit that cannot be
+//! sent yet (the consumer is not that far, an earlier batch has no device memory, or none is left) stays ready; whoever sends the batch
+//! before it, or the consumer, sends it then. Pageable units are left to the consumer. A batch is one unit or several parts. Parts share
+//! one block of device memory, and the last to be sent makes the batch.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::board::{Pass, drop_each};
+use super::guard::drop_each;
+use super::line::Pass;
 use super::schedule::Unit;
 use crate::batch::{Batch, begin_part, send, send_part};
 use crate::device::{Assembly, Device, Rows, Unsent};
@@ -20,69 +21,82 @@ pub(crate) struct Outbox<B: Batch> {
     device: Device,
     /// How many batches the epoch has.
     count: u64,
-    /// That of the epoch before, as long as anybody has it: its batches have the device's memory first.
+    /// The outbox of the epoch before, while it exists: its batches get device memory first.
     before: Option<Weak<Outbox<B>>>,
     state: Mutex<State<B>>,
 }
 
 struct State<B: Batch> {
-    /// Those from number `first` on, as far as something of them came.
-    batches: VecDeque<Sending<B>>,
+    /// Batches from number `first` on, as far as any unit of them came.
+    batches: VecDeque<Outgoing<B>>,
     first: u64,
     /// Batches before this one may be sent.
     allowed: u64,
-    /// Counts batches that have begun, or failed.
+    /// Changes whenever a batch begins or fails.
     progress: u64,
 }
 
 /// A batch on its way.
-struct Sending<B: Batch> {
+struct Outgoing<B: Batch> {
     /// Where its parts are put together.
     assembly: Option<Assembly>,
     /// It has device memory.
     has_begun: bool,
-    /// The part that came first: the others must be like it.
+    /// The part that came first, which the others must match.
     like: Unit,
-    /// The consumer waits for its memory, and the others leave that to it.
+    /// The consumer waits for its memory, so workers leave that to it.
     is_awaited: bool,
     rows: usize,
-    /// Something of it was not sent: it never will be whole.
+    /// One of its units was not sent, so it will never be whole.
     has_failed: bool,
     whole: Option<B::OnDevice>,
 }
 
-impl<B: Batch> Sending<B> {
-    fn is_begun(&self) -> bool {
+impl<B: Batch> Outgoing<B> {
+    /// Whether the next batch may begin.
+    fn makes_way(&self) -> bool {
         self.has_begun || self.has_failed
     }
 }
 
 /// What became of a unit that was to be sent.
 pub(crate) enum SendOutcome<B> {
-    /// It is on its way, or nobody wants it any more.
+    /// It is on its way; or it was dropped, because nobody wants it.
     Sent,
-    /// The consumer is not as far, or the device has no memory for it now.
+    /// Its turn has not come, or the device has no memory for it now.
     NotNow(B),
     Failed(Error),
-    /// Its rows are not like those of this part of its batch.
+    /// Its rows do not match those of this part of its batch.
     Unlike(Unit, CollateError),
 }
 
-/// Who sends units, with the type of batches on the device erased.
-pub(super) trait Sends<B>: Send + Sync {
-    /// Sends a unit, unless it would have to wait for that.
-    fn send(&self, pass: &Pass, unit: Unit, made: B) -> SendOutcome<B>;
+/// An outbox, with the type of batches on the device erased.
+pub(crate) trait Sends<B>: Send + Sync {
+    /// Sends a unit. `waits`: if need be, waits for device memory that the program gave back and whose kernels have not run. The consumer
+    /// does so for the batch that it comes to. The lock is held neither meanwhile, nor while the user's code runs.
+    fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B>;
 
     /// The first batch whose units may not be sent yet.
     fn allowed(&self) -> u64;
 
-    /// Changes whenever a batch begins, or fails: then the next may begin.
+    /// Changes whenever a batch begins or fails, for then the next may begin.
     fn progress(&self) -> u64;
 }
 
 impl<B: Batch> Sends<B> for Outbox<B> {
-    fn send(&self, pass: &Pass, unit: Unit, made: B) -> SendOutcome<B> {
-        self.send_unit(pass, unit, made, false)
+    fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
+        // Without the lock: what finished copies held may be the program's to drop.
+        self.device.inner.settle();
+        if !pass.plan().is_cut() {
+            return self.send_whole(pass, unit, made, waits);
+        }
+        match self.send_part(pass, unit, made, waits, None) {
+            SendOutcome::NotNow(made) if waits => {
+                let memory = begin_part(&made, &self.device, rows(pass, unit));
+                self.send_part(pass, unit, made, waits, Some(memory))
+            }
+            outcome => outcome,
+        }
     }
 
     fn allowed(&self) -> u64 {
@@ -95,7 +109,7 @@ impl<B: Batch> Sends<B> for Outbox<B> {
 }
 
 impl<B: Batch> Outbox<B> {
-    /// For an epoch of so many batches. `first`: the batch that the consumer gets next. `before`: the outbox of the epoch before.
+    /// For an epoch of `count` batches. `first`: the batch that the consumer gets next. `before`: the outbox of the epoch before.
     pub(crate) fn new(
         device: &Device,
         count: u64,
@@ -119,50 +133,27 @@ impl<B: Batch> Outbox<B> {
         &self.device
     }
 
-    /// Whether all batches have begun, or never will.
+    /// Whether every batch has begun or failed.
     fn has_begun_all(&self) -> bool {
         let state = self.state.lock();
         let came = state.first.saturating_add(state.batches.len() as u64);
-        came >= self.count && state.batches.back().is_none_or(Sending::is_begun)
+        came >= self.count && state.batches.back().is_none_or(Outgoing::makes_way)
     }
 
-    /// Whether a batch may begin, as far as the epoch before is concerned.
+    /// Whether all batches of the epoch before have begun.
     fn is_behind_none(&self) -> bool {
         let before = self.before.as_ref().and_then(Weak::upgrade);
         before.is_none_or(|before| before.has_begun_all())
     }
 
-    /// Lets units be sent of so many batches from the one on that the consumer gets next.
+    /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next.
     pub(crate) fn allow(&self, batches: u64) {
         let mut state = self.state.lock();
         state.allowed = state.allowed.max(state.first.saturating_add(batches));
     }
 
-    /// Sends a unit. `waits`: for device memory that the program gave back, and whose kernels have not run. The consumer does so,
-    /// for the batch that it comes to. Nobody holds the lock meanwhile, nor while the user's code runs.
-    pub(crate) fn send_unit(
-        &self,
-        pass: &Pass,
-        unit: Unit,
-        made: B,
-        waits: bool,
-    ) -> SendOutcome<B> {
-        // Without the lock: what finished copies held may be the program's.
-        self.device.inner.settle();
-        if !pass.plan().is_cut() {
-            return self.send_whole(pass, unit, made, waits);
-        }
-        match self.send_part(pass, unit, made, waits, None) {
-            SendOutcome::NotNow(made) if waits => {
-                let memory = begin_part(&made, &self.device, rows(pass, unit));
-                self.send_part(pass, unit, made, waits, Some(memory))
-            }
-            sent => sent,
-        }
-    }
-
-    /// Sends a whole batch, which may be of the program's own type: its functions run without the lock, and if they panic, that is
-    /// its own error.
+    /// Sends a whole batch. It may be of the program's own type, so its functions run without the lock, and if they panic, the batch is an
+    /// error.
     fn send_whole(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
         let batch = pass.place(unit).batch;
         if !waits && !self.is_behind_none() {
@@ -171,7 +162,7 @@ impl<B: Batch> Outbox<B> {
         match self.state.lock().turn(batch, unit) {
             Turn::Gone => return SendOutcome::Sent,
             Turn::NotYet => return SendOutcome::NotNow(made),
-            Turn::Now(_) => {} // nobody else has a unit of this batch
+            Turn::Now(_) => {} // this is the batch's only unit
         }
         // Unwind safety: the batch is gone.
         let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.device, waits)));
@@ -189,30 +180,30 @@ impl<B: Batch> Outbox<B> {
         let mut state = self.state.lock();
         state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
         match (outcome, state.get(batch)) {
-            (Ok(whole), Some(sending)) => {
-                sending.has_begun = true;
-                sending.whole = Some(whole);
+            (Ok(whole), Some(outgoing)) => {
+                outgoing.has_begun = true;
+                outgoing.whole = Some(whole);
                 SendOutcome::Sent
             }
             (Ok(whole), None) => {
                 drop(state);
-                drop(whole); // nobody wants it any more
+                drop(whole); // nobody wants it
                 SendOutcome::Sent
             }
-            (Err(outcome), sending) => {
-                if let Some(sending) = sending {
-                    sending.has_failed = matches!(outcome, SendOutcome::Failed(_));
+            (Err(outcome), outgoing) => {
+                if let Some(outgoing) = outgoing {
+                    outgoing.has_failed = matches!(outcome, SendOutcome::Failed(_));
                 }
                 outcome
             }
         }
     }
 
-    /// Sends a part, with the memory that was waited for, or why there is none.
+    /// Sends a part. `memory`: what was waited for, or why there is none.
     ///
-    /// The lock is held meanwhile, so that parts of one batch are copied in the order in which they are entered, and the
-    /// event behind the last is behind them all. What runs under it is enqueueing. (A sample that is `DENSE` promises that its batch is
-    /// nothing but its rows; if the functions of such a batch panic, that is the batch's error.)
+    /// The lock is held meanwhile, so that the parts of one batch are enqueued one after the other, and the event after the last covers
+    /// all of them. Nothing but enqueueing runs under it. (A sample that is `DENSE` promises that its batch is nothing but its rows; if
+    /// the functions of such a batch panic, the batch is an error.)
     fn send_part(
         &self,
         pass: &Pass,
@@ -227,9 +218,11 @@ impl<B: Batch> Outbox<B> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let outcome = self.send_part_in(state, pass, unit, made, waits, memory);
-        let batch = pass.place(unit).batch;
-        let begun = state.get(batch).is_some_and(|sending| sending.is_begun());
-        state.progress += u64::from(begun); // or it had: whoever looks for nothing finds that out
+        if let Some(outgoing) = state.get(pass.place(unit).batch) {
+            let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
+            outgoing.has_failed |= failed;
+            state.progress += u64::from(outgoing.makes_way()); // or had begun before, which does no harm
+        }
         outcome
     }
 
@@ -243,72 +236,61 @@ impl<B: Batch> Outbox<B> {
         memory: Option<Result<Assembly>>,
     ) -> SendOutcome<B> {
         let rows = rows(pass, unit);
-        let sending = match state.turn(pass.place(unit).batch, unit) {
+        let outgoing = match state.turn(pass.place(unit).batch, unit) {
             Turn::Gone => return SendOutcome::Sent,
             Turn::NotYet => return SendOutcome::NotNow(made),
-            Turn::Now(sending) => sending,
+            Turn::Now(outgoing) => outgoing,
         };
-        if sending.assembly.is_none() {
+        if outgoing.assembly.is_none() {
             match memory {
-                Some(Ok(memory)) => sending.assembly = Some(memory),
-                Some(Err(error)) => {
-                    sending.has_failed = true;
-                    return SendOutcome::Failed(error);
-                }
-                None if sending.is_awaited => return SendOutcome::NotNow(made),
+                Some(Ok(memory)) => outgoing.assembly = Some(memory),
+                Some(Err(error)) => return SendOutcome::Failed(error),
+                None if outgoing.is_awaited => return SendOutcome::NotNow(made),
                 None => {}
             }
-            sending.like = unit;
+            outgoing.like = unit;
         }
-        let last = sending.rows + rows.count == rows.of;
-        // Unwind safety: the batch has failed, and what is left of it is only ever dropped.
-        let assembly = &mut sending.assembly;
+        let last = outgoing.rows + rows.count == rows.of;
+        // Unwind safety: the batch has failed, and what is left of it is only dropped.
+        let assembly = &mut outgoing.assembly;
         let send = AssertUnwindSafe(|| send_part(made, &self.device, rows, last, assembly));
         let sent = catch_unwind(send);
-        sending.has_begun = sending.assembly.is_some();
+        outgoing.has_begun = outgoing.assembly.is_some();
         let sent = match sent {
             Ok(sent) => sent,
             Err(payload) => {
-                sending.has_failed = true;
                 let error = pass.collate_panicked(unit, panic_message(payload));
                 return SendOutcome::Failed(error);
             }
         };
         match sent {
             Ok(whole) => {
-                sending.rows += rows.count;
+                outgoing.rows += rows.count;
                 pass.meter.batches.add(u64::from(whole.is_some()));
-                sending.whole = whole;
+                outgoing.whole = whole;
                 SendOutcome::Sent
             }
             Err((Some(made), Unsent::Failed(Error::DeviceBudget { .. }))) => {
-                sending.is_awaited = waits;
+                outgoing.is_awaited = waits;
                 SendOutcome::NotNow(made)
             }
-            Err((_, error)) => {
-                sending.has_failed = true;
-                match error {
-                    Unsent::Failed(error) => SendOutcome::Failed(error),
-                    Unsent::Unlike(error) => SendOutcome::Unlike(sending.like, error),
-                }
-            }
+            Err((_, Unsent::Failed(error))) => SendOutcome::Failed(error),
+            Err((_, Unsent::Unlike(error))) => SendOutcome::Unlike(outgoing.like, error),
         }
     }
 
-    /// Takes a batch out, all of whose units came, or failed. Those before it are gone.
+    /// Takes out the next batch, all of whose units came or failed.
     pub(crate) fn take(&self, batch: u64) -> Option<B::OnDevice> {
-        let sending = {
+        let outgoing = {
             let mut state = self.state.lock();
             debug_assert_eq!(state.first, batch);
             state.first = batch + 1;
             state.batches.pop_front()
         };
-        sending?.whole
+        outgoing?.whole
     }
-}
 
-impl<B: Batch> Outbox<B> {
-    /// The consumer left the epoch: nobody wants what was sent of it. (A worker that is about to send may hold the outbox for longer.)
+    /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the outbox.)
     pub(crate) fn close(&self) {
         let gone = {
             let mut state = self.state.lock();
@@ -321,19 +303,19 @@ impl<B: Batch> Outbox<B> {
 
 /// Whether a unit of a batch may be sent.
 enum Turn<'a, B: Batch> {
-    Now(&'a mut Sending<B>),
+    Now(&'a mut Outgoing<B>),
     NotYet,
-    /// Nobody wants the batch any more.
+    /// It failed, or nobody wants it.
     Gone,
 }
 
 impl<B: Batch> State<B> {
-    fn get(&mut self, batch: u64) -> Option<&mut Sending<B>> {
+    fn get(&mut self, batch: u64) -> Option<&mut Outgoing<B>> {
         let index = batch.checked_sub(self.first)?;
         self.batches.get_mut(index as usize)
     }
 
-    /// Batches begin in their order: what one takes ahead of time must not be missing to another that is asked for before it.
+    /// Batches begin in order, so that none takes memory that an earlier one will need.
     fn turn(&mut self, batch: u64, unit: Unit) -> Turn<'_, B> {
         let Some(index) = batch.checked_sub(self.first) else {
             return Turn::Gone;
@@ -343,7 +325,7 @@ impl<B: Batch> State<B> {
         }
         let index = index as usize;
         while self.batches.len() <= index {
-            self.batches.push_back(Sending {
+            self.batches.push_back(Outgoing {
                 assembly: None,
                 has_begun: false,
                 like: unit,
@@ -353,22 +335,22 @@ impl<B: Batch> State<B> {
                 whole: None,
             });
         }
-        if index > 0 && !self.batches[index - 1].is_begun() {
+        if index > 0 && !self.batches[index - 1].makes_way() {
             return Turn::NotYet;
         }
         match &mut self.batches[index] {
-            sending if sending.has_failed => Turn::Gone,
-            sending => Turn::Now(sending),
+            outgoing if outgoing.has_failed => Turn::Gone,
+            outgoing => Turn::Now(outgoing),
         }
     }
 }
 
-/// Which of its batch's rows a unit has.
+/// Which rows of its batch a unit has.
 fn rows(pass: &Pass, unit: Unit) -> Rows {
     let place = pass.place(unit);
     Rows {
         first: place.first_row,
         count: place.rows,
-        of: pass.batch_rows(unit),
+        of: place.batch_rows,
     }
 }

@@ -1,40 +1,33 @@
-//! Slabs for units: granted at once where one is there, and by the pin thread where not.
+//! Slabs for units: granted at once if one is there, otherwise by the pin thread.
 
 use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
-use super::board::{Made, Pass};
+use super::line::{Made, Pass};
 use super::plan::Pinning;
 use super::schedule::{Unit, Want};
 use super::source::Failed;
 use super::work::Work;
 use crate::batch::{Batch, Relocation};
-use crate::device::{Account, Coming, HeldOff, Kind, Slab};
+use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab};
 use crate::driver::RawEvent;
-use crate::error::{Error, panic_message};
-use crate::sync::{Instant, Ordering};
+use crate::error::{Error, Result, panic_message};
+use crate::sync::{Arc, Instant, Ordering};
 use crate::trace::span;
-
-/// What the ring gives.
-enum Granted {
-    Slab(Slab),
-    /// Nothing now, and what is on its way to bring a slab home.
-    Nothing(Coming),
-}
 
 /// What happens to a unit for which the ring has no slab now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
-    /// An upload has a slab, which comes back without the program's doing.
+    /// An upload holds a slab, which comes home without the program doing anything.
     WaitForCopy,
-    /// The consumer has work to do, or batches to drop: something will change.
+    /// The consumer is busy, or has batches to drop: something will change.
     Sleep,
-    /// Nothing comes back unless the consumer, who is blocked on this unit, lets go: it does without.
+    /// Nothing comes home unless the consumer lets go, and it is blocked on this unit: the unit does without.
     Unpinned,
 }
 
-/// The rule when a slab is missing. `is_coming`: an upload that has one is on its way. Nothing else counts: a download, a copy
-/// into a tensor that exists, and what the program holds may all wait for the program, which waits for this unit.
+/// The rule when a slab is missing. `is_coming`: an upload that holds one is in flight. Nothing else counts: a download, a copy into an
+/// existing tensor, and what the program holds may all wait for the program, which waits for this unit.
 fn missing(is_coming: bool, is_blocked: bool) -> Missing {
     match (is_coming, is_blocked) {
         (true, _) => Missing::WaitForCopy,
@@ -43,7 +36,7 @@ fn missing(is_coming: bool, is_blocked: bool) -> Missing {
     }
 }
 
-/// What became of a want.
+/// What became of a unit that wants a slab.
 pub(super) enum Served {
     /// The unit has its slab, or does without.
     Done,
@@ -60,15 +53,15 @@ enum Unpinned {
     HeldByProgram,
     /// The budget has no room.
     OverBudget,
-    /// The system locks no more.
+    /// The system refuses to lock more memory.
     Unlockable,
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// A unit that is being loaded says how large a slab it needs. Most often it gets one here, from the ring or new. `false`: there is
-    /// no such memory.
+    /// A unit that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. `false`: there is no such
+    /// memory.
     pub(super) fn ask(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
-        let pinning = self.options.pinning.as_ref();
+        let pinning = pass.options.pinning.as_ref();
         let pinning = pinning.filter(|pinning| !pinning.by_copy);
         let bytes = match pinning {
             Some(pinning) if !pass.plan().is_cut() => pinning.at_least(bytes),
@@ -80,76 +73,70 @@ impl<B: Batch> Pipeline<B> {
             };
             work.grant(slab.for_epoch(pass.meter.clone()));
             let mut board = self.lock();
-            if let Some(line) = board.line_of(pass, unit) {
+            if let Some((line, bin)) = board.line_of(pass, unit) {
                 line.schedule.want(unit, bytes);
-                line.schedule.granted_elsewhere(unit);
-                board.bin.wake_workers = true;
+                line.schedule.granted_pageable(unit);
+                bin.wake_workers = true;
             }
             return true;
         };
         let want = {
             let mut board = self.lock();
-            let Some(line) = board.line_of(pass, unit) else {
+            let Some((line, _)) = board.line_of(pass, unit) else {
                 return true;
             };
             line.schedule.want(unit, bytes);
             let account = pass.account.as_ref();
             let streams = account.is_some_and(|account| account.outgrows_the_cache(bytes));
             line.schedule.streams(unit, if streams { bytes } else { 0 });
-            line.schedule.carried(unit).wanted = Some(Instant::now());
-            let want = line.schedule.want_of(unit);
-            if want.is_some() {
-                line.schedule.granting(unit);
-            }
-            want
+            line.slot(unit).waiting_since = Some(Instant::now());
+            line.schedule.granting(unit)
         };
-        // Behind an earlier unit that waits, it waits its turn.
+        // If an earlier unit waits, it must wait its turn.
         if let Some(want) = want {
-            if let Granted::Slab(slab) = self.take(pinning, pass, want) {
-                self.give(pinning, pass, want, slab);
+            if let Ok(slab) = self.take(pinning, pass, want) {
+                self.grant_taken(pinning, pass, want, slab);
                 return true;
             }
             self.not_granted(pass, unit);
         }
-        pinning.device.inner.ring.news().notify();
+        pinning.ring().news().notify();
         true
     }
 
     /// A finished unit has tensors that are not page-locked: the pin thread copies them.
     pub(super) fn ask_to_move(&self, pass: &Pass, unit: Unit, made: B, bytes: usize) {
-        let Some(pinning) = &self.options.pinning else {
+        let Some(pinning) = &pass.options.pinning else {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         };
         let bytes = pinning.at_least(bytes);
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        match lines.line_of(pass, unit) {
-            Some(line) => {
-                line.schedule.want_to_move(unit, bytes);
-                let slot = line.schedule.carried(unit);
-                slot.outcome = Some(Ok(Made::Here(made)));
-                slot.wanted = Some(Instant::now());
-                bin.tell_pin_thread = true;
-            }
-            None => bin.left_over().outcomes.push(Ok(Made::Here(made))),
-        }
+        let Some((line, bin)) = board.line_of(pass, unit) else {
+            return board.bin.drop_later(made);
+        };
+        line.schedule.want_to_move(unit, bytes);
+        let slot = line.slot(unit);
+        slot.outcome = Some(Ok(Made::Here(made)));
+        slot.waiting_since = Some(Instant::now());
+        bin.tell_pin_thread(line.ring());
     }
 
-    /// Takes a slab from the device's ring, once finished copies have brought theirs home.
-    fn take(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Granted {
+    /// Takes a slab from the device's ring, after bringing home those of finished copies. The error: there is none now, and what will
+    /// bring one home.
+    fn take(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Result<Slab, Coming> {
         let Some(account) = &pass.account else {
-            return Granted::Nothing(Coming::Nothing);
+            return Err(Coming::Nothing);
         };
         let start = Instant::now();
         let device = &pinning.device.inner;
         device.settle();
-        // Before the ring: what copies held that are not in flight any more is then at home. Where the epoch's own share
-        // is used up, only copies of its own slabs help.
+        // Before the ring, so that copies that are no longer in flight have brought their slabs home. If the epoch's own share is
+        // used up, only copies of its own slabs help.
         let own = account
             .is_full(want.reserve)
             .then(|| Account::name(account));
         let coming = device.coming_home(own);
-        // More blocks than there are shares for are made only where no batch's is going to come home.
+        // The ring may make more blocks than the accounts' shares only if no batch's slab will come home.
         let grow = !matches!(coming, Coming::Batch(_));
         let largest_bytes = &self.largest_bytes[account.kind() as usize];
         let largest = largest_bytes.load(Ordering::Relaxed);
@@ -160,38 +147,41 @@ impl<B: Batch> Pipeline<B> {
         match slab {
             Some(slab) => {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
-                    device.ring.news().notify(); // others are going to be as large
+                    device.ring.news().notify(); // others will be as large
                 }
-                Granted::Slab(slab.for_epoch(pass.meter.clone()))
+                Ok(slab.for_epoch(pass.meter.clone()))
             }
-            // What comes home is of no use to a batch that the whole budget does not hold.
-            None if device.ring.is_beyond_budget(want.bytes) => Granted::Nothing(Coming::Nothing),
-            None => Granted::Nothing(coming),
+            // No slab that comes home helps a batch that is larger than the whole budget.
+            None if device.ring.is_beyond_budget(want.bytes) => Err(Coming::Nothing),
+            None => Err(coming),
         }
     }
 
-    /// The pin thread's life.
-    pub(super) fn pin(&self, pinning: &Pinning) {
-        let news = pinning.device.inner.ring.news();
+    /// Runs a ring's pin thread until the loader is dropped.
+    pub(super) fn run_pin_thread(&self, ring: &Arc<Ring>) {
+        let news = ring.news();
         let mut held_off: Option<HeldOff> = None;
         loop {
-            // The ticket first: what happens while we look is not slept through.
+            // The ticket first, so as not to sleep through what happens while we look.
             let ticket = news.ticket();
-            let wants = {
+            let waiting = {
                 let mut board = self.lock();
                 if board.is_closed {
                     return;
                 }
-                board.wants()
+                board.waiting(ring)
             };
-            // With nothing to serve, slabs that come and go do not matter.
-            let _interest = (!wants.is_empty()).then(|| news.interest());
+            // With nothing to serve, it does not matter which slabs come and go.
+            let _interest = (!waiting.is_empty()).then(|| news.interest());
             let mut awaited = None;
             let mut staged = None;
             let mut progress = false;
-            for (pass, want) in wants {
-                let serve = || self.serve(pinning, &pass, want);
-                match self.guarded(&pass, want.unit, serve) {
+            for (pass, unit) in waiting {
+                let Some(pinning) = &pass.options.pinning else {
+                    continue; // lines of the ring pin
+                };
+                let serve = || self.serve(pinning, &pass, unit);
+                match self.catch_panics(&pass, unit, serve) {
                     Some(Served::Done) | None => progress = true,
                     Some(Served::WaitForCopy(coming)) => {
                         staged = staged.or_else(|| hold_off(pinning, &coming));
@@ -205,109 +195,97 @@ impl<B: Batch> Pipeline<B> {
             }
             drop(std::mem::replace(&mut held_off, staged));
             match awaited {
-                // A failed copy counts as ended: it leaves the list with its memory leaked, and the rule goes on.
+                // A failed copy counts as finished: it leaves the list with its memory leaked, and the rule applies again.
                 Some(event) => drop(event.sleep()),
-                None if held_off.is_none() && self.make_ahead(pinning) => {}
+                None if held_off.is_none() && self.make_ahead(ring) => {}
                 None => news.wait(ticket),
             }
         }
     }
 
-    /// Without workers, the consumer sees to its batch's slab: tries to get it, and waits if that is of use. `held_off` is for
-    /// the next try, and no longer: loading the batch may take its time, and may copy to the device itself.
+    /// Without workers, the consumer tries to get its unit a slab, and waits if that helps. `held_off` lasts until the next try and no
+    /// longer: loading the unit may take long, and may copy to the device itself.
     pub(super) fn serve_here(
         &self,
         pinning: &Pinning,
         pass: &Pass,
-        want: Want,
+        unit: Unit,
         held_off: &mut Option<HeldOff>,
     ) {
-        let news = pinning.device.inner.ring.news();
-        // Until the wait is over, so that no news is missed between the look and the wait.
+        let news = pinning.ring().news();
+        // Until the wait is over, so as not to miss news between the look and the wait.
         let _interest = news.interest();
         let ticket = news.ticket();
-        let serve = || self.serve(pinning, pass, want);
-        let coming = match self.guarded(pass, want.unit, serve) {
+        let serve = || self.serve(pinning, pass, unit);
+        let coming = match self.catch_panics(pass, unit, serve) {
             Some(Served::WaitForCopy(coming)) => coming,
             _ => return *held_off = None,
         };
         *held_off = hold_off(pinning, &coming);
         match event_of(coming) {
-            // A failed copy counts as ended: the next round finds nothing in flight.
+            // A failed copy counts as finished: the next round finds nothing in flight.
             Some(event) => drop(event.synchronize()),
             None => news.wait(ticket),
         }
     }
 
-    /// Makes one of the slabs that the open epochs are going to need, while there is nothing else to do: the first batches
-    /// do not wait for them all, and later ones for none.
-    fn make_ahead(&self, pinning: &Pinning) -> bool {
+    /// Makes one of the slabs that the open epochs will need, while there is nothing else to do. So the first batches do not wait for all
+    /// of them to be made, and later ones for none.
+    fn make_ahead(&self, ring: &Ring) -> bool {
         [Kind::Whole, Kind::Part].into_iter().any(|kind| {
             let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
-            bytes > 0 && pinning.device.inner.ring.make_ahead(kind, bytes)
+            bytes > 0 && ring.make_ahead(kind, bytes)
         })
     }
 
-    /// Tries to give a waiting unit its slab.
-    pub(super) fn serve(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Served {
-        let current = {
+    /// Tries to grant a waiting unit its slab.
+    fn serve(&self, pinning: &Pinning, pass: &Pass, unit: Unit) -> Served {
+        let want = {
             let mut board = self.lock();
-            // Somebody else may have served it meanwhile, or the epoch is gone.
-            board.line_of(pass, want.unit).is_some_and(|line| {
-                let current = line.schedule.want_of(want.unit) == Some(want);
-                if current {
-                    line.schedule.granting(want.unit);
-                }
-                current
-            })
+            let line = board.line_of(pass, unit);
+            line.and_then(|(line, _)| line.schedule.granting(unit))
         };
-        if !current {
+        // Somebody else may have served the unit meanwhile, or its epoch is gone.
+        let Some(want) = want else {
             return Served::Done;
-        }
-        let news = pinning.device.inner.ring.news();
+        };
+        let news = pinning.ring().news();
         let _interest = news.interest();
         let ticket = news.ticket();
         let coming = match self.take(pinning, pass, want) {
-            Granted::Slab(slab) => {
-                self.give(pinning, pass, want, slab);
+            Ok(slab) => {
+                self.grant_taken(pinning, pass, want, slab);
                 return Served::Done;
             }
-            Granted::Nothing(coming) => coming,
+            Err(coming) => coming,
         };
         let is_coming = !matches!(coming, Coming::Nothing);
-        match missing(is_coming, want.is_blocked) {
-            Missing::WaitForCopy => {
-                self.not_granted(pass, want.unit);
-                Served::WaitForCopy(coming)
-            }
-            // If a slab came home meanwhile, or a copy was sent on its way, look again: going without is for good.
+        let served = match missing(is_coming, want.is_blocked) {
+            // If a slab came home meanwhile, or a copy was enqueued, look again: going without cannot be undone.
             Missing::Unpinned if news.ticket() == ticket => {
                 self.warn_once(pinning, pass, want);
-                pinning.device.inner.ring.count_missed();
+                pinning.ring().count_missed();
                 self.go_without(pinning, pass, want, None);
-                Served::Done
+                return Served::Done;
             }
-            Missing::Unpinned => {
-                self.not_granted(pass, want.unit);
-                Served::Done
-            }
-            Missing::Sleep => {
-                self.not_granted(pass, want.unit);
-                Served::Sleep
-            }
-        }
+            Missing::Unpinned => Served::Done,
+            Missing::WaitForCopy => Served::WaitForCopy(coming),
+            Missing::Sleep => Served::Sleep,
+        };
+        self.not_granted(pass, unit);
+        served
     }
 
-    /// Gives a batch the slab that the ring had for it.
-    fn give(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Slab) {
+    /// Grants a unit the slab that the ring had for it.
+    fn grant_taken(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Slab) {
         match slab.is_page_locked() {
-            true => self.place(pass, want, Some(slab), None),
+            true => self.grant(pass, want, Some(slab), None),
             false => self.go_without(pinning, pass, want, Some(slab)),
         }
     }
 
-    /// The batch is not page-locked: the system did not lock the slab's pages; or there is none, the consumer is
-    /// blocked on the batch, and nothing will bring one home.
+    /// The unit is not page-locked: either the system did not lock the slab's pages, or there is no slab, none will come home, and
+    /// the consumer is blocked on the unit.
     fn go_without(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Option<Slab>) {
         let why = match slab {
             Some(_) => Unpinned::Unlockable,
@@ -315,10 +293,10 @@ impl<B: Batch> Pipeline<B> {
             None => Unpinned::OverBudget,
         };
         if !pinning.strict {
-            return self.place(pass, want, slab, Some(why));
+            return self.grant(pass, want, slab, Some(why));
         }
         count_unpinned(pass, want, why);
-        let ring = &pinning.device.inner.ring;
+        let ring = &pinning.ring();
         let error = match why {
             Unpinned::Unlockable => ring.unlockable(want.bytes),
             Unpinned::OverBudget => ring.refusal(want.bytes),
@@ -338,16 +316,16 @@ impl<B: Batch> Pipeline<B> {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             let why = match holds_all(pass, want) {
                 true => held_by_program(pass),
-                false => pinning.device.inner.ring.over_budget(want.bytes),
+                false => pinning.ring().over_budget(want.bytes),
             };
             log::warn!("a batch of {} bytes goes unpinned: {why}", want.bytes);
         }
     }
 
-    /// Puts a batch into its slab, or, where it has none, into a pageable one.
-    fn place(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
+    /// Grants a unit its slab, or, where there is none, a pageable one.
+    fn grant(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
         if want.moves {
-            // From one pageable place to another, nothing is gained.
+            // (Without a page-locked slab, it stays where it is.)
             return self.relocate(pass, want, slab, unpinned);
         }
         let slab = slab.or_else(|| {
@@ -368,15 +346,23 @@ impl<B: Batch> Pipeline<B> {
             count_unpinned(pass, want, why);
         }
         work.grant(slab);
-        drop(work); // before it is reported: who finishes the batch must be its only holder
-        self.granted(pass, want.unit);
+        drop(work); // before the report: whoever finishes the unit must be its only holder
+        let mut board = self.lock();
+        let Some((line, bin)) = board.line_of(pass, want.unit) else {
+            return;
+        };
+        line.schedule.granted(want.unit);
+        count_wait(pass, line.slot(want.unit).waiting_since.take());
+        // Until now its slab counted both as out and as reserved, and another unit may have been refused because of that.
+        line.tell_if_waiting(bin);
+        bin.wake_workers = true;
     }
 
     /// Copies a finished unit into its slab.
     fn relocate(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
         let unit = want.unit;
         let Some(Some(Ok(Made::Here(made)))) = self.with_slot(pass, unit, |slot| {
-            count_wait(pass, slot.wanted.take());
+            count_wait(pass, slot.waiting_since.take());
             slot.outcome.take()
         }) else {
             return;
@@ -402,27 +388,14 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn granted(&self, pass: &Pass, unit: Unit) {
-        let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        let Some(line) = lines.line_of(pass, unit) else {
-            return;
-        };
-        line.schedule.granted(unit);
-        count_wait(pass, line.schedule.carried(unit).wanted.take());
-        // Until now this one's slab was reserved beside being out, and another may have been refused for that, or be about to be.
-        bin.tell_pin_thread = line.schedule.waits_for_slab();
-        bin.wake_workers = true;
-    }
-
     fn not_granted(&self, pass: &Pass, unit: Unit) {
-        if let Some(line) = self.lock().line_of(pass, unit) {
+        if let Some((line, _)) = self.lock().line_of(pass, unit) {
             line.schedule.not_granted(unit);
         }
     }
 }
 
-/// The event to wait for; `None` for what has none, and is news of the ring's when it is over.
+/// The event to wait for. `None`: there is none, and the ring notifies when it is over.
 fn event_of(coming: Coming) -> Option<RawEvent> {
     match coming {
         Coming::Batch(event) | Coming::Other(event) => Some(event),
@@ -430,13 +403,13 @@ fn event_of(coming: Coming) -> Option<RawEvent> {
     }
 }
 
-/// While a batch waits for what staged uploads have, no other begins: there is an end to the wait.
+/// While a unit waits for slabs of staged uploads, no other upload is staged, so that the wait ends.
 fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
     let staged = &pinning.device.inner.staged;
     matches!(coming, Coming::Other(_) | Coming::Staged).then(|| staged.hold_off())
 }
 
-/// Whether the epoch's own share is used up, whatever the budget is.
+/// Whether the epoch's own share is used up, whatever the budget.
 fn holds_all(pass: &Pass, want: Want) -> bool {
     let account = pass.account.as_ref();
     account.is_some_and(|account| account.is_full(want.reserve))

@@ -1,11 +1,12 @@
 //! Plans: how the units of one epoch are made, as a pure function of what is known when its first unit is opened.
 
 use super::cut::{Cut, Tail};
-use crate::device::{Device, Kind};
+use crate::device::{Device, Kind, Ring};
+use crate::sync::Arc;
 use crate::tensor::Backend;
 use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, SLABS_IN_TURN};
 
-/// What the builder was told.
+/// How the epochs of a line are loaded: what the builder was told.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) samples: u64,
@@ -18,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) pinning: Option<Pinning>,
 }
 
-/// How batches come into page-locked memory.
+/// How batches get into page-locked memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Pinning {
     pub(crate) device: Device,
@@ -30,9 +31,13 @@ pub(crate) struct Pinning {
 }
 
 impl Pinning {
-    /// The size of a slab for so many bytes, as the builder was told.
+    /// The slab size for `bytes`: no less than the builder was told.
     pub(super) fn at_least(&self, bytes: usize) -> usize {
         bytes.max(self.max_batch_bytes.unwrap_or(0))
+    }
+
+    pub(super) fn ring(&self) -> &Arc<Ring> {
+        &self.device.inner.ring
     }
 }
 
@@ -41,20 +46,20 @@ impl Pinning {
 pub(crate) enum Destination {
     /// The program gets them on the host.
     Host,
-    /// They go to a device, so many ahead, without the program seeing them before.
+    /// They are sent to a device, `depth` batches ahead; the program never sees them on the host.
     Device {
         backend: Backend,
         depth: usize,
-        /// It is the very device that the loader pins for: parts find their way home by its list of copies.
+        /// It is the very device that the loader pins for: its list of copies brings the slabs of parts home.
         pins: bool,
-        /// The loader's slabs are of this device or another handle of it. Slabs that come home are what keeps copies from piling
-        /// up, so only then may rows stay where they are for the device to gather them.
+        /// The loader's slabs belong to this device, or to another handle of it. Waiting for slabs is what limits the copies in
+        /// flight, so only then may rows stay where they are for the device to gather.
         gathers: bool,
     },
 }
 
 impl Destination {
-    /// How many batches are on their way to the device, beside those that are open.
+    /// How many batches may be on their way to the device, besides those that are open.
     pub(super) fn depth(self) -> usize {
         match self {
             Destination::Host => DEFAULT_DEPTH_BATCHES,
@@ -63,40 +68,40 @@ impl Destination {
     }
 }
 
-/// What is known of the samples: by the data set, or from batches that were made.
+/// What is known about the samples, from the data set or from earlier batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hints {
-    /// How many bytes of its slab a sample takes, where batches can travel in parts and that is known.
+    /// How many bytes of its slab a sample takes, if that is known and batches can travel in parts.
     pub(crate) sample_bytes: Option<usize>,
     /// Some device could gather rows where they are.
     pub(crate) is_gatherable: bool,
-    /// A batch may have tensors that were built elsewhere than in its slab.
+    /// A batch may have tensors that were not built in its slab.
     pub(crate) may_be_elsewhere: bool,
 }
 
 /// What the device's host is like: what fits its last-level cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// So many bytes of slabs stay in the cache from when they are filled until the device reads them.
+    /// How many bytes of slabs stay in the cache from being filled until the device reads them.
     pub(crate) resident_bytes: usize,
-    /// Parts are no smaller.
+    /// The smallest part that is worth a copy of its own.
     pub(crate) least_part_bytes: usize,
 }
 
-/// How the units of one epoch are made. It stands once the first of them is open.
+/// How the units of one epoch are made. It does not change once the first of them is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct EpochPlan {
     pub(crate) cut: Cut,
     /// How many units may be ahead of the consumer.
     pub(crate) window: usize,
     /// How many slabs the epoch may have.
     pub(crate) slabs: usize,
-    /// As long as loading is copying, units are parts whose slabs stay in the cache together: window and slabs are no larger than
-    /// this.
+    /// How many slabs fit in the cache together, if units are parts: as long as loading is little more than copying, window and
+    /// slabs are no larger.
     pub(crate) resident: Option<usize>,
-    /// How many slabs of the ring a unit may need until it is ready: two where it may be built in one, and moved to another.
+    /// How many slabs of the ring a unit may need until it is ready: two if it may be built in one and moved to another.
     pub(crate) slabs_per_unit: usize,
-    /// One thread makes a unit from end to end: no slab must be waited for.
+    /// Units are made from end to end by one thread each: there is no slab to wait for.
     pub(crate) solo: Option<Solo>,
     /// How many bytes a sample has, where units are cut for the cache; 0 otherwise.
     pub(crate) streamed_bytes: u64,
@@ -107,7 +112,7 @@ pub(crate) struct Plan {
 pub(crate) struct Solo {
     /// How many workers share them; 0: the consumer makes them.
     pub(crate) workers: usize,
-    /// More units may be ahead than the window says, where they are made in no time.
+    /// Units that take microseconds may be further ahead than the window says.
     pub(crate) grows: bool,
 }
 
@@ -120,15 +125,38 @@ impl Options {
         Cut::whole(self.samples, self.batch_size, tail)
     }
 
+    /// The cache of the pinning device's host, if known.
+    pub(super) fn machine(&self) -> Option<Machine> {
+        let device = &self.pinning.as_ref()?.device;
+        let (resident_bytes, least_part_bytes) = device.inner.resident_bytes()?;
+        Some(Machine {
+            resident_bytes,
+            least_part_bytes,
+        })
+    }
+
+    /// What epochs are for that go to a device.
+    pub(super) fn destination(&self, device: &Device, depth: usize) -> Destination {
+        let pinning = self.pinning.as_ref();
+        let is = |same: fn(&Device, &Device) -> bool| {
+            pinning.is_some_and(|pinning| !pinning.by_copy && same(&pinning.device, device))
+        };
+        Destination::Device {
+            backend: device.inner.driver.backend(),
+            depth,
+            pins: is(|ours, other| Arc::ptr_eq(&ours.inner, &other.inner)),
+            gathers: is(|ours, other| ours.inner.driver.same_device(&other.inner.driver)),
+        }
+    }
+
     /// How many slabs an epoch needs: for the open batches, the one that the consumer has, one that is being copied,
-    /// and `depth` that are on their way to the device.
+    /// and `depth` on their way to the device.
     pub(crate) fn slabs(&self, depth: usize) -> usize {
         self.prefetch.saturating_add(depth).saturating_add(2)
     }
 
-    /// The same, and for an epoch that no other follows no more than its batches need: each may be built in one slab and moved into
-    /// another.
-    pub(super) fn share(&self, depth: usize, is_followed: bool) -> usize {
+    /// The same, but no more than its batches can use if no epoch follows: each may be built in one slab and moved to another.
+    pub(super) fn slabs_for(&self, depth: usize, is_followed: bool) -> usize {
         if is_followed {
             return self.slabs(depth);
         }
@@ -140,19 +168,19 @@ impl Options {
 
 /// Makes the plan of an epoch. `is_followed`: other epochs follow it, and share its slabs.
 ///
-/// An epoch that is loaded behind another must be planned alike, or the boundary is waited for. So how it is cut does not depend on
-/// how far ahead it is sent, nor on how fast loading turned out to be.
+/// Epochs that follow each other are loaded across their boundary only if their plans are alike. So the cut depends neither on how far
+/// ahead batches are sent, nor on how fast loading turned out to be.
 pub(crate) fn plan(
     options: &Options,
     machine: Option<Machine>,
     hints: Hints,
     destination: Destination,
     is_followed: bool,
-) -> Plan {
-    let whole = Plan {
+) -> EpochPlan {
+    let whole = EpochPlan {
         cut: options.cut(),
         window: options.prefetch,
-        slabs: options.share(destination.depth(), is_followed),
+        slabs: options.slabs_for(destination.depth(), is_followed),
         resident: None,
         slabs_per_unit: match &options.pinning {
             None => 0,
@@ -176,12 +204,12 @@ pub(crate) fn plan(
     let Some(parts) = Parts::of(options, machine, hints).filter(|_| may_be_cut) else {
         return whole;
     };
-    let count = parts.cut.parts() as usize;
+    let count = parts.cut.parts_per_batch() as usize;
     let units = usize::try_from(parts.cut.units()).unwrap_or(usize::MAX);
-    Plan {
+    EpochPlan {
         cut: parts.cut,
         window: options.prefetch.saturating_mul(count),
-        // For the batches that are open, and one that is on its way.
+        // For the open batches, and one on its way.
         slabs: count
             .saturating_mul(options.prefetch.saturating_add(1))
             .min(units),
@@ -191,7 +219,7 @@ pub(crate) fn plan(
     }
 }
 
-/// Whether plans for the host and for a device differ, so that loading waits until it is known which is wanted.
+/// Whether plans for the host and for a device differ, so that loading must wait until the destination is known.
 pub(crate) fn destination_matters(
     options: &Options,
     machine: Option<Machine>,
@@ -209,19 +237,19 @@ struct Parts {
 }
 
 impl Parts {
-    /// Cuts batches so that the slabs that are filled in turn stay in the last-level cache until the device has read them. `None`:
-    /// they do so anyway, or nobody knows how large samples are.
-    /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) has what that was measured to be worth.)
+    /// Cuts batches so that the slabs in use stay in the last-level cache until the device has read them. `None`: they fit
+    /// anyway, or the size of samples is not known.
+    /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) says what that is worth.)
     fn of(options: &Options, machine: Option<Machine>, hints: Hints) -> Option<Parts> {
         let machine = machine?;
         let pinning = options.pinning.as_ref()?;
-        // What a device gathers has but an address in the slab.
+        // Of a row that the device gathers, the slab holds only the address.
         let sample_bytes = hints
             .sample_bytes
             .filter(|_| !pinning.by_copy && !hints.is_gatherable)?;
         let rows = u64::min(options.batch_size as u64, options.samples);
         let batch_bytes = sample_bytes.checked_mul(rows as usize)?;
-        if batch_bytes.saturating_mul(options.share(DEFAULT_DEPTH_BATCHES, false))
+        if batch_bytes.saturating_mul(options.slabs_for(DEFAULT_DEPTH_BATCHES, false))
             <= machine.resident_bytes
         {
             return None;
@@ -231,7 +259,7 @@ impl Parts {
             .cut()
             .into_parts(batch_bytes.div_ceil(part_bytes.max(1)));
         let part_bytes = cut.part_rows().saturating_mul(sample_bytes).max(1);
-        (cut.parts() > 1 && cut.batches() > 0).then_some(Parts {
+        (cut.parts_per_batch() > 1 && cut.batches() > 0).then_some(Parts {
             cut,
             resident: (machine.resident_bytes / part_bytes).max(FEWEST_SLABS_IN_TURN),
             sample_bytes,
@@ -239,10 +267,10 @@ impl Parts {
     }
 }
 
-impl Plan {
+impl EpochPlan {
     /// Whether batches travel in parts.
     pub(crate) fn is_cut(&self) -> bool {
-        self.cut.parts() > 1
+        self.cut.parts_per_batch() > 1
     }
 
     /// What slabs are for.
@@ -261,9 +289,10 @@ impl Plan {
         }
     }
 
-    /// Whether an epoch of this plan can be loaded behind one of the other, as if they were one: from the same slabs.
-    pub(crate) fn joins(&self, before: &Plan) -> bool {
-        let shape = |plan: &Plan| (plan.cut.part_rows(), plan.cut.parts(), plan.solo);
+    /// Whether an epoch of this plan can follow one of the other as if they were one epoch, with the same slabs.
+    pub(crate) fn joins(&self, before: &EpochPlan) -> bool {
+        let shape =
+            |plan: &EpochPlan| (plan.cut.part_rows(), plan.cut.parts_per_batch(), plan.solo);
         shape(self) == shape(before)
     }
 }
@@ -301,11 +330,11 @@ mod tests {
     }
 
     /// What changes from case to case, as one line.
-    fn summary(plan: &Plan) -> String {
+    fn summary(plan: &EpochPlan) -> String {
         format!(
             "{} units, {} parts of {} rows; window {}, slabs {}, resident {:?}; solo {:?}; streamed {}",
             plan.cut.units(),
-            plan.cut.parts(),
+            plan.cut.parts_per_batch(),
             plan.cut.part_rows(),
             plan.window,
             plan.slabs,

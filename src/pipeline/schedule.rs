@@ -1,50 +1,52 @@
 //! The schedule of a line: which unit is opened, claimed, granted a slab, finished and delivered, and when.
 //!
 //! It is a plain state machine, without threads, clocks or devices. Everybody who works on a line asks it, under the board's lock,
-//! what to do next, and reports what was done. `README.md` beside this file has the states of a unit as a table.
+//! what to do next, and reports what was done. `README.md` has the states of a unit as a table.
 //!
-//! A *line* is what one consumer iterates: epochs that follow each other, as [segments](Segment) of one row of units. So a window,
-//! the order in which slabs are granted, and what is delivered are the same at the boundary of two epochs as within one.
+//! A *line* is what one consumer iterates: epochs that follow each other, as [segments](Segment) of one sequence of units. So the
+//! boundary of two epochs changes neither the window, nor the order in which slabs are granted and units delivered.
 
+mod delivery;
 mod entry;
 mod segment;
+mod slabs;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use self::entry::{Entry, SlabState, Stage};
-pub(crate) use self::entry::{Loaded, Next};
-pub(crate) use self::segment::{Planned, Segment};
-use super::plan::{Plan, Solo};
+pub(crate) use self::entry::{Claimed, Loaded, Next};
+use self::entry::{Stage, UnitEntry};
+use self::segment::Segment;
+pub(crate) use self::segment::{EpochUnits, Removed};
+pub(crate) use self::slabs::Want;
+use super::plan::{EpochPlan, Solo};
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 
-/// The number of a unit within its line. Units are counted through all epochs, and no number is used twice: a late report finds
-/// nothing.
+/// The number of a unit within its line. Numbers run through all epochs and are never reused, so a late report finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unit(pub(crate) u64);
 
-/// A line's units, from the first that was not delivered to the last that was opened. Segments carry a `P` and units a `T`, of which
-/// the schedule knows nothing.
+/// A line's units, from the first that was not delivered to the last that was opened. Segments and units have
+/// payloads, of which the schedule knows nothing.
 #[derive(Debug)]
-pub(crate) struct Schedule<P, T> {
-    /// The first is the one that the consumer is at, or comes to next.
-    segments: VecDeque<Segment<P>>,
+pub(crate) struct Schedule<E, U> {
+    /// The first is the one that the consumer is at, or will come to next.
+    segments: VecDeque<Segment<E>>,
     appended: u64,
-    open: VecDeque<Entry<T>>,
+    open: VecDeque<UnitEntry<U>>,
     /// The first open unit, which the consumer gets next.
     first: Unit,
     /// The consumer is blocked on the first open unit.
     is_blocked: bool,
-    /// Units that the consumer took together with one before, and has not come to yet.
+    /// How many units the consumer took in advance, and has not come to yet.
     taken: usize,
-    /// How many of the open units were sent: they are in nobody's way.
-    sent: usize,
+    /// How many of the open units were sent. They do not count in the window.
+    open_sent: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
-    /// How many bytes a sample has, where units outgrow the last-level cache, or are cut so that they do not; 0 where neither
-    /// is so.
+    /// The bytes of a sample, if units outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
     streamed_bytes: u64,
-    /// Loading is far from copying, so that slabs need not stay in the cache. `None`: nobody knows yet.
+    /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
     is_wide: Option<bool>,
 }
 
@@ -53,41 +55,26 @@ pub(crate) struct Schedule<P, T> {
 pub(crate) enum Claim {
     /// Plan the epoch of this segment.
     Plan { segment: u64 },
-    /// Load these rows of the unit.
-    Rows { unit: Unit, rows: Range<usize> },
-    /// Fill in so many of the unit's parked samples.
-    Parked { unit: Unit, count: usize },
+    /// Load rows of the unit, or fill its parked samples into theirs.
+    Load { unit: Unit, claimed: Claimed },
     /// Make the unit's batch: its rows are filled.
     Finish { unit: Unit },
-    /// Make these units from end to end, and report each when it is done.
+    /// Make these units from end to end, and report each as it is done.
     Solo { units: Range<u64> },
-}
-
-/// A slab to be granted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Want {
-    pub(crate) unit: Unit,
-    pub(crate) bytes: usize,
-    /// How many earlier units will need a slab too: as many must be left.
-    pub(crate) reserve: usize,
-    /// The consumer is blocked on this very unit.
-    pub(crate) is_blocked: bool,
-    /// The unit is made, and is to be copied into the slab.
-    pub(crate) moves: bool,
 }
 
 /// Who asks for something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct Claimant {
     /// It is a worker beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
     pub(crate) is_spare: bool,
-    /// It would do what lies beyond the epoch that the consumer is at, too.
+    /// It also works beyond the epoch that the consumer is at.
     pub(crate) beyond: bool,
 }
 
-impl<P, T> Schedule<P, T> {
+impl<E, U> Schedule<E, U> {
     /// `is_wide`: what an earlier line found out.
-    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<P, T> {
+    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<E, U> {
         Schedule {
             segments: VecDeque::new(),
             appended: 0,
@@ -95,23 +82,23 @@ impl<P, T> Schedule<P, T> {
             first: Unit(0),
             is_blocked: false,
             taken: 0,
-            sent: 0,
+            open_sent: 0,
             sample_ns: 0,
             streamed_bytes: 0,
             is_wide,
         }
     }
 
-    /// What a worker should do next: the oldest unit first. `open` makes what a new unit carries; it is told whether one worker
+    /// What a worker should do next, oldest unit first. `open` makes the payload of a new unit; its flag says whether one worker
     /// makes the unit alone.
     pub(crate) fn claim(
         &mut self,
-        asker: Asker,
-        mut open: impl FnMut(&P, Unit, bool) -> T,
+        claimant: Claimant,
+        mut open: impl FnMut(&E, Unit, bool) -> U,
     ) -> Option<Claim> {
         let run = self.run();
-        let may_load = self.may_load(asker);
-        let count = self.open.len().min(self.reach(asker));
+        let may_load = self.may_load(claimant);
+        let count = self.open.len().min(self.reach(claimant));
         for (index, entry) in self.open.iter_mut().take(count).enumerate() {
             let unit = Unit(self.first.0 + index as u64);
             if entry.can_finish() {
@@ -119,82 +106,79 @@ impl<P, T> Schedule<P, T> {
                 return Some(Claim::Finish { unit });
             }
             if entry.has_parked() {
-                let count = entry.take_parked(run);
-                return Some(Claim::Parked { unit, count });
+                let claimed = entry.claim_parked(run);
+                return Some(Claim::Load { unit, claimed });
             }
             if may_load && entry.has_rows() {
-                let rows = entry.take_rows(run);
-                return Some(Claim::Rows { unit, rows });
+                let claimed = entry.claim_rows(run);
+                return Some(Claim::Load { unit, claimed });
             }
         }
-        if let Some(segment) = self.segment_to_plan().filter(|_| asker.beyond) {
+        if let Some(segment) = self.segment_to_plan().filter(|_| claimant.beyond) {
             segment.is_planning = true;
             return Some(Claim::Plan {
                 segment: segment.id,
             });
         }
-        let (index, planned) = self.next_to_open(asker).filter(|_| may_load)?;
-        let planned = *planned;
+        let (index, units) = self.next_to_open(claimant).filter(|_| may_load)?;
+        let units = *units;
         let unit = self.end();
-        let slabs = planned.plan.slabs_per_unit;
-        let solo = self.solo_run(&planned);
-        let carries = &self.segments[index].carries;
-        if solo > 0 {
-            let units = unit.0..unit.0 + solo;
-            for unit in units.clone().map(Unit) {
-                let entry = Entry::new(
-                    planned.rows(unit),
-                    slabs,
-                    Stage::Solo,
-                    open(carries, unit, true),
-                );
-                self.open.push_back(entry);
-            }
-            return Some(Claim::Solo { units });
+        let solo = self.solo_run(&units);
+        let stage = match solo {
+            0 => Stage::Loading,
+            _ => Stage::Solo,
+        };
+        let opened = unit.0..unit.0 + solo.max(1);
+        for unit in opened.clone().map(Unit) {
+            let payload = open(&self.segments[index].payload, unit, solo > 0);
+            let rows = units.plan.cut.rows(units.number(unit));
+            let slabs = units.plan.slabs_per_unit;
+            let entry = UnitEntry::new(rows, slabs, stage, payload);
+            self.open.push_back(entry);
         }
-        let carried = open(carries, unit, false);
-        let mut entry = Entry::new(planned.rows(unit), slabs, Stage::Loading, carried);
-        let rows = entry.take_rows(run);
-        self.open.push_back(entry);
-        Some(Claim::Rows { unit, rows })
+        if solo > 0 {
+            return Some(Claim::Solo { units: opened });
+        }
+        let claimed = self.entry(unit).claim_rows(run);
+        Some(Claim::Load { unit, claimed })
     }
 
-    /// Whether [`claim`](Schedule::claim) would give something.
-    pub(crate) fn has_claim(&mut self, asker: Asker) -> bool {
-        let may_load = self.may_load(asker);
-        let mut entries = self.open.iter().take(self.reach(asker));
+    /// Whether [`claim`](Schedule::claim) would return something.
+    pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
+        let may_load = self.may_load(claimant);
+        let mut entries = self.open.iter().take(self.reach(claimant));
         entries
             .any(|entry| entry.can_finish() || entry.has_parked() || may_load && entry.has_rows())
-            || may_load && self.next_to_open(asker).is_some()
-            || asker.beyond && self.segment_to_plan().is_some()
+            || may_load && self.next_to_open(claimant).is_some()
+            || claimant.beyond && self.segment_to_plan().is_some()
     }
 
-    /// How many of the open units are the asker's business.
-    fn reach(&self, asker: Asker) -> usize {
-        match asker.beyond {
+    /// How many of the open units the claimant may work on.
+    fn reach(&self, claimant: Claimant) -> usize {
+        match claimant.beyond {
             true => usize::MAX,
             false => (self.consumers_end().0 - self.first.0) as usize,
         }
     }
 
     /// The segment whose unit may be opened next, with its plan.
-    fn next_to_open(&self, asker: Asker) -> Option<(usize, &Planned)> {
+    fn next_to_open(&self, claimant: Claimant) -> Option<(usize, &EpochUnits)> {
         let next = self.end();
-        if !asker.beyond && next >= self.consumers_end() {
+        if !claimant.beyond && next >= self.consumers_end() {
             return None;
         }
-        let (index, planned) = self.segment_of(next)?;
-        (self.room(&planned.plan) > 0).then_some((index, planned))
+        let (index, units) = self.segment_of(next)?;
+        (self.room(&units.plan) > 0).then_some((index, units))
     }
 
-    /// How many units may be opened, as far as the consumer is concerned.
-    fn room(&self, plan: &Plan) -> usize {
+    /// How many more units fit in the window.
+    fn room(&self, plan: &EpochPlan) -> usize {
         self.window(plan).saturating_sub(self.ahead())
     }
 
     /// How many units are ahead of the consumer.
     fn ahead(&self) -> usize {
-        self.open.len() - self.sent + self.taken
+        self.open.len() - self.open_sent + self.taken
     }
 
     /// The unit that is opened next.
@@ -203,7 +187,7 @@ impl<P, T> Schedule<P, T> {
     }
 
     /// How many units may be ahead of the consumer.
-    fn window(&self, plan: &Plan) -> usize {
+    fn window(&self, plan: &EpochPlan) -> usize {
         let grows = plan.solo.is_some_and(|solo| solo.workers > 0 && solo.grows);
         match self.unit_ns(plan).filter(|_| grows) {
             Some(ns) => {
@@ -217,31 +201,31 @@ impl<P, T> Schedule<P, T> {
         }
     }
 
-    /// How long a unit takes, once that is known.
-    fn unit_ns(&self, plan: &Plan) -> Option<u64> {
+    /// How long a full unit takes, once that is known.
+    fn unit_ns(&self, plan: &EpochPlan) -> Option<u64> {
         let rows = plan.cut.part_rows() as u64;
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
-    /// Whether such a worker may load rows: spare ones do not where loading is copying.
-    fn may_load(&self, asker: Asker) -> bool {
-        !asker.is_spare || !self.copies()
+    /// Whether the claimant may load rows: spare workers do not while loading is little more than copying.
+    fn may_load(&self, claimant: Claimant) -> bool {
+        !claimant.is_spare || !self.copies()
     }
 
-    /// Whether loading is copying, of slabs whose place in the cache matters.
+    /// Whether loading is little more than copying, into slabs whose place in the cache matters.
     fn copies(&self) -> bool {
         let bytes = self.streamed_bytes.saturating_mul(10);
         bytes > COPYING_BYTES_PER_10_NS.saturating_mul(self.sample_ns)
     }
 
-    /// How many units a worker claims from end to end; 0: it claims rows.
-    fn solo_run(&self, planned: &Planned) -> u64 {
-        let plan = &planned.plan;
-        let left = planned.end.0 - self.end().0;
+    /// How many units a worker claims to make from end to end; 0: it claims rows instead.
+    fn solo_run(&self, units: &EpochUnits) -> u64 {
+        let plan = &units.plan;
+        let left = units.end.0 - self.end().0;
         match (plan.solo, self.unit_ns(plan)) {
             // The caller's thread is the only one.
             (Some(Solo { workers: 0, .. }), _) => 1,
-            // Half a run at most, so that the others find something to do too.
+            // Half a run at most, to leave something for the others.
             (Some(Solo { workers, .. }), Some(ns)) if ns <= RUN_NS / 2 => {
                 let share = (self.window(plan) / (2 * workers)).max(1);
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
@@ -264,25 +248,25 @@ impl<P, T> Schedule<P, T> {
         (self.first..self.end()).contains(&unit)
     }
 
-    fn entry(&mut self, unit: Unit) -> &mut Entry<T> {
+    fn entry(&mut self, unit: Unit) -> &mut UnitEntry<U> {
         &mut self.open[(unit.0 - self.first.0) as usize]
     }
 
-    /// What an open unit carries.
-    pub(crate) fn carried(&mut self, unit: Unit) -> &mut T {
-        &mut self.entry(unit).carries
+    /// The payload of an open unit.
+    pub(crate) fn payload(&mut self, unit: Unit) -> &mut U {
+        &mut self.entry(unit).payload
     }
 
-    /// A worker is done with rows, or parked samples, that it claimed. `elapsed_ns`: how long rows took; to fill in what is parked says
-    /// nothing about how long samples take.
+    /// A worker is done with what it claimed. `elapsed_ns`: how long rows took to load; `None` for parked samples, which were loaded
+    /// before.
     pub(crate) fn loaded(&mut self, unit: Unit, rows: Loaded, elapsed_ns: Option<u64>) -> Next {
         if let Some(elapsed_ns) = elapsed_ns {
             self.learn(rows.claimed, elapsed_ns);
         }
         let entry = self.entry(unit);
         entry.loaded(rows);
-        entry.failed |= rows.filled + rows.parked < rows.claimed;
-        entry.settle()
+        entry.has_failed |= rows.filled + rows.parked < rows.claimed;
+        entry.next_step()
     }
 
     fn learn(&mut self, rows: usize, elapsed_ns: u64) {
@@ -293,236 +277,34 @@ impl<P, T> Schedule<P, T> {
         };
     }
 
-    /// A unit that was claimed alone was made, or failed. `elapsed_ns`: how long it took.
+    /// A unit that one worker makes alone was made, or failed. `elapsed_ns`: how long it took, if that is known.
     pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: Option<u64>) {
-        let rows = self.entry(unit).rows;
-        elapsed_ns
-            .into_iter()
-            .for_each(|elapsed_ns| self.learn(rows, elapsed_ns));
-        self.done(unit);
-    }
-
-    /// Says how many bytes a unit has whose slab outgrows the last-level cache; 0 if it does not.
-    pub(crate) fn streams(&mut self, unit: Unit, bytes: usize) {
-        let is_cut = |(_, planned): (usize, &Planned)| planned.plan.is_cut();
-        if self.segment_of(unit).is_some_and(is_cut) {
-            return; // known since it was cut
+        if let Some(elapsed_ns) = elapsed_ns {
+            let rows = self.entry(unit).rows;
+            self.learn(rows, elapsed_ns);
         }
-        self.streamed_bytes = bytes as u64 / self.entry(unit).rows.max(1) as u64;
+        self.ready(unit);
     }
 
-    /// The unit needs a slab of so many bytes.
-    pub(crate) fn want(&mut self, unit: Unit, bytes: usize) {
+    /// The caller has laid out the unit.
+    pub(crate) fn laid_out(&mut self, unit: Unit) -> Next {
         let entry = self.entry(unit);
-        debug_assert_eq!(entry.slab, SlabState::Unknown);
-        entry.slab = SlabState::Wanted { bytes };
-    }
-
-    /// The unit is made, and is to be copied into a slab of so many bytes.
-    pub(crate) fn want_to_move(&mut self, unit: Unit, bytes: usize) {
-        let entry = self.entry(unit);
-        entry.stage = Stage::Moving;
-        entry.needs_slabs = 1;
-        entry.slab = SlabState::Wanted { bytes };
-    }
-
-    /// The first slab that somebody waits for, in the order of the units.
-    pub(crate) fn next_want(&self) -> Option<Want> {
-        let mut reserve = 0;
-        for (index, entry) in self.open.iter().enumerate() {
-            if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.failed) {
-                return Some(Want {
-                    unit: Unit(self.first.0 + index as u64),
-                    bytes,
-                    reserve,
-                    is_blocked: index == 0 && self.is_blocked,
-                    moves: entry.stage == Stage::Moving,
-                });
-            }
-            reserve += entry.reserve();
-        }
-        None
-    }
-
-    /// Whether a unit waits for its slab, also one for which somebody is at the ring right now.
-    pub(crate) fn waits_for_slab(&self) -> bool {
-        let waits = |entry: &Entry<T>| {
-            matches!(
-                entry.slab,
-                SlabState::Wanted { .. } | SlabState::Granting { .. }
-            )
-        };
-        self.open.iter().any(waits)
-    }
-
-    /// The want of this unit, if it is the next.
-    pub(crate) fn want_of(&self, unit: Unit) -> Option<Want> {
-        self.next_want().filter(|want| want.unit == unit)
-    }
-
-    /// Somebody is at the ring for the slab.
-    pub(crate) fn granting(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        if let SlabState::Wanted { bytes } = entry.slab {
-            entry.slab = SlabState::Granting { bytes };
-        }
-    }
-
-    /// The ring had none: the unit waits on.
-    pub(crate) fn not_granted(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        if let SlabState::Granting { bytes } = entry.slab {
-            entry.slab = SlabState::Wanted { bytes };
-        }
-    }
-
-    /// The unit has its slab, or does without.
-    pub(crate) fn granted(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        entry.slab = SlabState::Granted;
-        entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
-    }
-
-    /// The unit has pageable memory, and needs a slab of the ring when it is made.
-    pub(crate) fn granted_elsewhere(&mut self, unit: Unit) {
-        self.entry(unit).slab = SlabState::Granted;
-    }
-
-    /// Whoever planned the unit from all of its samples is done with that.
-    pub(crate) fn planned(&mut self, unit: Unit) -> Next {
-        let entry = self.entry(unit);
-        if entry.stage != Stage::Planning {
-            // It failed meanwhile, for want of a slab: somebody else delivers its error, or has done so.
+        if entry.stage != Stage::LayingOut {
+            // It failed meanwhile for lack of a slab: somebody else delivers the error, or already has.
             return Next::Wait;
         }
         entry.stage = Stage::Loading;
-        entry.settle()
+        entry.next_step()
     }
 
     /// The unit failed.
     pub(crate) fn failed(&mut self, unit: Unit) -> Next {
         let entry = self.entry(unit);
-        entry.failed = true;
-        if entry.stage == Stage::Planning {
+        entry.has_failed = true;
+        if entry.stage == Stage::LayingOut {
             entry.stage = Stage::Loading;
         }
-        entry.settle()
-    }
-
-    /// The unit, or its error, can be delivered.
-    pub(crate) fn done(&mut self, unit: Unit) {
-        self.entry(unit).stage = Stage::Ready;
-    }
-
-    /// The unit was sent to its device. It can be delivered, and is no longer ahead of the consumer.
-    pub(crate) fn sent(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        entry.stage = Stage::Ready;
-        self.sent += usize::from(!std::mem::replace(&mut entry.sent, true));
-    }
-
-    /// How many slabs are left to the unit.
-    pub(crate) fn reserve_of(&mut self, unit: Unit) -> usize {
-        self.entry(unit).reserve()
-    }
-
-    /// The unit is ready, and somebody sends it: until [`done`](Schedule::done) or [`sent`](Schedule::sent) it cannot be delivered.
-    pub(crate) fn sending(&mut self, unit: Unit) {
-        self.entry(unit).stage = Stage::Sending;
-    }
-
-    /// Whether the unit, or its error, can be delivered.
-    pub(crate) fn is_ready(&self, unit: Unit) -> bool {
-        let index = (unit.0 - self.first.0) as usize;
-        self.open[index].stage == Stage::Ready
-    }
-
-    /// The first unit that is ready, for which `wanted` holds.
-    pub(crate) fn find_ready(&self, wanted: impl Fn(Unit, &T) -> bool) -> Option<Unit> {
-        let units = (0..)
-            .map(|index| Unit(self.first.0 + index))
-            .zip(&self.open);
-        let mut ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
-        let found = ready.find(|(unit, entry)| wanted(*unit, &entry.carries))?;
-        Some(found.0)
-    }
-
-    /// How many units the consumer may take at once: those of its epoch that are ready, as far as [`at_once`](Schedule::at_once)
-    /// lets it. What was sent is in nobody's way, and does not count.
-    pub(crate) fn ready(&self) -> usize {
-        let own = (self.consumers_end().0 - self.first.0) as usize;
-        let mut here = 0;
-        let may_take = |entry: &&Entry<T>| {
-            here += usize::from(!entry.sent);
-            let is_one_of_few = entry.sent || here == 1 || here <= self.at_once();
-            entry.stage == Stage::Ready && is_one_of_few
-        };
-        self.open.iter().take(own).take_while(may_take).count()
-    }
-
-    /// Units that the consumer has taken count as ahead until it asks for more, so taking several leaves fewer ahead than
-    /// `prefetch` promises. That pays only where making a unit takes less time than waking a worker; there it may take half
-    /// of the window, so that workers are busy meanwhile.
-    fn at_once(&self) -> usize {
-        let Some((_, planned)) = self.segment_of(self.first) else {
-            return 1;
-        };
-        match self.unit_ns(&planned.plan) {
-            Some(ns) if ns <= RUN_NS / 2 => (self.window(&planned.plan) / 2).max(1),
-            _ => 1,
-        }
-    }
-
-    /// The consumer takes so many units, which are ready: it has come to the first of them.
-    pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = T> {
-        debug_assert!((1..=self.ready()).contains(&count));
-        let sent = self.open.iter().take(count).filter(|entry| entry.sent);
-        let sent = sent.count();
-        let first_was_sent = self.open[0].sent;
-        self.sent -= sent;
-        self.first.0 += count as u64;
-        self.taken = count - 1 - (sent - usize::from(first_was_sent));
-        self.is_blocked = false;
-        self.open.drain(..count).map(|entry| entry.carries)
-    }
-
-    /// The consumer has come to all units that it took.
-    pub(crate) fn used_up(&mut self) {
-        self.taken = 0;
-    }
-
-    /// The consumer blocks on the first unit.
-    pub(crate) fn block(&mut self) {
-        self.is_blocked = true;
-    }
-
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.is_blocked
-    }
-
-    /// Finds out, once, whether more may be open than what the cache holds: a batch came, and loading is far from copying (less than
-    /// a byte in a nanosecond). That is known to be otherwise at the end of the first epoch.
-    pub(crate) fn find_out(&mut self) -> Option<bool> {
-        let planned = self.segments.front()?.planned.as_ref()?;
-        if self.is_wide.is_some() || planned.plan.resident.is_none() {
-            return None;
-        }
-        let came = self.first.0 >= planned.first.0 + planned.plan.cut.parts();
-        if came && planned.plan.streamed_bytes < self.sample_ns {
-            self.is_wide = Some(true);
-        } else if self.remaining() == Some(0) {
-            self.is_wide = Some(false);
-        }
-        self.is_wide
-    }
-
-    fn is_wide(&self) -> bool {
-        self.is_wide == Some(true)
-    }
-
-    /// The unit that the consumer gets next.
-    pub(crate) fn first(&self) -> Unit {
-        self.first
+        entry.next_step()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The samples of one unit: what its rows are, and what is said of those that fail.
+//! The samples of one unit: where its rows come from, and the errors of those that fail.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -11,14 +11,14 @@ use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
 
-/// Why a batch failed, and at which row: of several rows that fail, the first is reported.
+/// Why a unit failed, and at which row. If several rows fail, the first is reported.
 pub(crate) struct Failed {
     pub(crate) row: usize,
     pub(crate) error: Error,
 }
 
 impl Failed {
-    /// A batch of so many bytes, which the process may not use.
+    /// A unit needs more memory than the process may use.
     pub(super) fn too_large(bytes: usize) -> Failed {
         Failed {
             row: 0,
@@ -27,7 +27,7 @@ impl Failed {
     }
 }
 
-/// Where a batch's samples come from.
+/// Where a unit's samples come from.
 pub(super) struct Source<'a, D> {
     pub(super) dataset: &'a D,
     pub(super) sampler: &'a dyn Sampler,
@@ -49,7 +49,7 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
-    /// Tells the data set of the samples that stand a little behind these rows in the epoch's order, if it wants to know.
+    /// Tells the data set which samples come a little after these rows in the epoch's order, if it wants to know.
     #[inline]
     pub(super) fn announce(&self, rows: Range<usize>) {
         let distance = self.dataset.lookahead();
@@ -69,7 +69,7 @@ impl<D: Dataset> Source<'_, D> {
         };
         let mut indices = Indices::new(self.sampler, behind, count);
         let mut row = 0;
-        // What is wrong with the order is an error when the turn of these samples comes.
+        // If the order is wrong, that is an error when these samples are loaded.
         while row < count && indices.look_up(row) {
             let chunk = &indices.chunk[..indices.count];
             if chunk.iter().all(|index| *index < self.dataset.len()) {
@@ -95,7 +95,7 @@ impl<D: Dataset> Source<'_, D> {
     }
 
     fn id(&self, row: usize, index: u64) -> SampleId {
-        // The description is the user's code, and is asked for where something went wrong already.
+        // The description is the user's code, called when something has gone wrong already.
         let describe = || match index < self.dataset.len() {
             true => self.dataset.describe(index),
             false => None,
@@ -114,7 +114,7 @@ impl<D: Dataset> Source<'_, D> {
         self.id(row, self.index_of_row(row).unwrap_or(u64::MAX))
     }
 
-    /// None where the sampler panics: it is the user's code as well, and may be what went wrong.
+    /// `None` if the sampler panics: it is the user's code too, and may be what went wrong.
     fn index_of_row(&self, row: usize) -> Option<u64> {
         let position = self.place.start + row as u64;
         let index = AssertUnwindSafe(|| self.sampler.index(self.place.epoch, position));
@@ -161,7 +161,7 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
-    /// Something of the user's panicked while a row was loaded: the sample, or the sampler that was asked for its index.
+    /// The user's code panicked while a row was loaded: the sample, or the sampler when asked for its index.
     pub(super) fn sample_panicked(&self, row: usize, message: String) -> Failed {
         let error = match self.index_of_row(row) {
             Some(index) => Error::SamplePanicked(self.id(row, index), message),
@@ -175,7 +175,7 @@ impl<D: Dataset> Source<'_, D> {
         Failed { row, error }
     }
 
-    /// The first sample does not fit to that of another part of its batch, which came before.
+    /// The first sample does not match that of an earlier part of its batch.
     pub(super) fn unlike(&self, like: &Self, error: CollateError) -> Error {
         Error::Collate(Box::new(Misfit {
             sample: self.id_of_row(0),
@@ -196,13 +196,13 @@ impl<D: Dataset> Source<'_, D> {
     }
 }
 
-/// The indices of some of a batch's samples, got from the sampler a few dozen at a time.
+/// The indices of a unit's samples, taken from the sampler a few dozen at a time.
 pub(super) struct Indices<'a> {
     sampler: &'a dyn Sampler,
     place: Place,
-    /// Rows from here on are not asked for.
+    /// The first row that is not needed.
     end: usize,
-    /// Those of the rows from `start` on.
+    /// The indices of the rows from `start` on.
     chunk: [u64; CHUNK],
     start: usize,
     count: usize,
@@ -234,7 +234,7 @@ impl<'a> Indices<'a> {
         if self.look_up(row) {
             return self.chunk[0];
         }
-        // The sampler panicked at one of several positions: it does so again at the one that is meant.
+        // The sampler panicked at one of several positions. Asked for the right one, it panics again or has the index.
         let position = self.place.start + row as u64;
         self.sampler.index(self.place.epoch, position)
     }
@@ -245,7 +245,7 @@ impl<'a> Indices<'a> {
         let count = CHUNK.min(self.end - row);
         let (epoch, position) = (self.place.epoch, self.place.start + row as u64);
         let chunk = &mut self.chunk[..count];
-        // Unwind safety: numbers, which are not read.
+        // Unwind safety: after a panic, the numbers are not read.
         let look = AssertUnwindSafe(|| self.sampler.indices(epoch, position, chunk));
         match std::panic::catch_unwind(look) {
             Ok(()) => self.count = count,

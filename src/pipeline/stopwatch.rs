@@ -1,9 +1,9 @@
 //! Where the time of loading goes: to the data set, to decoding, or to collating.
 //!
-//! A clock takes as long to read as a small sample takes to load. So it is read around a few samples of a run, and their split stands
-//! for the others. What is decoded counts itself ([`Decoded`]).
+//! Reading the clock takes as long as loading a small sample. So only a few samples of a run are timed, and their split stands for the
+//! others. Decoding is counted where it happens ([`Decoded`]).
 
-use super::work::Claimed;
+use super::schedule::Claimed;
 use crate::meter::{Decoded, Meter};
 use crate::sync::Instant;
 use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};
@@ -11,9 +11,9 @@ use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};
 /// Which samples of a run are timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timed {
-    /// So many at its beginning, and that may be all.
+    /// The first `rows` of the `of` in the run, which may be all.
     First { rows: usize, of: usize },
-    /// None: the split is known from other runs.
+    /// None, because the split is known from other runs.
     None,
 }
 
@@ -32,7 +32,7 @@ impl Timed {
         }
     }
 
-    /// Of a unit that one thread makes. Where the split is always the same, it is looked at now and then.
+    /// For a unit that one thread makes. The split hardly changes, so it is measured only now and then.
     pub(super) fn of_solo(meter: &Meter, batch: u64) -> Timed {
         match meter.get_share.of(0).is_some() && !batch.is_multiple_of(BATCHES_PER_TIMED_ONE) {
             true => Timed::None,
@@ -49,15 +49,15 @@ pub(super) struct Stopwatch {
     started: Instant,
     decoded: Decoded,
     timed: Timed,
-    /// When the sample that is timed began to be loaded, and then, when it was.
+    /// When the timed sample began to load; later, when it was loaded.
     mark: Instant,
-    /// A sample that is timed is loaded, and on its way into the batch.
+    /// The timed sample is loaded, and is being filled into its row.
     is_filling: bool,
     laps: usize,
-    /// Of the samples that were timed: in the data set, and after it, which is collating and decoding.
+    /// Time that the timed samples took in the data set, and after it (collating and decoding).
     get_ns: u64,
     fill_ns: u64,
-    /// How long was decoded until the last of them was in.
+    /// How much of that was decoding, up to the last of them.
     decoded_ns: u64,
 }
 
@@ -77,7 +77,7 @@ impl Stopwatch {
         }
     }
 
-    /// A sample begins to be loaded: the one before is in. `true`: it is timed, and the caller tells when it is loaded.
+    /// A sample begins to load, and the one before is in its row. `true`: it is timed, and the caller says when it is loaded.
     #[inline]
     pub(super) fn begins(&mut self) -> bool {
         self.is_in();
@@ -107,7 +107,7 @@ impl Stopwatch {
         }
     }
 
-    /// Ends a run, in which a slab was asked for in so many nanoseconds. Returns how long the rest took.
+    /// Ends a run that spent `asked_ns` on asking for a slab. Returns how long the rest took.
     pub(super) fn end_run(mut self, meter: &Meter, asked_ns: u64) -> u64 {
         self.is_in();
         let elapsed = nanoseconds(self.started, Instant::now()).saturating_sub(asked_ns);
@@ -141,7 +141,7 @@ impl Stopwatch {
         elapsed
     }
 
-    /// Ends something that was nothing but collating, and decoding.
+    /// Ends something that was only collating and decoding.
     pub(super) fn end_collating(self, meter: &Meter) {
         let elapsed = nanoseconds(self.started, Instant::now());
         let decoding = self.decoded.ns().min(elapsed);

@@ -1,9 +1,10 @@
-//! The threads of a loader: named, its own, and joined when it goes; unless it goes on a thread of the library's own.
+//! The threads of a loader. They have names, and are joined when the loader is dropped, unless that happens on one of the library's threads.
 
 use std::io;
 
-use super::{Options, Pipeline};
+use super::{Options, Pinning, Pipeline};
 use crate::batch::Batch;
+use crate::device::Ring;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, is_own_thread, mark_own_thread, thread};
 use crate::system;
@@ -12,12 +13,16 @@ use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
     handles: Vec<thread::JoinHandle<()>>,
+    /// Each has a pin thread, if there are workers.
+    rings: Vec<Arc<Ring>>,
 }
 
 impl<B: Batch> Threads<B> {
-    /// Starts the workers, and the pin thread if the loader pins.
+    /// Starts the workers, and a pin thread for each ring that the loader pins in.
     pub(crate) fn start(pipeline: Pipeline<B>) -> Result<Threads<B>> {
+        let rings = pipeline.options.pinning.iter().map(Pinning::ring);
         let mut threads = Threads {
+            rings: rings.cloned().collect(),
             pipeline: Arc::new(pipeline),
             handles: Vec::new(),
         };
@@ -37,21 +42,19 @@ impl<B: Batch> Threads<B> {
         }
         for number in 0..workers {
             threads.spawn(format!("pinfeed-worker-{number}"), move |pipeline| {
-                pipeline.work(number)
+                pipeline.run_worker(number)
             })?;
         }
-        // Without workers the caller sees to slabs itself.
-        if let Some(pinning) = threads.pipeline.options.pinning.clone()
-            && threads.pipeline.options.workers > 0
-        {
+        // Without workers, the caller gets slabs itself.
+        for ring in threads.rings.clone().into_iter().filter(|_| workers > 0) {
             threads.spawn("pinfeed-pin".to_owned(), move |pipeline| {
-                pipeline.pin(&pinning)
+                pipeline.run_pin_thread(&ring)
             })?;
         }
         Ok(threads)
     }
 
-    /// Those that were started before a failure are ended by `Drop`.
+    /// If this fails, `Drop` ends the threads that were started before.
     fn spawn(
         &mut self,
         name: String,
@@ -77,7 +80,7 @@ impl<B: Batch> Threads<B> {
     }
 }
 
-/// The error of a thread that the system did not start, behind so many that it did.
+/// The error of a thread that the system did not start, after `started` others.
 fn not_started(name: String, source: &io::Error, started: usize, options: &Options) -> Error {
     let text = format!(
         "{source}; {started} threads were started for num_workers({}), and ended again: lower it, or raise the limit of \
@@ -89,32 +92,36 @@ fn not_started(name: String, source: &io::Error, started: usize, options: &Optio
 }
 
 impl<B: Batch> Drop for Threads<B> {
-    /// Ends the threads, and waits for them: what the data set holds is free then.
+    /// Ends the threads and waits for them, so that whatever the data set holds is free afterwards.
     ///
-    /// A data set may hold a loader, its own or another's, and drop it on a worker. That one waits for nobody: the threads may be
-    /// waiting for it, or be dropping its own loader. They end by themselves, for each holds all that it uses.
+    /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then nobody waits: the threads may be
+    /// waiting for that worker, or be dropping its loader. They end by themselves, because each holds all that it uses.
     fn drop(&mut self) {
-        self.pipeline.close();
+        self.pipeline.close(&self.rings);
         if is_own_thread() {
             return;
         }
         for handle in self.handles.drain(..) {
-            // Threads catch what they run; an error here has nobody left to be told to.
+            // Threads catch panics, and there is nobody left to tell of an error.
             let _ = handle.join();
         }
     }
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Ends the threads: workers after the run that they are at. Epochs that were forgotten end, too.
-    fn close(&self) {
+    /// Tells the threads to end: workers after their current run. Epochs that were leaked end as well.
+    fn close(&self, rings: &[Arc<Ring>]) {
         {
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
+            let (lines, bin) = board.split();
             lines.close(bin);
-            bin.tell_pin_thread = true;
-            // Before what is dropped of forgotten epochs: it may wait for a thread.
-            self.work.iter().for_each(|work| _ = work.notify_all());
+            rings
+                .iter()
+                .for_each(|ring| bin.tell_pin_thread(Some(ring)));
+            // Before anything of leaked epochs is dropped, which may wait for a thread.
+            self.worker_wakeups
+                .iter()
+                .for_each(|wakeup| _ = wakeup.notify_all());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Making one unit: the one way from samples to a batch, with data set and collate erased.
 //!
-//! Several workers share a unit ([`Recipe::open`]), or one makes it from end to end ([`Recipe::make`]); both load rows by
-//! [`Making::load`], plan, get a slab and finish in the same steps.
+//! Several workers share a unit ([`Recipe::open`]), or one makes it from end to end ([`Recipe::make`]). Both load rows by
+//! [`Making::load`], lay the unit out, get a slab and finish in the same steps.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::Place;
 use super::plan::Hints;
-use super::schedule::Loaded;
+use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
 use super::stopwatch::{Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, CollateHints, NotLoaded, Opening, Table, Took};
@@ -21,9 +21,9 @@ use crate::sampler::Sampler;
 use crate::sync::{Arc, Instant};
 use crate::tensor::Backend;
 
-/// How batches of type `B` are made: a data set, its order and a collate.
+/// How batches of type `B` are made: a data set, an order and a collate.
 pub(crate) trait Recipe<B>: Send + Sync {
-    /// Opens a unit, for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
+    /// Opens a unit for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
     fn open(
         &self,
         place: Place,
@@ -31,7 +31,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
 
-    /// Makes a unit on this thread from end to end, in a slab that `slab` gives. Says also how long that took, in nanoseconds.
+    /// Makes a unit on this thread from end to end, in a slab from `slab`. Returns the time that it took as well, in nanoseconds.
     fn make(
         &self,
         place: Place,
@@ -42,18 +42,18 @@ pub(crate) trait Recipe<B>: Send + Sync {
     /// What is known of the samples.
     fn hints(&self) -> Hints;
 
-    /// The error of a part that does not fit to another part of its batch, which came before.
+    /// The error of a part that does not match an earlier part of its batch.
     fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error;
 }
 
-/// One open unit. Whoever has an `Arc` of it may load and grant; the last holder finishes it.
+/// One open unit. Everybody who holds it may load and grant; the last holder finishes it.
 pub(crate) trait Work<B>: Send + Sync {
-    /// Loads rows, or fills in parked samples. When the unit finds out how large a slab it needs, it calls `ask` with the bytes, which
-    /// may grant it at once; `false`: there is no such memory.
+    /// Loads rows, or fills parked samples into theirs. When the unit finds out how large a slab it needs, it calls `ask` with the
+    /// bytes, which may grant the slab at once; `false`: there is no such memory.
     fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report;
 
-    /// How large a slab the unit needs, in bytes, asked once all samples are parked.
-    fn plan(&self) -> Result<usize, Failed>;
+    /// Lays the unit out, all of whose samples are parked. Returns the size of its slab in bytes.
+    fn lay_out(&self) -> Result<usize, Failed>;
 
     fn grant(&self, slab: Slab);
 
@@ -61,26 +61,10 @@ pub(crate) trait Work<B>: Send + Sync {
     fn finish(&mut self) -> Result<B, Failed>;
 }
 
-/// Rows that somebody claimed: to be loaded, or so many parked samples to be filled in.
-#[derive(Debug, Clone)]
-pub(crate) enum Claimed {
-    Rows(Range<usize>),
-    Parked(usize),
-}
-
-impl Claimed {
-    fn len(&self) -> usize {
-        match self {
-            Claimed::Rows(rows) => rows.len(),
-            Claimed::Parked(count) => *count,
-        }
-    }
-}
-
 /// What came of claimed rows.
 pub(crate) struct Report {
     pub(crate) rows: Loaded,
-    /// How long rows took to load, without the time in `ask`: a slab that had to be made says nothing about how long samples take.
+    /// How long rows took to load, without the time in `ask`, because making a slab says nothing about the samples.
     pub(crate) elapsed_ns: Option<u64>,
     /// Why rows are missing.
     pub(crate) failure: Option<Failed>,
@@ -172,13 +156,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 struct Making<'a, D, T> {
     source: &'a Source<'a, D>,
     table: &'a T,
-    /// One thread makes all rows of the unit: it announces each sample when it comes to a row, instead of those of a run at once.
+    /// One thread makes all rows of the unit. It announces samples one at a time as it goes, instead of a run at once.
     is_solo: bool,
 }
 
 impl<D: Dataset, T> Making<'_, D, T> {
-    /// Loads what was claimed. **This is where a sample fails**, in whatever way: it is not there, it does not load or fit, it
-    /// panics. Rows behind it are given up.
+    /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
+    /// panics. The rows after it are not loaded.
     fn load<B>(
         &self,
         claimed: Claimed,
@@ -190,12 +174,12 @@ impl<D: Dataset, T> Making<'_, D, T> {
     {
         let mut took = Took::default();
         let count = claimed.len();
-        // The row that it is at, for the report of a panic.
+        // The current row, to report it if there is a panic.
         let at = Cell::new(match &claimed {
             Claimed::Rows(rows) => rows.start,
             Claimed::Parked(_) => 0,
         });
-        // Unwind safety: what a panic leaves behind is only ever dropped, for the unit has failed.
+        // Unwind safety: the unit has failed, so what a panic leaves behind is only dropped.
         let load = AssertUnwindSafe(|| match claimed {
             Claimed::Rows(rows) => self.load_rows(rows, ask, watch, &at, &mut took),
             Claimed::Parked(count) => self.fill_parked(count, ask, &at, &mut took),
@@ -302,7 +286,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
         failure.map_or(Ok(()), Err)?;
         if !is_asked.get() {
-            let bytes = plan(self.source, self.table)?;
+            let bytes = lay_out(self.source, self.table)?;
             if !grant(bytes) {
                 return Err(Failed::too_large(bytes));
             }
@@ -317,7 +301,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
     }
 }
 
-fn plan<D: Dataset, B, T: Table<D::Sample, B>>(
+fn lay_out<D: Dataset, B, T: Table<D::Sample, B>>(
     source: &Source<'_, D>,
     table: &T,
 ) -> Result<usize, Failed> {
@@ -386,8 +370,8 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         }
     }
 
-    fn plan(&self) -> Result<usize, Failed> {
-        plan(&self.source(), &self.table)
+    fn lay_out(&self) -> Result<usize, Failed> {
+        lay_out(&self.source(), &self.table)
     }
 
     fn grant(&self, slab: Slab) {

@@ -1,13 +1,13 @@
-//! Workers: they plan epochs, load samples, make batches, and send them.
+//! Workers: they plan epochs, load samples and make batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::board::{Job, Made, Pass, Slot};
-use super::outbox::{SendOutcome, Sends};
-use super::schedule::{Next, Unit};
+use super::guard::Bin;
+use super::line::{Job, Line, Made, Pass, UnitSlot};
+use super::schedule::{Claimed, Next, Unit};
 use super::source::Failed;
-use super::work::{Claimed, Work};
+use super::work::Work;
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
@@ -16,8 +16,8 @@ use crate::trace::span;
 use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
-    /// A worker's life.
-    pub(super) fn work(&self, number: usize) {
+    /// Runs a worker until the loader is dropped.
+    pub(super) fn run_worker(&self, number: usize) {
         let is_spare = number >= COPYING_WORKERS;
         while let Some(job) = self.next_job(is_spare) {
             self.perform(job);
@@ -33,12 +33,12 @@ impl<B: Batch> Pipeline<B> {
                 return None;
             }
             if let Some(job) = board.claim(&*self.recipe, is_spare) {
-                // Each woken worker wakes the next, as long as there is work: nobody wakes for nothing.
+                // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
                 board.bin.wake_workers = true;
                 return Some(job);
             }
             board.idle[kind] += 1;
-            board.wait(&self.work[kind]);
+            board.wait(&self.worker_wakeups[kind]);
             board.idle[kind] -= 1;
         }
     }
@@ -52,39 +52,38 @@ impl<B: Batch> Pipeline<B> {
                 unit,
                 claimed,
                 work,
-            } => _ = self.guarded(&pass, unit, || self.load(&pass, unit, claimed, work)),
+            } => _ = self.catch_panics(&pass, unit, || self.load(&pass, unit, claimed, work)),
             Job::Finish { pass, unit } => {
-                self.guarded(&pass, unit, || self.finish(&pass, unit));
+                self.catch_panics(&pass, unit, || self.finish(&pass, unit));
             }
             Job::Solo { pass, units } => self.make_all(&pass, units),
         }
     }
 
-    /// Makes units from end to end. Each is reported at once, so that none that is ready waits for a slow one.
+    /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
     fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
         for unit in units.map(Unit) {
             let (made, elapsed_ns) = self.make(pass, unit);
             let made = made.map(Made::Here);
             let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            match lines.line_of(pass, unit) {
-                Some(line) => line.made(unit, made, elapsed_ns),
+            match board.line_of(pass, unit) {
+                Some((line, _)) => line.made(unit, made, elapsed_ns),
                 None => {
-                    bin.left_over().outcomes.push(made);
+                    board.bin.drop_later(made);
                     return; // nobody wants the others either
                 }
             }
         }
     }
 
-    /// Makes one unit from end to end. Says also how long that took, if it came to an end.
+    /// Makes one unit from end to end. Returns how long that took as well, unless it panicked.
     fn make(&self, pass: &Pass, unit: Unit) -> (Result<B>, Option<u64>) {
         span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
             Some(slab.for_epoch(pass.meter.clone()))
         };
-        // What is caught here (a sample whose `drop` panics, say) must not end the thread.
+        // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
         let make = AssertUnwindSafe(|| self.recipe.make(pass.place(unit), &pass.meter, &slab));
         match catch_unwind(make) {
             Ok((made, elapsed_ns)) => (made, Some(elapsed_ns)),
@@ -95,9 +94,14 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Works on a unit. Panics of the user's code are caught where it is called; what is caught here (a sample whose
-    /// `drop` panics, say) must not end the thread either, or the unit, and those after it, would never come.
-    pub(super) fn guarded<R>(&self, pass: &Pass, unit: Unit, f: impl FnOnce() -> R) -> Option<R> {
+    /// Works on a unit. Panics of the user's code are caught where it is called. What is caught here (say, a panic in a sample's
+    /// `drop`) must not end the thread either, or the unit and those after it would never come.
+    pub(super) fn catch_panics<R>(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        f: impl FnOnce() -> R,
+    ) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => Some(result),
             Err(payload) => {
@@ -111,72 +115,65 @@ impl<B: Batch> Pipeline<B> {
     fn load(&self, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
         span!("load", epoch = pass.epoch, unit = unit.0);
         let report = work.load(claimed, &|bytes| self.ask(pass, unit, &*work, bytes));
-        let next = {
-            let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            // Before it is reported: who finishes the unit must be its only holder. (The board's hold is another, or ours may be the
-            // last.)
-            let slot = lines.slot(pass, unit);
-            match slot {
-                Some(slot) if slot.work.is_some() => drop(work),
-                _ => bin.left_over().works.push(work),
-            }
-            let Some(line) = lines.line_of(pass, unit) else {
-                bin.left_over().failures.extend(report.failure);
-                return;
-            };
-            if let Some(failure) = report.failure {
-                let slot = line.schedule.carried(unit);
-                slot.keep_first(failure, &mut bin.left_over().failures);
-            }
+        self.report(pass, unit, Some(work), report.failure, |line, _| {
             line.schedule.loaded(unit, report.rows, report.elapsed_ns)
-        };
-        self.go_on(pass, unit, next);
+        });
     }
 
-    /// Does what follows a report.
-    fn go_on(&self, pass: &Pass, unit: Unit, next: Next) {
+    /// Lets go of a unit's work, reports what came of it, and does what follows from that.
+    fn report(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        work: Option<Arc<dyn Work<B>>>,
+        failure: Option<Failed>,
+        report: impl FnOnce(&mut Line<B>, &mut Bin<B>) -> Next,
+    ) {
+        let next = {
+            let mut board = self.lock();
+            let Some((line, bin)) = board.line_of(pass, unit) else {
+                board.bin.drop_later(work);
+                return board.bin.drop_later(failure);
+            };
+            // Before the report, because whoever finishes the unit must be its only holder. (If the board holds no reference, ours
+            // may be the last, and its `drop` the user's.)
+            match line.slot(unit).work {
+                Some(_) => drop(work),
+                None => bin.drop_later(work),
+            }
+            if let Some(failure) = failure {
+                line.note_failure(unit, failure, bin);
+            }
+            report(line, bin)
+        };
         match next {
             Next::Wait => {}
-            Next::Plan => self.plan_unit(pass, unit),
+            Next::LayOut => self.lay_out(pass, unit),
             Next::Finish => self.finish(pass, unit),
-            Next::Fail => self.give_up(pass, unit),
+            Next::Fail => self.publish_failure(pass, unit),
         }
     }
 
-    /// Plans a unit whose samples are all parked.
-    fn plan_unit(&self, pass: &Pass, unit: Unit) {
+    /// Lays out a unit whose samples are all parked.
+    fn lay_out(&self, pass: &Pass, unit: Unit) {
         let work = self.with_slot(pass, unit, |slot| slot.work.clone());
         let Some(Some(work)) = work else { return };
-        let planned = work.plan().and_then(|bytes| {
-            let granted = self.ask(pass, unit, &*work, bytes);
-            granted.then_some(()).ok_or(Failed::too_large(bytes))
-        });
-        let next = {
-            let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            match lines.slot(pass, unit) {
-                Some(slot) if slot.work.is_some() => drop(work), // as above
-                _ => bin.left_over().works.push(work),
-            }
-            let Some(line) = lines.line_of(pass, unit) else {
-                bin.left_over().failures.extend(planned.err());
-                return;
-            };
-            bin.wake_workers = true; // there may be parked samples to fill in
-            match planned {
-                Ok(()) => line.schedule.planned(unit),
-                Err(failure) => {
-                    let slot = line.schedule.carried(unit);
-                    slot.keep_first(failure, &mut bin.left_over().failures);
-                    line.schedule.failed(unit)
-                }
-            }
+        let failure = match work.lay_out() {
+            Ok(bytes) if self.ask(pass, unit, &*work, bytes) => None,
+            Ok(bytes) => Some(Failed::too_large(bytes)),
+            Err(failure) => Some(failure),
         };
-        self.go_on(pass, unit, next);
+        let has_failed = failure.is_some();
+        self.report(pass, unit, Some(work), failure, |line, bin| {
+            bin.wake_workers = true; // there may be parked samples to fill
+            match has_failed {
+                true => line.schedule.failed(unit),
+                false => line.schedule.laid_out(unit),
+            }
+        });
     }
 
-    /// Makes the batch of a unit's rows. The schedule has given the unit to the caller alone.
+    /// Makes a batch of the unit's rows. The schedule has given the unit to the caller alone.
     fn finish(&self, pass: &Pass, unit: Unit) {
         span!("collate", epoch = pass.epoch, unit = unit.0);
         let work = self.with_slot(pass, unit, |slot| {
@@ -194,9 +191,9 @@ impl<B: Batch> Pipeline<B> {
             Err(failure) => return self.publish(pass, unit, Err(failure.error)),
         };
         let is_cut = pass.plan().is_cut();
-        // A batch of several parts is made when the last is sent.
+        // A batch in parts is made when the last of them is sent.
         pass.meter.batches.add(u64::from(!is_cut));
-        if self.options.pinning.is_none() || is_unpinned {
+        if pass.options.pinning.is_none() || is_unpinned {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         }
         if is_cut {
@@ -213,123 +210,47 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Sends a unit that is page-locked to its device, if it may go there now, and enters it.
-    pub(super) fn hand_over(&self, pass: &Pass, unit: Unit, made: B) {
-        let outbox = {
-            let mut board = self.lock();
-            let line = board.line_of(pass, unit);
-            line.and_then(|line| line.outbox(pass))
-        };
-        let Some(outbox) = outbox else {
-            return self.publish(pass, unit, Ok(Made::Here(made)));
-        };
-        let progress = outbox.progress();
-        let outcome = self.sent(pass, unit, outbox.send(pass, unit, made));
-        self.publish(pass, unit, outcome);
-        // Batches are sent in their order: a later one may have been ready first, or the one before may have begun since.
-        if outbox.progress() != progress {
-            self.send_ready(pass.line, pass.segment, &*outbox, false);
-        }
-    }
-
-    /// Sends units of an epoch that are ready and were not sent, as far as they may be. `waits`: those that are pageable as well, which
-    /// takes as long as their copy.
-    pub(super) fn send_ready(&self, line: u64, segment: u64, outbox: &dyn Sends<B>, waits: bool) {
-        loop {
-            let (progress, allowed) = (outbox.progress(), outbox.allowed());
-            let next = {
-                let mut board = self.lock();
-                let line = board.line(line);
-                line.and_then(|line| line.take_to_send(segment, allowed, waits))
-            };
-            let Some((pass, unit, made)) = next else {
-                return;
-            };
-            let send = || self.sent(&pass, unit, outbox.send(&pass, unit, made));
-            let Some(outcome) = self.guarded(&pass, unit, send) else {
-                continue; // it is entered, with its error
-            };
-            let is_here = matches!(outcome, Ok(Made::Here(_)));
-            let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            match lines.line_of(&pass, unit) {
-                Some(line) => line.put_back(unit, outcome),
-                None => bin.left_over().outcomes.push(outcome),
-            }
-            bin.wake_workers = !is_here; // it is out of the window
-            drop(board);
-            if is_here && outbox.progress() == progress {
-                return;
-            }
-        }
-    }
-
-    /// What is entered of a unit that was to be sent.
-    pub(super) fn sent(&self, pass: &Pass, unit: Unit, outcome: SendOutcome<B>) -> Result<Made<B>> {
-        match outcome {
-            SendOutcome::Sent => Ok(Made::Sent),
-            SendOutcome::NotNow(made) => Ok(Made::Here(made)),
-            SendOutcome::Failed(error) => Err(error),
-            SendOutcome::Unlike(like, error) => {
-                let [part, like] = [unit, like].map(|unit| pass.place(unit));
-                Err(self.recipe.unlike(part, like, error))
-            }
-        }
-    }
-
-    /// Enters a failure; the last who works on the unit delivers it.
+    /// Reports a failure. Whoever is last to work on the unit delivers it.
     pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
-        let next = {
-            let mut board = self.lock();
-            let (lines, bin) = board.parts();
-            let Some(line) = lines.line_of(pass, unit) else {
-                bin.left_over().failures.push(failure);
-                return;
-            };
-            let slot = line.schedule.carried(unit);
-            slot.keep_first(failure, &mut bin.left_over().failures);
+        self.report(pass, unit, None, Some(failure), |line, bin| {
             let next = line.schedule.failed(unit);
-            bin.tell_pin_thread |= line.schedule.waits_for_slab(); // as for `publish`
+            line.tell_if_waiting(bin); // as in `publish`
             next
-        };
-        if next == Next::Fail {
-            self.give_up(pass, unit);
-        }
+        });
     }
 
     /// Delivers the error of a unit that nobody works on any more.
-    fn give_up(&self, pass: &Pass, unit: Unit) {
+    fn publish_failure(&self, pass: &Pass, unit: Unit) {
         let failure = self.with_slot(pass, unit, |slot| slot.failure.take());
         if let Some(Some(failure)) = failure {
             self.publish(pass, unit, Err(failure.error));
         }
     }
 
-    /// Enters the unit or its error, and wakes who waits for it.
+    /// Makes the unit or its error ready, and wakes whoever waits for it.
     pub(super) fn publish(&self, pass: &Pass, unit: Unit, outcome: Result<Made<B>>) {
         let mut board = self.lock();
-        let (lines, bin) = board.parts();
-        match lines.line_of(pass, unit) {
-            Some(line) => {
-                line.publish(unit, outcome, bin);
-                bin.wake_workers = true;
-            }
-            None => bin.left_over().outcomes.push(outcome),
-        }
+        let Some((line, bin)) = board.line_of(pass, unit) else {
+            return board.bin.drop_later(outcome);
+        };
+        line.publish(unit, outcome, bin);
+        bin.wake_workers = true;
     }
 
-    /// Looks at an open unit under the lock; `None` if nobody wants it any more.
+    /// Looks at an open unit under the lock; `None` if the unit is gone.
     pub(super) fn with_slot<R>(
         &self,
         pass: &Pass,
         unit: Unit,
-        look: impl FnOnce(&mut Slot<B>) -> R,
+        look: impl FnOnce(&mut UnitSlot<B>) -> R,
     ) -> Option<R> {
-        self.lock().slot(pass, unit).map(look)
+        let mut board = self.lock();
+        let (line, _) = board.line_of(pass, unit)?;
+        Some(look(line.slot(unit)))
     }
 }
 
-/// How many bytes of a batch are not page-locked; the message of a panic in the user's `Batch`.
+/// How many bytes of a batch are not page-locked, `None` if they are too many to count. The error: the user's `Batch` panicked.
 fn pageable_bytes<B: Batch>(batch: &B) -> Result<Option<usize>, String> {
     let count = || {
         let mut tensors = Tensors::default();

@@ -1,14 +1,16 @@
-//! One open unit: which of its rows are claimed, parked and filled, and whether it has its slab.
+//! One open unit: which rows are claimed, parked and filled, and whether it has its slab.
 
-/// One open unit. It carries a `T`, of which the schedule knows nothing.
+use std::ops::Range;
+
+/// What the schedule knows of one open unit.
 #[derive(Debug)]
-pub(super) struct Entry<T> {
+pub(super) struct UnitEntry<U> {
     pub(super) rows: usize,
     /// Rows from here on are not claimed.
     claimed: usize,
     /// Rows that somebody loads or fills right now.
     busy: usize,
-    /// Rows whose sample is loaded, and waits for the slab.
+    /// Rows whose sample is loaded and waits for the slab.
     parked: usize,
     /// Rows that are done.
     filled: usize,
@@ -16,19 +18,19 @@ pub(super) struct Entry<T> {
     /// How many slabs of the ring it may need from now on.
     pub(super) needs_slabs: usize,
     pub(super) stage: Stage,
-    pub(super) failed: bool,
-    pub(super) sent: bool,
-    pub(super) carries: T,
+    pub(super) has_failed: bool,
+    pub(super) is_sent: bool,
+    pub(super) payload: U,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlabState {
-    /// Nobody knows yet how large it must be.
+    /// Its size is not known yet.
     Unknown,
     Wanted {
         bytes: usize,
     },
-    /// Somebody is at the ring for it.
+    /// Somebody asks the ring for it.
     Granting {
         bytes: usize,
     },
@@ -39,9 +41,9 @@ pub(super) enum SlabState {
 pub(super) enum Stage {
     /// Samples are being loaded.
     Loading,
-    /// All samples are parked, and somebody plans the unit from them.
-    Planning,
-    /// Somebody makes the batch of its rows.
+    /// All samples are parked, and somebody lays the unit out from them.
+    LayingOut,
+    /// Somebody makes a batch of its rows.
     Finishing,
     /// Somebody makes it from end to end.
     Solo,
@@ -53,7 +55,23 @@ pub(super) enum Stage {
     Ready,
 }
 
-/// Rows that somebody claimed, and what became of them.
+/// What somebody claimed: rows to load, or a number of parked samples to fill into theirs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    Rows(Range<usize>),
+    Parked(usize),
+}
+
+impl Claimed {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Claimed::Rows(rows) => rows.len(),
+            Claimed::Parked(count) => *count,
+        }
+    }
+}
+
+/// What became of rows that somebody claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loaded {
     /// How many were claimed.
@@ -62,22 +80,22 @@ pub(crate) struct Loaded {
     pub(crate) parked: usize,
 }
 
-/// What whoever reports on a unit does next.
+/// What the caller that reports on a unit must do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Others are at it, or the slab is missing.
+    /// Nothing: others still work on it, or the slab is missing.
     Wait,
-    /// All samples are parked, and the unit did not say how large a slab it needs: the caller plans it.
-    Plan,
-    /// All rows are filled: the caller makes the batch.
+    /// Lay the unit out: all samples are parked, and none of them told the size of the slab.
+    LayOut,
+    /// Make the batch: all rows are filled.
     Finish,
-    /// The unit failed, and nobody is at it any more: the caller delivers the error.
+    /// Deliver the error: the unit failed, and nobody works on it any more.
     Fail,
 }
 
-impl<T> Entry<T> {
-    pub(super) fn new(rows: usize, needs_slabs: usize, stage: Stage, carries: T) -> Entry<T> {
-        Entry {
+impl<U> UnitEntry<U> {
+    pub(super) fn new(rows: usize, needs_slabs: usize, stage: Stage, payload: U) -> UnitEntry<U> {
+        UnitEntry {
             rows,
             claimed: 0,
             busy: 0,
@@ -86,41 +104,45 @@ impl<T> Entry<T> {
             slab: SlabState::Unknown,
             needs_slabs,
             stage,
-            failed: false,
-            sent: false,
-            carries,
+            has_failed: false,
+            is_sent: false,
+            payload,
         }
     }
 
-    /// Whether there are rows that nobody claimed. While the slab is missing, no more samples are loaded: they would be parked.
+    /// Whether there are rows to claim. While the slab is missing no more samples are loaded, as they would only be parked.
     pub(super) fn has_rows(&self) -> bool {
-        let is_missing = matches!(
-            self.slab,
-            SlabState::Wanted { .. } | SlabState::Granting { .. }
-        );
-        self.stage == Stage::Loading && !self.failed && self.claimed < self.rows && !is_missing
+        self.stage == Stage::Loading
+            && !self.has_failed
+            && self.claimed < self.rows
+            && !self.waits_for_slab()
     }
 
-    pub(super) fn take_rows(&mut self, most: usize) -> std::ops::Range<usize> {
+    pub(super) fn waits_for_slab(&self) -> bool {
+        use SlabState::{Granting, Wanted};
+        matches!(self.slab, Wanted { .. } | Granting { .. })
+    }
+
+    pub(super) fn claim_rows(&mut self, most: usize) -> Claimed {
         let start = self.claimed;
         self.claimed = start.saturating_add(most).min(self.rows);
         self.busy += self.claimed - start;
-        start..self.claimed
+        Claimed::Rows(start..self.claimed)
     }
 
-    /// Whether parked samples can be filled in.
+    /// Whether there are parked samples whose slab has come.
     pub(super) fn has_parked(&self) -> bool {
         self.stage == Stage::Loading
-            && !self.failed
+            && !self.has_failed
             && self.parked > 0
             && self.slab == SlabState::Granted
     }
 
-    pub(super) fn take_parked(&mut self, most: usize) -> usize {
+    pub(super) fn claim_parked(&mut self, most: usize) -> Claimed {
         let count = most.min(self.parked);
         self.parked -= count;
         self.busy += count;
-        count
+        Claimed::Parked(count)
     }
 
     pub(super) fn loaded(&mut self, rows: Loaded) {
@@ -130,18 +152,18 @@ impl<T> Entry<T> {
         debug_assert!(self.busy + self.parked + self.filled <= self.claimed);
     }
 
-    /// What follows from what it is like now. Each answer but `Wait` is given once: it gives the unit to the caller.
-    pub(super) fn settle(&mut self) -> Next {
+    /// What the caller must do next. Each answer but `Wait` is given once, and gives the unit to the caller.
+    pub(super) fn next_step(&mut self) -> Next {
         if self.stage != Stage::Loading || self.busy > 0 {
             return Next::Wait;
         }
-        if self.failed {
+        if self.has_failed {
             return Next::Fail;
         }
         match self.slab {
             SlabState::Unknown if self.filled + self.parked == self.rows => {
-                self.stage = Stage::Planning;
-                Next::Plan
+                self.stage = Stage::LayingOut;
+                Next::LayOut
             }
             SlabState::Granted if self.filled == self.rows => {
                 self.stage = Stage::Finishing;
@@ -151,17 +173,17 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Whether nothing but the batch itself is left to be made, and nobody does so.
+    /// Whether all that is left is to make the batch, and nobody does.
     pub(super) fn can_finish(&self) -> bool {
         self.stage == Stage::Loading
-            && !self.failed
+            && !self.has_failed
             && self.filled == self.rows
             && self.slab == SlabState::Granted
     }
 
-    /// How many slabs of the ring are to be left to it.
+    /// How many slabs of the ring must be left for it.
     pub(super) fn reserve(&self) -> usize {
-        match self.failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
+        match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
             true => 0,
             false => self.needs_slabs,
         }

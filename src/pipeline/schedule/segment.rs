@@ -1,135 +1,144 @@
 //! Segments: the epochs of a line.
 
-use super::entry::Entry;
+use std::ops::RangeBounds;
+
 use super::{Schedule, Unit};
-use crate::pipeline::plan::Plan;
+use crate::pipeline::plan::EpochPlan;
 
 /// One epoch of a line.
 #[derive(Debug)]
-pub(crate) struct Segment<P> {
+pub(super) struct Segment<E> {
     pub(super) id: u64,
-    pub(super) planned: Option<Planned>,
-    /// Somebody plans it.
+    /// `None` until it is planned.
+    pub(super) units: Option<EpochUnits>,
+    /// Somebody is planning it.
     pub(super) is_planning: bool,
-    /// It may be planned before the consumer comes to it.
-    pub(super) may_be_early: bool,
-    /// The consumer has come to it.
-    pub(super) is_given: bool,
-    pub(super) carries: P,
+    /// It may be planned before the consumer reaches it.
+    pub(super) may_plan_early: bool,
+    /// The consumer has reached it.
+    pub(super) is_reached: bool,
+    pub(super) payload: E,
 }
 
-/// How and where a segment's units are made.
+/// The units of one epoch: how they are made, and their numbers within the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Planned {
-    pub(crate) plan: Plan,
-    /// Its first unit, and the one behind its last.
+pub(crate) struct EpochUnits {
+    pub(crate) plan: EpochPlan,
+    /// The first unit, and the one after the last.
     pub(crate) first: Unit,
     pub(crate) end: Unit,
 }
 
-impl Planned {
-    /// How many rows a unit of it has.
-    pub(crate) fn rows(&self, unit: Unit) -> usize {
-        self.plan.cut.rows(unit.0 - self.first.0)
+impl EpochUnits {
+    /// The number of a unit within its epoch.
+    pub(crate) fn number(&self, unit: Unit) -> u64 {
+        unit.0 - self.first.0
     }
 }
 
-impl<P, T> Schedule<P, T> {
-    /// Appends an epoch. Returns what names it within the line. `is_given`: the consumer is there already.
-    pub(crate) fn append(&mut self, carries: P, is_given: bool) -> u64 {
+/// What left the schedule: payloads, to be dropped without the lock.
+#[derive(Debug)]
+pub(crate) struct Removed<E, U> {
+    pub(crate) epochs: Vec<E>,
+    pub(crate) units: Vec<U>,
+}
+
+impl<E, U> Default for Removed<E, U> {
+    fn default() -> Removed<E, U> {
+        Removed {
+            epochs: Vec::new(),
+            units: Vec::new(),
+        }
+    }
+}
+
+impl<E, U> Schedule<E, U> {
+    /// Appends an epoch. Returns the id of its segment. `is_reached`: the consumer is there already.
+    pub(crate) fn append(&mut self, payload: E, is_reached: bool) -> u64 {
         let id = self.appended;
         self.appended += 1;
         self.segments.push_back(Segment {
             id,
-            planned: None,
+            units: None,
             is_planning: false,
-            may_be_early: !is_given,
-            is_given,
-            carries,
+            may_plan_early: !is_reached,
+            is_reached,
+            payload,
         });
         id
-    }
-
-    /// What the segment before this one carries; `None`: there is none any more.
-    pub(crate) fn before(&self, id: u64) -> Option<&P> {
-        let index = self.index_of(id)?.checked_sub(1)?;
-        Some(&self.segments[index].carries)
-    }
-
-    /// The segment behind this one.
-    pub(crate) fn behind(&self, id: u64) -> Option<u64> {
-        let behind = self.segments.get(self.index_of(id)? + 1)?;
-        Some(behind.id)
-    }
-
-    /// The segment cannot be planned before the consumer comes to it.
-    pub(crate) fn plan_late(&mut self, id: u64) {
-        if let Some(index) = self.index_of(id) {
-            let segment = &mut self.segments[index];
-            (segment.is_planning, segment.may_be_early) = (false, false);
-        }
     }
 
     fn index_of(&self, id: u64) -> Option<usize> {
         self.segments.iter().position(|segment| segment.id == id)
     }
 
-    /// What a segment carries.
-    pub(crate) fn segment(&mut self, id: u64) -> Option<&mut P> {
+    /// The payload of a segment; `None` if the segment is gone.
+    pub(crate) fn epoch(&mut self, id: u64) -> Option<&mut E> {
         let index = self.index_of(id)?;
-        Some(&mut self.segments[index].carries)
+        Some(&mut self.segments[index].payload)
     }
 
-    /// How a segment's units are made, if that is decided.
-    pub(crate) fn planned_of(&self, id: u64) -> Option<Planned> {
-        self.segments[self.index_of(id)?].planned
+    /// The payload of the segment before this one.
+    pub(crate) fn epoch_before(&self, id: u64) -> Option<&E> {
+        let index = self.index_of(id)?.checked_sub(1)?;
+        Some(&self.segments[index].payload)
+    }
+
+    /// The id of the segment after this one.
+    pub(crate) fn id_after(&self, id: u64) -> Option<u64> {
+        let after = self.segments.get(self.index_of(id)? + 1)?;
+        Some(after.id)
+    }
+
+    pub(crate) fn is_planned(&self, id: u64) -> bool {
+        let index = self.index_of(id);
+        index.is_some_and(|index| self.segments[index].units.is_some())
     }
 
     /// The segment that a unit lies in.
-    pub(super) fn segment_of(&self, unit: Unit) -> Option<(usize, &Planned)> {
+    pub(super) fn segment_of(&self, unit: Unit) -> Option<(usize, &EpochUnits)> {
         let mut segments = self.segments.iter().enumerate();
         segments.find_map(|(index, segment)| {
-            let planned = segment.planned.as_ref()?;
-            (planned.first..planned.end)
-                .contains(&unit)
-                .then_some((index, planned))
+            let units = segment.units.as_ref()?;
+            let range = units.first..units.end;
+            range.contains(&unit).then_some((index, units))
         })
     }
 
-    /// Where the epoch ends that the consumer is at.
+    /// The end of the epoch that the consumer is at.
     pub(super) fn consumers_end(&self) -> Unit {
-        let first = self.segments.front().filter(|segment| segment.is_given);
-        let planned = first.and_then(|segment| segment.planned.as_ref());
-        planned.map_or(self.first, |planned| planned.end)
+        let first = self.segments.front().filter(|segment| segment.is_reached);
+        let units = first.and_then(|segment| segment.units.as_ref());
+        units.map_or(self.first, |units| units.end)
     }
 
-    /// A segment that it is time to plan: workers will soon have nothing else to do.
-    pub(super) fn segment_to_plan(&mut self) -> Option<&mut Segment<P>> {
-        let before = self.segments.front()?.planned?;
+    /// The segment to plan next, if workers will soon have nothing else to do.
+    pub(super) fn segment_to_plan(&mut self) -> Option<&mut Segment<E>> {
+        let before = self.segments.front()?.units?;
         let next = self.segments.get(1)?;
-        if next.planned.is_some() || next.is_planning || !next.may_be_early {
+        if next.units.is_some() || next.is_planning || !next.may_plan_early {
             return None;
         }
-        // All units may be opened once the consumer took what it can take next.
+        // Whether all units can be opened once the consumer has taken what it can take next.
         let unopened = before.end.0 - self.end().0.min(before.end.0);
         let room = self.room(&before.plan).saturating_add(self.at_once());
         (unopened <= room as u64).then(|| &mut self.segments[1])
     }
 
-    /// Enters the plan of a segment. `None`: it is gone, or it is planned; or the segment before it, which is not used up, is made
-    /// in another way, so that the boundary must be waited for.
-    pub(crate) fn enter_plan(&mut self, id: u64, plan: Plan) -> Option<Planned> {
+    /// Sets the plan of a segment. `None`: the segment is gone, or planned already; or its plan does not join that of the segment before
+    /// it, which is not used up, so the consumer must reach it first.
+    pub(crate) fn enter_plan(&mut self, id: u64, plan: EpochPlan) -> Option<EpochUnits> {
         let index = self.index_of(id)?;
         self.segments[index].is_planning = false;
-        if self.segments[index].planned.is_some() {
+        if self.segments[index].units.is_some() {
             return None;
         }
         let first = match index.checked_sub(1) {
             None => self.first,
             Some(before) => {
-                let joined = self.segments[before].planned;
-                let Some(before) = joined.filter(|before| plan.joins(&before.plan)) else {
-                    self.segments[index].may_be_early = false;
+                let before = self.segments[before].units;
+                let Some(before) = before.filter(|before| plan.joins(&before.plan)) else {
+                    self.segments[index].may_plan_early = false;
                     return None;
                 };
                 before.end
@@ -138,94 +147,107 @@ impl<P, T> Schedule<P, T> {
         if plan.is_cut() {
             self.streamed_bytes = plan.streamed_bytes;
         }
-        let planned = Planned {
+        let units = EpochUnits {
             plan,
             first,
             end: Unit(first.0.saturating_add(plan.cut.units())),
         };
-        self.segments[index].planned = Some(planned);
-        Some(planned)
+        self.segments[index].units = Some(units);
+        Some(units)
+    }
+
+    /// The segment cannot be planned before the consumer reaches it.
+    pub(crate) fn plan_when_reached(&mut self, id: u64) {
+        if let Some(index) = self.index_of(id) {
+            let segment = &mut self.segments[index];
+            (segment.is_planning, segment.may_plan_early) = (false, false);
+        }
     }
 
     /// Whether the consumer is at this segment.
     pub(crate) fn is_at(&self, id: u64) -> bool {
-        self.segments
-            .front()
-            .is_some_and(|segment| segment.id == id && segment.is_given)
+        let front = self.segments.front();
+        front.is_some_and(|front| front.id == id && front.is_reached)
     }
 
     /// How many units of the consumer's segment are to come; `None` before it is planned.
     pub(crate) fn remaining(&self) -> Option<u64> {
-        let planned = self.segments.front()?.planned.as_ref()?;
-        Some(planned.end.0 - self.first.0)
+        let units = self.segments.front()?.units.as_ref()?;
+        Some(units.end.0 - self.first.0)
     }
 
-    /// The consumer comes to a segment. `false`: it is not the next, because one before it has units to come.
-    pub(crate) fn come_to(&mut self, id: u64, gone: &mut Vec<P>) -> bool {
+    /// The consumer comes to a segment. `false`: a segment before it still has units to come.
+    pub(crate) fn come_to(&mut self, id: u64, removed: &mut Removed<E, U>) -> bool {
         while let Some(front) = self.segments.front_mut() {
             if front.id == id {
-                front.is_given = true;
+                front.is_reached = true;
                 return true;
             }
             if self.remaining() != Some(0) {
                 return false;
             }
-            gone.extend(self.pop_segment());
+            self.remove_first(removed);
         }
         false
     }
 
-    fn pop_segment(&mut self) -> Option<P> {
-        let segment = self.segments.pop_front()?;
+    /// The consumer leaves the segment that it is at. Its open units are removed; those of later segments stay.
+    pub(crate) fn leave(&mut self, id: u64, removed: &mut Removed<E, U>) {
+        let Some(front) = self.segments.front().filter(|front| front.id == id) else {
+            return;
+        };
+        let end = front.units.map_or(self.first, |units| units.end);
+        let count = (end.0 - self.first.0).min(self.open.len() as u64) as usize;
+        self.remove_units(..count, removed);
+        self.first = end;
+        self.remove_first(removed);
+    }
+
+    /// Removes the segments that the consumer has not reached: nobody will.
+    pub(crate) fn truncate(&mut self, removed: &mut Removed<E, U>) {
+        let kept = self
+            .segments
+            .iter()
+            .take_while(|segment| segment.is_reached);
+        let kept = kept.count();
+        if let Some(units) = self.segments.get(kept).and_then(|segment| segment.units) {
+            let count = units.first.0.saturating_sub(self.first.0);
+            let count = count.min(self.open.len() as u64) as usize;
+            self.remove_units(count.., removed);
+        }
+        let segments = self.segments.drain(kept..);
+        removed
+            .epochs
+            .extend(segments.map(|segment| segment.payload));
+    }
+
+    /// Removes everything.
+    pub(crate) fn clear(&mut self, removed: &mut Removed<E, U>) {
+        self.remove_units(.., removed);
+        let segments = self.segments.drain(..);
+        removed
+            .epochs
+            .extend(segments.map(|segment| segment.payload));
+    }
+
+    fn remove_first(&mut self, removed: &mut Removed<E, U>) {
+        let segment = self.segments.pop_front();
+        removed
+            .epochs
+            .extend(segment.map(|segment| segment.payload));
         self.taken = 0;
         self.is_blocked = false;
-        Some(segment.carries)
     }
 
-    /// The consumer leaves the segment that it is at: its open units go, and those behind it stay.
-    pub(crate) fn leave(&mut self, id: u64, gone: &mut Vec<P>, units: &mut Vec<T>) {
-        if self.segments.front().is_none_or(|front| front.id != id) {
-            return;
-        }
-        let end = self.segments[0]
-            .planned
-            .map_or(self.first, |planned| planned.end);
-        let count = (end.0 - self.first.0).min(self.open.len() as u64) as usize;
-        let drained = self.open.drain(..count);
-        units.extend(drained.map(|entry| entry.carries));
-        self.first = end;
-        self.count_sent();
-        gone.extend(self.pop_segment());
-    }
-
-    /// Nobody will come to the segments that the consumer has not come to.
-    pub(crate) fn truncate(&mut self, gone: &mut Vec<P>, units: &mut Vec<T>) {
-        let kept = self.segments.iter().take_while(|segment| segment.is_given);
-        let kept = kept.count();
-        let first_gone = self.segments.get(kept).and_then(|segment| segment.planned);
-        if let Some(planned) = first_gone {
-            let count = planned.first.0.saturating_sub(self.first.0);
-            let count = count.min(self.open.len() as u64) as usize;
-            units.extend(self.open.drain(count..).map(|entry| entry.carries));
-            self.count_sent();
-        }
-        gone.extend(self.segments.drain(kept..).map(|segment| segment.carries));
-    }
-
-    fn count_sent(&mut self) {
-        let sent = |entry: &&Entry<T>| entry.sent;
-        self.sent = self.open.iter().filter(sent).count();
+    fn remove_units(&mut self, range: impl RangeBounds<usize>, removed: &mut Removed<E, U>) {
+        let units = self.open.drain(range);
+        removed.units.extend(units.map(|entry| entry.payload));
+        let sent = self.open.iter().filter(|entry| entry.is_sent);
+        self.open_sent = sent.count();
     }
 
     /// Whether no segment is left.
     pub(crate) fn is_over(&self) -> bool {
         self.segments.is_empty()
-    }
-
-    /// Takes everything out.
-    pub(crate) fn empty(&mut self, gone: &mut Vec<P>, units: &mut Vec<T>) {
-        units.extend(self.open.drain(..).map(|entry| entry.carries));
-        gone.extend(self.segments.drain(..).map(|segment| segment.carries));
-        self.sent = 0;
     }
 }

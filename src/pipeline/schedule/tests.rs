@@ -6,26 +6,27 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::cut::{Cut, Tail};
+use super::entry::SlabState;
 use super::*;
 
-const WORKER: Asker = Asker {
+const WORKER: Claimant = Claimant {
     is_spare: false,
     beyond: true,
 };
-const SPARE: Asker = Asker {
+const SPARE: Claimant = Claimant {
     is_spare: true,
     ..WORKER
 };
 /// For what the consumer is at alone.
-const OWN: Asker = Asker {
+const OWN: Claimant = Claimant {
     beyond: false,
     ..WORKER
 };
 
 type TestSchedule = Schedule<(), ()>;
 
-fn plan(samples: u64, batch_size: usize, window: usize) -> Plan {
-    Plan {
+fn plan(samples: u64, batch_size: usize, window: usize) -> EpochPlan {
+    EpochPlan {
         cut: Cut::whole(samples, batch_size, Tail::Short),
         window,
         slabs: usize::MAX,
@@ -37,23 +38,24 @@ fn plan(samples: u64, batch_size: usize, window: usize) -> Plan {
 }
 
 /// A line of one epoch.
-fn line(plan: Plan) -> TestSchedule {
+fn line(plan: EpochPlan) -> TestSchedule {
     let mut schedule = Schedule::new(None);
     let first = schedule.append((), true);
     assert!(schedule.enter_plan(first, plan).is_some());
     schedule
 }
 
-fn claim(schedule: &mut TestSchedule, asker: Asker) -> Option<Claim> {
-    let has_claim = schedule.has_claim(asker);
-    let claim = schedule.claim(asker, |_, _, _| ());
+fn claim(schedule: &mut TestSchedule, claimant: Claimant) -> Option<Claim> {
+    let has_claim = schedule.has_claim(claimant);
+    let claim = schedule.claim(claimant, |_, _, _| ());
     assert_eq!(claim.is_some(), has_claim);
     claim
 }
 
 fn rows(unit: u64, rows: Range<usize>) -> Option<Claim> {
     let unit = Unit(unit);
-    Some(Claim::Rows { unit, rows })
+    let claimed = Claimed::Rows(rows);
+    Some(Claim::Load { unit, claimed })
 }
 
 fn all(claimed: usize) -> Loaded {
@@ -71,30 +73,30 @@ fn make(schedule: &mut TestSchedule, unit: u64, sample_ns: u64) {
     schedule.want(unit, 1);
     schedule.granted(unit);
     assert_eq!(schedule.loaded(unit, all(1), Some(sample_ns)), Next::Finish);
-    schedule.done(unit);
+    schedule.ready(unit);
 }
 
 /// What happens to each unit in a random run: whether its samples are parked, and whether one of them fails.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
-    plans_late: bool,
+    lays_out_late: bool,
     grants_late: bool,
     fails: bool,
     is_sent: bool,
 }
 
 fn fates() -> impl Strategy<Value = Vec<Fate>> {
-    let fate = any::<[bool; 4]>().prop_map(|[plans_late, grants_late, fails, is_sent]| Fate {
-        plans_late,
+    let fate = any::<[bool; 4]>().prop_map(|[lays_out_late, grants_late, fails, is_sent]| Fate {
+        lays_out_late,
         grants_late,
-        fails: fails && plans_late,
+        fails: fails && lays_out_late,
         is_sent,
     });
     prop::collection::vec(fate, 64)
 }
 
 proptest! {
-    /// Whatever is done in whatever order: each row is claimed once, each unit is planned, finished and delivered once, in order,
+    /// Whatever is done in whatever order: each row is claimed once, each unit is laid out, finished and delivered once, in order,
     /// through all epochs, and there is always something to do or somebody to wait for.
     #[test]
     fn every_order_of_steps_delivers_every_unit(
@@ -104,7 +106,7 @@ proptest! {
         mut script in prop::collection::vec(any::<u16>(), 2_000),
     ) {
         let (batch_size, parts, window) = sizes;
-        let plans: Vec<Plan> = epochs.iter().map(|&samples| {
+        let plans: Vec<EpochPlan> = epochs.iter().map(|&samples| {
             let mut plan = plan(samples, batch_size, window);
             plan.cut = plan.cut.into_parts(parts);
             plan
@@ -132,7 +134,7 @@ proptest! {
             match step % 8 {
                 0..=2 => {
                     let claim = claim(&mut schedule, WORKER);
-                    if let Some(Claim::Rows { unit, rows }) = &claim {
+                    if let Some(Claim::Load { unit, claimed: Claimed::Rows(rows) }) = &claim {
                         let seen = loaded.entry(unit.0).or_default();
                         prop_assert_eq!(*seen, rows.start);
                         *seen = rows.end;
@@ -146,9 +148,9 @@ proptest! {
                             let place = ids.iter().position(|id| *id == segment).unwrap();
                             schedule.enter_plan(segment, plans[place]);
                         }
-                        Claim::Rows { unit, rows } => {
+                        Claim::Load { unit, claimed: Claimed::Rows(rows) } => {
                             let fate = fate(unit);
-                            if rows.start == 0 && !fate.plans_late {
+                            if rows.start == 0 && !fate.lays_out_late {
                                 let is_granted = !fate.grants_late;
                                 schedule.want(unit, 1);
                                 match is_granted {
@@ -163,7 +165,7 @@ proptest! {
                             let report = Loaded { claimed, filled, parked: parked.saturating_sub(failed) };
                             finishing.push((unit, schedule.loaded(unit, report, Some(1_000_000))));
                         }
-                        Claim::Parked { unit, count } => {
+                        Claim::Load { unit, claimed: Claimed::Parked(count) } => {
                             finishing.push((unit, schedule.loaded(unit, all(count), Some(1_000_000))));
                         }
                         Claim::Finish { unit } => finishing.push((unit, Next::Finish)),
@@ -175,33 +177,33 @@ proptest! {
                     let (unit, next) = finishing.swap_remove(number);
                     match next {
                         Next::Wait => {}
-                        Next::Plan => {
+                        Next::LayOut => {
                             schedule.want(unit, 1);
                             wanted.push(unit);
-                            finishing.push((unit, schedule.planned(unit)));
+                            finishing.push((unit, schedule.laid_out(unit)));
                         }
                         Next::Finish if fate(unit).is_sent => schedule.sent(unit),
-                        Next::Finish | Next::Fail => schedule.done(unit),
+                        Next::Finish | Next::Fail => schedule.ready(unit),
                     }
                 }
                 5 if !wanted.is_empty() => {
                     if let Some(want) = schedule.next_want() {
                         wanted.retain(|unit| *unit != want.unit);
-                        schedule.granting(want.unit);
+                        assert_eq!(schedule.granting(want.unit), Some(want));
                         schedule.granted(want.unit);
                     }
                 }
                 6 | 7 => {
                     schedule.used_up();
-                    match schedule.ready() {
+                    match schedule.deliverable() {
                         0 if schedule.remaining() == Some(0) => {
                             if current + 1 == plans.len() {
                                 break;
                             }
                             current += 1;
-                            let mut gone = Vec::new();
-                            prop_assert!(schedule.come_to(ids[current], &mut gone));
-                            prop_assert_eq!(gone.len(), 1);
+                            let mut removed = Removed::default();
+                            prop_assert!(schedule.come_to(ids[current], &mut removed));
+                            prop_assert_eq!(removed.epochs.len(), 1);
                             schedule.enter_plan(ids[current], plans[current]);
                         }
                         0 => schedule.block(),
@@ -245,7 +247,7 @@ fn the_window_is_full_after_each_unit() {
         let mut schedule = line(plan(100, 1, 8));
         (0..8).for_each(|unit| make(&mut schedule, unit, unit_ns));
         assert_eq!(claim(&mut schedule, WORKER), None);
-        assert_eq!(schedule.ready(), at_once);
+        assert_eq!(schedule.deliverable(), at_once);
         assert_eq!(schedule.deliver(at_once).count(), at_once);
         assert!(claim(&mut schedule, WORKER).is_some());
         assert_eq!(schedule.ahead(), 8);
@@ -265,9 +267,9 @@ fn what_was_sent_is_taken_at_once() {
             schedule.sent(Unit(unit as u64));
         }
     }
-    assert_eq!(schedule.ready(), 4);
+    assert_eq!(schedule.deliverable(), 4);
     assert_eq!(schedule.deliver(4).count(), 4);
-    let left = (schedule.ready(), schedule.ahead());
+    let left = (schedule.deliverable(), schedule.ahead());
     assert_eq!(left, (1, 3), "one was taken, two are open");
 }
 
@@ -286,12 +288,13 @@ fn parked_samples_are_claimed_like_rows() {
     }
     assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Wait);
     assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Wait);
-    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Plan);
+    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::LayOut);
     schedule.want(unit, 10);
     assert_eq!(claim(&mut schedule, WORKER), None, "the slab is missing");
     schedule.granted(unit);
-    assert_eq!(schedule.planned(unit), Next::Wait);
-    let some = Some(Claim::Parked { unit, count: 1 });
+    assert_eq!(schedule.laid_out(unit), Next::Wait);
+    let claimed = Claimed::Parked(1);
+    let some = Some(Claim::Load { unit, claimed });
     for _ in 0..3 {
         assert_eq!(claim(&mut schedule, WORKER), some);
     }
@@ -316,8 +319,8 @@ fn a_failed_unit_waits_for_those_who_are_at_it() {
     assert_eq!(schedule.loaded(unit, failed, Some(1_000)), Next::Wait);
     assert_eq!(claim(&mut schedule, WORKER), None);
     assert_eq!(schedule.loaded(unit, all(1), Some(1_000)), Next::Fail);
-    schedule.done(unit);
-    assert_eq!(schedule.ready(), 1);
+    schedule.ready(unit);
+    assert_eq!(schedule.deliverable(), 1);
 }
 
 /// Two epochs that follow each other are one line: with no more ahead, and no more slabs, than one has.
@@ -347,7 +350,7 @@ fn an_epoch_that_follows_takes_what_the_first_leaves() {
     schedule.granted(Unit(0));
     assert_eq!(schedule.next_want().map(|want| want.reserve), Some(1));
     // One is delivered: there is room for another.
-    schedule.done(Unit(0));
+    schedule.ready(Unit(0));
     assert_eq!(schedule.deliver(1).count(), 1);
     assert_eq!(claim(&mut schedule, WORKER), rows(3, 0..1));
 }
@@ -364,11 +367,14 @@ fn an_epoch_is_left_alone() {
     );
     schedule.enter_plan(next, plan(2, 1, 4));
     assert_eq!(claim(&mut schedule, WORKER), rows(2, 0..1));
-    let (mut gone, mut units) = (Vec::new(), Vec::new());
-    schedule.leave(0, &mut gone, &mut units);
-    assert_eq!((gone.len(), units.len(), schedule.first()), (1, 2, Unit(2)));
+    let mut removed = Removed::default();
+    schedule.leave(0, &mut removed);
+    assert_eq!(
+        (removed.epochs.len(), removed.units.len(), schedule.first()),
+        (1, 2, Unit(2))
+    );
     assert!(schedule.holds(Unit(2)) && !schedule.holds(Unit(1)));
-    assert!(schedule.come_to(next, &mut gone));
+    assert!(schedule.come_to(next, &mut removed));
     assert_eq!(schedule.remaining(), Some(2));
 
     // And an epoch that nobody comes to goes alone.
@@ -376,9 +382,9 @@ fn an_epoch_is_left_alone() {
     let next = schedule.append((), false);
     schedule.enter_plan(next, plan(2, 1, 4));
     (0..3).for_each(|unit| assert_eq!(claim(&mut schedule, WORKER), rows(unit, 0..1)));
-    let (mut gone, mut units) = (Vec::new(), Vec::new());
-    schedule.truncate(&mut gone, &mut units);
-    assert_eq!((gone.len(), units.len()), (1, 1));
+    let mut removed = Removed::default();
+    schedule.truncate(&mut removed);
+    assert_eq!((removed.epochs.len(), removed.units.len()), (1, 1));
     assert!(schedule.holds(Unit(1)) && !schedule.holds(Unit(2)));
     assert_eq!(claim(&mut schedule, WORKER), None);
 }
@@ -391,8 +397,11 @@ fn plans_that_do_not_join_wait_for_the_boundary() {
     let mut cut = plan(8, 4, 4);
     cut.cut = cut.cut.into_parts(2);
     assert_eq!(schedule.enter_plan(next, cut), None);
-    let mut gone = Vec::new();
-    assert!(!schedule.come_to(next, &mut gone), "two units are to come");
+    let mut removed = Removed::default();
+    assert!(
+        !schedule.come_to(next, &mut removed),
+        "two units are to come"
+    );
 }
 
 #[test]
@@ -431,7 +440,10 @@ fn spare_workers_do_not_copy() {
 fn runs_follow_the_time_of_a_sample() {
     let mut schedule = line(plan(10_000, 10_000, 1));
     let mut run = |elapsed_ns| match claim(&mut schedule, WORKER) {
-        Some(Claim::Rows { unit, rows }) => {
+        Some(Claim::Load {
+            unit,
+            claimed: Claimed::Rows(rows),
+        }) => {
             let elapsed_ns = elapsed_ns * rows.len() as u64;
             schedule.loaded(unit, all(rows.len()), Some(elapsed_ns));
             rows.len()
@@ -449,7 +461,7 @@ fn runs_follow_the_time_of_a_sample() {
 /// Units that are made in microseconds are claimed several at once, by one worker each, up to the epoch's end.
 #[test]
 fn tiny_units_are_made_alone() {
-    let tiny = Plan {
+    let tiny = EpochPlan {
         solo: Some(Solo {
             workers: 2,
             grows: true,
@@ -466,7 +478,7 @@ fn tiny_units_are_made_alone() {
     schedule.want(unit, 1);
     schedule.granted(unit);
     assert_eq!(schedule.loaded(unit, all(1), Some(1_000)), Next::Finish);
-    schedule.done(unit);
+    schedule.ready(unit);
     let Some(Claim::Solo { units }) = claim(&mut schedule, WORKER) else {
         panic!("it is claimed alone");
     };
@@ -474,5 +486,5 @@ fn tiny_units_are_made_alone() {
     units
         .clone()
         .for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
-    assert_eq!(schedule.ready(), 17);
+    assert_eq!(schedule.deliverable(), 17);
 }

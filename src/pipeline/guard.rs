@@ -1,0 +1,221 @@
+//! The board's lock. A [`Guard`] holds it for a few instructions at a time, and never across the user's code, the ring or a device.
+//! What must happen without it goes into the guard's [`Bin`], which is emptied when the lock is released.
+
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Pipeline;
+use super::board::Board;
+use super::line::{EpochSlot, Line, Pass, UnitSlot};
+use super::schedule::{Removed, Unit};
+use crate::device::{Account, Ring};
+use crate::error::panic_message;
+use crate::sync::{Arc, Condvar, MutexGuard};
+
+/// Holds the board's lock.
+pub(super) struct Guard<'a, B: 'static> {
+    pipeline: &'a Pipeline<B>,
+    /// `None` only for an instant, while the lock is released.
+    board: Option<MutexGuard<'a, Board<B>>>,
+    pub(super) bin: Bin<B>,
+}
+
+impl<'a, B: 'static> Guard<'a, B> {
+    pub(super) fn new(pipeline: &'a Pipeline<B>) -> Guard<'a, B> {
+        Guard {
+            pipeline,
+            board: Some(pipeline.board.lock()),
+            bin: Bin::default(),
+        }
+    }
+
+    pub(super) fn split(&mut self) -> (&mut Board<B>, &mut Bin<B>) {
+        match &mut self.board {
+            Some(board) => (board, &mut self.bin),
+            None => unreachable!("it is `None` within `release` only"),
+        }
+    }
+
+    pub(super) fn line(&mut self, key: u64) -> Option<(&mut Line<B>, &mut Bin<B>)> {
+        let (board, bin) = self.split();
+        Some((board.line(key)?, bin))
+    }
+
+    /// The line of an open unit; `None` if the unit is gone, and nobody wants it.
+    pub(super) fn line_of(
+        &mut self,
+        pass: &Pass,
+        unit: Unit,
+    ) -> Option<(&mut Line<B>, &mut Bin<B>)> {
+        let (line, bin) = self.line(pass.line)?;
+        line.schedule.holds(unit).then_some((line, bin))
+    }
+
+    /// Sleeps until notified. Returns at once if the bin had to be emptied first, so the caller must look again in any case.
+    pub(super) fn wait(&mut self, condvar: &Condvar) {
+        match &mut self.board {
+            Some(board) if self.bin.is_empty() => condvar.wait(board),
+            _ => {
+                self.release();
+                self.board = Some(self.pipeline.board.lock());
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        let bin = std::mem::take(&mut self.bin);
+        let board = self.board.as_mut().filter(|_| bin.wake_workers);
+        let worker = board.and_then(|board| board.worker_to_wake());
+        drop(self.board.take());
+        bin.empty(self.pipeline, worker);
+    }
+}
+
+impl<B: 'static> Deref for Guard<'_, B> {
+    type Target = Board<B>;
+
+    fn deref(&self) -> &Board<B> {
+        match &self.board {
+            Some(board) => board,
+            None => unreachable!("it is `None` within `release` only"),
+        }
+    }
+}
+
+impl<B: 'static> DerefMut for Guard<'_, B> {
+    fn deref_mut(&mut self) -> &mut Board<B> {
+        self.split().0
+    }
+}
+
+impl<B: 'static> Drop for Guard<'_, B> {
+    fn drop(&mut self) {
+        if self.board.is_some() {
+            self.release();
+        }
+    }
+}
+
+/// What must happen when the board's lock is released.
+pub(super) struct Bin<B> {
+    /// There may be something to do for a sleeping worker.
+    pub(super) wake_workers: bool,
+    /// The rings whose pin threads are told to look again.
+    told: Vec<Arc<Ring>>,
+    /// Whether loading turned out to be far from copying.
+    pub(super) found_wide: Option<bool>,
+    /// Usually `None`.
+    deferred: Option<Box<Deferred<B>>>,
+}
+
+/// What must not be done while the lock is held.
+struct Deferred<B> {
+    removed: Removed<EpochSlot<B>, UnitSlot<B>>,
+    /// Much of this is the user's, whose `drop` may do anything.
+    drops: Vec<Box<dyn Any>>,
+    /// Accounts, with how many slabs they may have from now on.
+    limits: Vec<(Arc<Account>, usize)>,
+    /// Accounts that were opened or shared, and are not needed.
+    accounts: Vec<Arc<Account>>,
+}
+
+impl<B> Default for Bin<B> {
+    fn default() -> Bin<B> {
+        Bin {
+            wake_workers: false,
+            told: Vec::new(),
+            found_wide: None,
+            deferred: None,
+        }
+    }
+}
+
+impl<B: 'static> Bin<B> {
+    fn is_empty(&self) -> bool {
+        !self.wake_workers
+            && self.told.is_empty()
+            && self.found_wide.is_none()
+            && self.deferred.is_none()
+    }
+
+    fn deferred(&mut self) -> &mut Deferred<B> {
+        self.deferred.get_or_insert_with(|| {
+            Box::new(Deferred {
+                removed: Removed::default(),
+                drops: Vec::new(),
+                limits: Vec::new(),
+                accounts: Vec::new(),
+            })
+        })
+    }
+
+    /// Tells the ring's pin thread to look again.
+    pub(super) fn tell_pin_thread(&mut self, ring: Option<&Arc<Ring>>) {
+        self.told.extend(ring.cloned());
+    }
+
+    /// Drops something without the lock.
+    pub(super) fn drop_later(&mut self, thing: impl Any) {
+        self.deferred().drops.push(Box::new(thing));
+    }
+
+    /// Where a schedule puts what it removes.
+    pub(super) fn removed(&mut self) -> &mut Removed<EpochSlot<B>, UnitSlot<B>> {
+        &mut self.deferred().removed
+    }
+
+    /// Lets an account have that many slabs from now on.
+    pub(super) fn set_limit(&mut self, account: Arc<Account>, slabs: usize) {
+        self.deferred().limits.push((account, slabs));
+    }
+
+    /// Closes an account that was opened or shared, and is not needed.
+    pub(super) fn close_account(&mut self, account: Option<Arc<Account>>) {
+        if let Some(account) = account {
+            self.deferred().accounts.push(account);
+        }
+    }
+
+    /// Runs without the lock. Threads are told first, because a user's `drop` may take long, or wait for one of them.
+    fn empty(self, pipeline: &Pipeline<B>, worker: Option<usize>) {
+        if let Some(is_wide) = self.found_wide {
+            let _ = pipeline.is_wide.set(is_wide);
+        }
+        if let Some(deferred) = &self.deferred {
+            deferred.settle_accounts();
+        }
+        for ring in self.told {
+            ring.news().notify();
+        }
+        if let Some(worker) = worker {
+            pipeline.worker_wakeups[worker].notify_one();
+        }
+        if let Some(deferred) = self.deferred {
+            drop_each(deferred.removed.units);
+            drop_each(deferred.removed.epochs);
+            drop_each(deferred.drops);
+        }
+    }
+}
+
+impl<B> Deferred<B> {
+    fn settle_accounts(&self) {
+        for (account, limit) in &self.limits {
+            account.set_limit(*limit);
+        }
+        let ended = self.removed.epochs.iter().filter_map(EpochSlot::account);
+        ended
+            .chain(&self.accounts)
+            .for_each(|account| account.close());
+    }
+}
+
+/// Drops things of the user's. If one panics, the others are dropped all the same, and the thread goes on.
+pub(super) fn drop_each<T>(things: impl IntoIterator<Item = T>) {
+    for thing in things {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
+            drop(panic_message(payload));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Seats: a consumer begins an epoch, appends others, comes to them and leaves them.
+//!
+//! Epochs that follow each other are one line of units, so workers load across the boundary as they do from one batch to the next:
+//! with one window, one order of slabs, and one share of page-locked memory. An epoch is planned when workers will soon have nothing
+//! else to do. In two cases that would take twice the slabs, and nothing is loaded across the boundary: if the plan does not
+//! [join](super::plan::EpochPlan::joins) the one before, or if the program takes the epoch while the one before has batches to come.
+
+use super::Pipeline;
+use super::line::EpochSlot;
+use super::outbox::{Outbox, Sends};
+use super::plan::{Destination, EpochPlan, Options, destination_matters, plan};
+use super::schedule::Unit;
+use crate::batch::Batch;
+use crate::device::{Account, Device};
+use crate::meter::Meter;
+use crate::sync::{Arc, Condvar};
+
+/// An epoch of a line, as its consumer holds it.
+#[derive(Clone)]
+pub(crate) struct Seat {
+    pub(super) line: u64,
+    pub(super) segment: u64,
+    pub(crate) options: Arc<Options>,
+    pub(crate) epoch: u64,
+    pub(crate) meter: Arc<Meter>,
+    /// The line's consumer sleeps here.
+    pub(super) unit_ready: Arc<Condvar>,
+    /// Other epochs follow it, and share its slabs.
+    is_followed: bool,
+}
+
+impl<B: Batch> Pipeline<B> {
+    /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
+    pub(crate) fn begin(&self, epoch: u64, is_followed: bool) -> Seat {
+        let options = Arc::clone(&self.options);
+        let unit_ready = Arc::new(Condvar::new());
+        let meter = Arc::<Meter>::default();
+        let seat = {
+            let mut board = self.lock();
+            let is_wide = self.is_wide.get().copied();
+            let line = board.add_line(Arc::clone(&options), Arc::clone(&unit_ready), is_wide);
+            let slot = EpochSlot::new(epoch, &meter, None, None);
+            let segment = board.append(line, slot, true);
+            Seat {
+                line,
+                options,
+                segment,
+                epoch,
+                meter,
+                unit_ready,
+                is_followed,
+            }
+        };
+        if let Some(destination) = self.assumed_destination(&seat.options) {
+            self.decide(&seat, destination);
+        }
+        seat
+    }
+
+    /// Appends an epoch that follows the seat's. `to`: its batches go to the device of this outbox, that many ahead.
+    pub(crate) fn append(
+        &self,
+        seat: &Seat,
+        epoch: u64,
+        to: Option<(&Arc<Outbox<B>>, usize)>,
+    ) -> (Seat, Option<Arc<Outbox<B>>>) {
+        let meter = Arc::<Meter>::default();
+        let destination =
+            to.map(|(before, depth)| seat.options.destination(before.device(), depth));
+        let outbox = to.map(|(before, _)| {
+            let batches = seat.options.cut().batches();
+            Outbox::new(before.device(), batches, 0, Some(before))
+        });
+        let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
+        let slot = EpochSlot::new(epoch, &meter, destination, sends);
+        let mut board = self.lock();
+        let segment = board.append(seat.line, slot, false);
+        board.bin.wake_workers = true; // short epochs may be planned at once
+        let seat = Seat {
+            segment,
+            epoch,
+            meter,
+            ..seat.clone()
+        };
+        (seat, outbox)
+    }
+
+    /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and slabs for one epoch are
+    /// not enough for both, so this one must begin a line of its own.
+    pub(crate) fn come_to(&self, seat: &Seat) -> bool {
+        // In case no worker found the time: while the epoch before is still there to be joined.
+        self.plan_early(seat.line, seat.segment);
+        let destination = {
+            let mut board = self.lock();
+            let Some((line, bin)) = board.line(seat.line) else {
+                return false;
+            };
+            bin.wake_workers = true;
+            let schedule = &mut line.schedule;
+            if !schedule.come_to(seat.segment, bin.removed()) {
+                schedule.truncate(bin.removed());
+                return false;
+            }
+            let Unit(first) = schedule.first();
+            if first.checked_add(seat.options.samples).is_none() {
+                // Unit numbers would overflow. Those of a new line begin at 0.
+                schedule.leave(seat.segment, bin.removed());
+                board.remove_if_over(seat.line);
+                return false;
+            }
+            if schedule.is_planned(seat.segment) {
+                return true;
+            }
+            let slot = schedule.epoch(seat.segment);
+            slot.and_then(|slot| slot.destination)
+        };
+        // Its plan did not join the one before, which is used up now.
+        if let Some(destination) = destination.or_else(|| self.assumed_destination(&seat.options)) {
+            self.decide(seat, destination);
+        }
+        true
+    }
+
+    /// The consumer leaves its epoch. It waits for nobody: workers that are busy with a unit find out when they report.
+    pub(crate) fn leave(&self, seat: &Seat) {
+        let following = {
+            let mut board = self.lock();
+            let line = board.line(seat.line);
+            line.and_then(|(line, _)| line.schedule.id_after(seat.segment))
+        };
+        if let Some(following) = following {
+            // While this one is still there to be joined.
+            self.plan_early(seat.line, following);
+        }
+        let mut board = self.lock();
+        if let Some((line, bin)) = board.line(seat.line) {
+            line.schedule.leave(seat.segment, bin.removed());
+            bin.wake_workers = true; // for the epochs that waited for this one
+            bin.tell_pin_thread(line.ring());
+            board.remove_if_over(seat.line);
+        }
+    }
+
+    /// Gives up the epochs that were appended to the seat's line: nobody will come to them.
+    pub(crate) fn truncate(&self, seat: &Seat) {
+        let mut board = self.lock();
+        if let Some((line, bin)) = board.line(seat.line) {
+            line.schedule.truncate(bin.removed());
+            bin.tell_pin_thread(line.ring());
+            board.remove_if_over(seat.line);
+        }
+    }
+
+    /// The program takes the batches on the host.
+    pub(super) fn keep_on_host(&self, seat: &Seat) {
+        self.decide(seat, Destination::Host);
+    }
+
+    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: how many
+    /// batches the program already has.
+    pub(crate) fn send_to(
+        &self,
+        seat: &Seat,
+        device: &Device,
+        depth: usize,
+        given: u64,
+    ) -> Arc<Outbox<B>> {
+        let outbox = Outbox::new(device, seat.options.cut().batches(), given, None);
+        // First, so that the first units find it.
+        self.set_outbox(seat, &outbox);
+        self.decide(seat, seat.options.destination(device, depth));
+        outbox
+    }
+
+    fn set_outbox(&self, seat: &Seat, outbox: &Arc<Outbox<B>>) {
+        let mut board = self.lock();
+        let line = board.line(seat.line);
+        let slot = line.and_then(|(line, _)| line.schedule.epoch(seat.segment));
+        if let Some(slot) = slot {
+            slot.outbox = Some(Arc::clone(outbox) as Arc<dyn Sends<B>>);
+        }
+    }
+
+    /// What to plan for before the program has said what batches are for. `None`: loading must wait for that, because a device could
+    /// gather the samples itself, or batches would be cut into parts.
+    fn assumed_destination(&self, options: &Options) -> Option<Destination> {
+        let matters = destination_matters(options, options.machine(), self.recipe.hints());
+        (!matters).then_some(Destination::Host)
+    }
+
+    /// It is known what the batches are for: the epoch is planned, unless it has been. If it is loaded for the host, and turns out to go to
+    /// a device, it keeps its plan, and only the number of its slabs changes.
+    fn decide(&self, seat: &Seat, destination: Destination) {
+        if self.is_planned_for(seat, destination) {
+            return;
+        }
+        let (options, hints) = (&seat.options, self.recipe.hints());
+        let plan = plan(
+            options,
+            options.machine(),
+            hints,
+            destination,
+            seat.is_followed,
+        );
+        // First: who asks for a slab must find that there may be some.
+        let account = self.open_account(&seat.options, &plan);
+        let mut board = self.lock();
+        let line = board.line(seat.line);
+        let pass = line.and_then(|(line, _)| line.enter_plan(seat.segment, plan, account.clone()));
+        board.bin.wake_workers = true;
+        if pass.is_none() {
+            board.bin.close_account(account);
+        }
+    }
+
+    /// Notes what the batches are for. `true`: the epoch has its plan, and nothing is left to decide.
+    fn is_planned_for(&self, seat: &Seat, destination: Destination) -> bool {
+        let mut board = self.lock();
+        let Some((line, bin)) = board.line(seat.line) else {
+            return true;
+        };
+        let Some(slot) = line.schedule.epoch(seat.segment) else {
+            return true;
+        };
+        slot.destination = Some(destination);
+        let Some(pass) = &slot.pass else {
+            return false;
+        };
+        if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
+            let (options, depth) = (&seat.options, destination.depth());
+            bin.set_limit(account, options.slabs_for(depth, seat.is_followed));
+            bin.tell_pin_thread(line.ring());
+        }
+        true
+    }
+
+    fn open_account(&self, options: &Options, plan: &EpochPlan) -> Option<Arc<Account>> {
+        let ring = options.pinning.as_ref()?.ring();
+        let is_wide = self.is_wide.get() == Some(&true);
+        Some(Account::open(ring, plan.kind(), plan.slabs(is_wide)))
+    }
+
+    /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
+    pub(super) fn plan_early(&self, line: u64, segment: u64) {
+        let (options, destination) = {
+            let mut board = self.lock();
+            let line = board.line(line).map(|(line, _)| line);
+            let Some(line) = line.filter(|line| !line.schedule.is_planned(segment)) else {
+                return;
+            };
+            let schedule = &mut line.schedule;
+            let own = schedule.epoch(segment).and_then(|own| own.destination);
+            // A program that took the last epoch on the host will do so again.
+            let before = schedule.epoch_before(segment);
+            let before = before.and_then(|before| before.destination);
+            let destination = own.or(before.filter(|before| *before == Destination::Host));
+            (Arc::clone(&line.options), destination)
+        };
+        let destination = destination.or_else(|| self.assumed_destination(&options));
+        let (machine, hints) = (options.machine(), self.recipe.hints());
+        let plan = destination.map(|destination| plan(&options, machine, hints, destination, true));
+        let mut board = self.lock();
+        let Some((line, bin)) = board.line(line) else {
+            return;
+        };
+        let Some(plan) = plan else {
+            return line.schedule.plan_when_reached(segment);
+        };
+        let Some(before) = line.schedule.epoch_before(segment) else {
+            return; // the consumer has come to it, and plans it
+        };
+        let account = before.account().map(Account::share);
+        if line.enter_plan(segment, plan, account.clone()).is_none() {
+            return bin.close_account(account);
+        }
+        if let Some(slot) = line.schedule.epoch(segment) {
+            slot.destination = destination;
+        }
+        bin.wake_workers = true;
+    }
+}

@@ -1,0 +1,104 @@
+//! Sending: units of an epoch that goes to a device, by whoever made them or by the consumer.
+
+use super::Pipeline;
+use super::consumer::Taken;
+use super::line::{Made, Pass};
+use super::outbox::{Outbox, SendOutcome, Sends};
+use super::schedule::Unit;
+use super::seat::Seat;
+use crate::batch::Batch;
+use crate::error::Result;
+
+impl<B: Batch> Pipeline<B> {
+    /// Sends a page-locked unit to its device, if that is possible now, and makes it ready.
+    pub(super) fn hand_over(&self, pass: &Pass, unit: Unit, made: B) {
+        let outbox = {
+            let mut board = self.lock();
+            let line = board.line_of(pass, unit);
+            let epoch = line.and_then(|(line, _)| line.schedule.epoch(pass.segment));
+            epoch.and_then(|epoch| epoch.outbox.clone())
+        };
+        let Some(outbox) = outbox else {
+            return self.publish(pass, unit, Ok(Made::Here(made)));
+        };
+        let progress = outbox.progress();
+        let outcome = self.send(&*outbox, pass, unit, made, false);
+        self.publish(pass, unit, outcome);
+        // Batches are sent in order: a later one may have been ready first, or the one before may have begun since.
+        if outbox.progress() != progress {
+            self.send_ready(pass.line, pass.segment, &*outbox, false);
+        }
+    }
+
+    /// Sends the units of an epoch that are ready and may be sent. `waits`: pageable ones too, which takes as long as their copy.
+    pub(super) fn send_ready(&self, line: u64, segment: u64, outbox: &dyn Sends<B>, waits: bool) {
+        loop {
+            let (progress, allowed) = (outbox.progress(), outbox.allowed());
+            let next = {
+                let mut board = self.lock();
+                let line = board.line(line);
+                line.and_then(|(line, _)| line.take_to_send(segment, allowed, waits))
+            };
+            let Some((pass, unit, made)) = next else {
+                return;
+            };
+            let send = || self.send(outbox, &pass, unit, made, false);
+            let Some(outcome) = self.catch_panics(&pass, unit, send) else {
+                continue; // its error is ready
+            };
+            let is_here = matches!(outcome, Ok(Made::Here(_)));
+            let mut board = self.lock();
+            match board.line_of(&pass, unit) {
+                Some((line, bin)) => line.publish(unit, outcome, bin),
+                None => board.bin.drop_later(outcome),
+            }
+            board.bin.wake_workers = !is_here; // it is out of the window
+            drop(board);
+            if is_here && outbox.progress() == progress {
+                return;
+            }
+        }
+    }
+
+    /// Sends what may be sent of the seat's epoch: first the units that the consumer took in advance, then those that are ready. It stops
+    /// if the device has no memory without waiting: sending ahead must not fail for lack of memory that will be free by the time the
+    /// batch is asked for.
+    pub(crate) fn send_ahead(&self, seat: &Seat, taken: &mut Taken<B>, outbox: &Outbox<B>) {
+        let allowed = outbox.allowed();
+        for next in taken.iter_mut() {
+            if next.pass.place(next.unit).batch >= allowed {
+                return;
+            }
+            let outcome = match std::mem::replace(&mut next.outcome, Ok(Made::Sent)) {
+                Ok(Made::Here(made)) => self.send(outbox, &next.pass, next.unit, made, false),
+                outcome => outcome,
+            };
+            let is_here = matches!(outcome, Ok(Made::Here(_)));
+            next.outcome = outcome;
+            if is_here {
+                return;
+            }
+        }
+        self.send_ready(seat.line, seat.segment, outbox, true);
+    }
+
+    /// Sends a unit; `Made::Here` if that is not possible now. `waits`: the consumer has come to it, and waits for device memory.
+    pub(crate) fn send(
+        &self,
+        outbox: &dyn Sends<B>,
+        pass: &Pass,
+        unit: Unit,
+        made: B,
+        waits: bool,
+    ) -> Result<Made<B>> {
+        match outbox.send(pass, unit, made, waits) {
+            SendOutcome::Sent => Ok(Made::Sent),
+            SendOutcome::NotNow(made) => Ok(Made::Here(made)),
+            SendOutcome::Failed(error) => Err(error),
+            SendOutcome::Unlike(like, error) => {
+                let [part, like] = [unit, like].map(|unit| pass.place(unit));
+                Err(self.recipe.unlike(part, like, error))
+            }
+        }
+    }
+}
