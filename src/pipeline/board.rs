@@ -56,8 +56,7 @@ impl<B: 'static> Board<B> {
     }
 
     /// Removes all lines.
-    pub(super) fn close(&mut self, bin: &mut Bin<B>) {
-        self.is_closed = true;
+    pub(super) fn clear(&mut self, bin: &mut Bin<B>) {
         for line in &mut self.lines {
             // (Only epochs that were leaked by `mem::forget` are left: others hold the loader.)
             line.schedule.clear(bin.removed());

@@ -101,8 +101,8 @@ impl<B: 'static> Drop for Guard<'_, B> {
 pub(super) struct Bin<B> {
     /// There may be something to do for a sleeping worker.
     pub(super) wake_workers: bool,
-    /// The rings whose pin threads are told to look again.
-    told: Vec<Arc<Ring>>,
+    /// The ring whose pin thread is told to look again.
+    told: Option<Arc<Ring>>,
     /// Whether loading turned out to be far from copying.
     pub(super) found_wide: Option<bool>,
     /// Usually `None`.
@@ -124,7 +124,7 @@ impl<B> Default for Bin<B> {
     fn default() -> Bin<B> {
         Bin {
             wake_workers: false,
-            told: Vec::new(),
+            told: None,
             found_wide: None,
             deferred: None,
         }
@@ -134,7 +134,7 @@ impl<B> Default for Bin<B> {
 impl<B: 'static> Bin<B> {
     fn is_empty(&self) -> bool {
         !self.wake_workers
-            && self.told.is_empty()
+            && self.told.is_none()
             && self.found_wide.is_none()
             && self.deferred.is_none()
     }
@@ -150,9 +150,14 @@ impl<B: 'static> Bin<B> {
         })
     }
 
-    /// Tells the ring's pin thread to look again.
+    /// Tells the ring's pin thread to look again. (Whoever holds the lock is busy with one line, which has one ring.)
     pub(super) fn tell_pin_thread(&mut self, ring: Option<&Arc<Ring>>) {
-        self.told.extend(ring.cloned());
+        debug_assert!(
+            self.told.is_none() || self.told.as_ref().map(Arc::as_ptr) == ring.map(Arc::as_ptr)
+        );
+        if self.told.is_none() {
+            self.told = ring.cloned();
+        }
     }
 
     /// Drops something without the lock.
@@ -185,7 +190,7 @@ impl<B: 'static> Bin<B> {
         if let Some(deferred) = &self.deferred {
             deferred.settle_accounts();
         }
-        for ring in self.told {
+        if let Some(ring) = self.told {
             ring.news().notify();
         }
         if let Some(worker) = worker {

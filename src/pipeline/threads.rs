@@ -111,17 +111,13 @@ impl<B: Batch> Drop for Threads<B> {
 impl<B: Batch> Pipeline<B> {
     /// Tells the threads to end: workers after their current run. Epochs that were leaked end as well.
     fn close(&self, rings: &[Arc<Ring>]) {
-        {
-            let mut board = self.lock();
-            let (lines, bin) = board.split();
-            lines.close(bin);
-            rings
-                .iter()
-                .for_each(|ring| bin.tell_pin_thread(Some(ring)));
-            // Before anything of leaked epochs is dropped, which may wait for a thread.
-            self.worker_wakeups
-                .iter()
-                .for_each(|wakeup| _ = wakeup.notify_all());
-        }
+        // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
+        self.lock().is_closed = true;
+        let wakeups = &self.worker_wakeups;
+        wakeups.iter().for_each(|wakeup| _ = wakeup.notify_all());
+        rings.iter().for_each(|ring| ring.news().notify());
+        let mut board = self.lock();
+        let (board, bin) = board.split();
+        board.clear(bin);
     }
 }
