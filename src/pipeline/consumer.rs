@@ -9,6 +9,7 @@ use super::line::Delivered;
 use super::schedule::Claimant;
 use super::seat::Seat;
 use crate::batch::Batch;
+use crate::sync::planted;
 
 /// What the consumer finds when it asks for the next unit.
 enum Polled<B> {
@@ -101,7 +102,7 @@ impl<B: Batch> Pipeline<B> {
             let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => {
-                    bin.wake_workers = !quietly;
+                    bin.wake_workers = !quietly && !planted("room wakes nobody");
                     return Some(delivered);
                 }
                 Polled::Over => {
@@ -122,7 +123,9 @@ impl<B: Batch> Pipeline<B> {
                 line.schedule.block();
                 // Now that the consumer is blocked on it, a unit may have to do without a slab: even one that the pin thread is
                 // serving, which did not know when it looked.
-                line.tell_if_waiting(bin);
+                if !planted("the consumer blocks in silence") {
+                    line.tell_if_waiting(bin);
+                }
             }
             if !has_told {
                 // The units that were taken are used up, so others can be opened.

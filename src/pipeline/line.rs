@@ -12,7 +12,7 @@ use super::work::{Recipe, Work};
 use crate::device::{Account, Ring};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::sync::{Arc, Condvar, Instant};
+use crate::sync::{Arc, Condvar, Instant, planted};
 
 /// What one consumer iterates: an epoch, or several that follow each other.
 pub(super) struct Line<B> {
@@ -259,7 +259,9 @@ impl<B: 'static> Line<B> {
         let Some(Ok(Made::Here(made))) = self.slot(unit).outcome.take() else {
             unreachable!("it is here");
         };
-        self.schedule.sending(unit);
+        if !planted("a unit can be taken while it is sent") {
+            self.schedule.sending(unit);
+        }
         Some((self.pass(unit), unit, made))
     }
 
@@ -302,7 +304,7 @@ impl<B: 'static> Line<B> {
             false => self.schedule.ready(unit),
         }
         // The slabs that were left for it are free for others.
-        if was_reserved {
+        if was_reserved && !planted("a reserve is given up in silence") {
             self.tell_if_waiting(bin);
         }
         self.tell_consumer(unit);
@@ -316,7 +318,7 @@ impl<B: 'static> Line<B> {
     }
 
     fn tell_consumer(&self, unit: Unit) {
-        if unit == self.schedule.first() {
+        if unit == self.schedule.first() && !planted("the consumer is not told") {
             self.unit_ready.notify_one();
         }
     }

@@ -11,7 +11,7 @@ use super::work::Work;
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
-use crate::sync::Arc;
+use crate::sync::{Arc, planted};
 use crate::trace::span;
 use crate::tuning::COPYING_WORKERS;
 
@@ -34,7 +34,7 @@ impl<B: Batch> Pipeline<B> {
             }
             if let Some(job) = board.claim(&*self.recipe, is_spare) {
                 // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
-                board.bin.wake_workers = true;
+                board.bin.wake_workers = !planted("a claim wakes nobody");
                 return Some(job);
             }
             board.idle[kind] += 1;
@@ -138,6 +138,7 @@ impl<B: Batch> Pipeline<B> {
             // Before the report, because whoever finishes the unit must be its only holder. (If the board holds no reference, ours
             // may be the last, and its `drop` the user's.)
             match line.slot(unit).work {
+                Some(_) if planted("work is held beyond its report") => std::mem::forget(work),
                 Some(_) => drop(work),
                 None => bin.drop_later(work),
             }
@@ -234,7 +235,6 @@ impl<B: Batch> Pipeline<B> {
             return board.bin.drop_later(outcome);
         };
         line.publish(unit, outcome, bin);
-        bin.wake_workers = true;
     }
 
     /// Looks at an open unit under the lock; `None` if the unit is gone.
