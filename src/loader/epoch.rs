@@ -133,7 +133,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches are to come.
     pub(super) fn left(&self) -> u64 {
-        self.seat.options.cut().batches() - self.given
+        let options = &self.pipeline().options[self.seat.device];
+        options.cut().batches() - self.given
     }
 
     /// How many batches were given out.

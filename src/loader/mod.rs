@@ -84,7 +84,7 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// It is 0 if there are no samples or, with `drop_last`, fewer than a batch has; [`build`](Builder::build) logs a warning then.
     pub fn len(&self) -> usize {
-        let batches = self.threads.pipeline().options.cut().batches();
+        let batches = self.threads.pipeline().options().cut().batches();
         usize::try_from(batches).unwrap_or(usize::MAX)
     }
 
@@ -95,7 +95,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// The number of samples per batch (the last one of an epoch may have fewer).
     pub fn batch_size(&self) -> usize {
-        self.threads.pipeline().options.batch_size
+        self.threads.pipeline().options().batch_size
     }
 
     /// Begins epoch `epoch`: its order and its random numbers follow from the seed and this number alone.
@@ -170,7 +170,10 @@ impl<B: Batch> DataLoader<B> {
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
         let last = self.last.lock().clone();
-        Stats::of(last.as_ref())
+        let pipeline = self.threads.pipeline();
+        last.map_or_else(Stats::default, |seat| {
+            Stats::of(&seat, &pipeline.options[seat.device])
+        })
     }
 
     fn next_epoch(&self) -> u64 {
@@ -191,7 +194,7 @@ impl<'a, B: Batch> IntoIterator for &'a DataLoader<B> {
 impl<B: Batch> fmt::Debug for DataLoader<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataLoader")
-            .field("options", &self.threads.pipeline().options)
+            .field("options", self.threads.pipeline().options())
             .finish_non_exhaustive()
     }
 }

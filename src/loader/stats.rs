@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::pipeline::Seat;
+use crate::pipeline::{Options, Seat};
 
 /// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). It prints as a short table.
 ///
@@ -101,11 +101,8 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(seat: Option<&Seat>) -> Stats {
-        let Some(seat) = seat else {
-            return Stats::default();
-        };
-        let (meter, options) = (&seat.meter, &seat.options);
+    pub(super) fn of(seat: &Seat, options: &Options) -> Stats {
+        let meter = &seat.meter;
         meter.settle();
         Stats {
             epoch: seat.epoch,

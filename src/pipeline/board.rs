@@ -2,10 +2,8 @@
 
 use super::guard::Bin;
 use super::line::{EpochSlot, Job, Line, Pass};
-use super::plan::Options;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
-use crate::device::Ring;
 use crate::sync::{Arc, Condvar};
 
 /// All lines of a loader.
@@ -34,14 +32,14 @@ impl<B: 'static> Board<B> {
     /// Adds a line without epochs; returns its key.
     pub(super) fn add_line(
         &mut self,
-        options: Arc<Options>,
+        device: usize,
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
     ) -> u64 {
         self.lines_added += 1;
         self.lines.push(Line {
             key: self.lines_added,
-            options,
+            device,
             unit_ready,
             schedule: Schedule::new(is_wide),
             last_turn: 0,
@@ -100,11 +98,11 @@ impl<B: 'static> Board<B> {
         lines.any(|line| line.schedule.has_claim(claimant))
     }
 
-    /// The first unit of each line that waits for a slab of this ring, in the lines' turn.
-    pub(super) fn waiting(&mut self, ring: &Arc<Ring>) -> Vec<(Arc<Pass>, Unit)> {
+    /// The first unit of each of the device's lines that waits for a slab, in the lines' turn.
+    pub(super) fn waiting(&mut self, device: usize) -> Vec<(Arc<Pass>, Unit)> {
         self.urgent_first();
-        let pinned = |line: &&mut Line<B>| line.ring().is_some_and(|own| Arc::ptr_eq(own, ring));
-        let lines = self.lines.iter_mut().filter(pinned);
+        let lines = self.lines.iter_mut();
+        let lines = lines.filter(|line| line.device == device);
         lines.filter_map(Line::first_waiting).collect()
     }
 

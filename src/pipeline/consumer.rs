@@ -40,7 +40,7 @@ impl<B: Batch> Pipeline<B> {
             }
             return Some(next);
         }
-        match self.options.workers {
+        match self.options().workers {
             0 => self.load_next(seat, taken),
             _ => self.wait_for_next(seat, taken, quietly),
         }
@@ -61,7 +61,7 @@ impl<B: Batch> Pipeline<B> {
     /// Wakes workers to use the room that the consumer made. The consumer does this last, because a worker that is woken takes the lock
     /// that the consumer would need next, and may be scheduled on the consumer's core.
     pub(crate) fn wake_workers(&self) {
-        if self.options.workers > 0 {
+        if self.options().workers > 0 {
             self.lock().bin.wake_workers = true;
         }
     }
@@ -164,7 +164,7 @@ impl<B: Batch> Pipeline<B> {
                 None => line.first_waiting(),
             };
             drop(board);
-            match (job, waiting, &seat.options.pinning) {
+            match (job, waiting, &self.options[seat.device].pinning) {
                 (Some(job), ..) => self.perform(job),
                 (None, Some((pass, unit)), Some(pinning)) => {
                     self.serve_here(pinning, &pass, unit, &mut held_off);

@@ -9,7 +9,7 @@ use super::Pipeline;
 use super::board::Board;
 use super::line::{EpochSlot, Line, Pass, UnitSlot};
 use super::schedule::{Removed, Unit};
-use crate::device::{Account, Ring};
+use crate::device::Account;
 use crate::error::panic_message;
 use crate::sync::{Arc, Condvar, MutexGuard, planted};
 
@@ -101,8 +101,8 @@ impl<B: 'static> Drop for Guard<'_, B> {
 pub(super) struct Bin<B> {
     /// There may be something to do for a sleeping worker.
     pub(super) wake_workers: bool,
-    /// The ring whose pin thread is told to look again.
-    told: Option<Arc<Ring>>,
+    /// The device whose pin thread is told to look again.
+    told: Option<usize>,
     /// Whether loading turned out to be far from copying.
     pub(super) found_wide: Option<bool>,
     /// Usually `None`.
@@ -150,14 +150,10 @@ impl<B: 'static> Bin<B> {
         })
     }
 
-    /// Tells the ring's pin thread to look again. (Whoever holds the lock is busy with one line, which has one ring.)
-    pub(super) fn tell_pin_thread(&mut self, ring: Option<&Arc<Ring>>) {
-        debug_assert!(
-            self.told.is_none() || self.told.as_ref().map(Arc::as_ptr) == ring.map(Arc::as_ptr)
-        );
-        if self.told.is_none() {
-            self.told = ring.cloned();
-        }
+    /// Tells the device's pin thread to look again. (Whoever holds the lock is busy with one line, which has one device.)
+    pub(super) fn tell_pin_thread(&mut self, device: usize) {
+        debug_assert!(self.told.is_none_or(|told| told == device));
+        self.told = Some(device);
     }
 
     /// Drops something without the lock.
@@ -192,8 +188,8 @@ impl<B: 'static> Bin<B> {
         if let Some(deferred) = &self.deferred {
             deferred.settle_accounts();
         }
-        if let Some(ring) = self.told {
-            ring.news().notify();
+        if let Some(device) = self.told {
+            pipeline.tell_pin_thread(device);
         }
         if let Some(worker) = worker {
             pipeline.worker_wakeups[worker].notify_one();

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use super::cut::Place;
 use super::guard::Bin;
 use super::outbox::Sends;
-use super::plan::{Destination, EpochPlan, Options, Pinning};
+use super::plan::{Destination, EpochPlan};
 use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
 use super::source::Failed;
 use super::work::{Recipe, Work};
-use crate::device::{Account, Ring};
+use crate::device::Account;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::sync::{Arc, Condvar, Instant, planted};
@@ -17,7 +17,8 @@ use crate::sync::{Arc, Condvar, Instant, planted};
 /// What one consumer iterates: an epoch, or several that follow each other.
 pub(super) struct Line<B> {
     pub(super) key: u64,
-    pub(super) options: Arc<Options>,
+    /// The number of the device that it is loaded for.
+    pub(super) device: usize,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
@@ -40,7 +41,7 @@ pub(super) struct EpochSlot<B> {
 pub(crate) struct Pass {
     pub(super) line: u64,
     pub(super) segment: u64,
-    pub(super) options: Arc<Options>,
+    pub(super) device: usize,
     pub(super) epoch: u64,
     pub(super) units: EpochUnits,
     pub(crate) meter: Arc<Meter>,
@@ -167,11 +168,6 @@ impl<B: 'static> Line<B> {
         }
     }
 
-    /// The ring that its slabs come from, if it pins.
-    pub(super) fn ring(&self) -> Option<&Arc<Ring>> {
-        self.options.pinning.as_ref().map(Pinning::ring)
-    }
-
     pub(super) fn slot(&mut self, unit: Unit) -> &mut UnitSlot<B> {
         self.schedule.payload(unit)
     }
@@ -198,7 +194,7 @@ impl<B: 'static> Line<B> {
         let pass = Arc::new(Pass {
             line: self.key,
             segment,
-            options: Arc::clone(&self.options),
+            device: self.device,
             epoch: slot.epoch,
             units,
             meter: Arc::clone(&slot.meter),
@@ -236,7 +232,7 @@ impl<B: 'static> Line<B> {
             && let Some(account) = &pass.account
         {
             bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
-            bin.tell_pin_thread(self.ring());
+            bin.tell_pin_thread(self.device);
         }
         next
     }
@@ -282,7 +278,7 @@ impl<B: 'static> Line<B> {
         }
     }
 
-    /// Makes a unit or its error ready, and wakes the consumer. The first outcome counts.
+    /// Makes a unit or its error ready, and wakes whoever waits for that. The first outcome counts.
     pub(super) fn publish(&mut self, unit: Unit, outcome: Result<Made<B>>, bin: &mut Bin<B>) {
         if self.schedule.is_ready(unit) {
             return bin.drop_later(outcome);
@@ -303,6 +299,8 @@ impl<B: 'static> Line<B> {
             true => self.schedule.sent(unit),
             false => self.schedule.ready(unit),
         }
+        // It is out of the window, so others can be opened.
+        bin.wake_workers |= is_sent && !planted("a unit that was sent wakes no worker");
         // The slabs that were left for it are free for others.
         if was_reserved && !planted("a reserve is given up in silence") {
             self.tell_if_waiting(bin);
@@ -313,7 +311,7 @@ impl<B: 'static> Line<B> {
     /// Tells the pin thread to look again, if a unit waits for its slab.
     pub(super) fn tell_if_waiting(&self, bin: &mut Bin<B>) {
         if self.schedule.waits_for_slab() {
-            bin.tell_pin_thread(self.ring());
+            bin.tell_pin_thread(self.device);
         }
     }
 

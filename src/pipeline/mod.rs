@@ -38,8 +38,9 @@ pub(crate) struct Pipeline<B> {
     /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
     worker_wakeups: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
-    /// Those of every line: so far, the program can set only one device.
-    pub(crate) options: Arc<Options>,
+    /// One for each device that lines are loaded for; so far, the program can set only one. Lines, passes and seats have its number: the
+    /// program may leak them, and they must not keep the device alive.
+    pub(crate) options: Vec<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
     /// The largest slab so far of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
@@ -61,7 +62,19 @@ impl<B: 'static> Pipeline<B> {
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
             has_warned: AtomicBool::new(false),
-            options: Arc::new(options),
+            options: vec![options],
+        }
+    }
+
+    /// What lines for all devices have in common.
+    pub(crate) fn options(&self) -> &Options {
+        &self.options[0]
+    }
+
+    /// Tells the device's pin thread to look again.
+    fn tell_pin_thread(&self, device: usize) {
+        if let Some(pinning) = &self.options[device].pinning {
+            pinning.ring().news().notify();
         }
     }
 

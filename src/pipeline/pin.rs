@@ -12,7 +12,7 @@ use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result, panic_message};
-use crate::sync::{Arc, Instant, Ordering, planted};
+use crate::sync::{Instant, Ordering, planted};
 use crate::trace::span;
 
 /// What happens to a unit for which the ring has no slab now.
@@ -58,10 +58,15 @@ enum Unpinned {
 }
 
 impl<B: Batch> Pipeline<B> {
+    /// How the epoch's batches get into page-locked memory, if they do.
+    pub(super) fn pinning(&self, pass: &Pass) -> Option<&Pinning> {
+        self.options[pass.device].pinning.as_ref()
+    }
+
     /// A unit that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. `false`: there is no such
     /// memory.
     pub(super) fn ask(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
-        let pinning = pass.options.pinning.as_ref();
+        let pinning = self.pinning(pass);
         let pinning = pinning.filter(|pinning| !pinning.by_copy);
         let bytes = match pinning {
             Some(pinning) if !pass.plan().is_cut() => pinning.at_least(bytes),
@@ -108,7 +113,7 @@ impl<B: Batch> Pipeline<B> {
 
     /// A finished unit has tensors that are not page-locked: the pin thread copies them.
     pub(super) fn ask_to_move(&self, pass: &Pass, unit: Unit, made: B, bytes: usize) {
-        let Some(pinning) = &pass.options.pinning else {
+        let Some(pinning) = self.pinning(pass) else {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         };
         let bytes = pinning.at_least(bytes);
@@ -121,7 +126,7 @@ impl<B: Batch> Pipeline<B> {
         slot.outcome = Some(Ok(Made::Here(made)));
         slot.waiting_since = Some(Instant::now());
         if !planted("a move is asked for in silence") {
-            bin.tell_pin_thread(line.ring());
+            bin.tell_pin_thread(line.device);
         }
     }
 
@@ -161,9 +166,12 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Runs a ring's pin thread until the loader is dropped.
-    pub(super) fn run_pin_thread(&self, ring: &Arc<Ring>) {
-        let news = ring.news();
+    /// Runs a device's pin thread, if there is one, until the loader is dropped.
+    pub(super) fn run_pin_thread(&self, device: usize) {
+        let Some(pinning) = &self.options[device].pinning else {
+            return;
+        };
+        let news = pinning.ring().news();
         let mut held_off: Option<HeldOff> = None;
         loop {
             // The ticket first, so as not to sleep through what happens while we look.
@@ -173,7 +181,7 @@ impl<B: Batch> Pipeline<B> {
                 if board.is_closed {
                     return;
                 }
-                board.waiting(ring)
+                board.waiting(device)
             };
             // With nothing to serve, it does not matter which slabs come and go.
             let _interest = (!waiting.is_empty()).then(|| news.interest());
@@ -181,9 +189,6 @@ impl<B: Batch> Pipeline<B> {
             let mut staged = None;
             let mut progress = false;
             for (pass, unit) in waiting {
-                let Some(pinning) = &pass.options.pinning else {
-                    continue; // lines of the ring pin
-                };
                 let serve = || self.serve(pinning, &pass, unit);
                 match self.catch_panics(&pass, unit, serve) {
                     Some(Served::Done) | None => progress = true,
@@ -201,7 +206,7 @@ impl<B: Batch> Pipeline<B> {
             match awaited {
                 // A failed copy counts as finished: it leaves the list with its memory leaked, and the rule applies again.
                 Some(event) => drop(event.sleep()),
-                None if held_off.is_none() && self.make_ahead(ring) => {}
+                None if held_off.is_none() && self.make_ahead(pinning.ring()) => {}
                 None => news.wait(ticket),
             }
         }
@@ -300,7 +305,7 @@ impl<B: Batch> Pipeline<B> {
             return self.grant(pass, want, slab, Some(why));
         }
         count_unpinned(pass, want, why);
-        let ring = &pinning.ring();
+        let ring = pinning.ring();
         let error = match why {
             Unpinned::Unlockable => ring.unlockable(want.bytes),
             Unpinned::OverBudget => ring.refusal(want.bytes),

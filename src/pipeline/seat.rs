@@ -8,7 +8,7 @@
 use super::Pipeline;
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, EpochPlan, Options, destination_matters, plan};
+use super::plan::{Destination, destination_matters, plan};
 use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
@@ -20,7 +20,8 @@ use crate::sync::{Arc, Condvar};
 pub(crate) struct Seat {
     pub(super) line: u64,
     pub(super) segment: u64,
-    pub(crate) options: Arc<Options>,
+    /// The number of the device that its line is loaded for.
+    pub(crate) device: usize,
     pub(crate) epoch: u64,
     pub(crate) meter: Arc<Meter>,
     /// The line's consumer sleeps here.
@@ -32,18 +33,18 @@ pub(crate) struct Seat {
 impl<B: Batch> Pipeline<B> {
     /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
     pub(crate) fn begin(&self, epoch: u64, is_followed: bool) -> Seat {
-        let options = Arc::clone(&self.options);
+        let device = 0; // the only one so far
         let unit_ready = Arc::new(Condvar::new());
         let meter = Arc::<Meter>::default();
         let seat = {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
-            let line = board.add_line(Arc::clone(&options), Arc::clone(&unit_ready), is_wide);
+            let line = board.add_line(device, Arc::clone(&unit_ready), is_wide);
             let slot = EpochSlot::new(epoch, &meter, None, None);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
-                options,
+                device,
                 segment,
                 epoch,
                 meter,
@@ -51,7 +52,7 @@ impl<B: Batch> Pipeline<B> {
                 is_followed,
             }
         };
-        if let Some(destination) = self.assumed_destination(&seat.options) {
+        if let Some(destination) = self.assumed_destination(seat.device) {
             self.decide(&seat, destination);
         }
         seat
@@ -64,11 +65,11 @@ impl<B: Batch> Pipeline<B> {
         epoch: u64,
         to: Option<(&Arc<Outbox<B>>, usize)>,
     ) -> (Seat, Option<Arc<Outbox<B>>>) {
+        let options = &self.options[seat.device];
         let meter = Arc::<Meter>::default();
-        let destination =
-            to.map(|(before, depth)| seat.options.destination(before.device(), depth));
+        let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
         let outbox = to.map(|(before, _)| {
-            let batches = seat.options.cut().batches();
+            let batches = options.cut().batches();
             Outbox::new(before.device(), batches, 0, Some(before))
         });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
@@ -90,6 +91,7 @@ impl<B: Batch> Pipeline<B> {
     pub(crate) fn come_to(&self, seat: &Seat) -> bool {
         // In case no worker found the time: while the epoch before is still there to be joined.
         self.plan_early(seat.line, seat.segment);
+        let samples = self.options[seat.device].samples;
         let destination = {
             let mut board = self.lock();
             let Some((line, bin)) = board.line(seat.line) else {
@@ -102,7 +104,7 @@ impl<B: Batch> Pipeline<B> {
                 return false;
             }
             let Unit(first) = schedule.first();
-            if first.checked_add(seat.options.samples).is_none() {
+            if first.checked_add(samples).is_none() {
                 // Unit numbers would overflow. Those of a new line begin at 0.
                 schedule.leave(seat.segment, bin.removed());
                 board.remove_if_over(seat.line);
@@ -115,7 +117,7 @@ impl<B: Batch> Pipeline<B> {
             slot.and_then(|slot| slot.destination)
         };
         // Its plan did not join the one before, which is used up now.
-        if let Some(destination) = destination.or_else(|| self.assumed_destination(&seat.options)) {
+        if let Some(destination) = destination.or_else(|| self.assumed_destination(seat.device)) {
             self.decide(seat, destination);
         }
         true
@@ -136,7 +138,7 @@ impl<B: Batch> Pipeline<B> {
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.leave(seat.segment, bin.removed());
             bin.wake_workers = true; // for the epochs that waited for this one
-            bin.tell_pin_thread(line.ring());
+            bin.tell_pin_thread(line.device);
             board.remove_if_over(seat.line);
         }
     }
@@ -146,7 +148,7 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.truncate(bin.removed());
-            bin.tell_pin_thread(line.ring());
+            bin.tell_pin_thread(line.device);
             board.remove_if_over(seat.line);
         }
     }
@@ -165,25 +167,24 @@ impl<B: Batch> Pipeline<B> {
         depth: usize,
         given: u64,
     ) -> Arc<Outbox<B>> {
-        let outbox = Outbox::new(device, seat.options.cut().batches(), given, None);
-        // First, so that the first units find it.
-        self.set_outbox(seat, &outbox);
-        self.decide(seat, seat.options.destination(device, depth));
-        outbox
-    }
-
-    fn set_outbox(&self, seat: &Seat, outbox: &Arc<Outbox<B>>) {
-        let mut board = self.lock();
-        let line = board.line(seat.line);
-        let slot = line.and_then(|(line, _)| line.schedule.epoch(seat.segment));
-        if let Some(slot) = slot {
-            slot.outbox = Some(Arc::clone(outbox) as Arc<dyn Sends<B>>);
+        let options = &self.options[seat.device];
+        let outbox = Outbox::new(device, options.cut().batches(), given, None);
+        {
+            let mut board = self.lock();
+            let line = board.line(seat.line);
+            if let Some(slot) = line.and_then(|(line, _)| line.schedule.epoch(seat.segment)) {
+                slot.outbox = Some(Arc::clone(&outbox) as Arc<dyn Sends<B>>);
+            }
         }
+        // Then, so that the first units find it.
+        self.decide(seat, options.destination(device, depth));
+        outbox
     }
 
     /// What to plan for before the program has said what batches are for. `None`: loading must wait for that, because a device could
     /// gather the samples itself, or batches would be cut into parts.
-    fn assumed_destination(&self, options: &Options) -> Option<Destination> {
+    fn assumed_destination(&self, device: usize) -> Option<Destination> {
+        let options = &self.options[device];
         let matters = destination_matters(options, options.machine(), self.recipe.hints());
         (!matters).then_some(Destination::Host)
     }
@@ -194,16 +195,13 @@ impl<B: Batch> Pipeline<B> {
         if self.is_planned_for(seat, destination) {
             return;
         }
-        let (options, hints) = (&seat.options, self.recipe.hints());
-        let plan = plan(
-            options,
-            options.machine(),
-            hints,
-            destination,
-            seat.is_followed,
-        );
+        let (options, hints) = (&self.options[seat.device], self.recipe.hints());
+        let (machine, is_followed) = (options.machine(), seat.is_followed);
+        let plan = plan(options, machine, hints, destination, is_followed);
         // First: who asks for a slab must find that there may be some.
-        let account = self.open_account(&seat.options, &plan);
+        let slabs = plan.slabs(self.is_wide.get() == Some(&true));
+        let account = options.pinning.as_ref();
+        let account = account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs));
         let mut board = self.lock();
         let line = board.line(seat.line);
         let pass = line.and_then(|(line, _)| line.enter_plan(seat.segment, plan, account.clone()));
@@ -227,22 +225,16 @@ impl<B: Batch> Pipeline<B> {
             return false;
         };
         if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
-            let (options, depth) = (&seat.options, destination.depth());
+            let (options, depth) = (&self.options[seat.device], destination.depth());
             bin.set_limit(account, options.slabs_for(depth, seat.is_followed));
-            bin.tell_pin_thread(line.ring());
+            bin.tell_pin_thread(line.device);
         }
         true
     }
 
-    fn open_account(&self, options: &Options, plan: &EpochPlan) -> Option<Arc<Account>> {
-        let ring = options.pinning.as_ref()?.ring();
-        let is_wide = self.is_wide.get() == Some(&true);
-        Some(Account::open(ring, plan.kind(), plan.slabs(is_wide)))
-    }
-
     /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
-        let (options, destination) = {
+        let (device, destination) = {
             let mut board = self.lock();
             let line = board.line(line).map(|(line, _)| line);
             let Some(line) = line.filter(|line| !line.schedule.is_planned(segment)) else {
@@ -254,11 +246,12 @@ impl<B: Batch> Pipeline<B> {
             let before = schedule.epoch_before(segment);
             let before = before.and_then(|before| before.destination);
             let destination = own.or(before.filter(|before| *before == Destination::Host));
-            (Arc::clone(&line.options), destination)
+            (line.device, destination)
         };
-        let destination = destination.or_else(|| self.assumed_destination(&options));
-        let (machine, hints) = (options.machine(), self.recipe.hints());
-        let plan = destination.map(|destination| plan(&options, machine, hints, destination, true));
+        let destination = destination.or_else(|| self.assumed_destination(device));
+        let (options, hints) = (&self.options[device], self.recipe.hints());
+        let machine = options.machine();
+        let plan = destination.map(|destination| plan(options, machine, hints, destination, true));
         let mut board = self.lock();
         let Some((line, bin)) = board.line(line) else {
             return;

@@ -53,7 +53,6 @@ impl<B: Batch> Pipeline<B> {
                 Some((line, bin)) => line.publish(unit, outcome, bin),
                 None => board.bin.drop_later(outcome),
             }
-            board.bin.wake_workers = !is_here; // it is out of the window
             drop(board);
             if is_here && outbox.progress() == progress {
                 return;

@@ -2,9 +2,8 @@
 
 use std::io;
 
-use super::{Options, Pinning, Pipeline};
+use super::{Options, Pipeline};
 use crate::batch::Batch;
-use crate::device::Ring;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, is_own_thread, mark_own_thread, thread};
 use crate::system;
@@ -13,20 +12,16 @@ use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
     handles: Vec<thread::JoinHandle<()>>,
-    /// Each has a pin thread, if there are workers.
-    rings: Vec<Arc<Ring>>,
 }
 
 impl<B: Batch> Threads<B> {
-    /// Starts the workers, and a pin thread for each ring that the loader pins in.
+    /// Starts the workers, and a pin thread for each device that the loader pins for.
     pub(crate) fn start(pipeline: Pipeline<B>) -> Result<Threads<B>> {
-        let rings = pipeline.options.pinning.iter().map(Pinning::ring);
         let mut threads = Threads {
-            rings: rings.cloned().collect(),
             pipeline: Arc::new(pipeline),
             handles: Vec::new(),
         };
-        let workers = threads.pipeline.options.workers;
+        let workers = threads.pipeline.options().workers;
         let most = match workers {
             0 => 0,
             _ => system::most_threads(STACK_BYTES),
@@ -45,11 +40,13 @@ impl<B: Batch> Threads<B> {
                 pipeline.run_worker(number)
             })?;
         }
-        // Without workers, the caller gets slabs itself.
-        for ring in threads.rings.clone().into_iter().filter(|_| workers > 0) {
-            threads.spawn("pinfeed-pin".to_owned(), move |pipeline| {
-                pipeline.run_pin_thread(&ring)
-            })?;
+        for device in 0..threads.pipeline.options.len() {
+            // Without workers, the caller gets slabs itself.
+            if threads.pipeline.options[device].pinning.is_some() && workers > 0 {
+                threads.spawn("pinfeed-pin".to_owned(), move |pipeline| {
+                    pipeline.run_pin_thread(device)
+                })?;
+            }
         }
         Ok(threads)
     }
@@ -69,7 +66,7 @@ impl<B: Batch> Threads<B> {
                 run(&pipeline);
             })
             .map_err(|source| {
-                not_started(name, &source, self.handles.len(), &self.pipeline.options)
+                not_started(name, &source, self.handles.len(), self.pipeline.options())
             })?;
         self.handles.push(handle);
         Ok(())
@@ -97,7 +94,7 @@ impl<B: Batch> Drop for Threads<B> {
     /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then nobody waits: the threads may be
     /// waiting for that worker, or be dropping its loader. They end by themselves, because each holds all that it uses.
     fn drop(&mut self) {
-        self.pipeline.close(&self.rings);
+        self.pipeline.close();
         if is_own_thread() {
             return;
         }
@@ -110,12 +107,12 @@ impl<B: Batch> Drop for Threads<B> {
 
 impl<B: Batch> Pipeline<B> {
     /// Tells the threads to end: workers after their current run. Epochs that were leaked end as well.
-    fn close(&self, rings: &[Arc<Ring>]) {
+    fn close(&self) {
         // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
         self.lock().is_closed = true;
         let wakeups = &self.worker_wakeups;
         wakeups.iter().for_each(|wakeup| _ = wakeup.notify_all());
-        rings.iter().for_each(|ring| ring.news().notify());
+        (0..self.options.len()).for_each(|device| self.tell_pin_thread(device));
         let mut board = self.lock();
         let (board, bin) = board.split();
         board.clear(bin);

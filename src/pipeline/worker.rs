@@ -194,7 +194,7 @@ impl<B: Batch> Pipeline<B> {
         let is_cut = pass.plan().is_cut();
         // A batch in parts is made when the last of them is sent.
         pass.meter.batches.add(u64::from(!is_cut));
-        if pass.options.pinning.is_none() || is_unpinned {
+        if self.pinning(pass).is_none() || is_unpinned {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         }
         if is_cut {

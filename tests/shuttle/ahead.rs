@@ -10,7 +10,9 @@ use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
 use crate::explore::explore;
-use crate::support::{How, Pin, SLAB, below, check, check_all_back, coin, device, sample};
+use crate::support::{
+    BLOCK, How, Pin, SLAB, below, check, check_all_back, check_there, coin, device, sample,
+};
 
 /// Counts the rows that were written into slabs.
 #[derive(Default)]
@@ -127,6 +129,30 @@ fn a_slab_is_filled_ahead() {
 #[test]
 fn slabs_are_filled_ahead() {
     explore("slabs_are_filled_ahead", || fill_ahead(2 + below(3)));
+}
+
+/// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing.
+#[test]
+fn batches_travel_while_the_program_is_busy() {
+    explore("batches_travel_while_the_program_is_busy", || {
+        let how = How {
+            workers: 1 + below(3),
+            ..How::pinned()
+        };
+        let (device, depth) = (device(), 1 + below(3));
+        let loader = how.loader(&device);
+        let mut batches = loader.epoch(0).to_device(&device, depth);
+        for number in 0..how.batches() {
+            let there = batches.next().unwrap().unwrap();
+            let ahead = depth.min(how.batches() - 1 - number);
+            while device.memory().device_held_bytes < (1 + ahead) * BLOCK {
+                thread::yield_now();
+            }
+            check_there(&there, how.samples_of(number));
+        }
+        drop((batches, loader));
+        check_all_back(&device);
+    });
 }
 
 /// Three samples that wait for each other are loaded by three workers: who begins to work wakes another.

@@ -67,19 +67,16 @@ planted! {
     dropped_under_lock: "what is left over is dropped under the lock", "dropping::samples_look_when_they_are_dropped";
     lone_claims: "a claim wakes nobody", "ahead::workers_load_together";
     held_work: "work is held beyond its report", "loading::batches_come_in_order";
-    early_finish: "a unit is finished while others load", "ahead::workers_load_together";
-    ready_silence: "a unit that is ready wakes no worker", "loading::batches_come_in_order";
-    reserve_silence: "a reserve is given up in silence", "pinning::little_memory_is_waited_for";
+    sent_silence: "a unit that was sent wakes no worker", "ahead::batches_travel_while_the_program_is_busy";
     consumer_silence: "the consumer is not told", "loading::batches_come_in_order";
     sent_twice: "a unit can be taken while it is sent", "loading::batches_are_sent_ahead";
     room_silence: "room wakes nobody", "ahead::slabs_are_filled_ahead";
     block_silence: "the consumer blocks in silence", "pinning::who_keeps_batches_does_without";
     ask_silence: "a slab is asked for in silence", "pinning::little_memory_is_waited_for";
     move_silence: "a move is asked for in silence", "loading::collated_batches_are_pinned";
-    grant_silence: "a slab is granted in silence", "pinning::little_memory_is_waited_for";
+    grant_silence: "a slab is granted in silence", "ahead::slabs_are_filled_ahead";
     overtaking_epochs: "an epoch does not wait for the one before", "boundaries::a_boundary_takes_no_device_memory";
     beyond_depth: "batches are sent beyond depth", "loading::batches_are_sent_ahead";
     overtaking_batches: "batches begin in any order", "parts::parts_stop_where_the_memory_ends";
-    left_behind: "who sends does not look behind", "loading::batches_are_sent_ahead";
-    all_join: "every epoch joins", "boundaries::boundaries_on_the_device";
+    left_behind: "who sends does not look behind", "ahead::batches_travel_while_the_program_is_busy";
 }

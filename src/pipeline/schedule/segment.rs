@@ -4,7 +4,6 @@ use std::ops::RangeBounds;
 
 use super::{Schedule, Unit};
 use crate::pipeline::plan::EpochPlan;
-use crate::sync::planted;
 
 /// One epoch of a line.
 #[derive(Debug)]
@@ -138,9 +137,7 @@ impl<E, U> Schedule<E, U> {
             None => self.first,
             Some(before) => {
                 let before = self.segments[before].units;
-                let Some(before) = before
-                    .filter(|before| plan.joins(&before.plan) || planted("every epoch joins"))
-                else {
+                let Some(before) = before.filter(|before| plan.joins(&before.plan)) else {
                     self.segments[index].may_plan_early = false;
                     return None;
                 };
