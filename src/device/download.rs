@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::block::Uses;
-use super::flights::{Flight, Lane};
+use super::flights::Lane;
 use super::staging::{CopyOutcome, Staging};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
@@ -148,7 +148,7 @@ impl<T: Element> DeviceTensor<T> {
             return Ok(());
         }
         device.settle();
-        let (driver, stream) = (&device.driver, device.in_place()?);
+        let (driver, stream) = (&device.driver, device.stream_of(Lane::InPlace)?);
         for event in self.uses_mut().all_events()? {
             driver.stream_wait(stream, &event)?;
         }
@@ -166,9 +166,9 @@ impl<T: Element> DeviceTensor<T> {
         if !matches!(copied, Ok(CopyOutcome::Staged)) {
             host.push(Arc::clone(source.storage()));
         }
-        let done = match driver.record(stream, false) {
+        let done = match device.add_flight(Lane::InPlace, host, None) {
             Ok(done) => done,
-            Err(error) => {
+            Err((error, host)) => {
                 // The tensor lives on, so the copy must have ended: without an event, only waiting tells.
                 if driver.synchronize(stream).is_err() {
                     device.flights.leak(host);
@@ -178,12 +178,6 @@ impl<T: Element> DeviceTensor<T> {
             }
         };
         self.uses_mut().written_behind(done.clone());
-        device.submitted(Flight {
-            lane: Lane::InPlace,
-            done: done.clone(),
-            host,
-            timing: None,
-        });
         copied?;
         if !non_blocking {
             done.synchronize()?;
@@ -305,24 +299,18 @@ unsafe fn download<T: Element>(
     }
     let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
     host.push(Arc::clone(download.tensor.storage()));
-    match driver.record(stream, false) {
+    match device.add_flight(Lane::Download, host, None) {
         Ok(done) => {
             if let Some(reader) = source.reader {
                 reader.read_behind(done.clone());
             }
-            device.submitted(Flight {
-                lane: Lane::Download,
-                done: done.clone(),
-                host,
-                timing: None,
-            });
             download.done = Some(done);
         }
         // The source is not ours to leak, so its use must end here.
-        Err(error) if source.reader.is_none() && driver.synchronize(stream).is_ok() => {
+        Err((error, _)) if source.reader.is_none() && driver.synchronize(stream).is_ok() => {
             return Err(copied.err().unwrap_or(error));
         }
-        Err(error) => {
+        Err((error, host)) => {
             device.flights.leak(host);
             if let Some(reader) = source.reader {
                 reader.block().leak();

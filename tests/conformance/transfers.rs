@@ -45,6 +45,10 @@ pub const TESTS: &[Test] = &[
     ),
     ("a_shared_target_is_refused", a_shared_target_is_refused),
     (
+        "who_waited_for_a_copy_may_write",
+        who_waited_for_a_copy_may_write,
+    ),
+    (
         "copies_start_at_once_beside_a_slow_kernel",
         copies_start_at_once_beside_a_slow_kernel,
     ),
@@ -292,6 +296,28 @@ fn a_shared_target_is_refused(backend: &Backend) {
         Err(Error::Shared { sharers: 1 })
     ));
     drop(view);
+}
+
+/// Several threads copy at once. Who waited for its own copy holds the host memory alone, whatever the others do.
+fn who_waited_for_a_copy_may_write(backend: &Backend) {
+    std::thread::scope(|scope| {
+        for thread in 0..6u32 {
+            scope.spawn(move || {
+                let host = Tensor::from(vec![thread; 100]);
+                let mut host = host.pin(&backend.device).unwrap();
+                for round in 0..200 {
+                    let context = format!("thread {thread}, round {round}");
+                    let mut there = host.view().to_device(&backend.device, false).unwrap();
+                    assert!(host.as_mut_slice().is_some(), "{context}: an upload");
+                    there.copy_from_host(&host, false).unwrap();
+                    assert!(host.as_mut_slice().is_some(), "{context}: in place");
+                    host = there.copy_to_host(host, true).unwrap().wait().unwrap();
+                    assert!(host.as_mut_slice().is_some(), "{context}: a download");
+                    assert_eq!(host.as_slice(), [thread; 100]);
+                }
+            });
+        }
+    });
 }
 
 /// Uploads of memory whose users are done do not stand behind a kernel on another stream.
