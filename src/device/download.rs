@@ -116,6 +116,7 @@ impl<T: Element> DeviceTensor<T> {
     /// [`Error::Device`] if the device failed.
     pub fn copy_to_host(&self, target: Tensor<T>, non_blocking: bool) -> Result<Download<T>> {
         check_shape(self.len(), self.shape(), target.shape())?;
+        self.inner().flights.reap();
         self.download(unshared(target)?, non_blocking)
     }
 
@@ -134,7 +135,8 @@ impl<T: Element> DeviceTensor<T> {
     /// # Synchronization
     ///
     /// The copy waits, on the device, for all users of this tensor. With `non_blocking` the call returns at once, and the
-    /// source stays shared (readable, not writable) until the copy is done; without, it blocks until then. From pageable
+    /// source stays shared (readable, not writable) until the copy is done, as [`synchronize`](DeviceTensor::synchronize) or
+    /// the device's next transfer finds out; without, it blocks until then. From pageable
     /// memory the call always blocks until the source has been read; for a large source also until the users of this
     /// tensor are done, and then the source is not shared any more when the call returns.
     ///
@@ -328,7 +330,7 @@ unsafe fn download<T: Element>(
     Ok(download)
 }
 
-/// A tensor that nothing shares any more, once finished copies have let go of it.
+/// The tensor, if nothing shares it. Finished copies have let go of it.
 fn unshared<T: Element>(mut tensor: Tensor<T>) -> Result<Tensor<T>> {
     match tensor.as_mut_slice() {
         Some(_) => Ok(tensor),
