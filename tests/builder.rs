@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
 use pinfeed::collate::Arena;
-use pinfeed::sampler::SequentialSampler;
-use pinfeed::{BoxError, DataLoader, Device, Error, Ragged, Tensor, from_fn};
+use pinfeed::error::CollateError;
+use pinfeed::sampler::{RandomSampler, Sampler, SequentialSampler};
+use pinfeed::{BoxError, DataLoader, Device, DeviceTensor, Error, Ragged, Tensor, from_fn};
 
 /// Ten samples, and each option set or not.
 #[derive(Debug, Clone, Copy)]
@@ -275,6 +276,145 @@ fn a_batch_size_beyond_all_bounds_takes_what_there_is() {
         let builder = DataLoader::builder(samples).batch_size(usize::MAX / 2);
         let loader = builder.num_workers(workers).build().unwrap();
         assert!(loader.epoch(0).next().unwrap().is_err());
+    }
+}
+
+/// Samples beyond all bounds, and options as large as numbers go.
+#[derive(Debug, Clone, Copy)]
+struct Giant {
+    len: u64,
+    batch_size: usize,
+    workers: usize,
+    prefetch: Option<usize>,
+    drop_last: bool,
+    shuffle: bool,
+    pin: bool,
+}
+
+impl Giant {
+    fn build(self, device: &Device) -> DataLoader<Tensor<i64>> {
+        let samples = from_fn(self.len, |index, _| Ok(index as i64));
+        let mut builder = DataLoader::builder(samples)
+            .batch_size(self.batch_size)
+            .num_workers(self.workers)
+            .drop_last(self.drop_last)
+            .shuffle(self.shuffle)
+            .seed(5);
+        if let Some(prefetch) = self.prefetch {
+            builder = builder.prefetch(prefetch);
+        }
+        if self.pin {
+            builder = builder.pin_memory(device);
+        }
+        builder.build().unwrap()
+    }
+
+    fn batches(self) -> u64 {
+        match self.drop_last {
+            true => self.len / self.batch_size as u64,
+            false => self.len.div_ceil(self.batch_size as u64),
+        }
+    }
+
+    /// Checks the first batches of an epoch: each has the right samples, or more than memory holds.
+    fn check(self, epoch: u64, batches: impl ExactSizeIterator<Item = Result<Tensor<i64>, Error>>) {
+        let whole = usize::try_from(self.batches()).unwrap_or(usize::MAX);
+        assert_eq!(batches.len(), whole, "{self:?}");
+        let mut seen = 0;
+        for (number, batch) in (0..).zip(batches.take(3)) {
+            seen += 1;
+            let start = number * self.batch_size as u64;
+            let rows = (self.len - start).min(self.batch_size as u64);
+            match batch {
+                Ok(batch) => {
+                    assert!(rows <= 10, "{self:?}, batch {number}");
+                    let positions = start..start + rows;
+                    let expected = positions.map(|position| match self.shuffle {
+                        true => RandomSampler::new(self.len, 5).index(epoch, position) as i64,
+                        false => position as i64,
+                    });
+                    assert!(
+                        batch.as_slice().iter().copied().eq(expected),
+                        "{self:?}, batch {number}"
+                    );
+                }
+                // There is no number for the bytes of some.
+                Err(Error::HostMemory { .. }) if rows > 1 << 50 => {}
+                Err(Error::Collate(misfit)) if rows > 1 << 50 => {
+                    assert!(matches!(misfit.source, CollateError::TooLarge));
+                }
+                Err(error) => panic!("{self:?}, batch {number}: {error}"),
+            }
+        }
+        assert_eq!(seen, whole.min(3), "{self:?}");
+    }
+
+    fn all() -> impl Iterator<Item = Giant> {
+        let lens = [u64::MAX, u64::MAX - 1, (1 << 63) + 1, 10];
+        let sizes = [1, 3, usize::MAX / 2 + 1, usize::MAX - 1, usize::MAX];
+        let workers = [(0, None), (2, None), (2, Some(usize::MAX))];
+        let ways = [(false, false), (false, true), (true, false), (true, true)];
+        ways.into_iter().flat_map(move |(drop_last, pin)| {
+            lens.into_iter().flat_map(move |len| {
+                sizes.into_iter().flat_map(move |batch_size| {
+                    workers.map(|(workers, prefetch)| Giant {
+                        len,
+                        batch_size,
+                        workers,
+                        prefetch,
+                        drop_last,
+                        shuffle: drop_last == pin,
+                        pin,
+                    })
+                })
+            })
+        })
+    }
+}
+
+/// Whatever is built has the batches that arithmetic says, up to the sample with the largest index that there is.
+#[test]
+fn giant_options_are_served() {
+    for giant in Giant::all() {
+        let device = Device::cpu();
+        device.set_pinned_budget_bytes(1 << 20);
+        let loader = giant.build(&device);
+        let whole = usize::try_from(giant.batches()).unwrap_or(usize::MAX);
+        assert_eq!(loader.len(), whole, "{giant:?}");
+        for epoch in [0, u64::MAX] {
+            giant.check(epoch, loader.epoch(epoch));
+        }
+        for epoch in loader.epochs([7, u64::MAX, 0]) {
+            giant.check(epoch.number(), epoch);
+        }
+    }
+}
+
+/// The same on a device, with as many batches ahead as there is room for, whole or in parts.
+#[test]
+fn giant_options_are_served_on_a_device() {
+    let back = |there: Result<DeviceTensor<i64>, Error>| there?.to_host(true)?.wait();
+    for giant in Giant::all().filter(|giant| giant.pin) {
+        for (depth, is_cut) in [
+            (0, false),
+            (0, true),
+            (usize::MAX, false),
+            (usize::MAX, true),
+        ] {
+            let device = Device::cpu();
+            device.set_pinned_budget_bytes(1 << 20);
+            device.set_device_budget_bytes(1 << 15);
+            if is_cut {
+                device.cut_batches_at(1, 8); // a sample each
+            }
+            let loader = giant.build(&device);
+            let epoch = loader.epoch(u64::MAX).to_device(&device, depth);
+            giant.check(u64::MAX, epoch.map(back));
+            let epochs = loader.epochs(5..7).to_device(&device, depth);
+            for (number, epoch) in (5..).zip(epochs) {
+                giant.check(number, epoch.map(back));
+            }
+        }
     }
 }
 

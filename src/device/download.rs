@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::block::Uses;
-use super::flights::{Flight, Lane};
+use super::flights::Lane;
 use super::staging::{CopyOutcome, Staging};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
@@ -116,6 +116,7 @@ impl<T: Element> DeviceTensor<T> {
     /// [`Error::Device`] if the device failed.
     pub fn copy_to_host(&self, target: Tensor<T>, non_blocking: bool) -> Result<Download<T>> {
         check_shape(self.len(), self.shape(), target.shape())?;
+        self.inner().flights.reap();
         self.download(unshared(target)?, non_blocking)
     }
 
@@ -134,7 +135,8 @@ impl<T: Element> DeviceTensor<T> {
     /// # Synchronization
     ///
     /// The copy waits, on the device, for all users of this tensor. With `non_blocking` the call returns at once, and the
-    /// source stays shared (readable, not writable) until the copy is done; without, it blocks until then. From pageable
+    /// source stays shared (readable, not writable) until the copy is done, as [`synchronize`](DeviceTensor::synchronize) or
+    /// the device's next transfer finds out; without, it blocks until then. From pageable
     /// memory the call always blocks until the source has been read; for a large source also until the users of this
     /// tensor are done, and then the source is not shared any more when the call returns.
     ///
@@ -148,7 +150,7 @@ impl<T: Element> DeviceTensor<T> {
             return Ok(());
         }
         device.settle();
-        let (driver, stream) = (&device.driver, device.in_place()?);
+        let (driver, stream) = (&device.driver, device.stream_of(Lane::InPlace)?);
         for event in self.uses_mut().all_events()? {
             driver.stream_wait(stream, &event)?;
         }
@@ -166,9 +168,9 @@ impl<T: Element> DeviceTensor<T> {
         if !matches!(copied, Ok(CopyOutcome::Staged)) {
             host.push(Arc::clone(source.storage()));
         }
-        let done = match driver.record(stream, false) {
+        let done = match device.add_flight(Lane::InPlace, host, None) {
             Ok(done) => done,
-            Err(error) => {
+            Err((error, host)) => {
                 // The tensor lives on, so the copy must have ended: without an event, only waiting tells.
                 if driver.synchronize(stream).is_err() {
                     device.flights.leak(host);
@@ -178,12 +180,6 @@ impl<T: Element> DeviceTensor<T> {
             }
         };
         self.uses_mut().written_behind(done.clone());
-        device.submitted(Flight {
-            lane: Lane::InPlace,
-            done: done.clone(),
-            host,
-            timing: None,
-        });
         copied?;
         if !non_blocking {
             done.synchronize()?;
@@ -305,24 +301,18 @@ unsafe fn download<T: Element>(
     }
     let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
     host.push(Arc::clone(download.tensor.storage()));
-    match driver.record(stream, false) {
+    match device.add_flight(Lane::Download, host, None) {
         Ok(done) => {
             if let Some(reader) = source.reader {
                 reader.read_behind(done.clone());
             }
-            device.submitted(Flight {
-                lane: Lane::Download,
-                done: done.clone(),
-                host,
-                timing: None,
-            });
             download.done = Some(done);
         }
         // The source is not ours to leak, so its use must end here.
-        Err(error) if source.reader.is_none() && driver.synchronize(stream).is_ok() => {
+        Err((error, _)) if source.reader.is_none() && driver.synchronize(stream).is_ok() => {
             return Err(copied.err().unwrap_or(error));
         }
-        Err(error) => {
+        Err((error, host)) => {
             device.flights.leak(host);
             if let Some(reader) = source.reader {
                 reader.block().leak();
@@ -340,7 +330,7 @@ unsafe fn download<T: Element>(
     Ok(download)
 }
 
-/// A tensor that nothing shares any more, once finished copies have let go of it.
+/// The tensor, if nothing shares it. Finished copies have let go of it.
 fn unshared<T: Element>(mut tensor: Tensor<T>) -> Result<Tensor<T>> {
     match tensor.as_mut_slice() {
         Some(_) => Ok(tensor),

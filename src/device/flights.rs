@@ -3,6 +3,7 @@
 //! Dropping a batch, a download or a loader drops that holder's reference; the copy's own reference is in this list.
 //! Nobody polls: the list is reaped by whoever needs a slab, submits a copy or waits for one.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 
 use crate::driver::RawEvent;
@@ -13,7 +14,8 @@ use crate::tensor::Storage;
 
 #[derive(Default)]
 pub(crate) struct Flights {
-    list: Mutex<Vec<Flight>>,
+    /// One for each [`Lane`].
+    queues: [Queue; 3],
     /// Held while finished copies let go of their memory, so that this is one step: a thread that finds no copy in flight
     /// finds the memory at home, and a thread that waited for a copy and then reaped is rid of the copy's hold.
     landing: Mutex<()>,
@@ -21,9 +23,20 @@ pub(crate) struct Flights {
     leaked: crate::meter::Sum,
 }
 
+/// The copies in flight on one stream.
+#[derive(Default)]
+struct Queue {
+    /// In the order of their events on the stream: if one has not fired, none behind it has.
+    flights: Mutex<VecDeque<Flight>>,
+    /// Held while an event is recorded and its flight enters the queue. As two steps, two threads could record in one order
+    /// and enter in the other; then a finished copy would keep its memory until a later one ends.
+    ///
+    /// Not `flights` itself: the driver may block while it records on a full stream, and others must be able to reap.
+    recording: Mutex<()>,
+}
+
 /// One copy, or a run of copies behind one event.
 pub(crate) struct Flight {
-    pub(crate) lane: Lane,
     pub(crate) done: RawEvent,
     /// The host memory that the copy uses.
     pub(crate) host: Vec<Arc<dyn Storage>>,
@@ -66,11 +79,26 @@ impl Timing {
 }
 
 impl Flights {
-    pub(crate) fn push(&self, mut flight: Flight) {
+    fn queue(&self, lane: Lane) -> &Queue {
+        &self.queues[lane as usize]
+    }
+
+    /// Adds a flight to a lane. `record` records its event on the lane's stream; if that fails, nothing is added.
+    pub(super) fn add<E>(
+        &self,
+        lane: Lane,
+        record: impl FnOnce() -> Result<Flight, E>,
+    ) -> Result<RawEvent, E> {
+        let queue = self.queue(lane);
+        let together = !planted("a copy enters the list behind a later one");
+        let _recording = together.then(|| queue.recording.lock());
+        let mut flight = record()?;
+        let done = flight.done.clone();
         if planted("a copy holds nothing") {
             flight.host.clear();
         }
-        self.list.lock().push(flight);
+        queue.flights.lock().push_back(flight);
+        Ok(done)
     }
 
     /// Lets go of what finished copies held. It waits for nothing: registered memory whose last holder was a copy stays
@@ -84,31 +112,20 @@ impl Flights {
         let _landing = self.landing.lock();
         let mut finished = Vec::new();
         let mut failed = Vec::new();
-        {
-            let mut list = self.list.lock();
-            let mut index = 0;
-            // If one copy on a stream has not ended, the later ones have not either.
-            let mut under_way = [false; 3];
-            while index < list.len() {
-                let lane = list[index].lane as usize;
-                if under_way[lane] {
-                    index += 1;
-                    continue;
-                }
-                match list[index].done.is_complete() {
-                    Ok(false) => {
-                        under_way[lane] = true;
-                        index += 1;
-                    }
-                    Ok(true) => finished.push(list.remove(index)),
-                    Err(_) => failed.push(list.remove(index)),
+        for queue in &self.queues {
+            let mut flights = queue.flights.lock();
+            while let Some(first) = flights.front() {
+                match first.done.is_complete() {
+                    Ok(false) => break,
+                    Ok(true) => finished.extend(flights.pop_front()),
+                    Err(_) => failed.extend(flights.pop_front()),
                 }
             }
         }
         for flight in failed {
             self.leak(flight.host);
         }
-        // Without the list's lock: this sends slabs home while other threads submit copies.
+        // Without the queues' locks: this sends slabs home while other threads submit copies.
         let mut last = Vec::new();
         for flight in finished {
             if let Some(timing) = flight.timing {
@@ -120,9 +137,10 @@ impl Flights {
         last
     }
 
-    /// The event of the oldest copy in flight.
-    fn oldest(&self) -> Option<RawEvent> {
-        self.list.lock().first().map(|flight| flight.done.clone())
+    /// The event of a copy in flight: the first of its lane to fire.
+    fn first(&self) -> Option<RawEvent> {
+        let mut queues = self.queues.iter();
+        queues.find_map(|queue| Some(queue.flights.lock().front()?.done.clone()))
     }
 
     /// An upload in flight that will bring a slab of this ring home, usually the oldest: one of `account`, if given; if
@@ -132,29 +150,28 @@ impl Flights {
     /// kernels, and those for the program, whatever memory they use.
     pub(super) fn bringing_home(&self, ring: usize, account: Option<usize>) -> Coming {
         let _landing = (!planted("a look while copies let go")).then(|| self.landing.lock());
-        let list = self.list.lock();
+        let flights = self.queue(Lane::Upload).flights.lock();
         let has = |flight: &Flight, wanted: &dyn Fn(Option<usize>) -> bool| {
             let mut homes = flight.host.iter().filter_map(|host| host.home());
-            flight.lane == Lane::Upload
-                && homes.any(|home| home.ring == ring && wanted(home.account))
+            homes.any(|home| home.ring == ring && wanted(home.account))
         };
         let brings = |flight: &&Flight| match account {
             Some(_) => has(flight, &|other| other == account),
             None => has(flight, &|other| other.is_some()),
         };
-        let Some(first) = list.iter().find(brings) else {
+        let Some(first) = flights.iter().find(brings) else {
             let other = |flight: &&Flight| account.is_none() && has(flight, &|_| true);
-            let other = list.iter().find(other);
+            let other = flights.iter().find(other);
             return other.map_or(Coming::Nothing, |flight| Coming::Other(flight.done.clone()));
         };
         // Batches whose rows the device gathers take next to no time to make, so the middle one of these copies is waited
         // for: its slab comes home together with those before.
         let gathers = first.host.iter().any(|host| host.scattered().is_some());
         let skip = match gathers {
-            true => (list.iter().filter(brings).count() - 1) / 2,
+            true => (flights.iter().filter(brings).count() - 1) / 2,
             false => 0,
         };
-        let awaited = list.iter().filter(brings).nth(skip).unwrap_or(first);
+        let awaited = flights.iter().filter(brings).nth(skip).unwrap_or(first);
         Coming::Batch(awaited.done.clone())
     }
 
@@ -177,9 +194,9 @@ impl Flights {
     /// Waits for every copy in flight.
     pub(crate) fn drain(&self) -> Result<()> {
         let mut result = Ok(());
-        while let Some(oldest) = self.oldest() {
+        while let Some(first) = self.first() {
             // A flight whose event failed leaves the list as well: `reap` leaks what it held.
-            result = result.and(oldest.sleep());
+            result = result.and(first.sleep());
             self.reap();
         }
         result

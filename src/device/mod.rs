@@ -32,7 +32,7 @@ use std::fmt;
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
-use self::flights::{Flight, Timing};
+use self::flights::{Flight, Lane, Timing};
 use self::pool::Pool;
 use self::registered::Parking;
 pub(crate) use self::ring::{Account, Kind, Ring};
@@ -44,14 +44,14 @@ pub use self::stream::Stream;
 pub use self::tensor::{DeviceTensor, Loan, LoanMut};
 pub(crate) use self::upload::{Tensors, Upload};
 pub use crate::driver::DeviceInfo;
-use crate::driver::{Driver, RawStream, cpu};
+use crate::driver::{Driver, RawEvent, RawStream, cpu};
 #[cfg(feature = "testing")]
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::{Error, Result};
-use crate::meter::Settle;
+use crate::meter::{Meter, Settle};
 use crate::sync::plain::AtomicUsize;
 use crate::sync::{Arc, Mutex, OnceLock, Ordering, planted};
-use crate::tensor::{Element, Shape, Tensor};
+use crate::tensor::{Element, Shape, Storage, Tensor};
 use crate::tuning::BUDGET_DIVISOR;
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
@@ -389,12 +389,38 @@ impl DeviceInner {
         self.driver.resident_bytes()
     }
 
-    /// Adds a copy to the list, and tells waiters for a slab that there is now a copy to wait for.
-    fn submitted(&self, flight: Flight) {
-        self.flights.push(flight);
+    /// Records an event behind the copies that a lane's stream holds, and adds them to the list of flights, which keeps the
+    /// host memory that they use. Waiters for a slab are told that there is now a copy to wait for.
+    ///
+    /// `measured`: the event before the copies, and who counts the time between the two.
+    ///
+    /// If the event cannot be recorded, returns the host memory: copies may be using it.
+    fn add_flight(
+        &self,
+        lane: Lane,
+        host: Vec<Arc<dyn Storage>>,
+        measured: Option<(RawEvent, Arc<Meter>)>,
+    ) -> Result<RawEvent, (Error, Vec<Arc<dyn Storage>>)> {
+        let record = || {
+            let stream = self.stream_of(lane);
+            let done = stream.and_then(|stream| self.driver.record(stream, measured.is_some()));
+            let done = match done {
+                Ok(done) => done,
+                Err(error) => return Err((error, host)),
+            };
+            let timing = measured.map(|(start, meter)| Timing {
+                start,
+                end: done.clone(),
+                meter,
+                sum: |meter, elapsed| meter.transfer_ns.add(elapsed),
+            });
+            Ok(Flight { done, host, timing })
+        };
+        let done = self.flights.add(lane, record)?;
         if !planted("no news of a copy") {
             self.ring.news().notify_interested();
         }
+        Ok(done)
     }
 
     /// What will bring a slab of the ring home: of `account`, if given, or of any. If this finds nothing, then whatever
@@ -436,9 +462,13 @@ impl DeviceInner {
         self.spans.lock().push_back(span);
     }
 
-    /// The stream for copies into existing tensors.
-    fn in_place(&self) -> Result<&Arc<RawStream>> {
-        self.stream_in(&self.in_place)
+    /// The stream that a lane's copies are on.
+    fn stream_of(&self, lane: Lane) -> Result<&Arc<RawStream>> {
+        match lane {
+            Lane::Upload => Ok(&self.h2d),
+            Lane::Download => Ok(&self.d2h),
+            Lane::InPlace => self.stream_in(&self.in_place),
+        }
     }
 
     /// The stream for the library's own kernels.

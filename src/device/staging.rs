@@ -279,7 +279,7 @@ struct Transfer {
     around_the_cache: bool,
     /// The start of the first piece that nobody has taken.
     next: AtomicUsize,
-    /// The slabs that no thread is working on; the one whose copy was enqueued first is in front.
+    /// The slabs that no thread is working on, about in the order in which their copies were enqueued.
     ready: Mutex<VecDeque<StagingPlace>>,
     /// The slabs for which no piece was left.
     finished: Mutex<VecDeque<StagingPlace>>,

@@ -158,16 +158,18 @@ impl<T: Element> DeviceTensor<T> {
         }))
     }
 
-    /// Blocks the calling thread until the tensor's last write is done.
+    /// Blocks the calling thread until the tensor's last write is done. The host memory that it was copied from is then not
+    /// shared by the copy any more.
     ///
     /// # Errors
     ///
     /// [`Device`](crate::Error::Device) if the device failed.
     pub fn synchronize(&self) -> Result<()> {
-        match self.uses.last_write()? {
-            Some(event) => event.synchronize(),
-            None => Ok(()),
+        if let Some(event) = self.uses.last_write()? {
+            event.synchronize()?;
         }
+        self.inner().flights.reap();
+        Ok(())
     }
 }
 

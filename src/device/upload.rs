@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::block::DeviceBlock;
-use super::flights::{Flight, Lane, Timing};
+use super::flights::Lane;
 use super::staging::Staging;
 use super::tensor::DeviceTensor;
 use super::{Device, DeviceInner};
@@ -298,25 +298,14 @@ pub(super) fn submit(
         }
     }
     host.extend(staging.hold());
-    match driver.record(stream, meter.is_some()) {
+    match device.add_flight(Lane::Upload, host, start.zip(meter)) {
         Ok(done) => {
             blocks
                 .iter()
                 .for_each(|block| block.free_behind([done.clone()]));
-            device.submitted(Flight {
-                lane: Lane::Upload,
-                done: done.clone(),
-                host,
-                timing: meter.zip(start).map(|(meter, start)| Timing {
-                    start,
-                    end: done.clone(),
-                    meter,
-                    sum: |meter, elapsed| meter.transfer_ns.add(elapsed),
-                }),
-            });
             copied.map(|()| Some(done))
         }
-        Err(error) => {
+        Err((error, host)) => {
             // Copies may be in flight, and nothing will tell when they end.
             device.flights.leak(host);
             blocks.iter().for_each(|block| block.leak());

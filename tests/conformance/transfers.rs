@@ -45,6 +45,14 @@ pub const TESTS: &[Test] = &[
     ),
     ("a_shared_target_is_refused", a_shared_target_is_refused),
     (
+        "a_copy_that_is_over_shares_nothing",
+        a_copy_that_is_over_shares_nothing,
+    ),
+    (
+        "who_waited_for_a_copy_may_write",
+        who_waited_for_a_copy_may_write,
+    ),
+    (
         "copies_start_at_once_beside_a_slow_kernel",
         copies_start_at_once_beside_a_slow_kernel,
     ),
@@ -292,6 +300,51 @@ fn a_shared_target_is_refused(backend: &Backend) {
         Err(Error::Shared { sharers: 1 })
     ));
     drop(view);
+}
+
+/// What a copy read is its holder's alone once the copy is over, and may be the target of another.
+fn a_copy_that_is_over_shares_nothing(backend: &Backend) {
+    let stream = backend.device.stream().unwrap();
+    for round in 0..10u32 {
+        let source = Tensor::from(vec![round; 5_000]);
+        let mut source = source.pin(&backend.device).unwrap();
+        let mut there = source.view().to_device(&backend.device, true).unwrap();
+        there.synchronize().unwrap();
+        assert!(source.as_mut_slice().is_some(), "an upload");
+
+        there.copy_from_host(&source, true).unwrap();
+        there.synchronize().unwrap();
+        assert!(source.as_mut_slice().is_some(), "a copy into a tensor");
+
+        // Only a stream of the program's was waited for.
+        there.copy_from_host(&source, true).unwrap();
+        drop(there.on(&stream).unwrap());
+        stream.synchronize().unwrap();
+        let back = there.copy_to_host(source, true).unwrap().wait().unwrap();
+        assert_eq!(back.as_slice(), [round; 5_000]);
+    }
+}
+
+/// Several threads copy at once. Who waited for its own copy holds the host memory alone, whatever the others do.
+fn who_waited_for_a_copy_may_write(backend: &Backend) {
+    std::thread::scope(|scope| {
+        for thread in 0..6u32 {
+            scope.spawn(move || {
+                let host = Tensor::from(vec![thread; 100]);
+                let mut host = host.pin(&backend.device).unwrap();
+                for round in 0..200 {
+                    let context = format!("thread {thread}, round {round}");
+                    let mut there = host.view().to_device(&backend.device, false).unwrap();
+                    assert!(host.as_mut_slice().is_some(), "{context}: an upload");
+                    there.copy_from_host(&host, false).unwrap();
+                    assert!(host.as_mut_slice().is_some(), "{context}: in place");
+                    host = there.copy_to_host(host, true).unwrap().wait().unwrap();
+                    assert!(host.as_mut_slice().is_some(), "{context}: a download");
+                    assert_eq!(host.as_slice(), [thread; 100]);
+                }
+            });
+        }
+    });
 }
 
 /// Uploads of memory whose users are done do not stand behind a kernel on another stream.

@@ -11,6 +11,7 @@
 #![allow(unreachable_pub)] // a binary has no public items
 
 mod boundaries;
+mod drops;
 mod ends;
 mod failures;
 mod forgotten;

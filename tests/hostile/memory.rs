@@ -1,5 +1,6 @@
 //! Little memory, or none: all batches come, and what they say of themselves is true.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use pinfeed::{Batch, DataLoader, Device, Error};
@@ -11,6 +12,9 @@ use crate::support::{
 
 const LEN: u64 = 100;
 const BATCH: usize = 10;
+
+/// How many bytes of device memory a batch takes: its bytes and labels, at 256 bytes, and the pool's own grain.
+const BLOCK: usize = (BATCH * BYTES).next_multiple_of(512) + 512;
 
 fn loader(device: &Device, workers: usize, by_copy: bool) -> DataLoader<Pair> {
     DataLoader::builder(samples(LEN))
@@ -131,15 +135,13 @@ fn a_small_budget_loses_nothing() {
 #[test]
 fn little_device_memory_is_waited_for() {
     watched("little_device_memory_is_waited_for", |seed| {
-        // Bytes and labels of a batch, at 256 bytes, and the pool's own grain.
-        let batch_bytes = (BATCH * BYTES).next_multiple_of(512) + 512;
         for by_budget in [false, true] {
             for workers in [0, 2] {
                 let mut options = late(seed, Duration::from_micros(500));
-                options.device_capacity_bytes = (!by_budget).then_some(2 * batch_bytes);
+                options.device_capacity_bytes = (!by_budget).then_some(2 * BLOCK);
                 let device = Device::hostile(options).unwrap();
                 if by_budget {
-                    device.set_device_budget_bytes(2 * batch_bytes);
+                    device.set_device_budget_bytes(2 * BLOCK);
                 }
                 let loader = loader(&device, workers, false);
                 let mut last: Option<PairOnDevice> = None;
@@ -151,6 +153,82 @@ fn little_device_memory_is_waited_for() {
                 }
             }
         }
+    });
+}
+
+/// Takes the batches of three epochs, of which the program keeps the last `held`. The others are being read when it lets go of them.
+fn on_device(device: &Device, workers: usize, depth: usize, held: usize) -> Vec<Error> {
+    let loader = loader(device, workers, false);
+    let mut kept = VecDeque::new();
+    let (mut read, mut errors) = (Vec::new(), Vec::new());
+    for mut epoch in loader.epochs(0..3).to_device(device, depth) {
+        for number in 0..10 {
+            while kept.len() > held {
+                let (number, (bytes, labels)): (_, PairOnDevice) = kept.pop_front().unwrap();
+                let (bytes, labels) = (bytes.to_host(true), labels.to_host(true));
+                read.push((number, bytes.unwrap(), labels.unwrap()));
+            }
+            assert_eq!(epoch.len(), 10 - number);
+            match epoch.next().unwrap() {
+                Ok(there) => kept.push_back((number, there)),
+                Err(error) => errors.push(error),
+            }
+        }
+    }
+    for (number, bytes, labels) in read {
+        let pair = (bytes.wait().unwrap(), labels.wait().unwrap());
+        check(&pair, expected(number, BATCH, LEN));
+    }
+    for (number, there) in kept {
+        check_on_device(&there, expected(number, BATCH, LEN));
+    }
+    errors
+}
+
+/// The driver has less memory than the budget allows: what is refused ahead of time is sent when the program asks for it.
+#[test]
+fn what_the_driver_refuses_ahead_of_time_comes_later() {
+    watched(
+        "what_the_driver_refuses_ahead_of_time_comes_later",
+        |seed| {
+            for (workers, depth) in [(0, 2), (2, 2), (2, 5), (3, usize::MAX)] {
+                for is_cut in [false, true] {
+                    for held in 0..3 {
+                        let mut options = late(seed, Duration::from_micros(200));
+                        options.device_capacity_bytes = Some((held + 1) * BLOCK);
+                        let device = Device::hostile(options).unwrap();
+                        device.cut_batches_at(if is_cut { 1_000 } else { usize::MAX }, 1_000);
+                        let errors = on_device(&device, workers, depth, held);
+                        let context = format!("{workers} workers, depth {depth}, {held} held");
+                        assert!(errors.is_empty(), "{context}, cut {is_cut}: {errors:?}");
+                    }
+                }
+            }
+        },
+    );
+}
+
+/// The driver refuses once. If that is ahead of time, as it is but for a race, it costs no batch.
+#[test]
+fn a_refusal_ahead_of_time_costs_nothing() {
+    watched("a_refusal_ahead_of_time_costs_nothing", |seed| {
+        let (mut runs, mut failed) = (0, 0);
+        for call in 0..8 {
+            for (workers, depth) in [(0, 2), (2, 2), (3, 5)] {
+                for (is_cut, held) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
+                    let mut options = late(seed, Duration::from_micros(200));
+                    options.fail_operation = Some("alloc_device");
+                    options.fail_call = Some(call);
+                    let device = Device::hostile(options).unwrap();
+                    device.cut_batches_at(if is_cut { 1_000 } else { usize::MAX }, 1_000);
+                    let errors = on_device(&device, workers, depth, held);
+                    assert!(errors.len() <= 1, "call {call}: {errors:?}");
+                    runs += 1;
+                    failed += errors.len();
+                }
+            }
+        }
+        assert!(failed * 10 < runs, "{failed} errors in {runs} runs");
     });
 }
 

@@ -8,9 +8,7 @@ use pinfeed::collate::{Arena, Collate};
 use pinfeed::error::CollateError;
 use pinfeed::loader::Builder;
 use pinfeed::sample::{Field, Filled, Layout, Row};
-use pinfeed::{
-    Batch, BoxError, DataLoader, Dataset, Device, Error, Host, Sample, SampleRng, Tensor,
-};
+use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Error, Sample, SampleRng, Tensor};
 
 use crate::support::{expected, late_device, rng, watched};
 use crate::traps::{
@@ -382,62 +380,6 @@ fn a_batch_larger_than_memory_is_an_error() {
             }
         }
         assert_eq!(device.memory().pinned_bytes, 0);
-    });
-}
-
-/// Panics when it is dropped, if it is told to.
-struct Touchy(Arc<AtomicBool>);
-
-impl Drop for Touchy {
-    fn drop(&mut self) {
-        if self.0.swap(false, Ordering::SeqCst) {
-            panic!("a value that panics when it is dropped");
-        }
-    }
-}
-
-/// A batch that nobody wants any more is dropped by the worker that made it, who lives on.
-#[test]
-fn an_unwanted_batch_may_panic_when_it_is_dropped() {
-    watched("an_unwanted_batch_may_panic_when_it_is_dropped", |_| {
-        let touchy = Arc::new(AtomicBool::new(false));
-        let (closed, reached) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (flag, gate, there) = (
-            Arc::clone(&touchy),
-            Arc::clone(&closed),
-            Arc::clone(&reached),
-        );
-        let dataset = pinfeed::from_fn(1000, move |index, _| {
-            while gate.load(Ordering::SeqCst) && index >= 500 {
-                there.store(true, Ordering::SeqCst);
-                std::thread::yield_now();
-            }
-            Ok((index as i64, Host(Touchy(Arc::clone(&flag)))))
-        });
-        let loader = DataLoader::builder(dataset)
-            .batch_size(2)
-            .num_workers(1)
-            .build()
-            .unwrap();
-        closed.store(true, Ordering::SeqCst);
-        let mut epoch = loader.epoch(0);
-        for _ in 0..250 {
-            epoch.next().unwrap().unwrap();
-        }
-        // The next one is under way.
-        while !reached.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        drop(epoch);
-        touchy.store(true, Ordering::SeqCst);
-        closed.store(false, Ordering::SeqCst);
-        while touchy.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        assert_eq!(loader.epoch(1).filter(Result::is_ok).count(), 500);
     });
 }
 

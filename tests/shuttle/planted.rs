@@ -63,6 +63,7 @@ planted! {
     held_by_nobody: "a copy holds nothing", "loading::batches_go_there_and_back";
     lent_early: "device memory is lent before it is free", "loading::batches_go_there_and_back";
     uncounted: "staged copies do not count", "pinning::staged_copies_take_slabs_too";
+    late_entry: "a copy enters the list behind a later one", "copies::who_waited_for_a_copy_may_write";
     copy_silence: "no news of a copy", "ahead::a_slab_is_filled_ahead";
     dropped_under_lock: "what is left over is dropped under the lock", "dropping::samples_look_when_they_are_dropped";
     lone_claims: "a claim wakes nobody", "ahead::workers_load_together";

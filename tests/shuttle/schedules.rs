@@ -9,6 +9,7 @@
 
 mod ahead;
 mod boundaries;
+mod copies;
 mod dropping;
 mod ends;
 mod explore;
