@@ -199,6 +199,7 @@ impl<B: Batch> Drop for Epoch<'_, B> {
     fn drop(&mut self) {
         self.returned();
         self.pipeline().leave(&self.seat);
+        crate::pipeline::drop_each(self.taken.drain(..));
     }
 }
 

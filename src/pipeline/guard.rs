@@ -215,7 +215,7 @@ impl<B> Deferred<B> {
 }
 
 /// Drops things of the user's. If one panics, the others are dropped all the same, and the thread goes on.
-pub(super) fn drop_each<T>(things: impl IntoIterator<Item = T>) {
+pub(crate) fn drop_each<T>(things: impl IntoIterator<Item = T>) {
     for thing in things {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
             drop(panic_message(payload));

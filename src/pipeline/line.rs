@@ -261,6 +261,11 @@ impl<B: 'static> Line<B> {
         Some((self.pass(unit), unit, made))
     }
 
+    /// The outbox of an epoch, if it goes to a device.
+    pub(super) fn outbox(&mut self, segment: u64) -> Option<Arc<dyn Sends<B>>> {
+        self.schedule.epoch(segment)?.outbox.clone()
+    }
+
     /// Reports a unit that was made from end to end, or its error.
     pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: Option<u64>) {
         self.schedule.made(unit, elapsed_ns);

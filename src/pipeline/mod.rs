@@ -19,6 +19,7 @@ mod work;
 mod worker;
 
 pub(crate) use consumer::Taken;
+pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
 pub(crate) use plan::{Options, Pinning};

@@ -32,7 +32,7 @@ struct State<B: Batch> {
     first: u64,
     /// Batches before this one may be sent.
     allowed: u64,
-    /// Changes whenever a batch begins or fails.
+    /// Counts batches that began or failed, and permissions: whenever it changes, some unit may have its turn.
     progress: u64,
 }
 
@@ -79,8 +79,9 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// The first batch whose units may not be sent yet.
     fn allowed(&self) -> u64;
 
-    /// Changes whenever a batch begins or fails, for then the next may begin.
-    fn progress(&self) -> u64;
+    /// Changes when a unit that was not sent may have its turn: a batch of the epoch, or of the one before, began or failed, or the
+    /// consumer allows more.
+    fn progress(&self) -> [u64; 2];
 }
 
 impl<B: Batch> Sends<B> for Outbox<B> {
@@ -103,8 +104,10 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         self.state.lock().allowed
     }
 
-    fn progress(&self) -> u64 {
-        self.state.lock().progress
+    fn progress(&self) -> [u64; 2] {
+        let before = self.before.as_ref().and_then(Weak::upgrade);
+        let before = before.map_or(u64::MAX, |before| before.state.lock().progress);
+        [self.state.lock().progress, before]
     }
 }
 
@@ -150,7 +153,11 @@ impl<B: Batch> Outbox<B> {
     /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next.
     pub(crate) fn allow(&self, batches: u64) {
         let mut state = self.state.lock();
-        state.allowed = state.allowed.max(state.first.saturating_add(batches));
+        let allowed = state.first.saturating_add(batches);
+        if allowed > state.allowed {
+            state.allowed = allowed;
+            state.progress += 1;
+        }
     }
 
     /// Sends a whole batch. It may be of the program's own type, so its functions run without the lock, and if they panic, the batch is an
@@ -161,7 +168,10 @@ impl<B: Batch> Outbox<B> {
             return SendOutcome::NotNow(made);
         }
         match self.state.lock().turn(batch, unit) {
-            Turn::Gone => return SendOutcome::Sent,
+            Turn::Gone => {
+                drop_each([made]);
+                return SendOutcome::Sent;
+            }
             Turn::NotYet => return SendOutcome::NotNow(made),
             Turn::Now(_) => {} // this is the batch's only unit
         }
@@ -172,7 +182,10 @@ impl<B: Batch> Outbox<B> {
             Ok(Err((Some(made), Error::DeviceBudget { .. }))) if !waits => {
                 Err(SendOutcome::NotNow(made))
             }
-            Ok(Err((_, error))) => Err(SendOutcome::Failed(error)),
+            Ok(Err((given_up, error))) => {
+                drop_each(given_up);
+                Err(SendOutcome::Failed(error))
+            }
             Err(payload) => {
                 let error = pass.collate_panicked(unit, panic_message(payload));
                 Err(SendOutcome::Failed(error))
@@ -188,7 +201,7 @@ impl<B: Batch> Outbox<B> {
             }
             (Ok(whole), None) => {
                 drop(state);
-                drop(whole); // nobody wants it
+                drop_each([whole]); // nobody wants it
                 SendOutcome::Sent
             }
             (Err(outcome), outgoing) => {
@@ -217,16 +230,18 @@ impl<B: Batch> Outbox<B> {
             return SendOutcome::NotNow(made);
         }
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let outcome = self.send_part_in(state, pass, unit, made, waits, memory);
+        let (outcome, unsent) = self.send_part_in(&mut state, pass, unit, made, waits, memory);
         if let Some(outgoing) = state.get(pass.place(unit).batch) {
             let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
             outgoing.has_failed |= failed;
             state.progress += u64::from(outgoing.makes_way()); // or had begun before, which does no harm
         }
+        drop(state);
+        drop_each(unsent);
         outcome
     }
 
+    /// Returns the part as well, if it is given up: it is dropped without the lock.
     fn send_part_in(
         &self,
         state: &mut State<B>,
@@ -235,18 +250,18 @@ impl<B: Batch> Outbox<B> {
         made: B,
         waits: bool,
         memory: Option<Result<Assembly>>,
-    ) -> SendOutcome<B> {
+    ) -> (SendOutcome<B>, Option<B>) {
         let rows = rows(pass, unit);
         let outgoing = match state.turn(pass.place(unit).batch, unit) {
-            Turn::Gone => return SendOutcome::Sent,
-            Turn::NotYet => return SendOutcome::NotNow(made),
+            Turn::Gone => return (SendOutcome::Sent, Some(made)),
+            Turn::NotYet => return (SendOutcome::NotNow(made), None),
             Turn::Now(outgoing) => outgoing,
         };
         if outgoing.assembly.is_none() {
             match memory {
                 Some(Ok(memory)) => outgoing.assembly = Some(memory),
-                Some(Err(error)) => return SendOutcome::Failed(error),
-                None if outgoing.is_awaited => return SendOutcome::NotNow(made),
+                Some(Err(error)) => return (SendOutcome::Failed(error), Some(made)),
+                None if outgoing.is_awaited => return (SendOutcome::NotNow(made), None),
                 None => {}
             }
             outgoing.like = unit;
@@ -261,7 +276,7 @@ impl<B: Batch> Outbox<B> {
             Ok(sent) => sent,
             Err(payload) => {
                 let error = pass.collate_panicked(unit, panic_message(payload));
-                return SendOutcome::Failed(error);
+                return (SendOutcome::Failed(error), None);
             }
         };
         match sent {
@@ -269,14 +284,16 @@ impl<B: Batch> Outbox<B> {
                 outgoing.rows += rows.count;
                 pass.meter.batches.add(u64::from(whole.is_some()));
                 outgoing.whole = whole;
-                SendOutcome::Sent
+                (SendOutcome::Sent, None)
             }
             Err((Some(made), Unsent::Failed(Error::DeviceBudget { .. }))) => {
                 outgoing.is_awaited = waits;
-                SendOutcome::NotNow(made)
+                (SendOutcome::NotNow(made), None)
             }
-            Err((_, Unsent::Failed(error))) => SendOutcome::Failed(error),
-            Err((_, Unsent::Unlike(error))) => SendOutcome::Unlike(outgoing.like, error),
+            Err((unsent, Unsent::Failed(error))) => (SendOutcome::Failed(error), unsent),
+            Err((unsent, Unsent::Unlike(error))) => {
+                (SendOutcome::Unlike(outgoing.like, error), unsent)
+            }
         }
     }
 

@@ -16,18 +16,51 @@ impl<B: Batch> Pipeline<B> {
         let outbox = {
             let mut board = self.lock();
             let line = board.line_of(pass, unit);
-            let epoch = line.and_then(|(line, _)| line.schedule.epoch(pass.segment));
-            epoch.and_then(|epoch| epoch.outbox.clone())
+            line.and_then(|(line, _)| line.outbox(pass.segment))
         };
         let Some(outbox) = outbox else {
-            return self.publish(pass, unit, Ok(Made::Here(made)));
+            return self.keep(pass, unit, made);
         };
         let progress = outbox.progress();
         let outcome = self.send(&*outbox, pass, unit, made, false);
         self.publish(pass, unit, outcome);
-        // Batches are sent in order: a later one may have been ready first, or the one before may have begun since.
+        // Batches are sent in order: a later one may have been ready first, or its turn may have come since.
         if outbox.progress() != progress && !planted("who sends does not look behind") {
             self.send_ready(pass.line, pass.segment, &*outbox, false);
+            self.send_following(pass);
+        }
+    }
+
+    /// Makes a unit ready that goes to no device, as far as is known.
+    fn keep(&self, pass: &Pass, unit: Unit, made: B) {
+        let outbox = {
+            let mut board = self.lock();
+            let Some((line, bin)) = board.line_of(pass, unit) else {
+                return board.bin.drop_later(made);
+            };
+            line.publish(unit, Ok(Made::Here(made)), bin);
+            line.outbox(pass.segment)
+        };
+        // The program may have said so meanwhile, and found that the unit was not ready.
+        if let Some(outbox) = outbox.filter(|_| !planted("who keeps does not look again")) {
+            self.send_ready(pass.line, pass.segment, &*outbox, false);
+        }
+    }
+
+    /// Sends what the epoch after this one has ready: it may have waited for this one's last batch to begin.
+    fn send_following(&self, pass: &Pass) {
+        let following = {
+            let mut board = self.lock();
+            board.line(pass.line).and_then(|(line, _)| {
+                let segment = line.schedule.id_after(pass.segment)?;
+                Some((segment, line.outbox(segment)?))
+            })
+        };
+        if let Some((segment, outbox)) = following
+            && outbox.allowed() > 0
+            && !planted("who sends does not look beyond the epoch")
+        {
+            self.send_ready(pass.line, segment, &*outbox, false);
         }
     }
 

@@ -289,6 +289,67 @@ fn batches_that_are_left_over_may_panic() {
     });
 }
 
+/// A batch that cannot be sent is given up, and panics then: that is an error in its place too, whoever was to send it.
+#[test]
+fn a_batch_that_cannot_be_sent_may_panic() {
+    watched("a_batch_that_cannot_be_sent_may_panic", |seed| {
+        for how in How::all() {
+            for depth in [0, 1, 3] {
+                let context = format!("{how:?}, depth {depth}");
+                let (device, counts) = (late_device(seed), Arc::default());
+                // The program keeps the first two.
+                device.set_device_budget_bytes(2 * 512);
+                let (loader, _made) = how.batches(&device, &counts, false, |number| number > 1);
+                counts.arm(true);
+                let mut kept = Vec::new();
+                let mut epoch = loader.epoch(0).to_device(&device, depth);
+                for number in 0..BATCHES {
+                    assert_eq!(epoch.len(), BATCHES - number, "{context}");
+                    match epoch.next().unwrap() {
+                        Ok(there) => kept.push(there),
+                        Err(error) => assert!(number > 1, "{context}, batch {number}: {error}"),
+                    }
+                }
+                assert!(epoch.next().is_none());
+                drop(epoch);
+                assert_eq!(kept.len(), 2, "{context}");
+                drop(kept);
+                check_works(loader, &device, &counts);
+                counts.check(1);
+            }
+        }
+    });
+}
+
+/// Batches that take no time are taken several at once. If the program leaves, those that it did not come to panic.
+#[test]
+fn batches_that_were_taken_may_panic() {
+    watched("batches_that_were_taken_may_panic", |_| {
+        for _ in 0..20 {
+            let counts = Arc::<Counts>::default();
+            let of_batches = Arc::clone(&counts);
+            let dataset = from_fn(100_000, |index, _| Ok(index as i64));
+            let loader = DataLoader::builder(dataset)
+                .num_workers(2)
+                .collate_fn(move |samples: Vec<i64>, _| {
+                    Ok(TouchyBatch {
+                        touchy: Touchy::new(&of_batches, samples[0] >= 100),
+                        numbers: Tensor::from(samples),
+                        stays: false,
+                    })
+                })
+                .build()
+                .unwrap();
+            counts.arm(true);
+            let mut epoch = loader.epoch(0);
+            assert!(epoch.by_ref().take(100).all(|batch| batch.is_ok()));
+            drop(epoch);
+            drop(loader);
+            counts.check(0);
+        }
+    });
+}
+
 /// A batch is being made when the program leaves. Its worker, who finds that nobody wants it, lives on.
 #[test]
 fn a_batch_that_nobody_waits_for_may_panic() {

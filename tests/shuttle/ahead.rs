@@ -131,7 +131,8 @@ fn slabs_are_filled_ahead() {
     explore("slabs_are_filled_ahead", || fill_ahead(2 + below(3)));
 }
 
-/// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing.
+/// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing, at the
+/// boundary of two epochs as well.
 #[test]
 fn batches_travel_while_the_program_is_busy() {
     explore("batches_travel_while_the_program_is_busy", || {
@@ -141,16 +142,18 @@ fn batches_travel_while_the_program_is_busy() {
         };
         let (device, depth) = (device(), 1 + below(3));
         let loader = how.loader(&device);
-        let mut batches = loader.epoch(0).to_device(&device, depth);
-        for number in 0..how.batches() {
-            let there = batches.next().unwrap().unwrap();
-            let ahead = depth.min(how.batches() - 1 - number);
-            while device.memory().device_held_bytes < (1 + ahead) * BLOCK {
-                thread::yield_now();
+        let mut left = 2 * how.batches();
+        for epoch in loader.epochs(0..2).to_device(&device, depth) {
+            for (number, there) in epoch.enumerate() {
+                let there = there.unwrap();
+                left -= 1;
+                while device.memory().device_held_bytes < (1 + depth.min(left)) * BLOCK {
+                    thread::yield_now();
+                }
+                check_there(&there, how.samples_of(number));
             }
-            check_there(&there, how.samples_of(number));
         }
-        drop((batches, loader));
+        drop(loader);
         check_all_back(&device);
     });
 }

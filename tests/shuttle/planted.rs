@@ -80,4 +80,6 @@ planted! {
     beyond_depth: "batches are sent beyond depth", "loading::batches_are_sent_ahead";
     overtaking_batches: "batches begin in any order", "parts::parts_stop_where_the_memory_ends";
     left_behind: "who sends does not look behind", "ahead::batches_travel_while_the_program_is_busy";
+    left_for_host: "who keeps does not look again", "ahead::batches_travel_while_the_program_is_busy";
+    left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
 }

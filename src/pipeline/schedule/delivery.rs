@@ -38,16 +38,18 @@ impl<E, U> Schedule<E, U> {
         Some(found.0)
     }
 
-    /// How many units the consumer may take now: those of its epoch that are ready, [`at_once`](Schedule::at_once) at most. Units that
-    /// were sent do not count.
+    /// How many units the consumer may take now: those of its epoch that are ready, [`at_once`](Schedule::at_once) at most. The first is
+    /// one of them; others that were sent do not count, for they are not ahead.
     pub(crate) fn deliverable(&self) -> usize {
         let own = (self.consumers_end().0 - self.first.0) as usize;
-        let mut here = 0;
-        let may_take = |entry: &&UnitEntry<U>| {
-            here += usize::from(!entry.is_sent);
-            entry.stage == Stage::Ready && (entry.is_sent || here == 1 || here <= self.at_once())
+        let mut counted = 0;
+        let may_take = |(index, entry): &(usize, &UnitEntry<U>)| {
+            let counts = *index == 0 || !entry.is_sent;
+            counted += usize::from(counts);
+            entry.stage == Stage::Ready && (!counts || counted == 1 || counted <= self.at_once())
         };
-        self.open.iter().take(own).take_while(may_take).count()
+        let open = self.open.iter().take(own).enumerate();
+        open.take_while(may_take).count()
     }
 
     /// How many units the consumer may take together. They count as ahead until it asks for more, so taking several leaves fewer ahead
