@@ -138,7 +138,7 @@ impl<B: Batch> Pipeline<B> {
             // Before the report, because whoever finishes the unit must be its only holder. (If the board holds no reference, ours
             // may be the last, and its `drop` the user's.)
             match line.slot(unit).work {
-                Some(_) if planted("work is held beyond its report") => std::mem::forget(work),
+                Some(_) if planted("work is held beyond its report") => _ = work.map(Arc::into_raw),
                 Some(_) => drop(work),
                 None => bin.drop_later(work),
             }
