@@ -9,7 +9,6 @@
 use super::Batch;
 use crate::device::Slab;
 use crate::error::{BoxError, CollateError};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::tensor::Backend;
 
 /// Makes batches from samples: [`Stack`](crate::collate::Stack), or a function
@@ -57,48 +56,27 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
 
     /// Starts a batch.
     #[doc(hidden)]
-    fn open(&self, opening: Opening<'_>) -> Self::Table;
+    fn open(&self, opening: Opening) -> Self::Table;
 }
 
 /// The parameters of a batch.
 #[derive(Debug)]
-pub struct Opening<'a> {
+pub struct Opening {
     pub(crate) rows: usize,
     /// The backend whose devices gather the rows that they can reach, if any.
     pub(crate) gathered_by: Option<Backend>,
-    pub(crate) hints: &'a Arc<CollateHints>,
 }
 
-/// What a loader's batches reveal about its samples: hints for later epochs, so all accesses are relaxed.
-#[derive(Debug, Default)]
-pub(crate) struct CollateHints {
-    gatherable: AtomicBool,
-    sample_bytes: AtomicUsize,
-}
-
-impl CollateHints {
-    /// Notes that a device could gather some rows from where they lie.
-    pub(crate) fn set_gatherable(&self) {
-        if !self.is_gatherable() {
-            self.gatherable.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn is_gatherable(&self) -> bool {
-        self.gatherable.load(Ordering::Relaxed)
-    }
-
-    /// Notes the size of a sample in its slab. (All workers read this. Most batches report the same size, and do not
-    /// write it.)
-    pub(crate) fn set_sample_bytes(&self, bytes: usize) {
-        if self.sample_bytes.load(Ordering::Relaxed) != bytes {
-            self.sample_bytes.store(bytes, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn sample_bytes(&self) -> Option<usize> {
-        Some(self.sample_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
-    }
+/// What a batch needs, as its layout says.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// The size of its slab.
+    pub(crate) bytes: usize,
+    /// The size of each sample in it; 0 if samples differ.
+    pub(crate) sample_bytes: usize,
+    /// A device could gather some rows from where they lie.
+    pub(crate) is_gatherable: bool,
 }
 
 pub(super) mod sealed {
@@ -154,14 +132,14 @@ pub trait Table<S, B>: Send + Sync {
     type Run: Default;
 
     /// Loads the samples, with their rows, that `next` returns: fills each row, or parks the sample. If a sample tells
-    /// which size of slab the batch needs, calls `ask` with that size in bytes. `ask` may grant the slab before it
-    /// returns; it returns `false` if there is no such memory. `took` is correct even after an error or a panic.
+    /// what the batch needs, calls `ask` with that. `ask` may grant the slab before it returns; it returns `false` if
+    /// there is no such memory. `took` is correct even after an error or a panic.
     fn load<E>(
         &self,
         next: impl FnMut() -> Option<Result<(usize, S), E>>,
         run: &mut Self::Run,
         took: &mut Took,
-        ask: &dyn Fn(usize) -> bool,
+        ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>>;
 
     /// Ends a worker's run of samples.
@@ -170,9 +148,9 @@ pub trait Table<S, B>: Send + Sync {
     /// Hands out up to `most` parked samples, with their rows.
     fn unpark(&self, most: usize) -> Vec<(usize, S)>;
 
-    /// The size of the batch's slab in bytes, for a layout that no single sample determines. All samples have been
-    /// loaded, and only one thread calls this.
-    fn plan(&self) -> Result<usize, Failure>;
+    /// What the batch needs, for a layout that no single sample determines. All samples have been loaded, and only one
+    /// thread calls this.
+    fn plan(&self) -> Result<Needs, Failure>;
 
     /// Gives the table the slab it asked for.
     fn grant(&self, slab: Slab);

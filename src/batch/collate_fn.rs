@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::collate::{
-    Collate, Failure, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
+    Collate, Failure, Needs, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
 };
 use super::{Arena, Batch};
 use crate::device::Slab;
@@ -52,7 +52,7 @@ where
     type Table = FnTable<S, F>;
     const IN_PLACE: bool = false;
 
-    fn open(&self, opening: Opening<'_>) -> FnTable<S, F> {
+    fn open(&self, opening: Opening) -> FnTable<S, F> {
         FnTable {
             excess_bytes: excess_bytes::<S>(opening.rows),
             shared: Arc::clone(&self.shared),
@@ -106,7 +106,7 @@ where
         mut next: impl FnMut() -> Option<Result<(usize, S), E>>,
         run: &mut Self::Run,
         took: &mut Took,
-        _ask: &dyn Fn(usize) -> bool,
+        _ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>> {
         while let Some(sample) = next() {
             run.push(sample.map_err(NotLoaded::Sample)?);
@@ -126,9 +126,13 @@ where
         Vec::new()
     }
 
-    fn plan(&self) -> Result<usize, Failure> {
+    fn plan(&self) -> Result<Needs, Failure> {
         // Relaxed: it is only a hint; what does not fit is copied.
-        Ok(self.shared.hint_bytes.load(Ordering::Relaxed))
+        let bytes = self.shared.hint_bytes.load(Ordering::Relaxed);
+        Ok(Needs {
+            bytes,
+            ..Needs::default()
+        })
     }
 
     fn grant(&self, slab: Slab) {

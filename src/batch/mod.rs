@@ -12,7 +12,7 @@ mod stack;
 
 pub use arena::Arena;
 pub use collate::Collate;
-pub(crate) use collate::{CollateHints, Failure, NotLoaded, Opening, Table, Took};
+pub(crate) use collate::{Failure, Needs, NotLoaded, Opening, Table, Took};
 pub use collate_fn::CollateFn;
 pub use ragged::RaggedDeviceTensor;
 pub use relocation::Relocation;

@@ -4,11 +4,11 @@ use std::fmt;
 
 use super::Batch;
 use super::collate::{
-    Collate, CollateHints, Failure, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
+    Collate, Failure, Needs, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
 };
 use crate::device::{FillingSlab, Slab};
 use crate::error::CollateError;
-use crate::sync::{Arc, Mutex, OnceLock};
+use crate::sync::{Mutex, OnceLock};
 use crate::tensor::{Backend, Layout, Sample};
 
 /// What remains of samples after filling, by row. Values without a size (usually `()`) are interchangeable, so their
@@ -73,12 +73,11 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     const IN_PLACE: bool = true;
     const IN_PARTS: bool = S::ALIKE && S::DENSE;
 
-    fn open(&self, opening: Opening<'_>) -> StackTable<S> {
+    fn open(&self, opening: Opening) -> StackTable<S> {
         StackTable {
             rows: opening.rows,
             excess_bytes: Stack::excess_bytes::<S>(opening.rows),
             gathered_by: opening.gathered_by,
-            hints: Arc::clone(opening.hints),
             planned: OnceLock::new(),
             slab: OnceLock::new(),
             parked: Mutex::default(),
@@ -115,7 +114,6 @@ pub struct StackTable<S: Sample> {
     /// The size of what is kept, if it exceeds the memory that the process may use.
     excess_bytes: Option<usize>,
     gathered_by: Option<Backend>,
-    hints: Arc<CollateHints>,
     planned: OnceLock<Planned<S>>,
     slab: OnceLock<FillingSlab>,
     /// Samples that came before the slab, with their rows.
@@ -147,10 +145,6 @@ impl<S: Sample> StackTable<S> {
     ) -> Result<bool, CollateError> {
         let mut layout = Layout::new(self.rows).gathered_by(self.gathered_by);
         let plan = S::plan(samples, &mut layout)?;
-        if layout.is_gatherable() {
-            self.hints.set_gatherable();
-        }
-        self.hints.set_sample_bytes(layout.sample_bytes());
         check_rows(&layout, self.rows)?;
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }
@@ -196,7 +190,7 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         mut next: impl FnMut() -> Option<Result<(usize, S), E>>,
         run: &mut Self::Run,
         took: &mut Took,
-        ask: &dyn Fn(usize) -> bool,
+        ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>> {
         let mut granted = self.granted();
         while let Some(sample) = next() {
@@ -234,7 +228,7 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         parked.split_off(kept)
     }
 
-    fn plan(&self) -> Result<usize, Failure> {
+    fn plan(&self) -> Result<Needs, Failure> {
         // One thread plans and no thread loads, so the samples can be taken out: no lock is held while `S::plan` sees
         // them.
         let mut parked = std::mem::take(&mut *self.parked.lock());
@@ -246,7 +240,7 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
             planned_from: None,
             error,
         })?;
-        Ok(self.size_bytes())
+        Ok(self.needs())
     }
 
     fn grant(&self, slab: Slab) {
@@ -275,7 +269,7 @@ impl<S: Sample> StackTable<S> {
         &self,
         row: usize,
         sample: &S,
-        ask: &dyn Fn(usize) -> bool,
+        ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), Failure> {
         if let Some(bytes) = self.excess_bytes {
             return Err(Failure::NoMemory { bytes });
@@ -289,15 +283,19 @@ impl<S: Sample> StackTable<S> {
             planned_from: None,
             error,
         })?;
-        let bytes = self.size_bytes();
-        match !is_first || ask(bytes) {
+        let needs = self.needs();
+        match !is_first || ask(needs) {
             true => Ok(()),
-            false => Err(Failure::NoMemory { bytes }),
+            false => Err(Failure::NoMemory { bytes: needs.bytes }),
         }
     }
 
-    fn size_bytes(&self) -> usize {
-        let planned = self.planned.get();
-        planned.map_or(0, |planned| planned.layout.size_bytes())
+    fn needs(&self) -> Needs {
+        let layout = self.planned.get().map(|planned| &planned.layout);
+        layout.map_or(Needs::default(), |layout| Needs {
+            bytes: layout.size_bytes(),
+            sample_bytes: layout.sample_bytes(),
+            is_gatherable: layout.is_gatherable(),
+        })
     }
 }

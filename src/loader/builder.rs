@@ -3,11 +3,11 @@
 use std::fmt;
 
 use super::DataLoader;
-use crate::batch::{Arena, Batch, Collate, CollateFn, CollateHints};
+use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
-use crate::pipeline::{DatasetRecipe, Options, Pinning, Pipeline, Threads};
+use crate::pipeline::{DatasetRecipe, Learned, Options, Pinning, Pipeline, Threads};
 use crate::sampler::{RandomSampler, Sampler, SequentialSampler};
 use crate::sync::Arc;
 
@@ -242,19 +242,13 @@ impl<D: Dataset, C> Builder<D, C> {
             }),
         };
         warn_of_empty_epochs(&options);
-        let hints = Arc::new(CollateHints::default());
-        if self.dataset.is_registered() {
-            hints.set_gatherable();
-        }
-        if let Some(bytes) = self.dataset.sample_bytes() {
-            hints.set_sample_bytes(bytes);
-        }
+        let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         let recipe = DatasetRecipe {
             dataset: Arc::new(self.dataset),
             sampler,
             collate: self.collate,
             seed: self.seed,
-            hints,
+            learned: Arc::new(learned),
         };
         Ok(DataLoader::start(Threads::start(Pipeline::new(
             Box::new(recipe),

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::Pipeline;
 use super::board::Board;
 use super::guard::Bin;
-use super::line::Delivered;
-use super::schedule::Claimant;
+use super::line::{Delivered, Job};
+use super::schedule::{Claimant, Unit};
 use super::seat::Seat;
 use crate::batch::Batch;
 use crate::sync::planted;
@@ -139,8 +139,8 @@ impl<B: Batch> Pipeline<B> {
     /// Without workers, the caller does everything, one job after the other.
     fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Option<Delivered<B>> {
         let mut held_off = None;
+        let mut board = self.lock();
         loop {
-            let mut board = self.lock();
             let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => return Some(delivered),
@@ -148,6 +148,7 @@ impl<B: Batch> Pipeline<B> {
                 Polled::Unplanned => {
                     drop(board);
                     self.keep_on_host(seat);
+                    board = self.lock();
                     continue;
                 }
                 Polled::NotYet => {}
@@ -165,6 +166,14 @@ impl<B: Batch> Pipeline<B> {
             };
             drop(board);
             match (job, waiting, &self.options[seat.device].pinning) {
+                (Some(Job::Solo { pass, units }), ..) => {
+                    // One unit, which is reported and taken under one lock.
+                    let unit = Unit(units.start);
+                    let made = self.make(&pass, unit);
+                    board = self.lock();
+                    board.made(&pass, unit, made);
+                    continue;
+                }
                 (Some(job), ..) => self.perform(job),
                 (None, Some((pass, unit)), Some(pinning)) => {
                     self.serve_here(pinning, &pass, unit, &mut held_off);
@@ -173,6 +182,7 @@ impl<B: Batch> Pipeline<B> {
                     unreachable!("a unit that is not ready has rows to load, or waits for its slab")
                 }
             }
+            board = self.lock();
         }
     }
 }

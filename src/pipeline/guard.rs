@@ -7,10 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
 use super::board::Board;
-use super::line::{EpochSlot, Line, Pass, UnitSlot};
+use super::line::{EpochSlot, Line, Made, Pass, UnitSlot};
 use super::schedule::{Removed, Unit};
 use crate::device::Account;
-use crate::error::panic_message;
+use crate::error::{Result, panic_message};
 use crate::sync::{Arc, Condvar, MutexGuard, planted};
 
 /// Holds the board's lock.
@@ -50,6 +50,24 @@ impl<'a, B: 'static> Guard<'a, B> {
     ) -> Option<(&mut Line<B>, &mut Bin<B>)> {
         let (line, bin) = self.line(pass.line)?;
         line.schedule.holds(unit).then_some((line, bin))
+    }
+
+    /// Reports a unit that was made from end to end, with how long that took. `false`: the unit is gone.
+    pub(super) fn made(
+        &mut self,
+        pass: &Pass,
+        unit: Unit,
+        (made, elapsed_ns): (Result<B>, Option<u64>),
+    ) -> bool {
+        let made = made.map(Made::Here);
+        match self.line_of(pass, unit) {
+            Some((line, _)) => line.made(unit, made, elapsed_ns),
+            None => {
+                self.bin.drop_later(made);
+                return false;
+            }
+        }
+        true
     }
 
     /// Sleeps until notified. Returns at once if the bin had to be emptied first, so the caller must look again in any case.

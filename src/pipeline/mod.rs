@@ -25,7 +25,7 @@ pub(crate) use outbox::Outbox;
 pub(crate) use plan::{Options, Pinning};
 pub(crate) use seat::Seat;
 pub(crate) use threads::Threads;
-pub(crate) use work::DatasetRecipe;
+pub(crate) use work::{DatasetRecipe, Learned};
 
 use self::board::Board;
 use self::guard::Guard;

@@ -12,13 +12,13 @@ use super::plan::Hints;
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
 use super::stopwatch::{Stopwatch, Timed, nanoseconds};
-use crate::batch::{Collate, CollateHints, NotLoaded, Opening, Table, Took};
+use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::meter::Meter;
 use crate::sampler::Sampler;
-use crate::sync::{Arc, Instant};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Ordering};
 use crate::tensor::Backend;
 
 /// How batches of type `B` are made: a data set, an order and a collate.
@@ -75,7 +75,35 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
-    pub(crate) hints: Arc<CollateHints>,
+    pub(crate) learned: Arc<Learned>,
+}
+
+/// What is known of a loader's samples: by the data set, or from batches that were laid out. All accesses are relaxed, because these
+/// are hints for later epochs.
+pub(crate) struct Learned {
+    is_gatherable: AtomicBool,
+    sample_bytes: AtomicUsize,
+}
+
+impl Learned {
+    /// What the data set knows.
+    pub(crate) fn new(is_gatherable: bool, sample_bytes: Option<usize>) -> Learned {
+        Learned {
+            is_gatherable: AtomicBool::new(is_gatherable),
+            sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
+        }
+    }
+
+    /// Learns from a batch. (All workers read this. Most batches are alike, and those do not write.)
+    fn note(&self, needs: Needs) {
+        if needs.is_gatherable && !self.is_gatherable.load(Ordering::Relaxed) {
+            self.is_gatherable.store(true, Ordering::Relaxed);
+        }
+        if self.sample_bytes.load(Ordering::Relaxed) != needs.sample_bytes {
+            self.sample_bytes
+                .store(needs.sample_bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 impl<D, C> DatasetRecipe<D, C> {
@@ -85,14 +113,6 @@ impl<D, C> DatasetRecipe<D, C> {
             sampler: &*self.sampler,
             seed: self.seed,
             place,
-        }
-    }
-
-    fn opening(&self, place: Place, gathered_by: Option<Backend>) -> Opening<'_> {
-        Opening {
-            rows: place.rows,
-            gathered_by,
-            hints: &self.hints,
         }
     }
 }
@@ -107,7 +127,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         Arc::new(DatasetWork {
             dataset: Arc::clone(&self.dataset),
             sampler: Arc::clone(&self.sampler),
-            table: self.collate.open(self.opening(place, gathered_by)),
+            learned: Arc::clone(&self.learned),
+            table: self.collate.open(Opening {
+                rows: place.rows,
+                gathered_by,
+            }),
             seed: self.seed,
             place,
             meter,
@@ -122,11 +146,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         slab: &dyn Fn(usize) -> Option<Slab>,
     ) -> (Result<C::Batch>, u64) {
         let source = self.source(place);
-        let mut table = self.collate.open(self.opening(place, None));
+        let mut table = self.collate.open(Opening {
+            rows: place.rows,
+            gathered_by: None,
+        });
         let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
         let making = Making {
             source: &source,
             table: &table,
+            learned: &self.learned,
             is_solo: true,
         };
         let made = making.make_rows(slab, &mut watch);
@@ -140,9 +168,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     }
 
     fn hints(&self) -> Hints {
+        let sample_bytes = self.learned.sample_bytes.load(Ordering::Relaxed);
         Hints {
-            sample_bytes: self.hints.sample_bytes().filter(|_| C::IN_PARTS),
-            is_gatherable: self.hints.is_gatherable(),
+            sample_bytes: Some(sample_bytes).filter(|bytes| *bytes > 0 && C::IN_PARTS),
+            is_gatherable: self.learned.is_gatherable.load(Ordering::Relaxed),
             may_be_elsewhere: !C::IN_PLACE,
         }
     }
@@ -156,6 +185,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 struct Making<'a, D, T> {
     source: &'a Source<'a, D>,
     table: &'a T,
+    learned: &'a Learned,
     /// One thread makes all rows of the unit. It announces samples one at a time as it goes, instead of a run at once.
     is_solo: bool,
 }
@@ -166,7 +196,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
     fn load<B>(
         &self,
         claimed: Claimed,
-        ask: &dyn Fn(usize) -> bool,
+        ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
     ) -> (Loaded, Option<Failed>)
     where
@@ -204,7 +234,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
     fn load_rows<B>(
         &self,
         mut rows: Range<usize>,
-        ask: &dyn Fn(usize) -> bool,
+        ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
         at: &Cell<usize>,
         took: &mut Took,
@@ -243,7 +273,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
     fn fill_parked<B>(
         &self,
         count: usize,
-        ask: &dyn Fn(usize) -> bool,
+        ask: &dyn Fn(Needs) -> bool,
         at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
@@ -278,17 +308,18 @@ impl<D: Dataset, T> Making<'_, D, T> {
             granted
         };
         let is_asked = Cell::new(false);
-        let ask = |bytes| {
+        let ask = |needs: Needs| {
             is_asked.set(true);
-            grant(bytes)
+            self.learned.note(needs);
+            grant(needs.bytes)
         };
         let rows = self.source.place.rows;
         let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
         failure.map_or(Ok(()), Err)?;
         if !is_asked.get() {
-            let bytes = lay_out(self.source, self.table)?;
-            if !grant(bytes) {
-                return Err(Failed::too_large(bytes));
+            let needs = lay_out(self.source, self.table)?;
+            if !ask(needs) {
+                return Err(Failed::too_large(needs.bytes));
             }
         }
         match loaded.parked {
@@ -304,7 +335,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
 fn lay_out<D: Dataset, B, T: Table<D::Sample, B>>(
     source: &Source<'_, D>,
     table: &T,
-) -> Result<usize, Failed> {
+) -> Result<Needs, Failed> {
     match catch_unwind(AssertUnwindSafe(|| table.plan())) {
         Ok(planned) => planned.map_err(|failure| source.failed(failure)),
         Err(payload) => Err(source.collate_panicked(panic_message(payload))),
@@ -325,6 +356,7 @@ struct DatasetWork<D, T, B> {
     dataset: Arc<D>,
     sampler: Arc<dyn Sampler>,
     table: T,
+    learned: Arc<Learned>,
     seed: u64,
     place: Place,
     meter: Arc<Meter>,
@@ -347,15 +379,17 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         let is_fresh = matches!(claimed, Claimed::Rows(_));
         let mut watch = Stopwatch::start(Timed::of_run(&claimed));
         let asked_ns = Cell::new(0);
-        let ask = |bytes| {
+        let ask = |needs: Needs| {
+            self.learned.note(needs);
             let start = Instant::now();
-            let granted = ask(bytes);
+            let granted = ask(needs.bytes);
             asked_ns.set(asked_ns.get() + nanoseconds(start, Instant::now()));
             granted
         };
         let making = Making {
             source: &self.source(),
             table: &self.table,
+            learned: &self.learned,
             is_solo: false,
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
@@ -371,7 +405,9 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
     }
 
     fn lay_out(&self) -> Result<usize, Failed> {
-        lay_out(&self.source(), &self.table)
+        let needs = lay_out(&self.source(), &self.table)?;
+        self.learned.note(needs);
+        Ok(needs.bytes)
     }
 
     fn grant(&self, slab: Slab) {

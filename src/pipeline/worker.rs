@@ -63,21 +63,15 @@ impl<B: Batch> Pipeline<B> {
     /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
     fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
         for unit in units.map(Unit) {
-            let (made, elapsed_ns) = self.make(pass, unit);
-            let made = made.map(Made::Here);
-            let mut board = self.lock();
-            match board.line_of(pass, unit) {
-                Some((line, _)) => line.made(unit, made, elapsed_ns),
-                None => {
-                    board.bin.drop_later(made);
-                    return; // nobody wants the others either
-                }
+            let made = self.make(pass, unit);
+            if !self.lock().made(pass, unit, made) {
+                return; // nobody wants the others either
             }
         }
     }
 
     /// Makes one unit from end to end. Returns how long that took as well, unless it panicked.
-    fn make(&self, pass: &Pass, unit: Unit) -> (Result<B>, Option<u64>) {
+    pub(super) fn make(&self, pass: &Pass, unit: Unit) -> (Result<B>, Option<u64>) {
         span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
