@@ -137,26 +137,36 @@ pub(crate) fn begin_part<B: Batch>(part: &B, device: &Device, rows: Rows) -> Res
     Assembly::begin(device, &tensors, rows, true)
 }
 
-/// Sends a part of a batch to the device, or returns it with the error. The last part returns the batch. Does not wait
-/// for device memory.
+/// What is left of a part that was sent.
+pub(crate) enum SentPart<B: Batch> {
+    /// The part, whose copy is in flight. It may be the user's to drop.
+    Part(B),
+    /// It was the last one, and this is the batch.
+    Whole(B::OnDevice),
+}
+
+/// Sends a part of a batch to the device, or returns it with the error. Does not wait for device memory.
 pub(crate) fn send_part<B: Batch>(
     part: B,
     device: &Device,
     rows: Rows,
     last: bool,
     assembly: &mut Option<Assembly>,
-) -> std::result::Result<Option<B::OnDevice>, (Option<B>, Unsent)> {
+) -> std::result::Result<SentPart<B>, (B, Unsent)> {
     let mut tensors = Tensors::default();
     part.tensors(&mut tensors);
     let begun = match assembly {
         Some(begun) => begun,
         None => match Assembly::begin(device, &tensors, rows, false) {
             Ok(begun) => assembly.insert(begun),
-            Err(error) => return Err((Some(part), Unsent::Failed(error))),
+            Err(error) => return Err((part, Unsent::Failed(error))),
         },
     };
-    let mut upload = begun.send(tensors, rows).map_err(|error| (None, error))?;
-    Ok(last.then(|| part.upload(&mut upload)))
+    match begun.send(tensors, rows) {
+        Ok(mut upload) if last => Ok(SentPart::Whole(part.upload(&mut upload))),
+        Ok(_) => Ok(SentPart::Part(part)),
+        Err(error) => Err((part, error)),
+    }
 }
 
 impl<T: Element> Batch for Tensor<T> {

@@ -114,7 +114,7 @@ impl Pool {
             .checked_next_multiple_of(GRAIN_BYTES)
             .unwrap_or(usize::MAX);
         loop {
-            let step = self.step(size)?;
+            let step = self.step(size, waits)?;
             match step {
                 PoolStep::Reuse(memory) => return Ok(memory),
                 PoolStep::Allocate(evicted) => {
@@ -130,6 +130,11 @@ impl Pool {
                             let mut state = self.state.lock();
                             state.total_bytes -= size;
                             state.lend(size, -1);
+                            if !waits {
+                                // Whoever asks later may find memory, or what is wrong.
+                                drop(state);
+                                return Err(self.exhausted(size));
+                            }
                             // Idle memory may be what is missing: give it to the driver, and try again. If kernels still
                             // use it, wait for them, as with a budget that is used up.
                             let idle = state.take_fired();
@@ -137,15 +142,12 @@ impl Pool {
                             drop(state);
                             match pending {
                                 _ if !idle.is_empty() => self.free(idle),
-                                // Ahead of time: whoever asks later may find some, or what is wrong.
-                                _ if !waits => return Err(self.exhausted(size)),
                                 Some(pending) => self.wait(&pending, failed),
                                 None => return Err(error),
                             }
                         }
                     }
                 }
-                PoolStep::Wait(_) if !waits => return Err(self.exhausted(size)),
                 PoolStep::Wait(pending) => self.wait(&pending, failed),
             }
         }
@@ -168,7 +170,7 @@ impl Pool {
         }
     }
 
-    fn step(&self, size: usize) -> Result<PoolStep> {
+    fn step(&self, size: usize, waits: bool) -> Result<PoolStep> {
         let mut state = self.state.lock();
         // The smallest block that fits; among equal ones, the one that came back first.
         let fits = |idle: &Idle| idle.fits(size);
@@ -206,6 +208,10 @@ impl Pool {
             state.total_bytes += size;
             state.lend(size, 1);
             return Ok(PoolStep::Allocate(Vec::new()));
+        }
+        if !waits {
+            drop(state);
+            return Err(self.exhausted(size)); // also where eviction would help: freeing waits for kernels
         }
         // A block that will fit once its kernels are done is worth waiting for: freeing others waits for kernels, too.
         let pending = |state: &PoolState, fits: &dyn Fn(&Idle) -> bool| {

@@ -5,7 +5,7 @@ use std::fmt;
 use super::epoch::Epoch;
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::pipeline::{Made, Outbox, Seat, Taken};
+use crate::pipeline::{Made, Outbox, Seat, Taken, drop_each};
 use crate::sync::{Arc, Instant, Weak};
 
 /// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
@@ -94,8 +94,10 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 }
                 outcome => outcome,
             };
-            if let Err(error) = outcome {
-                failed.get_or_insert(error);
+            match outcome {
+                Err(error) if failed.is_none() => failed = Some(error),
+                // It may be the user's to drop, and the epoch must come to its next batch.
+                outcome => drop_each([outcome]),
             }
             let place = pass.place(unit);
             if place.ends_batch() {

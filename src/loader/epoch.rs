@@ -7,7 +7,7 @@ use super::device_epoch::DeviceEpoch;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::error::Result;
-use crate::pipeline::{Delivered, Made, Pipeline, Seat, Taken};
+use crate::pipeline::{Delivered, Made, Pipeline, Seat, Taken, drop_each};
 use crate::sync::{Arc, Instant};
 
 /// A reference to the loader.
@@ -199,7 +199,7 @@ impl<B: Batch> Drop for Epoch<'_, B> {
     fn drop(&mut self) {
         self.returned();
         self.pipeline().leave(&self.seat);
-        crate::pipeline::drop_each(self.taken.drain(..));
+        drop_each(self.taken.drain(..)); // they may be the user's to drop
     }
 }
 

@@ -245,13 +245,13 @@ impl<B: 'static> Line<B> {
         before: u64,
         pageable: bool,
     ) -> Option<(Arc<Pass>, Unit, B)> {
-        let is_here = |unit, slot: &UnitSlot<B>| {
+        let is_here = |&(unit, slot): &(Unit, &UnitSlot<B>)| {
             slot.pass.segment == segment
                 && (pageable || !slot.is_unpinned)
                 && matches!(slot.outcome, Some(Ok(Made::Here(_))))
                 && slot.pass.place(unit).batch < before
         };
-        let unit = self.schedule.find_ready(is_here)?;
+        let (unit, _) = self.schedule.ready_units().find(is_here)?;
         let Some(Ok(Made::Here(made))) = self.slot(unit).outcome.take() else {
             unreachable!("it is here");
         };
@@ -259,6 +259,23 @@ impl<B: 'static> Line<B> {
             self.schedule.sending(unit);
         }
         Some((self.pass(unit), unit, made))
+    }
+
+    /// Sets the outbox of an epoch. Returns the units that failed already, with their batches.
+    pub(super) fn set_outbox(
+        &mut self,
+        segment: u64,
+        outbox: Arc<dyn Sends<B>>,
+    ) -> Vec<(u64, Unit)> {
+        if let Some(slot) = self.schedule.epoch(segment) {
+            slot.outbox = Some(outbox);
+        }
+        let has_failed = |&(_, slot): &(Unit, &UnitSlot<B>)| {
+            slot.pass.segment == segment && matches!(slot.outcome, Some(Err(_)))
+        };
+        let failed = self.schedule.ready_units().filter(has_failed);
+        let batches = failed.map(|(unit, slot)| (slot.pass.place(unit).batch, unit));
+        batches.collect()
     }
 
     /// The outbox of an epoch, if it goes to a device.
@@ -288,7 +305,7 @@ impl<B: 'static> Line<B> {
         if self.schedule.is_ready(unit) {
             return bin.drop_later(outcome);
         }
-        let is_sent = matches!(outcome, Ok(Made::Sent));
+        let (is_sent, is_failed) = (matches!(outcome, Ok(Made::Sent)), outcome.is_err());
         let slot = self.slot(unit);
         if let Some(outcome) = slot.outcome.replace(outcome) {
             bin.drop_later(outcome);
@@ -299,7 +316,8 @@ impl<B: 'static> Line<B> {
         if let Some(failure) = slot.failure.take() {
             bin.drop_later(failure);
         }
-        let was_reserved = self.schedule.reserve_of(unit) > 0;
+        // (A unit that failed gave its reserve up when it did, in silence.)
+        let was_reserved = self.schedule.reserve_of(unit) > 0 || is_failed;
         match is_sent {
             true => self.schedule.sent(unit),
             false => self.schedule.ready(unit),

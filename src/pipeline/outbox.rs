@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::guard::drop_each;
 use super::line::Pass;
 use super::schedule::Unit;
-use crate::batch::{Batch, begin_part, send, send_part};
+use crate::batch::{Batch, SentPart, begin_part, send, send_part};
 use crate::device::{Assembly, Device, Rows, Unsent};
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::sync::{Arc, Mutex, Weak, planted};
@@ -32,7 +32,7 @@ struct State<B: Batch> {
     first: u64,
     /// Batches before this one may be sent.
     allowed: u64,
-    /// Counts batches that began or failed, and permissions: whenever it changes, some unit may have its turn.
+    /// Counts what may give a unit its turn: parts and batches that were sent or failed, and permissions.
     progress: u64,
 }
 
@@ -73,8 +73,11 @@ pub(crate) enum SendOutcome<B> {
 /// An outbox, with the type of batches on the device erased.
 pub(crate) trait Sends<B>: Send + Sync {
     /// Sends a unit. `waits`: if need be, waits for device memory that the program gave back and whose kernels have not run. The consumer
-    /// does so for the batch that it comes to. The lock is held neither meanwhile, nor while the user's code runs.
+    /// does so for the batch that it comes to, and nobody holds the lock meanwhile.
     fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B>;
+
+    /// A unit of the batch failed before it could be sent, so the batch is in nobody's way.
+    fn give_up(&self, batch: u64, unit: Unit);
 
     /// The first batch whose units may not be sent yet.
     fn allowed(&self) -> u64;
@@ -97,6 +100,14 @@ impl<B: Batch> Sends<B> for Outbox<B> {
                 self.send_part(pass, unit, made, waits, Some(memory))
             }
             outcome => outcome,
+        }
+    }
+
+    fn give_up(&self, batch: u64, unit: Unit) {
+        let mut state = self.state.lock();
+        if let Some(index) = batch.checked_sub(state.first) {
+            state.outgoing(index as usize, unit).has_failed = true;
+            state.progress += 1;
         }
     }
 
@@ -140,7 +151,7 @@ impl<B: Batch> Outbox<B> {
     fn has_begun_all(&self) -> bool {
         let state = self.state.lock();
         let came = state.first.saturating_add(state.batches.len() as u64);
-        came >= self.count && state.batches.back().is_none_or(Outgoing::makes_way)
+        came >= self.count && state.batches.iter().all(Outgoing::makes_way)
     }
 
     /// Whether all batches of the epoch before have begun.
@@ -216,8 +227,9 @@ impl<B: Batch> Outbox<B> {
     /// Sends a part. `memory`: what was waited for, or why there is none.
     ///
     /// The lock is held meanwhile, so that the parts of one batch are enqueued one after the other, and the event after the last covers
-    /// all of them. Nothing but enqueueing runs under it. (A sample that is `DENSE` promises that its batch is nothing but its rows; if
-    /// the functions of such a batch panic, the batch is an error.)
+    /// all of them. What runs under it: taking the batch's device memory, enqueueing, `Batch::tensors` and `Batch::upload` (a sample that is
+    /// `DENSE` promises that its batch is nothing but its rows; if these functions panic, the batch is an error), and, if a part had to
+    /// do without page-locked memory, the staging of its copy, which the consumer does.
     fn send_part(
         &self,
         pass: &Pass,
@@ -241,7 +253,7 @@ impl<B: Batch> Outbox<B> {
         outcome
     }
 
-    /// Returns the part as well, if it is given up: it is dropped without the lock.
+    /// Returns the part as well, if it is to be dropped: that happens without the lock.
     fn send_part_in(
         &self,
         state: &mut State<B>,
@@ -280,19 +292,22 @@ impl<B: Batch> Outbox<B> {
             }
         };
         match sent {
-            Ok(whole) => {
+            Ok(SentPart::Part(part)) => {
                 outgoing.rows += rows.count;
-                pass.meter.batches.add(u64::from(whole.is_some()));
-                outgoing.whole = whole;
+                (SendOutcome::Sent, Some(part))
+            }
+            Ok(SentPart::Whole(whole)) => {
+                pass.meter.batches.add(1);
+                outgoing.whole = Some(whole);
                 (SendOutcome::Sent, None)
             }
-            Err((Some(made), Unsent::Failed(Error::DeviceBudget { .. }))) => {
+            Err((made, Unsent::Failed(Error::DeviceBudget { .. }))) if !outgoing.has_begun => {
                 outgoing.is_awaited = waits;
                 (SendOutcome::NotNow(made), None)
             }
-            Err((unsent, Unsent::Failed(error))) => (SendOutcome::Failed(error), unsent),
-            Err((unsent, Unsent::Unlike(error))) => {
-                (SendOutcome::Unlike(outgoing.like, error), unsent)
+            Err((part, Unsent::Failed(error))) => (SendOutcome::Failed(error), Some(part)),
+            Err((part, Unsent::Unlike(error))) => {
+                (SendOutcome::Unlike(outgoing.like, error), Some(part))
             }
         }
     }
@@ -333,15 +348,8 @@ impl<B: Batch> State<B> {
         self.batches.get_mut(index as usize)
     }
 
-    /// Batches begin in order, so that none takes memory that an earlier one will need.
-    fn turn(&mut self, batch: u64, unit: Unit) -> Turn<'_, B> {
-        let Some(index) = batch.checked_sub(self.first) else {
-            return Turn::Gone;
-        };
-        if batch >= self.allowed && !planted("batches are sent beyond depth") {
-            return Turn::NotYet;
-        }
-        let index = index as usize;
+    /// The batch at an index, of which this unit came.
+    fn outgoing(&mut self, index: usize, unit: Unit) -> &mut Outgoing<B> {
         while self.batches.len() <= index {
             self.batches.push_back(Outgoing {
                 assembly: None,
@@ -353,8 +361,21 @@ impl<B: Batch> State<B> {
                 whole: None,
             });
         }
-        let is_first = index == 0 || planted("batches begin in any order");
-        if !is_first && !self.batches[index - 1].makes_way() {
+        &mut self.batches[index]
+    }
+
+    /// Batches begin in order, so that none takes memory that an earlier one will need.
+    fn turn(&mut self, batch: u64, unit: Unit) -> Turn<'_, B> {
+        let Some(index) = batch.checked_sub(self.first) else {
+            return Turn::Gone;
+        };
+        if batch >= self.allowed && !planted("batches are sent beyond depth") {
+            return Turn::NotYet;
+        }
+        let index = index as usize;
+        self.outgoing(index, unit);
+        let mut before = self.batches.iter().take(index);
+        if !before.all(Outgoing::makes_way) && !planted("batches begin in any order") {
             return Turn::NotYet;
         }
         match &mut self.batches[index] {

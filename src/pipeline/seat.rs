@@ -169,12 +169,14 @@ impl<B: Batch> Pipeline<B> {
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
         let outbox = Outbox::new(device, options.cut().batches(), given, None);
-        {
+        let failed = {
             let mut board = self.lock();
             let line = board.line(seat.line);
-            if let Some(slot) = line.and_then(|(line, _)| line.schedule.epoch(seat.segment)) {
-                slot.outbox = Some(Arc::clone(&outbox) as Arc<dyn Sends<B>>);
-            }
+            let outbox = Arc::clone(&outbox) as Arc<dyn Sends<B>>;
+            line.map(|(line, _)| line.set_outbox(seat.segment, outbox))
+        };
+        for (batch, unit) in failed.into_iter().flatten() {
+            outbox.give_up(batch, unit);
         }
         // Then, so that the first units find it.
         self.decide(seat, options.destination(device, depth));

@@ -26,9 +26,14 @@ impl<B: Batch> Pipeline<B> {
         self.publish(pass, unit, outcome);
         // Batches are sent in order: a later one may have been ready first, or its turn may have come since.
         if outbox.progress() != progress && !planted("who sends does not look behind") {
-            self.send_ready(pass.line, pass.segment, &*outbox, false);
-            self.send_following(pass);
+            self.send_behind(pass, &*outbox);
         }
+    }
+
+    /// Sends what is ready and may have its turn now, in this epoch and in the one after it.
+    pub(super) fn send_behind(&self, pass: &Pass, outbox: &dyn Sends<B>) {
+        self.send_ready(pass.line, pass.segment, outbox, false);
+        self.send_following(pass);
     }
 
     /// Makes a unit ready that goes to no device, as far as is known.
@@ -43,7 +48,7 @@ impl<B: Batch> Pipeline<B> {
         };
         // The program may have said so meanwhile, and found that the unit was not ready.
         if let Some(outbox) = outbox.filter(|_| !planted("who keeps does not look again")) {
-            self.send_ready(pass.line, pass.segment, &*outbox, false);
+            self.send_behind(pass, &*outbox);
         }
     }
 

@@ -224,11 +224,19 @@ impl<B: Batch> Pipeline<B> {
 
     /// Makes the unit or its error ready, and wakes whoever waits for it.
     pub(super) fn publish(&self, pass: &Pass, unit: Unit, outcome: Result<Made<B>>) {
-        let mut board = self.lock();
-        let Some((line, bin)) = board.line_of(pass, unit) else {
-            return board.bin.drop_later(outcome);
+        let is_failed = outcome.is_err();
+        let outbox = {
+            let mut board = self.lock();
+            let Some((line, bin)) = board.line_of(pass, unit) else {
+                return board.bin.drop_later(outcome);
+            };
+            line.publish(unit, outcome, bin);
+            line.outbox(pass.segment).filter(|_| is_failed)
         };
-        line.publish(unit, outcome, bin);
+        if let Some(outbox) = outbox.filter(|_| !planted("a batch that failed stays in the way")) {
+            outbox.give_up(pass.place(unit).batch, unit);
+            self.send_behind(pass, &*outbox);
+        }
     }
 
     /// Looks at an open unit under the lock; `None` if the unit is gone.

@@ -11,7 +11,8 @@ use shuttle::thread;
 
 use crate::explore::explore;
 use crate::support::{
-    BLOCK, How, Pin, SLAB, below, check, check_all_back, check_there, coin, device, sample,
+    BLOCK, How, Pin, SLAB, below, check, check_all_back, check_error, check_there, coin, device,
+    sample,
 };
 
 /// Counts the rows that were written into slabs.
@@ -33,6 +34,7 @@ impl Rows {
 struct Numbers {
     len: u64,
     rows: Arc<Rows>,
+    broken: Option<u64>,
 }
 
 struct Number {
@@ -48,6 +50,9 @@ impl Dataset for Numbers {
     }
 
     fn get(&self, index: u64, _: &mut SampleRng) -> Result<Number, BoxError> {
+        if self.broken == Some(index) {
+            return Err("no sample".into());
+        }
         let rows = Arc::clone(&self.rows);
         Ok(Number { index, rows })
     }
@@ -93,6 +98,7 @@ fn fill_ahead(slabs: usize) {
     let dataset = Numbers {
         len: how.len,
         rows: Arc::clone(&rows),
+        broken: None,
     };
     let loader = how.build(DataLoader::builder(dataset), &device);
     let mut elsewhere = Vec::new();
@@ -132,7 +138,7 @@ fn slabs_are_filled_ahead() {
 }
 
 /// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing, at the
-/// boundary of two epochs as well.
+/// boundary of two epochs as well, and beyond a batch that failed.
 #[test]
 fn batches_travel_while_the_program_is_busy() {
     explore("batches_travel_while_the_program_is_busy", || {
@@ -140,19 +146,67 @@ fn batches_travel_while_the_program_is_busy() {
             workers: 1 + below(3),
             ..How::pinned()
         };
+        let broken = coin().then(|| below(how.len as usize) as u64);
+        // Errors wait for the consumer in the window: two of them at most, one of each epoch.
+        let prefetch = how.prefetch + 2 * usize::from(broken.is_some());
+        let how = How { prefetch, ..how };
         let (device, depth) = (device(), 1 + below(3));
-        let loader = how.loader(&device);
-        let mut left = 2 * how.batches();
-        for epoch in loader.epochs(0..2).to_device(&device, depth) {
-            for (number, there) in epoch.enumerate() {
-                let there = there.unwrap();
-                left -= 1;
-                while device.memory().device_held_bytes < (1 + depth.min(left)) * BLOCK {
-                    thread::yield_now();
-                }
-                check_there(&there, how.samples_of(number));
+        let dataset = from_fn(how.len, move |index, _| match broken == Some(index) {
+            true => Err("no sample".into()),
+            false => Ok(sample(index)?),
+        });
+        let loader = how.loader_of(dataset, &device);
+        let is_whole = |number: usize| {
+            let mut samples = how.samples_of(number % how.batches());
+            samples.all(|index| broken != Some(index))
+        };
+        let all = 2 * how.batches();
+        let mut batches = loader.epochs(0..2).to_device(&device, depth).flatten();
+        for at in 0..all {
+            let there = batches.next().unwrap();
+            let on_device = (at..all.min(at + depth + 1)).filter(|&at| is_whole(at));
+            let held = on_device.count() * BLOCK;
+            while device.memory().device_held_bytes < held {
+                thread::yield_now();
+            }
+            match there {
+                Ok(there) => check_there(&there, how.samples_of(at % how.batches())),
+                Err(error) => check_error(&error, broken.unwrap()),
             }
         }
+        drop(batches);
+        drop(loader);
+        check_all_back(&device);
+    });
+}
+
+/// A batch that fails leaves its slab to the next, which waits for one while the program keeps the others.
+#[test]
+fn a_batch_that_fails_leaves_its_slab() {
+    explore("a_batch_that_fails_leaves_its_slab", || {
+        let how = How {
+            len: 3,
+            batch: 1,
+            workers: 2,
+            prefetch: 2,
+            pin: Pin::InPlace,
+            strict: true,
+        };
+        let device = device();
+        device.set_pinned_budget_bytes(2 * SLAB);
+        let rows = Arc::new(Rows::default());
+        let dataset = Numbers {
+            len: how.len,
+            rows: Arc::clone(&rows),
+            broken: Some(1),
+        };
+        let loader = how.build(DataLoader::builder(dataset), &device);
+        let mut epoch = loader.epoch(0);
+        let kept = epoch.next().unwrap().unwrap();
+        rows.wait_for(2); // the first, and the last
+        check_error(&epoch.next().unwrap().unwrap_err(), 1);
+        assert_eq!(epoch.next().unwrap().unwrap().as_slice(), [2]);
+        drop((kept, epoch));
         drop(loader);
         check_all_back(&device);
     });

@@ -28,14 +28,11 @@ impl<E, U> Schedule<E, U> {
         self.open[index].stage == Stage::Ready
     }
 
-    /// The first unit that is ready, for which `wanted` holds.
-    pub(crate) fn find_ready(&self, wanted: impl Fn(Unit, &U) -> bool) -> Option<Unit> {
-        let units = (0..)
-            .map(|index| Unit(self.first.0 + index))
-            .zip(&self.open);
-        let mut ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
-        let found = ready.find(|(unit, entry)| wanted(*unit, &entry.payload))?;
-        Some(found.0)
+    /// The open units that are ready, in order.
+    pub(crate) fn ready_units(&self) -> impl Iterator<Item = (Unit, &U)> {
+        let units = (self.first.0..).map(Unit).zip(&self.open);
+        let ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
+        ready.map(|(unit, entry)| (unit, &entry.payload))
     }
 
     /// How many units the consumer may take now: those of its epoch that are ready, [`at_once`](Schedule::at_once) at most. The first is
