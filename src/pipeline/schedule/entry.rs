@@ -152,7 +152,8 @@ impl<U> UnitEntry<U> {
         debug_assert!(self.busy + self.parked + self.filled <= self.claimed);
     }
 
-    /// What the caller must do next. Each answer but `Wait` is given once, and gives the unit to the caller.
+    /// What the caller must do next. `LayOut` and `Finish` are given once, and give the unit to the caller. `Fail` may be given
+    /// to several; the first takes the failure.
     pub(super) fn next_step(&mut self) -> Next {
         if self.stage != Stage::Loading || self.busy > 0 {
             return Next::Wait;
