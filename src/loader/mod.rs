@@ -5,6 +5,7 @@ mod device_epoch;
 mod epoch;
 mod epochs;
 mod stats;
+mod world;
 
 use std::fmt;
 
@@ -13,6 +14,7 @@ pub use device_epoch::DeviceEpoch;
 pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
 pub use stats::{Limit, Stats};
+pub use world::World;
 
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;

@@ -1,0 +1,358 @@
+//! Ranks: which process of how many this one is, as its launcher says.
+
+use std::env;
+use std::fmt;
+
+use crate::error::{Error, Result};
+
+/// Which process of a run this one is: its rank among so many.
+///
+/// The launcher knows. [`from_env`](World::from_env) asks it, and [`new`](World::new) is told. Whoever runs alone is
+/// [`single`](World::single), which is the default.
+///
+/// Ranks that must see the same batches (tensor, pipeline or context parallelism) form a *replica group*
+/// ([`replicated`](World::replicated)). What counts for loading is the number of groups, and the number of this rank's group:
+/// [`data_ranks`](World::data_ranks) and [`data_rank`](World::data_rank).
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::World;
+///
+/// let world = World::from_env()?; // rank 0 of 1, unless a launcher started this process
+/// println!("{world}, GPU {} of this host", world.local_rank());
+///
+/// // Eight ranks, of which each two hold halves of one model: four of them see different batches.
+/// let world = World::new(5, 8)?.replicated(2)?;
+/// assert_eq!((world.data_rank(), world.data_ranks()), (2, 4));
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct World {
+    rank: usize,
+    size: usize,
+    local_rank: usize,
+    /// How many ranks, one after the other, see the same batches.
+    replicas: usize,
+}
+
+/// The variables by which a launcher tells a process its rank.
+struct Launcher {
+    name: &'static str,
+    /// Where it is set, the launcher started the process.
+    rank: &'static str,
+    /// The first of these that is set.
+    size: &'static [&'static str],
+    local_rank: &'static str,
+    /// A variable without which the others mean nothing.
+    needs: Option<&'static str>,
+}
+
+/// In this order, because one may start the other: `srun` or `mpirun` one `torchrun` for each host, and `srun` what MPI starts.
+const LAUNCHERS: [Launcher; 4] = [
+    Launcher {
+        name: "torchrun",
+        rank: "RANK",
+        size: &["WORLD_SIZE"],
+        local_rank: "LOCAL_RANK",
+        needs: None,
+    },
+    Launcher {
+        name: "Open MPI's mpirun",
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: &["OMPI_COMM_WORLD_SIZE"],
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        needs: None,
+    },
+    Launcher {
+        name: "MPICH's mpirun",
+        rank: "PMI_RANK",
+        size: &["PMI_SIZE"],
+        local_rank: "MPI_LOCALRANKID",
+        needs: None,
+    },
+    Launcher {
+        name: "srun",
+        rank: "SLURM_PROCID",
+        size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+        local_rank: "SLURM_LOCALID",
+        // A batch script has SLURM_PROCID=0 and the job's number of tasks, and is not one of these tasks.
+        needs: Some("SLURM_STEP_ID"),
+    },
+];
+
+impl World {
+    /// A process that runs alone: rank 0 of 1.
+    pub const fn single() -> World {
+        World {
+            rank: 0,
+            size: 1,
+            local_rank: 0,
+            replicas: 1,
+        }
+    }
+
+    /// Rank `rank` of `size`, by hand. The local rank is the rank ([`with_local_rank`](World::with_local_rank) says
+    /// otherwise).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if `rank` is not below `size`.
+    pub fn new(rank: usize, size: usize) -> Result<World> {
+        if rank >= size {
+            return Err(Error::option(
+                "world",
+                format!(
+                    "has rank {rank} of {size}: ranks are counted from 0 to the world's size minus 1"
+                ),
+            ));
+        }
+        Ok(World {
+            rank,
+            size,
+            local_rank: rank,
+            replicas: 1,
+        })
+    }
+
+    /// Asks the environment that the launcher made: `torchrun` (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`), Open MPI
+    /// (`OMPI_COMM_WORLD_RANK`, ...), MPICH and Intel MPI (`PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`), and Slurm's `srun`
+    /// (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS`, `SLURM_LOCALID`), in this order. [`single`](World::single)
+    /// if none of them started the process; a batch script of Slurm that `srun` did not start is none of its tasks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`], which names the variables, if one is missing beside another, is no number, or contradicts another.
+    pub fn from_env() -> Result<World> {
+        World::from_variables(|name| {
+            let value = env::var_os(name)?;
+            Some(value.to_string_lossy().into_owned())
+        })
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<World> {
+        for launcher in &LAUNCHERS {
+            if let Some(world) = launcher.world(&variable)? {
+                return Ok(world);
+            }
+        }
+        Ok(World::single())
+    }
+
+    /// The same, with another rank among the processes of this host.
+    pub fn with_local_rank(self, local_rank: usize) -> World {
+        World { local_rank, ..self }
+    }
+
+    /// The same, where each `replicas` ranks, one after the other, see the same batches.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if `replicas` is 0, or does not divide the world's size.
+    pub fn replicated(self, replicas: usize) -> Result<World> {
+        if replicas == 0 || !self.size.is_multiple_of(replicas) {
+            return Err(Error::option(
+                "world",
+                format!(
+                    "has {} ranks, which are no whole number of groups of {replicas}: all replica groups are equally large",
+                    self.size
+                ),
+            ));
+        }
+        Ok(World { replicas, ..self })
+    }
+
+    /// This process among all, counted from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// This process among those of its host, counted from 0: most often the number of its GPU. The rank, if the launcher does not
+    /// say.
+    pub fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    /// Which of the [`data_ranks`](World::data_ranks) different slices of each global batch this process sees.
+    pub fn data_rank(&self) -> usize {
+        self.rank / self.replicas
+    }
+
+    /// How many processes see different batches.
+    pub fn data_ranks(&self) -> usize {
+        self.size / self.replicas
+    }
+}
+
+impl Default for World {
+    fn default() -> World {
+        World::single()
+    }
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.size)
+    }
+}
+
+impl Launcher {
+    /// What it says of this process; `None`: it did not start it.
+    fn world(&self, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<World>> {
+        if self.needs.is_some_and(|needed| variable(needed).is_none()) {
+            return Ok(None);
+        }
+        let number = |name: &'static str| -> Result<Option<(&'static str, usize)>> {
+            let Some(text) = variable(name) else {
+                return Ok(None);
+            };
+            match text.trim().parse() {
+                Ok(number) => Ok(Some((name, number))),
+                Err(_) => Err(self.wrong(format!("{name}={text:?} is no number"))),
+            }
+        };
+        let rank = number(self.rank)?;
+        let mut size = None;
+        for name in self.size {
+            size = match size {
+                None => number(name)?,
+                known => known,
+            };
+        }
+        let local = number(self.local_rank)?;
+        match (rank, size) {
+            (None, None) => Ok(None),
+            (Some((rank, _)), None) => Err(self.half(rank, self.size[0])),
+            (None, Some((size, _))) => Err(self.half(size, self.rank)),
+            (Some((rank_name, rank)), Some((size_name, size))) => {
+                if rank >= size {
+                    return Err(self.wrong(format!(
+                        "{rank_name}={rank} is not below {size_name}={size}"
+                    )));
+                }
+                let local_rank = local.map_or(rank, |(_, local)| local);
+                if local_rank >= size {
+                    return Err(self.wrong(format!(
+                        "{}={local_rank} is not below {size_name}={size}",
+                        self.local_rank
+                    )));
+                }
+                Ok(Some(World {
+                    rank,
+                    size,
+                    local_rank,
+                    replicas: 1,
+                }))
+            }
+        }
+    }
+
+    fn half(&self, set: &str, missing: &str) -> Error {
+        self.wrong(format!(
+            "{set} is set, and {missing} is not: set both, or neither for a process that runs alone"
+        ))
+    }
+
+    fn wrong(&self, what: String) -> Error {
+        Error::option("world", format!("as {} set it up: {what}", self.name))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn world(variables: &[(&str, &str)]) -> Result<World> {
+        World::from_variables(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn numbers(variables: &[(&str, &str)]) -> [usize; 3] {
+        let world = world(variables).unwrap();
+        [world.rank(), world.size(), world.local_rank()]
+    }
+
+    #[test]
+    fn launchers_say_who_a_process_is() {
+        assert_eq!(world(&[]).unwrap(), World::single());
+        let torchrun = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1")];
+        assert_eq!(numbers(&torchrun), [5, 8, 1]);
+        let mpi = [
+            ("OMPI_COMM_WORLD_RANK", "2"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        ];
+        assert_eq!(numbers(&mpi), [2, 4, 0]);
+        let mpich = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+        assert_eq!(numbers(&mpich), [1, 2, 1]);
+        let slurm = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_NTASKS", "6"),
+            ("SLURM_LOCALID", "1"),
+        ];
+        assert_eq!(numbers(&slurm), [3, 6, 1]);
+        // A step of fewer tasks than the job.
+        let step = [&slurm[..], &[("SLURM_STEP_NUM_TASKS", "4")]].concat();
+        assert_eq!(numbers(&step), [3, 4, 1]);
+        // One torchrun for each host, which srun started.
+        assert_eq!(numbers(&[&slurm[..], &torchrun].concat()), [5, 8, 1]);
+    }
+
+    /// What `sbatch` runs is none of the job's tasks, although it has the number of the first.
+    #[test]
+    fn a_batch_script_runs_alone() {
+        let script = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
+        assert_eq!(world(&script).unwrap(), World::single());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let said = |variables: &[(&str, &str)]| world(variables).unwrap_err().to_string();
+        let half = said(&[("RANK", "1"), ("LOCAL_RANK", "1")]);
+        assert!(
+            half.contains("RANK is set, and WORLD_SIZE is not"),
+            "{half}"
+        );
+        let half = said(&[("WORLD_SIZE", "4")]);
+        assert!(
+            half.contains("WORLD_SIZE is set, and RANK is not"),
+            "{half}"
+        );
+        let beyond = said(&[("RANK", "4"), ("WORLD_SIZE", "4")]);
+        assert!(
+            beyond.contains("RANK=4 is not below WORLD_SIZE=4"),
+            "{beyond}"
+        );
+        let local = said(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "7")]);
+        assert!(
+            local.contains("LOCAL_RANK=7 is not below WORLD_SIZE=2"),
+            "{local}"
+        );
+        for text in ["", "one", "-1", "1.5"] {
+            let wrong = said(&[("RANK", text), ("WORLD_SIZE", "4")]);
+            assert!(
+                wrong.contains(&format!("RANK={text:?} is no number")),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn replicas_see_the_same_batches() {
+        let rank = |rank| World::new(rank, 6).unwrap().replicated(3).unwrap();
+        let groups = (0..6).map(|each| (rank(each).data_rank(), rank(each).data_ranks()));
+        assert!(groups.eq([(0, 2), (0, 2), (0, 2), (1, 2), (1, 2), (1, 2)]));
+        assert!(World::new(0, 6).unwrap().replicated(4).is_err());
+        assert!(World::new(0, 6).unwrap().replicated(0).is_err());
+        assert!(World::new(6, 6).is_err() && World::new(0, 0).is_err());
+    }
+}
