@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::DataLoader;
+use super::{DataLoader, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
@@ -41,6 +41,7 @@ pub struct Builder<D, C> {
     num_workers: usize,
     prefetch: Option<usize>,
     drop_last: bool,
+    world: World,
     device: Option<Device>,
     strict: bool,
     by_copy: bool,
@@ -59,6 +60,7 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
             num_workers: 0,
             prefetch: None,
             drop_last: false,
+            world: World::single(),
             device: None,
             strict: false,
             by_copy: false,
@@ -119,6 +121,34 @@ impl<D: Dataset, C> Builder<D, C> {
     /// If there are fewer samples than one batch has, epochs are empty, and the log warns when the loader is built.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
+        self
+    }
+
+    /// Loads this rank's share of each global batch; by default, this process is the only one.
+    ///
+    /// All ranks take turns in one order: of each `data_ranks * batch_size` samples, rank 0 gets the first `batch_size`, rank 1 the next,
+    /// and so on. So all ranks together see what one rank would see with batches as large, and each sample has the same random
+    /// numbers. All of them must be given the same data set, seed, batch size and sampler. [`DataLoader::len`] counts this rank's
+    /// batches, which are as many as any other's: it needs [`drop_last`](Builder::drop_last).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::loader::World;
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let world = World::new(1, 2)?; // or World::from_env()?
+    /// let loader = DataLoader::builder(from_fn(20, |index, _| Ok(index as i64)))
+    ///     .batch_size(3)
+    ///     .drop_last(true)
+    ///     .world(world)
+    ///     .build()?;
+    /// let seen: Vec<_> = loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect::<pinfeed::Result<_>>()?;
+    /// assert_eq!(seen, [[3, 4, 5], [9, 10, 11], [15, 16, 17]]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn world(mut self, world: World) -> Self {
+        self.world = world;
         self
     }
 
@@ -199,6 +229,7 @@ impl<D: Dataset, C> Builder<D, C> {
             num_workers: self.num_workers,
             prefetch: self.prefetch,
             drop_last: self.drop_last,
+            world: self.world,
             device: self.device,
             strict: self.strict,
             by_copy: self.by_copy,
@@ -227,6 +258,8 @@ impl<D: Dataset, C> Builder<D, C> {
             samples: sampler.len(),
             batch_size: self.batch_size,
             drop_last: self.drop_last,
+            lane: self.world.data_rank() as u64,
+            lanes: self.world.data_ranks() as u64,
             workers: self.num_workers,
             prefetch: if self.num_workers == 0 {
                 1
@@ -257,6 +290,13 @@ impl<D: Dataset, C> Builder<D, C> {
     }
 
     fn check(&self) -> Result<()> {
+        if self.world.data_ranks() > 1 && !self.drop_last {
+            return Err(Error::option(
+                "world",
+                "needs drop_last(true) where several ranks load: a last batch that only some of them have would leave the others \
+                 waiting in their next collective operation",
+            ));
+        }
         if self.batch_size == 0 {
             return Err(Error::option(
                 "batch_size",

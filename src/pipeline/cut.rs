@@ -42,12 +42,27 @@ pub(crate) struct Place {
     pub(crate) first_row: usize,
     /// How many rows its whole batch has.
     pub(crate) batch_rows: usize,
+    /// How many positions of other lanes lie between this batch and the lane's next.
+    pub(crate) gap: u64,
 }
 
 impl Place {
     /// Whether the unit is its batch's last.
     pub(crate) fn ends_batch(&self) -> bool {
         self.first_row + self.rows == self.batch_rows
+    }
+
+    /// The position of a row of this lane, counted from the batch's first row on through the batches that follow; and how many rows from
+    /// there on lie side by side.
+    pub(crate) fn behind(&self, row: u64) -> (u64, u64) {
+        let batch_start = self.start - self.first_row as u64;
+        if self.gap == 0 {
+            return (batch_start.saturating_add(row), u64::MAX);
+        }
+        let rows = self.batch_rows as u64;
+        let batches = (row / rows).saturating_mul(rows + self.gap);
+        let position = batch_start.saturating_add(batches);
+        (position.saturating_add(row % rows), rows - row % rows)
     }
 }
 
@@ -67,6 +82,15 @@ impl Cut {
             lane: 0,
             lanes: 1,
             tail,
+        }
+    }
+
+    /// The batches of lane `lane`, where `lanes` of them take turns.
+    pub(crate) fn of_lane(self, lane: u64, lanes: u64) -> Cut {
+        Cut {
+            lane,
+            lanes,
+            ..self
         }
     }
 
@@ -147,6 +171,7 @@ impl Cut {
             rows: (batch_rows - first_row).min(self.part_rows),
             first_row,
             batch_rows,
+            gap: (self.lanes - 1) * self.batch_size as u64,
         }
     }
 }

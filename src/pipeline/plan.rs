@@ -12,6 +12,9 @@ pub(crate) struct Options {
     pub(crate) samples: u64,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
+    /// Which of how many ranks takes turns with the others, batch by batch.
+    pub(crate) lane: u64,
+    pub(crate) lanes: u64,
     pub(crate) workers: usize,
     pub(crate) prefetch: usize,
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
@@ -122,7 +125,7 @@ impl Options {
             true => Tail::Drop,
             false => Tail::Short,
         };
-        Cut::whole(self.samples, self.batch_size, tail)
+        Cut::whole(self.samples, self.batch_size, tail).of_lane(self.lane, self.lanes)
     }
 
     /// The cache of the pinning device's host, if known.
@@ -308,6 +311,8 @@ mod tests {
             samples: 1_000,
             batch_size: 64,
             drop_last: false,
+            lane: 0,
+            lanes: 1,
             workers: 4,
             prefetch: 2,
             prefetch_grows: true,

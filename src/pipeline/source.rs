@@ -58,11 +58,23 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
+    /// `distance`: in samples of this rank.
     fn announce_behind(&self, rows: Range<usize>, distance: u64) {
-        let start = self.place.start + rows.start as u64;
-        let start = start.saturating_add(distance);
+        let mut row = (self.place.first_row + rows.start) as u64;
+        row = row.saturating_add(distance);
+        let mut left = rows.len() as u64;
+        while left > 0 {
+            let (position, side_by_side) = self.place.behind(row);
+            let count = side_by_side.min(left);
+            self.announce_run(position, count as usize);
+            row = row.saturating_add(count);
+            left -= count;
+        }
+    }
+
+    fn announce_run(&self, start: u64, count: usize) {
         let left = self.sampler.len().saturating_sub(start);
-        let count = rows.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
         let behind = Place {
             start,
             ..self.place

@@ -1,0 +1,176 @@
+//! Ranks share one global order: together they see what one rank sees whose batches are as large as all of theirs.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use pinfeed::loader::World;
+use pinfeed::{BoxError, DataLoader, Dataset, Device, SampleRng, Tensor, from_fn};
+
+const LEN: u64 = 100;
+const GLOBAL_BATCH: usize = 24;
+
+type Pair = (Tensor<i64>, Tensor<i64>);
+
+/// Each sample is its index, and a number that it draws.
+fn loader(world: World, workers: usize) -> DataLoader<Pair> {
+    let samples = from_fn(LEN, |index, rng: &mut SampleRng| {
+        Ok((index as i64, rng.range(0..1_000_000i64)))
+    });
+    DataLoader::builder(samples)
+        .batch_size(GLOBAL_BATCH / world.data_ranks())
+        .shuffle(true)
+        .seed(17)
+        .drop_last(true)
+        .num_workers(workers)
+        .world(world)
+        .build()
+        .unwrap()
+}
+
+fn rows((indices, drawn): &Pair) -> Vec<(i64, i64)> {
+    let indices = indices.as_slice().iter().copied();
+    indices.zip(drawn.as_slice().iter().copied()).collect()
+}
+
+fn batches(world: World, workers: usize, epoch: u64) -> Vec<Vec<(i64, i64)>> {
+    let loader = loader(world, workers);
+    let epoch = loader.epoch(epoch);
+    assert_eq!(epoch.len(), LEN as usize / GLOBAL_BATCH);
+    epoch.map(|batch| rows(&batch.unwrap())).collect()
+}
+
+#[test]
+fn all_ranks_together_see_what_one_sees() {
+    for epoch in [0, 5] {
+        let alone = batches(World::single(), 2, epoch);
+        assert_eq!(
+            alone.concat().into_iter().collect::<BTreeSet<_>>().len(),
+            96
+        );
+        for size in [2, 3, 8] {
+            for workers in [0, 3] {
+                let ranks = (0..size).map(|rank| World::new(rank, size).unwrap());
+                let seen: Vec<_> = ranks.map(|world| batches(world, workers, epoch)).collect();
+                for (number, whole) in alone.iter().enumerate() {
+                    let shares = seen.iter().flat_map(|rank| rank[number].clone());
+                    assert!(
+                        shares.eq(whole.iter().copied()),
+                        "{size} ranks, batch {number}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn replicas_see_the_same() {
+    let of = |rank| batches(World::new(rank, 4).unwrap().replicated(2).unwrap(), 2, 1);
+    assert_eq!(of(0), of(1));
+    assert_eq!(of(2), of(3));
+    assert_ne!(of(0), of(2));
+}
+
+/// On the way to a device, across epochs, and for the second half of the ranks as for the first.
+#[test]
+fn ranks_send_to_their_devices() {
+    let device = Device::cpu();
+    for rank in 0..3 {
+        let world = World::new(rank, 3).unwrap();
+        let samples = from_fn(LEN, |index, _| Ok([index as f32; 16]));
+        let loader = DataLoader::builder(samples)
+            .batch_size(8)
+            .drop_last(true)
+            .num_workers(2)
+            .world(world)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
+        for epoch in loader.epochs(0..3).to_device(&device, 2) {
+            assert_eq!(epoch.len(), 4);
+            for (number, batch) in epoch.enumerate() {
+                let batch = batch.unwrap().to_host(false).unwrap().wait().unwrap();
+                let first = (number * 3 + rank) * 8;
+                let expected = (first..first + 8).flat_map(|index| [index as f32; 16]);
+                assert!(batch.as_slice().iter().copied().eq(expected));
+            }
+        }
+    }
+}
+
+/// Remembers what it is told of, and what it is asked for.
+#[derive(Default)]
+struct Told {
+    told: Mutex<Vec<u64>>,
+    got: Mutex<Vec<u64>>,
+}
+
+struct Telling(Arc<Told>);
+
+impl Dataset for Telling {
+    type Sample = i64;
+
+    fn len(&self) -> u64 {
+        LEN
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        self.0.got.lock().unwrap().push(index);
+        Ok(index as i64)
+    }
+
+    fn lookahead(&self) -> usize {
+        5
+    }
+
+    fn will_need(&self, indices: &[u64]) {
+        self.0.told.lock().unwrap().extend(indices);
+    }
+}
+
+/// A rank is told of its own samples, and not of those that other ranks load.
+#[test]
+fn ranks_are_told_of_their_own_samples() {
+    for workers in [0, 2] {
+        for rank in 0..2 {
+            let told = Arc::<Told>::default();
+            let loader = DataLoader::builder(Telling(Arc::clone(&told)))
+                .batch_size(7)
+                .shuffle(true)
+                .seed(3)
+                .drop_last(true)
+                .num_workers(workers)
+                .world(World::new(rank, 2).unwrap())
+                .build()
+                .unwrap();
+            loader.epoch(0).for_each(|batch| drop(batch.unwrap()));
+            drop(loader);
+            let got: BTreeSet<u64> = told.got.lock().unwrap().iter().copied().collect();
+            let told = told.told.lock().unwrap();
+            assert_eq!(got.len(), 49);
+            // All but the first few; behind the last, what would come if the epoch went on.
+            let own = told.iter().filter(|index| got.contains(index));
+            assert_eq!(own.count(), 44, "rank {rank}, {workers} workers");
+            assert!(told.len() <= 49, "{told:?}");
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let world = World::new(1, 2).unwrap();
+    let built = DataLoader::builder(vec![1i64; 10]).world(world).build();
+    let said = built.unwrap_err().to_string();
+    assert!(said.contains("drop_last(true)"), "{said}");
+    // More ranks than samples: no rank has a batch, and all agree on that.
+    for rank in 0..16 {
+        let loader = DataLoader::builder(vec![1i64; 10])
+            .drop_last(true)
+            .world(World::new(rank, 16).unwrap())
+            .build()
+            .unwrap();
+        assert!(loader.is_empty());
+        assert_eq!(loader.epoch(0).count(), 0);
+    }
+}
