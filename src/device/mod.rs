@@ -82,7 +82,8 @@ pub struct Device {
 pub(crate) struct DeviceInner {
     /// Counts the devices that this process opened, from 1, because several may have the same name.
     number: usize,
-    /// Dropped before `pool` and `driver`, because fields are dropped in order: copies in flight end before the memory that they use is freed.
+    /// Before `pool` and `driver`, because fields are dropped in order: copies in flight end before the memory that they use
+    /// is freed.
     pub(crate) flights: Flights,
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,

@@ -69,14 +69,21 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Sends the units of an epoch that are ready and may be sent. `waits`: pageable ones too, which takes as long as their copy.
-    pub(super) fn send_ready(&self, line: u64, segment: u64, outbox: &dyn Sends<B>, waits: bool) {
+    /// Sends the units of an epoch that are ready and may be sent. `pageable`: those that are not page-locked as well, which takes as long
+    /// as their copy.
+    pub(super) fn send_ready(
+        &self,
+        line: u64,
+        segment: u64,
+        outbox: &dyn Sends<B>,
+        pageable: bool,
+    ) {
         loop {
             let (progress, allowed) = (outbox.progress(), outbox.allowed());
             let next = {
                 let mut board = self.lock();
                 let line = board.line(line);
-                line.and_then(|(line, _)| line.take_to_send(segment, allowed, waits))
+                line.and_then(|(line, _)| line.take_to_send(segment, allowed, pageable))
             };
             let Some((pass, unit, made)) = next else {
                 return;
