@@ -74,6 +74,8 @@ fn epoch(job: Job, number: u64) -> Vec<(i64, i64)> {
     batches.collect::<Vec<_>>().concat()
 }
 
+type Seen = Vec<(Vec<(i64, i64)>, BatchInfo)>;
+
 /// What a rank sees of epoch `number` from a state on; and the state in which it leaves.
 fn part(
     job: Job,
@@ -81,7 +83,7 @@ fn part(
     rank: usize,
     number: u64,
     state: &LoaderState,
-) -> (Vec<(Vec<(i64, i64)>, BatchInfo)>, LoaderState) {
+) -> (Seen, LoaderState) {
     let loader = loader(job, run, rank);
     let mut epochs = loader.resume(number..number + 1, state).unwrap();
     assert_eq!(loader.state().position(), state.position());
