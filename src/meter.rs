@@ -4,7 +4,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use crate::sync::plain::AtomicU64;
-use crate::sync::{Arc, Instant, Mutex, Ordering, Weak, thread_local};
+use crate::sync::{Arc, AtomicBool, Instant, Mutex, Ordering, Weak, thread_local};
+
+/// How many bad samples an epoch lists.
+const MOST_BAD_SAMPLES: usize = 100;
 
 /// Sums of one epoch, shared by all threads that work on it. All accesses are relaxed: they are statistics, and order
 /// nothing.
@@ -31,6 +34,12 @@ pub(crate) struct Meter {
     pub(crate) over_budget_bytes: Largest,
     /// Of the unpinned batches, those whose memory the system did not page-lock.
     pub(crate) unlockable: Sum,
+    /// Samples that failed, whose rows others took, or that were left out.
+    pub(crate) replaced: Sum,
+    pub(crate) skipped: Sum,
+    has_used_up_quota: AtomicBool,
+    /// What the first of them are, and why they failed.
+    bad_samples: Mutex<Vec<String>>,
     /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
     pub(crate) get_share: Share,
     /// The devices that measure for the epoch.
@@ -64,6 +73,25 @@ impl Meter {
             self.decoding_ns.add(decoding);
         }
         self.collating_ns.add(collating);
+    }
+
+    /// Lists a bad sample, unless there are many already. Returns whether it did.
+    pub(crate) fn note_bad(&self, what: &str) -> bool {
+        let mut listed = self.bad_samples.lock();
+        let has_room = listed.len() < MOST_BAD_SAMPLES;
+        if has_room {
+            listed.push(what.to_owned());
+        }
+        has_room
+    }
+
+    /// Returns `true` the first time.
+    pub(crate) fn quota_used_up(&self) -> bool {
+        !self.has_used_up_quota.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn bad_samples(&self) -> Vec<String> {
+        self.bad_samples.lock().clone()
     }
 
     /// Makes all devices add up what has completed.
@@ -190,6 +218,13 @@ pub(crate) struct Sum(AtomicU64);
 impl Sum {
     pub(crate) fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Adds one, unless the sum is `most` already. Returns whether it did.
+    pub(crate) fn add_up_to(&self, most: u64) -> bool {
+        let more = |sum: u64| (sum < most).then(|| sum + 1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.0.fetch_update(set, fetch, more).is_ok()
     }
 
     /// Adds the nanoseconds since `start`.

@@ -111,6 +111,15 @@ impl SampleRng {
         }
     }
 
+    /// Makes the generator that draws which samples may take the row of one that failed. It shares no numbers with the
+    /// others.
+    pub(crate) fn for_replacement(seed: u64, epoch: u64, position: u64) -> SampleRng {
+        SampleRng {
+            block: 3 << 62,
+            ..SampleRng::new(seed, epoch, position)
+        }
+    }
+
     /// Draws 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         if self.used == 4 {

@@ -145,6 +145,9 @@ pub trait Table<S, B>: Send + Sync {
     /// Ends a worker's run of samples.
     fn end_run(&self, run: Self::Run);
 
+    /// Whether any sample fits any row. If not, the layout was made from just these samples.
+    fn takes_any(&self) -> bool;
+
     /// Hands out up to `most` parked samples, with their rows.
     fn unpark(&self, most: usize) -> Vec<(usize, S)>;
 

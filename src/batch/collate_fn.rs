@@ -122,6 +122,10 @@ where
         self.samples.lock().append(&mut run);
     }
 
+    fn takes_any(&self) -> bool {
+        true
+    }
+
     fn unpark(&self, _most: usize) -> Vec<(usize, S)> {
         Vec::new()
     }

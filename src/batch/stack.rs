@@ -222,6 +222,10 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         }
     }
 
+    fn takes_any(&self) -> bool {
+        S::ALIKE || self.planned.get().is_none()
+    }
+
     fn unpark(&self, most: usize) -> Vec<(usize, S)> {
         let mut parked = self.parked.lock();
         let kept = parked.len().saturating_sub(most);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{DataLoader, LastBatch, Order, Sharding, World};
+use super::{DataLoader, LastBatch, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
@@ -44,6 +44,7 @@ pub struct Builder<D, C> {
     last_batch: LastBatch,
     world: World,
     sharding: Sharding,
+    on_error: OnError,
     device: Option<Device>,
     strict: bool,
     by_copy: bool,
@@ -65,6 +66,7 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
             last_batch: LastBatch::Partial,
             world: World::single(),
             sharding: Sharding::Slices,
+            on_error: OnError::Fail,
             device: None,
             strict: false,
             by_copy: false,
@@ -180,6 +182,12 @@ impl<D: Dataset, C> Builder<D, C> {
         self
     }
 
+    /// Sets what becomes of a sample that fails to load; by default its batch is an error.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
@@ -260,6 +268,7 @@ impl<D: Dataset, C> Builder<D, C> {
             last_batch: self.last_batch,
             world: self.world,
             sharding: self.sharding,
+            on_error: self.on_error,
             device: self.device,
             strict: self.strict,
             by_copy: self.by_copy,
@@ -322,6 +331,7 @@ impl<D: Dataset, C> Builder<D, C> {
             sampler,
             collate: self.collate,
             seed: self.seed,
+            on_error: self.on_error,
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;

@@ -84,7 +84,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.epoch.given()
     }
 
-    /// What batch `batch` is.
+    /// What batch `batch`, which was given out last, is.
     pub(super) fn info(&self, batch: u64) -> BatchInfo {
         self.epoch.info(batch)
     }
@@ -112,6 +112,8 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         let batch = loop {
             let next = self.epoch.wait(asked, true)?;
             let (pass, unit) = (next.pass, next.unit);
+            let place = pass.place(unit);
+            self.epoch.add_changes(place.first_row, next.changes);
             let outcome = match next.outcome {
                 Ok(Made::Here(made)) if failed.is_none() => {
                     let pipeline = self.epoch.pipeline();
@@ -126,7 +128,6 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
-            let place = pass.place(unit);
             if place.ends_batch() {
                 break place.batch;
             }

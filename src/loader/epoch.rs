@@ -9,7 +9,7 @@ use super::{DataLoader, Last};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::error::Result;
-use crate::pipeline::{Cut, Delivered, Made, Pipeline, Seat, Start, Taken, drop_each};
+use crate::pipeline::{Changes, Cut, Delivered, Made, Pipeline, Seat, Start, Taken, drop_each};
 use crate::sync::{Arc, Instant, Ordering};
 
 /// A reference to the loader.
@@ -69,6 +69,8 @@ pub struct Epoch<'a, B: Batch> {
     taken: Taken<B>,
     cut: Cut,
     batches: u64,
+    /// How the batch that was given out last differs from what its place says.
+    changes: Option<Box<Changes>>,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
 }
@@ -91,6 +93,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             taken: Taken::new(),
             cut,
             batches: cut.batches(),
+            changes: None,
             given_at: None,
         }
     }
@@ -128,11 +131,24 @@ impl<'a, B: Batch> Epoch<'a, B> {
         WithInfo::new(self)
     }
 
-    /// What batch `batch` is.
+    /// The batch that is put together has these changes, too; its unit begins with this row.
+    pub(super) fn add_changes(&mut self, first_row: usize, changes: Option<Box<Changes>>) {
+        if first_row == 0 {
+            self.changes = changes;
+        } else if let Some(mut changes) = changes {
+            changes
+                .replaced
+                .iter_mut()
+                .for_each(|replaced| replaced.row += first_row);
+            self.changes.get_or_insert_default().append(*changes);
+        }
+    }
+
+    /// What batch `batch`, which was given out last, is.
     pub(super) fn info(&self, batch: u64) -> BatchInfo {
         let order = &self.loader.get().order;
         let place = self.cut.batch_place(self.number(), batch);
-        BatchInfo::new(place, order.seed, &order.sampler)
+        BatchInfo::new(place, order.seed, &order.sampler, self.changes.as_deref())
     }
 
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
@@ -221,6 +237,7 @@ impl<B: Batch> Iterator for Epoch<'_, B> {
         let asked = self.returned();
         let next = self.wait(asked, false)?;
         self.gives();
+        self.changes = next.changes;
         Some(next.outcome.map(|made| match made {
             Made::Here(batch) => batch,
             Made::Sent => unreachable!("only a device epoch's batches are sent"),

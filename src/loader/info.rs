@@ -6,7 +6,7 @@ use std::iter::FusedIterator;
 use super::{DeviceEpoch, Epoch, LoaderState};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::pipeline::Place;
+use crate::pipeline::{Changes, Place};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::sync::Arc;
@@ -41,14 +41,22 @@ pub struct BatchInfo {
     place: Place,
     seed: u64,
     sampler: Arc<dyn Sampler>,
+    /// What became of samples that failed.
+    changes: Option<Box<Changes>>,
 }
 
 impl BatchInfo {
-    pub(super) fn new(place: Place, seed: u64, sampler: &Arc<dyn Sampler>) -> BatchInfo {
+    pub(super) fn new(
+        place: Place,
+        seed: u64,
+        sampler: &Arc<dyn Sampler>,
+        changes: Option<&Changes>,
+    ) -> BatchInfo {
         BatchInfo {
             place,
             seed,
             sampler: Arc::clone(sampler),
+            changes: changes.map(|changes| Box::new(changes.clone())),
         }
     }
 
@@ -69,13 +77,20 @@ impl BatchInfo {
 
     /// Returns how many rows the batch has.
     pub fn rows(&self) -> usize {
-        self.place.rows
+        self.place.rows - self.skipped().len()
+    }
+
+    fn skipped(&self) -> &[usize] {
+        self.changes
+            .as_deref()
+            .map_or(&[], |changes| &changes.skipped)
     }
 
     /// Returns how many of them are real: all, except in a last batch with filler rows
     /// ([`LastBatch`](crate::loader::LastBatch)), which are its last ones.
     pub fn real_rows(&self) -> usize {
-        self.place.real_rows()
+        let real = self.place.real_rows();
+        real - self.skipped().iter().filter(|row| **row < real).count()
     }
 
     /// Returns which rows are real, row by row.
@@ -83,9 +98,26 @@ impl BatchInfo {
         (0..self.rows()).map(|row| row < self.real_rows()).collect()
     }
 
-    /// Returns the rows' indices in the data set, as the sampler gives them.
+    /// Returns the rows' indices in the data set: those that the sampler gives for their positions, or of what replaced them
+    /// ([`OnError`](crate::loader::OnError)).
     pub fn indices(&self) -> Vec<u64> {
-        let (mut indices, mut row) = (vec![0; self.rows()], 0);
+        let mut indices = self.planned_indices();
+        if let Some(changes) = &self.changes {
+            for replaced in &changes.replaced {
+                indices[replaced.row] = replaced.index;
+            }
+            let mut row = 0..;
+            indices.retain(|_| {
+                row.next()
+                    .is_some_and(|row| !changes.skipped.contains(&row))
+            });
+        }
+        indices
+    }
+
+    /// As the sampler gives them.
+    fn planned_indices(&self) -> Vec<u64> {
+        let (mut indices, mut row) = (vec![0; self.place.rows], 0);
         while row < indices.len() {
             let left = &mut indices[row..];
             let side_by_side = usize::try_from(self.place.side_by_side(row)).unwrap_or(usize::MAX);

@@ -20,7 +20,7 @@ pub use state::LoaderState;
 pub use stats::{Limit, Stats};
 pub use world::World;
 
-pub use crate::pipeline::{LastBatch, Sharding};
+pub use crate::pipeline::{LastBatch, OnError, Sharding};
 
 use self::state::Owner;
 use crate::batch::{Batch, Stack};

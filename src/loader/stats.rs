@@ -29,7 +29,7 @@ use crate::pipeline::{Options, Seat};
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
@@ -78,6 +78,12 @@ pub struct Stats {
     pub pinned_budget_bytes: u64,
     /// How many of the unpinned ones the system refused to page-lock.
     pub unlockable: u64,
+    /// Samples that failed, and whose rows others took ([`OnError::Replace`](crate::loader::OnError::Replace)).
+    pub replaced: u64,
+    /// Samples that failed, and were left out ([`OnError::Skip`](crate::loader::OnError::Skip)).
+    pub skipped: u64,
+    /// Which samples were replaced or left out, and why they failed: the first hundred.
+    pub bad_samples: Vec<String>,
 }
 
 /// What limits a loop.
@@ -128,6 +134,9 @@ impl Stats {
                 pinning.device.memory().pinned_budget_bytes as u64
             }),
             unlockable: meter.unlockable.get(),
+            replaced: meter.replaced.get(),
+            skipped: meter.skipped.get(),
+            bad_samples: meter.bad_samples(),
         }
     }
 
@@ -157,6 +166,22 @@ impl Stats {
             .into_iter()
             .max_by_key(|(_, ns)| *ns)
             .map_or(Limit::Unknown, |(limit, _)| limit)
+    }
+
+    /// Which samples were replaced or left out.
+    fn what_was_bad(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.bad_samples.is_empty() {
+            return Ok(());
+        }
+        let (replaced, skipped) = (self.replaced, self.skipped);
+        writeln!(f, "bad samples: {replaced} replaced, {skipped} left out")?;
+        for bad in self.bad_samples.iter().take(PRINTED) {
+            writeln!(f, "  {bad}")?;
+        }
+        match (replaced + skipped).saturating_sub(PRINTED as u64) {
+            0 => Ok(()),
+            more => writeln!(f, "  and {more} more"),
+        }
     }
 
     fn why_unpinned(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -282,9 +307,13 @@ impl fmt::Display for Stats {
             )?;
         }
         self.why_unpinned(f)?;
+        self.what_was_bad(f)?;
         f.write_str(self.advice())
     }
 }
+
+/// How many bad samples are printed.
+const PRINTED: usize = 5;
 
 #[cfg(test)]
 mod tests {

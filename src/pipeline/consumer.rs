@@ -6,6 +6,7 @@ use super::Pipeline;
 use super::board::Board;
 use super::guard::Bin;
 use super::line::{Delivered, Job};
+use super::recovery::Changes;
 use super::schedule::{Claimant, Unit};
 use super::seat::Seat;
 use crate::batch::Batch;
@@ -169,7 +170,7 @@ impl<B: Batch> Pipeline<B> {
                 (Some(Job::Solo { pass, units }), ..) => {
                     // One unit, which is reported and taken under one lock.
                     let unit = Unit(units.start);
-                    let made = self.make(&pass, unit);
+                    let made = self.make(&pass, unit, Changes::default());
                     board = self.lock();
                     board.made(&pass, unit, made);
                     continue;

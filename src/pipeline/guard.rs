@@ -7,10 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
 use super::board::Board;
-use super::line::{EpochSlot, Line, Made, Pass, UnitSlot};
+use super::line::{EpochSlot, Line, Pass, UnitSlot};
 use super::schedule::{Removed, Unit};
+use super::work::MadeAlone;
 use crate::device::Account;
-use crate::error::{Result, panic_message};
+use crate::error::panic_message;
 use crate::sync::{Arc, Condvar, MutexGuard, planted};
 
 /// Holds the board's lock.
@@ -52,18 +53,12 @@ impl<'a, B: 'static> Guard<'a, B> {
         line.schedule.holds(unit).then_some((line, bin))
     }
 
-    /// Reports a unit that was made from end to end, with how long that took. `false`: the unit is gone.
-    pub(super) fn made(
-        &mut self,
-        pass: &Pass,
-        unit: Unit,
-        (made, elapsed_ns): (Result<B>, Option<u64>),
-    ) -> bool {
-        let made = made.map(Made::Here);
+    /// Reports a unit that was made from end to end. `false`: the unit is gone.
+    pub(super) fn made(&mut self, pass: &Pass, unit: Unit, alone: MadeAlone<B>) -> bool {
         match self.line_of(pass, unit) {
-            Some((line, _)) => line.made(unit, made, elapsed_ns),
+            Some((line, _)) => line.made(unit, alone),
             None => {
-                self.bin.drop_later(made);
+                self.bin.drop_later(alone.made);
                 return false;
             }
         }

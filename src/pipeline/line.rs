@@ -6,9 +6,10 @@ use super::cut::Place;
 use super::guard::Bin;
 use super::outbox::Sends;
 use super::plan::{Destination, EpochPlan};
+use super::recovery::Changes;
 use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
 use super::source::Failed;
-use super::work::{Recipe, Work};
+use super::work::{MadeAlone, Recipe, Work};
 use crate::device::Account;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
@@ -69,6 +70,8 @@ pub(super) struct UnitSlot<B> {
     pub(super) waiting_since: Option<Instant>,
     /// Its memory is pageable although the loader pins.
     pub(super) is_unpinned: bool,
+    /// What became of samples that failed.
+    pub(super) changes: Option<Box<Changes>>,
 }
 
 /// A unit that the consumer took.
@@ -76,6 +79,7 @@ pub(crate) struct Delivered<B> {
     pub(crate) pass: Arc<Pass>,
     pub(crate) unit: Unit,
     pub(crate) outcome: Result<Made<B>>,
+    pub(crate) changes: Option<Box<Changes>>,
 }
 
 /// Something to do, with all that is needed to do it.
@@ -141,6 +145,7 @@ impl<B: 'static> Line<B> {
                 failure: None,
                 waiting_since: None,
                 is_unpinned: false,
+                changes: None,
             }
         };
         match self.schedule.claim(claimant, open)? {
@@ -222,6 +227,7 @@ impl<B: 'static> Line<B> {
                 pass: slot.pass,
                 unit: Unit(first.0 + index as u64),
                 outcome: slot.outcome?,
+                changes: slot.changes,
             })
         });
         let next = delivered.next();
@@ -284,9 +290,13 @@ impl<B: 'static> Line<B> {
     }
 
     /// Reports a unit that was made from end to end, or its error.
-    pub(super) fn made(&mut self, unit: Unit, outcome: Result<Made<B>>, elapsed_ns: Option<u64>) {
-        self.schedule.made(unit, elapsed_ns);
-        self.slot(unit).outcome = Some(outcome);
+    pub(super) fn made(&mut self, unit: Unit, alone: MadeAlone<B>) {
+        self.schedule.made(unit, alone.elapsed_ns);
+        let slot = self.slot(unit);
+        slot.outcome = Some(alone.made.map(Made::Here));
+        if !alone.changes.is_empty() {
+            slot.changes = Some(Box::new(alone.changes));
+        }
         self.tell_consumer(unit);
     }
 

@@ -317,7 +317,7 @@ impl<B: Batch> Pipeline<B> {
         drop(slab);
         match want.moves {
             true => self.publish(pass, want.unit, Err(error)),
-            false => self.fail(pass, want.unit, Failed { row: 0, error }),
+            false => self.fail(pass, want.unit, Failed::of_unit(error)),
         }
     }
 

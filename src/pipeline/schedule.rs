@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 pub(crate) use self::entry::{Claimed, Loaded, Next};
-use self::entry::{Stage, UnitEntry};
+use self::entry::{SlabState, Stage, UnitEntry};
 use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
@@ -295,6 +295,15 @@ impl<E, U> Schedule<E, U> {
         }
         entry.stage = Stage::Loading;
         entry.next_step()
+    }
+
+    /// The unit failed, and the caller makes it again, alone. The slab that it had is given up; it may have to move into another.
+    pub(crate) fn remaking(&mut self, unit: Unit) {
+        let entry = self.entry(unit);
+        entry.has_failed = false;
+        entry.stage = Stage::Finishing;
+        entry.slab = SlabState::Unknown;
+        entry.needs_slabs = entry.needs_slabs.max(1);
     }
 
     /// The unit failed.

@@ -4,26 +4,48 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
 use super::cut::Place;
+use super::recovery::Changes;
 use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
+use crate::sync::Mutex;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
 
 /// Why a unit failed, and at which row. If several rows fail, the first is reported.
 pub(crate) struct Failed {
     pub(crate) row: usize,
     pub(crate) error: Error,
+    /// The sample itself is bad: it failed to load, or panicked.
+    pub(super) is_samples_own: bool,
+    /// Made again from the start, the unit could do without the sample.
+    pub(super) can_remake: bool,
 }
 
 impl Failed {
-    /// A unit needs more memory than the process may use.
-    pub(super) fn too_large(bytes: usize) -> Failed {
+    /// The unit fails, whatever its samples are.
+    pub(super) fn of_unit(error: Error) -> Failed {
         Failed {
             row: 0,
-            error: Error::HostMemory { bytes },
+            error,
+            is_samples_own: false,
+            can_remake: false,
         }
+    }
+
+    /// The sample at a row is bad.
+    fn of_sample(row: usize, error: Error) -> Failed {
+        Failed {
+            row,
+            is_samples_own: true,
+            ..Failed::of_unit(error)
+        }
+    }
+
+    /// A unit needs more memory than the process may use.
+    pub(super) fn too_large(bytes: usize) -> Failed {
+        Failed::of_unit(Error::HostMemory { bytes })
     }
 }
 
@@ -33,15 +55,34 @@ pub(super) struct Source<'a, D> {
     pub(super) sampler: &'a dyn Sampler,
     pub(super) seed: u64,
     pub(super) place: Place,
+    /// Which of the place's rows are made, if some are left out.
+    pub(super) kept: Option<&'a [usize]>,
+    /// What became of samples that failed. Nobody looks there otherwise.
+    pub(super) changes: &'a Mutex<Changes>,
 }
 
 impl<D: Dataset> Source<'_, D> {
+    /// How many rows are made. Rows are counted without those that are left out.
+    pub(super) fn rows(&self) -> usize {
+        self.kept.map_or(self.place.rows, <[usize]>::len)
+    }
+
+    /// Which row of its place this is.
+    pub(super) fn row_of_place(&self, row: usize) -> usize {
+        match self.kept {
+            None => row,
+            Some(kept) => kept[row],
+        }
+    }
+
+    /// Gets the sample of a row, which is row `in_place` of the place.
     #[inline]
-    pub(super) fn get(&self, row: usize, index: u64) -> Result<D::Sample, Failed> {
+    pub(super) fn get(&self, row: usize, in_place: usize, index: u64) -> Result<D::Sample, Failed> {
         if index >= self.dataset.len() {
             return Err(self.out_of_range(row, index));
         }
-        let mut rng = SampleRng::new(self.seed, self.place.epoch, self.place.key(row));
+        let key = self.place.key(in_place);
+        let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
             Err(error) => Err(self.not_loaded(row, index, error)),
@@ -91,19 +132,32 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
+    /// The index of the sample that takes the row of one that failed.
+    #[cold]
+    pub(super) fn index_of_other(&self, row: usize, attempt: u32) -> u64 {
+        let (epoch, place) = (self.place.epoch, &self.place);
+        let key = place.key(self.row_of_place(row));
+        let mut rng = SampleRng::for_replacement(self.seed, epoch, key);
+        let mut position = 0;
+        for _ in 0..attempt {
+            position = rng.below(place.samples);
+        }
+        self.sampler.index(epoch, position)
+    }
+
     #[cold]
     fn out_of_range(&self, row: usize, index: u64) -> Failed {
         let len = self.dataset.len();
         let error = format!("the sampler gave index {index}, and the data set has {len} samples");
-        self.not_loaded(row, index, error.into())
+        Failed {
+            is_samples_own: false,
+            ..self.not_loaded(row, index, error.into())
+        }
     }
 
     #[cold]
     fn not_loaded(&self, row: usize, index: u64, error: BoxError) -> Failed {
-        Failed {
-            row,
-            error: Error::Sample(self.id(row, index), error),
-        }
+        Failed::of_sample(row, Error::Sample(self.id(row, index), error))
     }
 
     fn id(&self, row: usize, index: u64) -> SampleId {
@@ -115,7 +169,7 @@ impl<D: Dataset> Source<'_, D> {
         let describe = AssertUnwindSafe(describe);
         SampleId {
             index,
-            row: self.place.first_row + row,
+            row: self.place.first_row + self.row_of_place(row),
             batch: self.place.batch,
             epoch: self.place.epoch,
             description: std::panic::catch_unwind(describe).unwrap_or(None),
@@ -128,6 +182,10 @@ impl<D: Dataset> Source<'_, D> {
 
     /// `None` if the sampler panics: it is the user's code too, and may be what went wrong.
     fn index_of_row(&self, row: usize) -> Option<u64> {
+        let row = self.row_of_place(row);
+        if let Some(replaced) = self.changes.lock().of(row) {
+            return Some(replaced.index);
+        }
         let position = self.place.position(row);
         let index = AssertUnwindSafe(|| self.sampler.index(self.place.epoch, position));
         match std::panic::catch_unwind(index) {
@@ -145,46 +203,49 @@ impl<D: Dataset> Source<'_, D> {
                 row,
                 error: CollateError::Load(error),
                 ..
-            } => Failed {
-                row,
-                error: Error::Sample(self.id_of_row(row), error),
-            },
+            } => Failed::of_sample(row, Error::Sample(self.id_of_row(row), error)),
             Failure::Row {
                 row,
                 planned_from,
                 error,
             } => Failed {
                 row,
-                error: Error::Collate(Box::new(Misfit {
+                ..Failed::of_unit(Error::Collate(Box::new(Misfit {
                     sample: self.id_of_row(row),
                     planned_from: planned_from.map(|row| self.id_of_row(row)),
                     source: error,
-                })),
+                })))
             },
             Failure::NoMemory { bytes } => Failed::too_large(bytes),
-            Failure::Function(source) => Failed {
-                row: 0,
-                error: Error::CollateFn {
-                    epoch: self.place.epoch,
-                    batch: self.place.batch,
-                    source,
-                },
-            },
+            Failure::Function(source) => Failed::of_unit(Error::CollateFn {
+                epoch: self.place.epoch,
+                batch: self.place.batch,
+                source,
+            }),
         }
     }
 
     /// The user's code panicked while a row was loaded: the sample, or the sampler when asked for its index.
     pub(super) fn sample_panicked(&self, row: usize, message: String) -> Failed {
-        let error = match self.index_of_row(row) {
-            Some(index) => Error::SamplePanicked(self.id(row, index), message),
-            None => Error::SamplerPanicked {
-                epoch: self.place.epoch,
-                batch: self.place.batch,
-                position: self.place.position(row),
-                message,
-            },
+        match self.index_of_row(row) {
+            Some(index) => {
+                Failed::of_sample(row, Error::SamplePanicked(self.id(row, index), message))
+            }
+            None => self.sampler_panicked(row, message),
+        }
+    }
+
+    pub(super) fn sampler_panicked(&self, row: usize, message: String) -> Failed {
+        let error = Error::SamplerPanicked {
+            epoch: self.place.epoch,
+            batch: self.place.batch,
+            position: self.place.position(self.row_of_place(row)),
+            message,
         };
-        Failed { row, error }
+        Failed {
+            row,
+            ..Failed::of_unit(error)
+        }
     }
 
     /// The first sample does not match that of an earlier part of its batch.
@@ -197,14 +258,11 @@ impl<D: Dataset> Source<'_, D> {
     }
 
     pub(super) fn collate_panicked(&self, message: String) -> Failed {
-        Failed {
-            row: 0,
-            error: Error::CollatePanicked {
-                epoch: self.place.epoch,
-                batch: self.place.batch,
-                message,
-            },
-        }
+        Failed::of_unit(Error::CollatePanicked {
+            epoch: self.place.epoch,
+            batch: self.place.batch,
+            message,
+        })
     }
 }
 

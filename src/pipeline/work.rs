@@ -3,12 +3,14 @@
 //! Several workers share a unit ([`Recipe::open`]), or one makes it from end to end ([`Recipe::make`]). Both load rows by
 //! [`Making::load`], lay the unit out, get a slab and finish in the same steps.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::Place;
+use super::guard::drop_each;
 use super::plan::Hints;
+use super::recovery::{Changes, Loading, OnError, Replaced, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
 use super::stopwatch::{Stopwatch, Timed, nanoseconds};
@@ -18,7 +20,7 @@ use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::meter::Meter;
 use crate::sampler::Sampler;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
 
 /// How batches of type `B` are made: a data set, an order and a collate.
@@ -31,13 +33,14 @@ pub(crate) trait Recipe<B>: Send + Sync {
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
 
-    /// Makes a unit on this thread from end to end, in a slab from `slab`. Returns the time that it took as well, in nanoseconds.
+    /// Makes a unit on this thread from end to end, in a slab from `slab`. `changes`: what became of samples that failed so far.
     fn make(
         &self,
         place: Place,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
-    ) -> (Result<B>, u64);
+        changes: Changes,
+    ) -> MadeAlone<B>;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
@@ -59,6 +62,17 @@ pub(crate) trait Work<B>: Send + Sync {
 
     /// Makes the batch.
     fn finish(&mut self) -> Result<B, Failed>;
+
+    /// What became of samples that failed.
+    fn changes(&self) -> Changes;
+}
+
+/// A unit that one thread made from end to end.
+pub(crate) struct MadeAlone<B> {
+    pub(crate) made: Result<B>,
+    pub(crate) changes: Changes,
+    /// How long it took; `None` if it panicked.
+    pub(crate) elapsed_ns: Option<u64>,
 }
 
 /// What came of claimed rows.
@@ -75,6 +89,7 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
+    pub(crate) on_error: OnError,
     pub(crate) learned: Arc<Learned>,
 }
 
@@ -107,13 +122,52 @@ impl Learned {
 }
 
 impl<D, C> DatasetRecipe<D, C> {
-    fn source(&self, place: Place) -> Source<'_, D> {
+    fn source<'a>(
+        &'a self,
+        place: Place,
+        kept: Option<&'a [usize]>,
+        changes: &'a Mutex<Changes>,
+    ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
             sampler: &*self.sampler,
             seed: self.seed,
             place,
+            kept,
+            changes,
         }
+    }
+}
+
+impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
+    /// Makes a unit; without the rows that were left out, and with the samples that replaced others, if `is_changed`.
+    fn make_once(
+        &self,
+        place: Place,
+        meter: &Meter,
+        slab: &dyn Fn(usize) -> Option<Slab>,
+        changes: &Mutex<Changes>,
+        is_changed: bool,
+        watch: &mut Stopwatch,
+    ) -> Result<C::Batch, Failed> {
+        let kept = is_changed.then(|| changes.lock().kept(place.rows));
+        let source = self.source(place, kept.as_deref(), changes);
+        let mut table = self.collate.open(Opening {
+            rows: source.rows(),
+            gathered_by: None,
+        });
+        let making = Making {
+            source: &source,
+            table: &table,
+            learned: &self.learned,
+            on_error: self.on_error,
+            meter,
+            loading: Loading::Solo,
+            is_changed,
+            left_out: RefCell::new(None),
+        };
+        making.make_rows(slab, watch)?;
+        finish(&source, &mut table)
     }
 }
 
@@ -133,6 +187,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 gathered_by,
             }),
             seed: self.seed,
+            on_error: self.on_error,
+            changes: Mutex::default(),
             place,
             meter,
             collated: std::marker::PhantomData,
@@ -144,40 +200,45 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         place: Place,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
-    ) -> (Result<C::Batch>, u64) {
-        let source = self.source(place);
-        let mut table = self.collate.open(Opening {
-            rows: place.rows,
-            gathered_by: None,
-        });
+        changes: Changes,
+    ) -> MadeAlone<C::Batch> {
+        let mut is_changed = !changes.is_empty();
+        let changes = Mutex::new(changes);
         let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
-        let making = Making {
-            source: &source,
-            table: &table,
-            learned: &self.learned,
-            is_solo: true,
+        let made = loop {
+            match self.make_once(place, meter, slab, &changes, is_changed, &mut watch) {
+                // Its bad samples are known now, so this comes to an end.
+                Err(failed) if failed.can_remake => is_changed = true,
+                made => break made,
+            }
         };
-        let made = making.make_rows(slab, &mut watch);
-        let made = made.and_then(|()| finish(&source, &mut table));
         let elapsed_ns = watch.end_solo(meter);
         if made.is_ok() {
-            meter.samples.add(place.rows as u64);
+            let skipped = changes.lock().skipped.len();
+            meter.samples.add((place.rows - skipped) as u64);
             meter.batches.add(1);
         }
-        (made.map_err(|failed| failed.error), elapsed_ns)
+        MadeAlone {
+            made: made.map_err(|failed| failed.error),
+            changes: changes.into_inner(),
+            elapsed_ns: Some(elapsed_ns),
+        }
     }
 
     fn hints(&self) -> Hints {
         let sample_bytes = self.learned.sample_bytes.load(Ordering::Relaxed);
         Hints {
-            sample_bytes: Some(sample_bytes).filter(|bytes| *bytes > 0 && C::IN_PARTS),
+            sample_bytes: Some(sample_bytes)
+                .filter(|bytes| *bytes > 0 && C::IN_PARTS && !self.on_error.skips()),
             is_gatherable: self.learned.is_gatherable.load(Ordering::Relaxed),
             may_be_elsewhere: !C::IN_PLACE,
         }
     }
 
     fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error {
-        self.source(part).unlike(&self.source(like), error)
+        let changes = Mutex::default();
+        let source = |place| self.source(place, None, &changes);
+        source(part).unlike(&source(like), error)
     }
 }
 
@@ -186,13 +247,33 @@ struct Making<'a, D, T> {
     source: &'a Source<'a, D>,
     table: &'a T,
     learned: &'a Learned,
-    /// One thread makes all rows of the unit. It announces samples one at a time as it goes, instead of a run at once.
-    is_solo: bool,
+    on_error: OnError,
+    meter: &'a Meter,
+    /// Who is alone announces samples one at a time as it goes, instead of a run at once.
+    loading: Loading,
+    /// The unit is made again: it has other samples than its place says, or fewer.
+    is_changed: bool,
+    /// The last of the samples that are left out, if there are any.
+    left_out: RefCell<Option<Failed>>,
+}
+
+/// What of a claim is not loaded yet.
+enum Left<S> {
+    Rows(Range<usize>),
+    /// Loaded samples with their rows, to be filled in.
+    Parked(std::vec::IntoIter<(usize, S)>),
+}
+
+/// Another sample for the row of one that failed.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    row: usize,
+    index: u64,
 }
 
 impl<D: Dataset, T> Making<'_, D, T> {
     /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
-    /// panics. The rows after it are not loaded.
+    /// panics. What then becomes of it follows from [`OnError`]; if the unit fails, the rows after it are not loaded.
     fn load<B>(
         &self,
         claimed: Claimed,
@@ -203,26 +284,57 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let mut took = Took::default();
+        let mut run = T::Run::default();
         let count = claimed.len();
-        // The current row, to report it if there is a panic.
-        let at = Cell::new(match &claimed {
-            Claimed::Rows(rows) => rows.start,
-            Claimed::Parked(_) => 0,
-        });
-        // Unwind safety: the unit has failed, so what a panic leaves behind is only dropped.
-        let load = AssertUnwindSafe(|| match claimed {
-            Claimed::Rows(rows) => self.load_rows(rows, ask, watch, &at, &mut took),
-            Claimed::Parked(count) => self.fill_parked(count, ask, &at, &mut took),
-        });
-        let failure = match catch_unwind(load) {
-            Ok(Ok(())) => None,
-            Ok(Err(NotLoaded::Sample(failed))) => Some(failed),
-            Ok(Err(NotLoaded::Failed(failure))) => Some(self.source.failed(failure)),
-            Err(payload) => Some(
-                self.source
-                    .sample_panicked(at.get(), panic_message(payload)),
-            ),
+        let mut left = match claimed {
+            Claimed::Rows(rows) => Left::Rows(rows),
+            Claimed::Parked(count) => Left::Parked(self.table.unpark(count).into_iter()),
         };
+        // The current row, to report it if there is a panic.
+        let at = Cell::new(match &left {
+            Left::Rows(rows) => rows.start,
+            Left::Parked(_) => 0,
+        });
+        let mut again = None;
+        let mut is_announced = false;
+        let failure = loop {
+            // Unwind safety: a row whose sample panicked is filled again from the start, or its unit has failed.
+            let load = AssertUnwindSafe(|| {
+                if let Some(again) = again.take() {
+                    self.load_other(again, &mut run, ask, &at, &mut took)?;
+                }
+                match &mut left {
+                    Left::Rows(rows) => {
+                        if self.loading == Loading::Shared && !is_announced {
+                            is_announced = true;
+                            self.source.announce(rows.clone());
+                        }
+                        self.load_rows(rows, &mut run, ask, watch, &at, &mut took)
+                    }
+                    Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &at, &mut took),
+                }
+            });
+            let failed = match catch_unwind(load) {
+                Ok(Ok(())) => break None,
+                Ok(Err(NotLoaded::Sample(failed))) => failed,
+                Ok(Err(NotLoaded::Failed(failure))) => self.source.failed(failure),
+                Err(payload) => {
+                    let message = panic_message(payload);
+                    self.source.sample_panicked(at.get(), message)
+                }
+            };
+            match self.recover::<B>(failed) {
+                Ok(other) => again = other,
+                Err(failed) => break Some(failed),
+            }
+        };
+        if failure.is_none() {
+            self.table.end_run(run);
+        } else {
+            // It may be the user's to drop, and the unit's error must come all the same.
+            drop_each([run]);
+            drop_each([left]);
+        }
         let loaded = Loaded {
             claimed: count,
             filled: took.filled,
@@ -233,7 +345,8 @@ impl<D: Dataset, T> Making<'_, D, T> {
 
     fn load_rows<B>(
         &self,
-        mut rows: Range<usize>,
+        rows: &mut Range<usize>,
+        run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
         at: &Cell<usize>,
@@ -242,12 +355,13 @@ impl<D: Dataset, T> Making<'_, D, T> {
     where
         T: Table<D::Sample, B>,
     {
-        let (source, table) = (self.source, self.table);
-        let is_solo = self.is_solo;
-        if !is_solo {
-            source.announce(rows.clone());
+        let source = self.source;
+        let is_solo = self.loading == Loading::Solo;
+        if self.is_changed {
+            return self.load_changed(rows, run, ask, at, took);
         }
         let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let mut get = |row| source.get(row, row, indices.of(row));
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -255,24 +369,24 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 source.announce(row..row + 1);
             }
             let sample = match watch.begins() {
-                false => source.get(row, indices.of(row)),
+                false => get(row),
                 true => {
-                    let sample = source.get(row, indices.of(row));
+                    let sample = get(row);
                     watch.is_loaded();
                     sample
                 }
             };
             Some(sample.map(|sample| (row, sample)))
         };
-        let mut run = T::Run::default();
-        table.load(next, &mut run, took, ask)?;
-        table.end_run(run);
-        Ok(())
+        self.table.load(next, run, took, ask)
     }
 
-    fn fill_parked<B>(
+    /// Loads rows of a unit that is made again.
+    #[cold]
+    fn load_changed<B>(
         &self,
-        count: usize,
+        rows: &mut Range<usize>,
+        run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
         at: &Cell<usize>,
         took: &mut Took,
@@ -280,16 +394,110 @@ impl<D: Dataset, T> Making<'_, D, T> {
     where
         T: Table<D::Sample, B>,
     {
-        let mut parked = self.table.unpark(count).into_iter();
+        let source = self.source;
+        let mut indices = Indices::new(source.sampler, source.place, source.place.rows);
+        let next = || {
+            let row = rows.next()?;
+            at.set(row);
+            let in_place = source.row_of_place(row);
+            let other = source.changes.lock().of(in_place);
+            let index = match other {
+                None => indices.of(in_place),
+                Some(other) => other.index,
+            };
+            let sample = source.get(row, in_place, index);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    fn fill_parked<B>(
+        &self,
+        parked: &mut std::vec::IntoIter<(usize, D::Sample)>,
+        run: &mut T::Run,
+        ask: &dyn Fn(Needs) -> bool,
+        at: &Cell<usize>,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>>
+    where
+        T: Table<D::Sample, B>,
+    {
         let next = || {
             let parked = parked.next()?;
             at.set(parked.0);
             Some(Ok(parked))
         };
-        let mut run = T::Run::default();
-        self.table.load(next, &mut run, took, ask)?;
-        self.table.end_run(run);
-        Ok(())
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Loads another sample into the row of one that failed.
+    #[cold]
+    fn load_other<B>(
+        &self,
+        Again { row, index }: Again,
+        run: &mut T::Run,
+        ask: &dyn Fn(Needs) -> bool,
+        at: &Cell<usize>,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>>
+    where
+        T: Table<D::Sample, B>,
+    {
+        at.set(row);
+        let in_place = self.source.row_of_place(row);
+        let sample = self.source.get(row, in_place, index);
+        let mut sample = Some(sample.map(|sample| (row, sample)));
+        self.table.load(|| sample.take(), run, took, ask)
+    }
+
+    /// Settles a sample's failure: it is replaced by another, which is returned; it is left out; or the unit fails.
+    #[cold]
+    fn recover<B>(&self, failed: Failed) -> Result<Option<Again>, Failed>
+    where
+        T: Table<D::Sample, B>,
+    {
+        let (source, row) = (self.source, failed.row);
+        let row_of_place = source.row_of_place(row);
+        let before = source.changes.lock().of(row_of_place);
+        let attempt = before.map_or(0, |before| before.attempt);
+        let takes_any = self.table.takes_any();
+        let settled = self
+            .on_error
+            .settle(failed, attempt, self.loading, takes_any, self.meter);
+        match settled {
+            Settled::Fail(failed) => Err(failed),
+            Settled::Skip(failed) => {
+                source.changes.lock().skipped.push(row_of_place);
+                self.left_out.replace(Some(failed));
+                Ok(None)
+            }
+            Settled::Replace { remake } => {
+                let attempt = attempt + 1;
+                let draw = AssertUnwindSafe(|| source.index_of_other(row, attempt));
+                let index = catch_unwind(draw)
+                    .map_err(|payload| source.sampler_panicked(row, panic_message(payload)))?;
+                source.changes.lock().replaced.push(Replaced {
+                    row: row_of_place,
+                    attempt,
+                    index,
+                });
+                match remake {
+                    None => Ok(Some(Again { row, index })),
+                    Some(failed) => Err(failed),
+                }
+            }
+        }
+    }
+
+    /// Samples that are left out leave holes: the unit is made again without them, unless nothing is left.
+    fn are_all_kept(&self) -> Result<(), Failed> {
+        match self.left_out.take() {
+            None => Ok(()),
+            Some(failed) => Err(Failed {
+                can_remake: self.source.changes.lock().skipped.len() < self.source.place.rows,
+                ..failed
+            }),
+        }
     }
 
     /// Makes all rows of a unit that one thread makes from end to end.
@@ -313,9 +521,10 @@ impl<D: Dataset, T> Making<'_, D, T> {
             self.learned.note(needs);
             grant(needs.bytes)
         };
-        let rows = self.source.place.rows;
+        let rows = self.source.rows();
         let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
         failure.map_or(Ok(()), Err)?;
+        self.are_all_kept()?;
         if !is_asked.get() {
             let needs = lay_out(self.source, self.table)?;
             if !ask(needs) {
@@ -326,7 +535,8 @@ impl<D: Dataset, T> Making<'_, D, T> {
             0 => Ok(()),
             parked => {
                 let (_, failure) = self.load(Claimed::Parked(parked), &ask, watch);
-                failure.map_or(Ok(()), Err)
+                failure.map_or(Ok(()), Err)?;
+                self.are_all_kept()
             }
         }
     }
@@ -358,6 +568,8 @@ struct DatasetWork<D, T, B> {
     table: T,
     learned: Arc<Learned>,
     seed: u64,
+    on_error: OnError,
+    changes: Mutex<Changes>,
     place: Place,
     meter: Arc<Meter>,
     collated: std::marker::PhantomData<fn() -> B>,
@@ -370,6 +582,8 @@ impl<D, T, B> DatasetWork<D, T, B> {
             sampler: &*self.sampler,
             seed: self.seed,
             place: self.place,
+            kept: None,
+            changes: &self.changes,
         }
     }
 }
@@ -390,7 +604,11 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             source: &self.source(),
             table: &self.table,
             learned: &self.learned,
-            is_solo: false,
+            on_error: self.on_error,
+            meter: &self.meter,
+            loading: Loading::Shared,
+            is_changed: false,
+            left_out: RefCell::new(None),
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
         if is_fresh && failure.is_none() {
@@ -421,9 +639,15 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             sampler: &*self.sampler,
             seed: self.seed,
             place: self.place,
+            kept: None,
+            changes: &self.changes,
         };
         let finished = finish(&source, &mut self.table);
         watch.end_collating(&self.meter);
         finished
+    }
+
+    fn changes(&self) -> Changes {
+        self.changes.lock().clone()
     }
 }

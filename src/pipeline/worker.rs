@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::guard::Bin;
+use super::guard::{Bin, drop_each};
 use super::line::{Job, Line, Made, Pass, UnitSlot};
+use super::recovery::Changes;
 use super::schedule::{Claimed, Next, Unit};
 use super::source::Failed;
-use super::work::Work;
+use super::work::{MadeAlone, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
@@ -63,28 +64,32 @@ impl<B: Batch> Pipeline<B> {
     /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
     fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
         for unit in units.map(Unit) {
-            let made = self.make(pass, unit);
+            let made = self.make(pass, unit, Changes::default());
             if !self.lock().made(pass, unit, made) {
                 return; // nobody wants the others either
             }
         }
     }
 
-    /// Makes one unit from end to end. Returns how long that took as well, unless it panicked.
-    pub(super) fn make(&self, pass: &Pass, unit: Unit) -> (Result<B>, Option<u64>) {
+    /// Makes one unit from end to end.
+    pub(super) fn make(&self, pass: &Pass, unit: Unit, changes: Changes) -> MadeAlone<B> {
         span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
             Some(slab.for_epoch(pass.meter.clone()))
         };
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
-        let make = AssertUnwindSafe(|| self.recipe.make(pass.place(unit), &pass.meter, &slab));
-        match catch_unwind(make) {
-            Ok((made, elapsed_ns)) => (made, Some(elapsed_ns)),
-            Err(payload) => {
-                let error = pass.collate_panicked(unit, panic_message(payload));
-                (Err(error), None)
-            }
+        let make = || {
+            self.recipe
+                .make(pass.place(unit), &pass.meter, &slab, changes)
+        };
+        match catch_unwind(AssertUnwindSafe(make)) {
+            Ok(made) => made,
+            Err(payload) => MadeAlone {
+                made: Err(pass.collate_panicked(unit, panic_message(payload))),
+                changes: Changes::default(),
+                elapsed_ns: None,
+            },
         }
     }
 
@@ -180,11 +185,15 @@ impl<B: Batch> Pipeline<B> {
         let Some(made) = Arc::get_mut(&mut work).map(Work::finish) else {
             unreachable!("everybody drops a unit's work before reporting it");
         };
+        let changes = work.changes();
         drop(work);
         let made = match made {
             Ok(made) => made,
             Err(failure) => return self.publish(pass, unit, Err(failure.error)),
         };
+        if !changes.is_empty() {
+            self.with_slot(pass, unit, |slot| slot.changes = Some(Box::new(changes)));
+        }
         let is_cut = pass.plan().is_cut();
         // A batch in parts is made when the last of them is sent.
         pass.meter.batches.add(u64::from(!is_cut));
@@ -194,6 +203,11 @@ impl<B: Batch> Pipeline<B> {
         if is_cut {
             return self.hand_over(pass, unit, made);
         }
+        self.lock_pages(pass, unit, made);
+    }
+
+    /// Hands a unit over that is page-locked; the pin thread moves it if it is not.
+    fn lock_pages(&self, pass: &Pass, unit: Unit, made: B) {
         match pageable_bytes(&made) {
             Ok(Some(0)) => self.hand_over(pass, unit, made),
             Ok(Some(bytes)) => self.ask_to_move(pass, unit, made, bytes),
@@ -214,11 +228,42 @@ impl<B: Batch> Pipeline<B> {
         });
     }
 
-    /// Delivers the error of a unit that nobody works on any more.
+    /// Delivers the error of a unit that nobody works on any more; or makes the unit again, if it can do without the sample that failed.
     fn publish_failure(&self, pass: &Pass, unit: Unit) {
-        let failure = self.with_slot(pass, unit, |slot| slot.failure.take());
-        if let Some(Some(failure)) = failure {
-            self.publish(pass, unit, Err(failure.error));
+        let (failure, work) = {
+            let mut board = self.lock();
+            let Some((line, _)) = board.line_of(pass, unit) else {
+                return;
+            };
+            let slot = line.slot(unit);
+            let Some(failure) = slot.failure.take() else {
+                return;
+            };
+            let mut work = None;
+            if failure.can_remake {
+                work = slot.work.take();
+                line.schedule.remaking(unit);
+            }
+            (failure, work)
+        };
+        if !failure.can_remake {
+            return self.publish(pass, unit, Err(failure.error));
+        }
+        let changes = work.as_ref().map(|work| work.changes());
+        drop_each([work]); // its samples are the user's
+        self.remake(pass, unit, changes.unwrap_or_default());
+    }
+
+    /// Makes a unit again, alone: not in the slab that it had, whose layout was made for other samples.
+    fn remake(&self, pass: &Pass, unit: Unit, changes: Changes) {
+        let MadeAlone { made, changes, .. } = self.make(pass, unit, changes);
+        let is_unpinned = self.with_slot(pass, unit, |slot| {
+            slot.changes = Some(Box::new(changes));
+            slot.is_unpinned
+        });
+        match (made, is_unpinned, self.pinning(pass)) {
+            (Ok(made), Some(false), Some(_)) => self.lock_pages(pass, unit, made),
+            (made, ..) => self.publish(pass, unit, made.map(Made::Here)),
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pinfeed::collate::{Relocation, Tensors, Upload};
 use pinfeed::error::CollateError;
+use pinfeed::loader::OnError;
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::{
@@ -70,6 +71,10 @@ pub const TESTS: &[Test] = &[
     (
         "parts_leave_large_slabs_to_batches",
         parts_leave_large_slabs_to_batches,
+    ),
+    (
+        "bad_samples_in_parts_are_replaced",
+        bad_samples_in_parts_are_replaced,
     ),
     (
         "an_epoch_that_may_be_cut_locks_nothing_before",
@@ -737,5 +742,55 @@ fn an_epoch_that_may_be_cut_locks_nothing_before(backend: &Backend) {
             }
         }
         assert_eq!(loader.stats().unpinned, 0);
+    }
+}
+
+/// Another sample takes the row, in whatever part; and where samples are left out, batches do not travel in parts.
+fn bad_samples_in_parts_are_replaced(backend: &Backend) {
+    cut(backend);
+    let is_bad = |index: u64| index % 17 == 3;
+    for on_error in [
+        OnError::Replace { at_most: 100 },
+        OnError::Skip { at_most: 100 },
+    ] {
+        let samples = from_fn(LEN as u64, move |index, _| match is_bad(index) {
+            true => Err("it is broken".into()),
+            false => Ok((
+                Tensor::from_vec(image(index), &[10, ROW / 10])?,
+                index as i64,
+            )),
+        });
+        let loader = DataLoader::builder(samples)
+            .batch_size(20)
+            .num_workers(3)
+            .pin_memory(&backend.device)
+            .on_error(on_error)
+            .build()
+            .unwrap();
+        // The first epoch finds out how large samples are, and the others travel in parts.
+        for epoch in 0..3 {
+            let mut rows = 0;
+            for batch in loader
+                .epoch(epoch)
+                .to_device(&backend.device, 2)
+                .with_info()
+            {
+                let (batch, info) = batch.unwrap();
+                let (first, indices) = (info.position(), info.indices());
+                check(&batch, &indices);
+                rows += indices.len();
+                assert_eq!(indices.len(), info.rows());
+                if let OnError::Replace { .. } = on_error {
+                    for (index, position) in indices.iter().zip(first..) {
+                        assert!(!is_bad(*index) && (is_bad(position) || *index == position));
+                    }
+                }
+            }
+            let stats = loader.stats();
+            match on_error {
+                OnError::Skip { .. } => assert_eq!((rows, stats.skipped), (LEN - 6, 6)),
+                _ => assert!(rows == LEN && stats.replaced >= 6, "{stats:?}"),
+            }
+        }
     }
 }

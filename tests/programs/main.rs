@@ -15,6 +15,8 @@ macro_rules! programs {
 }
 
 programs! {
+    bad_lines,
+    bad_pictures,
     broken_file,
     checkpoint,
     evaluation,

@@ -1,0 +1,185 @@
+//! What becomes of samples that fail to load: their batch fails, others take their places, or they are left out.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::source::Failed;
+use crate::error::panic_message;
+use crate::meter::Meter;
+
+/// What becomes of a sample that fails to load, or panics.
+///
+/// It is for samples that are bad themselves: `get` fails, or a lazy sample (a picture) cannot be decoded. What is wrong with a
+/// whole batch (a `collate_fn` that fails, a sample of another shape, a sampler's index out of range) is an error in any case.
+///
+/// What was replaced or left out is counted and listed by [`Stats`](crate::loader::Stats), logged as a warning, and told by
+/// [`BatchInfo`](crate::loader::BatchInfo). The quota `at_most` is for each epoch, on each rank. When it is used up, samples fail
+/// their batches.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::OnError;
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(100, |index, _| match index {
+///     13 => Err("it is broken".into()),
+///     index => Ok(index as i64),
+/// });
+/// let loader = DataLoader::builder(samples)
+///     .batch_size(20)
+///     .on_error(OnError::Replace { at_most: 10 })
+///     .build()?;
+/// for batch in &loader {
+///     assert_eq!(batch?.len(), 20);
+/// }
+/// let stats = loader.stats();
+/// assert_eq!(stats.replaced, 1);
+/// assert!(stats.bad_samples[0].contains("sample 13"));
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnError {
+    /// Its batch is an error, in the batch's place. The default.
+    #[default]
+    Fail,
+    /// Another sample of the epoch's order takes its row. Which one follows from seed, epoch, position and attempt, whatever the
+    /// number of workers. Batches keep their shapes. If sixteen others fail as well, the batch is an error.
+    Replace {
+        /// How many samples of an epoch may be replaced.
+        at_most: u64,
+    },
+    /// It is left out, and the rows behind it move up: the batch has fewer rows. A batch of which nothing is left is an error.
+    ///
+    /// Such a batch is loaded again, by one worker, so bad samples should be rare. Batches do not travel in parts. Prefer
+    /// [`Replace`](OnError::Replace).
+    Skip {
+        /// How many samples of an epoch may be left out.
+        at_most: u64,
+    },
+}
+
+/// How many others are tried for a sample. (It defines results: with another number, other batches fail.)
+const MOST_ATTEMPTS: u32 = 16;
+
+/// How a batch differs from what its place says. Rows are those of the batch, before any were left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Of several for one row, the last counts.
+    pub(crate) replaced: Vec<Replaced>,
+    pub(crate) skipped: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Replaced {
+    pub(crate) row: usize,
+    pub(crate) attempt: u32,
+    /// The index of the sample that took the row.
+    pub(crate) index: u64,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.replaced.is_empty() && self.skipped.is_empty()
+    }
+
+    pub(crate) fn append(&mut self, mut later: Changes) {
+        self.replaced.append(&mut later.replaced);
+        self.skipped.append(&mut later.skipped);
+    }
+
+    /// The rows that are not left out, of so many.
+    pub(super) fn kept(&self, rows: usize) -> Vec<usize> {
+        let is_kept = |row: &usize| !self.skipped.contains(row);
+        (0..rows).filter(is_kept).collect()
+    }
+
+    /// Which sample took a row that another one had.
+    pub(crate) fn of(&self, row: usize) -> Option<Replaced> {
+        let mut latest = self.replaced.iter().rev();
+        latest.find(|replaced| replaced.row == row).copied()
+    }
+}
+
+/// What to do about a sample that failed.
+pub(super) enum Settled {
+    /// Give the unit up.
+    Fail(Failed),
+    /// Go on without it.
+    Skip(Failed),
+    /// Load another one into its row. `remake`: all rows are to be made again, because the layout has no room for another one.
+    Replace { remake: Option<Failed> },
+}
+
+/// Who loads a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loading {
+    /// One thread makes it alone, and can begin again.
+    Solo,
+    /// Several share it.
+    Shared,
+}
+
+impl OnError {
+    /// Settles a sample's failure. `attempt`: how many others failed in its row before. `takes_any`: another sample fits the row.
+    pub(super) fn settle(
+        self,
+        failed: Failed,
+        attempt: u32,
+        loading: Loading,
+        takes_any: bool,
+        meter: &Meter,
+    ) -> Settled {
+        let can_remake = |failed, can_remake| Failed {
+            can_remake,
+            ..failed
+        };
+        match (self, loading) {
+            _ if !failed.is_samples_own => Settled::Fail(failed),
+            (OnError::Fail, _) => Settled::Fail(failed),
+            (OnError::Replace { .. }, _) if attempt == MOST_ATTEMPTS => Settled::Fail(failed),
+            (OnError::Replace { at_most }, Loading::Shared) if !takes_any => {
+                Settled::Fail(can_remake(failed, meter.replaced.get() < at_most))
+            }
+            (OnError::Skip { at_most }, Loading::Shared) => {
+                Settled::Fail(can_remake(failed, meter.skipped.get() < at_most))
+            }
+            (OnError::Replace { at_most }, _) if meter.replaced.add_up_to(at_most) => {
+                note(&failed, "replaced", meter);
+                Settled::Replace {
+                    remake: (!takes_any).then(|| can_remake(failed, true)),
+                }
+            }
+            (OnError::Skip { at_most }, _) if meter.skipped.add_up_to(at_most) => {
+                note(&failed, "left out", meter);
+                Settled::Skip(failed)
+            }
+            _ => {
+                note_used_up(self, meter);
+                Settled::Fail(failed)
+            }
+        }
+    }
+
+    /// Whether batches may have fewer rows than their places say.
+    pub(super) fn skips(self) -> bool {
+        matches!(self, OnError::Skip { .. })
+    }
+}
+
+/// Lists a sample that failed. (Its error is the user's, and may panic when it is asked what it is.)
+fn note(failed: &Failed, becomes: &str, meter: &Meter) {
+    let say = AssertUnwindSafe(|| failed.error.to_string());
+    let said = catch_unwind(say).unwrap_or_else(panic_message);
+    if meter.note_bad(&said) {
+        log::warn!("{said} (it is {becomes})");
+    }
+}
+
+fn note_used_up(on_error: OnError, meter: &Meter) {
+    if meter.quota_used_up() {
+        log::warn!(
+            "the quota of {on_error:?} is used up in this epoch: samples that fail now fail their batches"
+        );
+    }
+}
