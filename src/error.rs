@@ -136,6 +136,12 @@ pub enum Error {
         reason: String,
     },
 
+    /// A loader's state that [`resume`](crate::DataLoader::resume) cannot go on from, or that is none.
+    State {
+        /// Why not.
+        reason: String,
+    },
+
     /// The crate was built without a feature that the call needs.
     FeatureMissing {
         /// The feature.

@@ -75,6 +75,7 @@ pub mod device;
 #[expect(unsafe_code, reason = "it calls the drivers, in addresses")]
 mod driver;
 pub mod error;
+mod fingerprint;
 #[cfg(feature = "image")]
 pub mod image;
 pub mod interop;

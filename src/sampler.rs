@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::fingerprint::{Fingerprint, spread};
 use crate::sync::Arc;
 
 /// An order of a data set's samples: which index is at each position of an epoch.
@@ -58,6 +59,18 @@ pub trait Sampler: Send + Sync + 'static {
         for (index, position) in indices.iter_mut().zip(start..) {
             *index = self.index(epoch, position);
         }
+    }
+
+    /// A fingerprint of the order, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another one. Default: of the
+    /// number of positions, and of 32 indices of epoch 0 and as many of epoch 1.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(self.len());
+        for epoch in 0..2 {
+            spread(self.len(), 32)
+                .for_each(|position| print.add_number(self.index(epoch, position)));
+        }
+        print.finish()
     }
 }
 
@@ -189,6 +202,10 @@ macro_rules! forwarded {
 
             fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
                 (**self).indices(epoch, start, indices);
+            }
+
+            fn fingerprint(&self) -> u32 {
+                (**self).fingerprint()
             }
         }
     )*};

@@ -160,9 +160,17 @@ fn ranks_are_told_of_their_own_samples() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let world = World::new(1, 2).unwrap();
-    let built = DataLoader::builder(vec![1i64; 10]).world(world).build();
-    let said = built.unwrap_err().to_string();
-    assert!(said.contains("drop_last(true)"), "{said}");
+    let refused = |global, own| {
+        let mut builder = DataLoader::builder(vec![1i64; 10]).world(world);
+        if let Some(own) = own {
+            builder = builder.batch_size(own);
+        }
+        let built = builder.global_batch_size(global).build::<Tensor<i64>>();
+        built.unwrap_err().to_string()
+    };
+    assert!(refused(5, None).contains("5, which 2 ranks cannot share evenly"));
+    assert!(refused(0, None).contains("is 0"));
+    assert!(refused(4, Some(2)).contains("excludes batch_size"));
     // More ranks than samples: no rank has a batch, and all agree on that.
     for rank in 0..16 {
         let loader = DataLoader::builder(vec![1i64; 10])

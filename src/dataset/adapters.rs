@@ -168,6 +168,10 @@ where
     fn is_registered(&self) -> bool {
         self.dataset.is_registered()
     }
+
+    fn fingerprint(&self) -> u32 {
+        self.dataset.fingerprint()
+    }
 }
 
 impl<D: fmt::Debug, F> fmt::Debug for Map<D, F> {

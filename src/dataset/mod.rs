@@ -11,7 +11,10 @@ pub use tensors::{TensorDataset, TensorRows};
 
 use std::path::Path;
 
+pub use crate::fingerprint::Fingerprint;
+
 use crate::error::BoxError;
+use crate::fingerprint::spread;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::system;
@@ -105,6 +108,19 @@ pub trait Dataset: Send + Sync + 'static {
         None
     }
 
+    /// A fingerprint of the data set, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another one. Default: of the
+    /// number of samples, and of what [`describe`](Dataset::describe) says about sixteen of them.
+    ///
+    /// It must be the same in the next run. [`Fingerprint`] makes one.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(self.len());
+        for index in spread(self.len(), 16) {
+            print.add(self.describe(index).unwrap_or_default().as_bytes());
+        }
+        print.finish()
+    }
+
     /// Changes each sample with `f`, on the worker that loads it.
     fn map<S, F>(self, f: F) -> Map<Self, F>
     where
@@ -192,6 +208,10 @@ macro_rules! forwarded {
 
             fn sample_bytes(&self) -> Option<usize> {
                 (**self).sample_bytes()
+            }
+
+            fn fingerprint(&self) -> u32 {
+                (**self).fingerprint()
             }
         }
     )*};

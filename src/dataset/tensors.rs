@@ -2,6 +2,7 @@
 
 use super::Dataset;
 use crate::error::{BoxError, Error, Result};
+use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
 use crate::tensor::{Element, Sample, Tensor};
 
@@ -75,6 +76,14 @@ impl<R: TensorRows> Dataset for TensorDataset<R> {
 
     fn sample_bytes(&self) -> Option<usize> {
         (self.rows > 0).then(|| self.tensors.size_bytes() / self.rows)
+    }
+
+    /// Of the sizes only: the numbers may come out a little different when a program makes them again.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(self.len());
+        print.add_number(self.tensors.size_bytes() as u64);
+        print.finish()
     }
 }
 

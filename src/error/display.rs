@@ -47,6 +47,7 @@ impl fmt::Display for Error {
             Error::Io { path, .. } => write!(f, "{} cannot be read", path.display()),
             Error::Write { path, .. } => write!(f, "{} cannot be written", path.display()),
             Error::DataSet { path, reason } => write!(f, "{}: {reason}", path.display()),
+            Error::State { reason } => write!(f, "the loader's state cannot be resumed: {reason}"),
             Error::FeatureMissing { feature } => write!(
                 f,
                 "pinfeed was built without the feature `{feature}`: add it to the dependency in Cargo.toml"

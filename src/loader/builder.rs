@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::{DataLoader, World};
+use super::{DataLoader, LastBatch, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{DatasetRecipe, Learned, Options, Pinning, Pipeline, Threads};
 use crate::sampler::{RandomSampler, Sampler, SequentialSampler};
-use crate::sync::Arc;
+use crate::sync::{Arc, OnceLock};
 
 /// Describes a loader. [`DataLoader::builder`] makes one; [`build`](Builder::build) makes the loader.
 ///
@@ -34,14 +34,16 @@ use crate::sync::Arc;
 pub struct Builder<D, C> {
     dataset: D,
     collate: C,
-    batch_size: usize,
+    batch_size: Option<usize>,
+    global_batch_size: Option<usize>,
     shuffle: bool,
     seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
     num_workers: usize,
     prefetch: Option<usize>,
-    drop_last: bool,
+    last_batch: LastBatch,
     world: World,
+    sharding: Sharding,
     device: Option<Device>,
     strict: bool,
     by_copy: bool,
@@ -53,14 +55,16 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
         Builder {
             dataset,
             collate: crate::batch::Stack,
-            batch_size: 1,
+            batch_size: None,
+            global_batch_size: None,
             shuffle: false,
             seed: 0,
             sampler: None,
             num_workers: 0,
             prefetch: None,
-            drop_last: false,
+            last_batch: LastBatch::Partial,
             world: World::single(),
+            sharding: Sharding::Slices,
             device: None,
             strict: false,
             by_copy: false,
@@ -70,9 +74,16 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
 }
 
 impl<D: Dataset, C> Builder<D, C> {
-    /// Sets the number of samples per batch; 1 by default.
+    /// Sets the number of samples per batch; 1 by default. With several ranks, each has so many.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
-        self.batch_size = batch_size;
+        self.batch_size = Some(batch_size);
+        self
+    }
+
+    /// Sets the number of samples per batch of all ranks together, which must divide it; excludes
+    /// [`batch_size`](Builder::batch_size). So a run sees the same batches on any number of ranks.
+    pub fn global_batch_size(mut self, batch_size: usize) -> Self {
+        self.global_batch_size = Some(batch_size);
         self
     }
 
@@ -120,16 +131,27 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// If there are fewer samples than one batch has, epochs are empty, and the log warns when the loader is built.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
-        self.drop_last = drop_last;
+        self.last_batch = match drop_last {
+            true => LastBatch::Drop,
+            false => LastBatch::Partial,
+        };
+        self
+    }
+
+    /// Sets what becomes of the last batch of an epoch if there are not enough samples to fill it:
+    /// [`Partial`](LastBatch::Partial) by default. [`drop_last`](Builder::drop_last) chooses between two of them; of several calls, the
+    /// last counts.
+    pub fn last_batch(mut self, last_batch: LastBatch) -> Self {
+        self.last_batch = last_batch;
         self
     }
 
     /// Loads this rank's share of each global batch; by default, this process is the only one.
     ///
-    /// All ranks take turns in one order: of each `data_ranks * batch_size` samples, rank 0 gets the first `batch_size`, rank 1 the next,
-    /// and so on. So all ranks together see what one rank would see with batches as large, and each sample has the same random
-    /// numbers. All of them must be given the same data set, seed, batch size and sampler. [`DataLoader::len`] counts this rank's
-    /// batches, which are as many as any other's: it needs [`drop_last`](Builder::drop_last).
+    /// All ranks share one order: of each `data_ranks * batch_size` samples, rank 0 gets the first `batch_size`, rank 1 the next, and so
+    /// on ([`Sharding`]). So all ranks together see what one rank would see with batches as large, and each sample has the same random
+    /// numbers. All of them must be given the same data set, seed, batch size and sampler, and then have equally many batches
+    /// ([`DataLoader::len`]), whatever becomes of the last ([`LastBatch`]).
     ///
     /// # Examples
     ///
@@ -149,6 +171,12 @@ impl<D: Dataset, C> Builder<D, C> {
     /// ```
     pub fn world(mut self, world: World) -> Self {
         self.world = world;
+        self
+    }
+
+    /// Sets how ranks share the samples of a global batch: [`Slices`](Sharding::Slices) by default.
+    pub fn sharding(mut self, sharding: Sharding) -> Self {
+        self.sharding = sharding;
         self
     }
 
@@ -223,13 +251,15 @@ impl<D: Dataset, C> Builder<D, C> {
             dataset: self.dataset,
             collate: CollateFn::new(f),
             batch_size: self.batch_size,
+            global_batch_size: self.global_batch_size,
             shuffle: self.shuffle,
             seed: self.seed,
             sampler: self.sampler,
             num_workers: self.num_workers,
             prefetch: self.prefetch,
-            drop_last: self.drop_last,
+            last_batch: self.last_batch,
             world: self.world,
+            sharding: self.sharding,
             device: self.device,
             strict: self.strict,
             by_copy: self.by_copy,
@@ -247,7 +277,7 @@ impl<D: Dataset, C> Builder<D, C> {
     where
         C: Collate<D::Sample, Batch = B>,
     {
-        self.check()?;
+        let batch_size = self.check()?;
         let len = self.dataset.len();
         let sampler = match self.sampler {
             Some(sampler) => sampler,
@@ -256,10 +286,11 @@ impl<D: Dataset, C> Builder<D, C> {
         };
         let options = Options {
             samples: sampler.len(),
-            batch_size: self.batch_size,
-            drop_last: self.drop_last,
+            batch_size,
+            last_batch: self.last_batch,
             lane: self.world.data_rank() as u64,
             lanes: self.world.data_ranks() as u64,
+            sharding: self.sharding,
             workers: self.num_workers,
             prefetch: if self.num_workers == 0 {
                 1
@@ -276,33 +307,30 @@ impl<D: Dataset, C> Builder<D, C> {
         };
         warn_of_empty_epochs(&options);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
+        let dataset = Arc::new(self.dataset);
+        let order = Order {
+            sampler: Arc::clone(&sampler),
+            seed: self.seed,
+            data: {
+                let dataset = Arc::clone(&dataset);
+                Box::new(move || (dataset.len(), dataset.fingerprint()))
+            },
+            owner: OnceLock::new(),
+        };
         let recipe = DatasetRecipe {
-            dataset: Arc::new(self.dataset),
+            dataset,
             sampler,
             collate: self.collate,
             seed: self.seed,
             learned: Arc::new(learned),
         };
-        Ok(DataLoader::start(Threads::start(Pipeline::new(
-            Box::new(recipe),
-            options,
-        ))?))
+        let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
+        Ok(DataLoader::start(threads, order))
     }
 
-    fn check(&self) -> Result<()> {
-        if self.world.data_ranks() > 1 && !self.drop_last {
-            return Err(Error::option(
-                "world",
-                "needs drop_last(true) where several ranks load: a last batch that only some of them have would leave the others \
-                 waiting in their next collective operation",
-            ));
-        }
-        if self.batch_size == 0 {
-            return Err(Error::option(
-                "batch_size",
-                "is 0: a batch has at least one sample",
-            ));
-        }
+    /// Refuses what makes no sense. Returns the batch size of this rank.
+    fn check(&self) -> Result<usize> {
+        let batch_size = self.own_batch_size()?;
         if self.prefetch == Some(0) {
             return Err(Error::option(
                 "prefetch",
@@ -331,24 +359,52 @@ impl<D: Dataset, C> Builder<D, C> {
             .find(|(_, set)| *set && self.device.is_none())
         {
             Some((option, _)) => Err(Error::option(option, "needs pin_memory(&device)")),
-            None => Ok(()),
+            None => Ok(batch_size),
+        }
+    }
+
+    fn own_batch_size(&self) -> Result<usize> {
+        let ranks = self.world.data_ranks();
+        let (option, batch_size) = match (self.batch_size, self.global_batch_size) {
+            (Some(_), Some(_)) => {
+                return Err(Error::option(
+                    "global_batch_size",
+                    "excludes batch_size, which is that of each rank: leave one of them out",
+                ));
+            }
+            (_, Some(global)) if !global.is_multiple_of(ranks) => {
+                return Err(Error::option(
+                    "global_batch_size",
+                    format!("is {global}, which {ranks} ranks cannot share evenly"),
+                ));
+            }
+            (_, Some(global)) => ("global_batch_size", global / ranks),
+            (own, None) => ("batch_size", own.unwrap_or(1)),
+        };
+        match batch_size {
+            0 => Err(Error::option(
+                option,
+                "is 0: a batch has at least one sample",
+            )),
+            batch_size => Ok(batch_size),
         }
     }
 }
 
 /// A loader with nothing to load should say so.
 fn warn_of_empty_epochs(options: &Options) {
-    if options.cut().batches() > 0 {
+    if options.cut(0).batches() > 0 {
         return;
     }
-    let (samples, batch_size) = (options.samples, options.batch_size);
+    let samples = options.samples;
+    let batch_size = (options.batch_size as u64).saturating_mul(options.lanes);
     match samples {
         0 => log::warn!(
             "the loader's epochs are empty: the data set, or the sampler, has no samples"
         ),
         _ => log::warn!(
             "the loader's epochs are empty: drop_last leaves out the only batch, which has {samples} of {batch_size} samples \
-             (batch_size). Lower batch_size, or leave drop_last out"
+             (batch_size, times the ranks that load different batches). Lower batch_size, or leave drop_last out"
         ),
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use super::epoch::Epoch;
+use super::info::{BatchInfo, WithInfo};
+use super::state::LoaderState;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Made, Outbox, Seat, Taken, drop_each};
@@ -60,6 +62,31 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         };
         epoch.allow(false);
         epoch
+    }
+
+    /// Returns the number of this epoch.
+    pub fn number(&self) -> u64 {
+        self.epoch.number()
+    }
+
+    /// Returns where the run stands in this epoch: after the batches that were given out, not those that were sent ahead.
+    pub fn state(&self) -> LoaderState {
+        self.epoch.state()
+    }
+
+    /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
+    pub fn with_info(self) -> WithInfo<DeviceEpoch<'a, B>> {
+        WithInfo::new(self)
+    }
+
+    /// How many batches were given out.
+    pub(super) fn given(&self) -> u64 {
+        self.epoch.given()
+    }
+
+    /// What batch `batch` is.
+    pub(super) fn info(&self, batch: u64) -> BatchInfo {
+        self.epoch.info(batch)
     }
 
     /// Allows `depth` batches beyond those given out to be sent, across the epoch's end if the next epoch goes there too. `is_asked`: at

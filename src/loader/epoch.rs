@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use super::DataLoader;
 use super::device_epoch::DeviceEpoch;
+use super::info::{BatchInfo, WithInfo};
+use super::state::LoaderState;
+use super::{DataLoader, Last};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::error::Result;
-use crate::pipeline::{Delivered, Made, Pipeline, Seat, Taken, drop_each};
-use crate::sync::{Arc, Instant};
+use crate::pipeline::{Cut, Delivered, Made, Pipeline, Seat, Start, Taken, drop_each};
+use crate::sync::{Arc, Instant, Ordering};
 
 /// A reference to the loader.
 pub(super) enum Loader<'a, B: Batch> {
@@ -65,34 +67,72 @@ pub struct Epoch<'a, B: Batch> {
     seat: Seat,
     /// Units that were taken in advance.
     taken: Taken<B>,
-    /// How many batches were given out.
-    given: u64,
+    cut: Cut,
+    batches: u64,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
     /// `is_followed`: other epochs will follow it.
-    pub(super) fn begin(loader: Loader<'a, B>, epoch: u64, is_followed: bool) -> Epoch<'a, B> {
-        let seat = loader.pipeline().begin(epoch, is_followed);
+    pub(super) fn begin(loader: Loader<'a, B>, start: Start, is_followed: bool) -> Epoch<'a, B> {
+        let seat = loader.pipeline().begin(start, is_followed);
         Epoch::at(loader, seat)
     }
 
     /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        *loader.get().last.lock() = Some(seat.clone());
+        *loader.get().last.lock() = Last::Begun(seat.clone());
+        let options = &loader.pipeline().options[seat.device];
+        let cut = options.cut(seat.start.position);
         Epoch {
             loader,
             seat,
             taken: Taken::new(),
-            given: 0,
+            cut,
+            batches: cut.batches(),
             given_at: None,
         }
     }
 
     /// Returns the number of this epoch.
     pub fn number(&self) -> u64 {
-        self.seat.epoch
+        self.seat.start.epoch
+    }
+
+    /// Returns where the run stands in this epoch: after the batches that were given out.
+    /// [`DataLoader::state`](crate::DataLoader::state) says the same of the epoch that was begun last.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
+    /// let mut epoch = loader.epoch(0);
+    /// while let Some(batch) = epoch.next() {
+    ///     let numbers = batch?;
+    ///     if epoch.state().position() == 50 {
+    ///         break; // half of it is done
+    ///     }
+    /// #   drop(numbers);
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn state(&self) -> LoaderState {
+        self.loader.get().state_of(&self.seat)
+    }
+
+    /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
+    pub fn with_info(self) -> WithInfo<Epoch<'a, B>> {
+        WithInfo::new(self)
+    }
+
+    /// What batch `batch` is.
+    pub(super) fn info(&self, batch: u64) -> BatchInfo {
+        let order = &self.loader.get().order;
+        let place = self.cut.batch_place(self.number(), batch);
+        BatchInfo::new(place, order.seed, &order.sampler)
     }
 
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
@@ -114,7 +154,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
         let outbox = self
             .pipeline()
-            .send_to(&self.seat, device, depth, self.given);
+            .send_to(&self.seat, device, depth, self.given());
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
@@ -133,13 +173,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches are to come.
     pub(super) fn left(&self) -> u64 {
-        let options = &self.pipeline().options[self.seat.device];
-        options.cut().batches() - self.given
+        self.batches - self.given()
     }
 
     /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
-        self.given
+        self.seat.given.load(Ordering::Relaxed)
     }
 
     /// Ends the host's own time, which began with the last batch. Returns the time now.
@@ -153,7 +192,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Counts a batch that is given out.
     pub(super) fn gives(&mut self) {
-        self.given += 1;
+        // Nobody else counts; others read.
+        let given = self.given() + 1;
+        self.seat.given.store(given, Ordering::Relaxed);
     }
 
     /// Starts the host's own time again.

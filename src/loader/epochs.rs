@@ -7,7 +7,7 @@ use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::pipeline::{Outbox, Seat};
+use crate::pipeline::{Outbox, Seat, Start};
 use crate::sync::Arc;
 
 /// Several passes over the data set, one after the other: [`DataLoader::epochs`](crate::DataLoader::epochs) makes it.
@@ -37,6 +37,8 @@ use crate::sync::Arc;
 #[must_use = "it gives its epochs to whoever iterates it"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
+    /// Where the first epoch begins, if it was told already.
+    first: Option<Start>,
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
     following: Option<Seat>,
@@ -46,9 +48,20 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
         Epochs {
             loader,
+            first: None,
             numbers: numbers.fuse(),
             following: None,
         }
+    }
+
+    /// The same, from where a run stands: earlier epochs are left out.
+    pub(super) fn resumed(mut self, start: Start) -> Epochs<'a, B, I> {
+        let first = self.numbers.find(|number| *number >= start.epoch);
+        self.first = first.map(|number| match number == start.epoch {
+            true => start,
+            false => Start::of(number),
+        });
+        self
     }
 
     /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epoch::to_device`] does, and also across the
@@ -72,16 +85,17 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
             let joins = self.loader.pipeline().come_to(&seat);
             let epoch = match joins {
                 true => Epoch::at(self.loader.clone(), seat),
-                false => self.begin(seat.epoch),
+                false => self.begin(seat.start),
             };
             return Some((epoch, joins));
         }
-        let number = self.numbers.next()?;
-        Some((self.begin(number), false))
+        let start = self.first.take();
+        let start = start.or_else(|| self.numbers.next().map(Start::of))?;
+        Some((self.begin(start), false))
     }
 
-    fn begin(&self, number: u64) -> Epoch<'a, B> {
-        Epoch::begin(self.loader.clone(), number, true)
+    fn begin(&self, start: Start) -> Epoch<'a, B> {
+        Epoch::begin(self.loader.clone(), start, true)
     }
 
     /// Lets the next epoch be loaded after this one. `to`: its batches go to the device of this outbox, that many ahead. Returns the
@@ -103,7 +117,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
 
     /// How many epochs are to come whose numbers were taken already.
     fn waiting(&self) -> usize {
-        usize::from(self.following.is_some())
+        usize::from(self.following.is_some()) + usize::from(self.first.is_some())
     }
 }
 

@@ -4,6 +4,8 @@ mod builder;
 mod device_epoch;
 mod epoch;
 mod epochs;
+mod info;
+mod state;
 mod stats;
 mod world;
 
@@ -13,14 +15,20 @@ pub use builder::Builder;
 pub use device_epoch::DeviceEpoch;
 pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
+pub use info::{BatchInfo, WithInfo};
+pub use state::LoaderState;
 pub use stats::{Limit, Stats};
 pub use world::World;
 
+pub use crate::pipeline::{LastBatch, Sharding};
+
+use self::state::Owner;
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Seat, Threads};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::pipeline::{Seat, Start, Threads};
+use crate::sampler::Sampler;
+use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
 /// Loads batches of type `B`. The types of data set and collate are erased, so that a loader fits in a struct's field.
 ///
@@ -60,8 +68,27 @@ pub struct DataLoader<B: Batch> {
     threads: Threads<B>,
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
-    /// The epoch that was given out last, for `stats`.
-    last: Mutex<Option<Seat>>,
+    order: Order,
+    /// The epoch that was given out last, for `stats` and `state`.
+    last: Mutex<Last>,
+}
+
+/// What the program did last with the loader.
+enum Last {
+    /// It began this epoch.
+    Begun(Seat),
+    /// It built the loader, or asked to go on from here.
+    At(Start),
+}
+
+/// Which samples the loader gives, in which order.
+struct Order {
+    sampler: Arc<dyn Sampler>,
+    seed: u64,
+    /// How many samples the data set has, and its fingerprint.
+    data: Box<dyn Fn() -> (u64, u32) + Send + Sync>,
+    /// What the states of this loader belong to. It is found out when somebody asks.
+    owner: OnceLock<Owner>,
 }
 
 impl DataLoader<()> {
@@ -74,19 +101,21 @@ impl DataLoader<()> {
 }
 
 impl<B: Batch> DataLoader<B> {
-    fn start(threads: Threads<B>) -> DataLoader<B> {
+    fn start(threads: Threads<B>, order: Order) -> DataLoader<B> {
         DataLoader {
             threads,
             next_epoch: AtomicU64::new(0),
-            last: Mutex::new(None),
+            order,
+            last: Mutex::new(Last::At(Start::of(0))),
         }
     }
 
-    /// The number of batches in an epoch: floor(samples / batch_size) with `drop_last`, else ceil.
+    /// The number of batches in an epoch, on this rank as on any other: floor(samples / batch_size) with `drop_last`, else ceil; with
+    /// several ranks, of the samples of a global batch.
     ///
     /// It is 0 if there are no samples or, with `drop_last`, fewer than a batch has; [`build`](Builder::build) logs a warning then.
     pub fn len(&self) -> usize {
-        let batches = self.threads.pipeline().options().cut().batches();
+        let batches = self.threads.pipeline().options().cut(0).batches();
         usize::try_from(batches).unwrap_or(usize::MAX)
     }
 
@@ -95,7 +124,7 @@ impl<B: Batch> DataLoader<B> {
         self.len() == 0
     }
 
-    /// The number of samples per batch (the last one of an epoch may have fewer).
+    /// The number of samples per batch of this rank (the last one of an epoch may have fewer).
     pub fn batch_size(&self) -> usize {
         self.threads.pipeline().options().batch_size
     }
@@ -108,12 +137,14 @@ impl<B: Batch> DataLoader<B> {
     /// large that they would travel to the device in parts, loading depends on where they go, and begins with the first `next` or
     /// `to_device`.) Dropping the epoch does not wait for workers.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
-        Epoch::begin(epoch::Loader::Borrowed(self), epoch, false)
+        let start = Start::of(epoch);
+        Epoch::begin(epoch::Loader::Borrowed(self), start, false)
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
-        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), epoch, false)
+        let start = Start::of(epoch);
+        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), start, false)
     }
 
     /// Gives the epochs of these numbers one after the other, and loads across their boundaries: after the last batches of one epoch,
@@ -167,15 +198,136 @@ impl<B: Batch> DataLoader<B> {
         Epochs::new(epoch::Loader::Owned(Arc::clone(self)), numbers.into_iter())
     }
 
+    /// Gives the epochs of these rising numbers from where a run stands: earlier ones are left out, and the one that was begun goes
+    /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
+    ///
+    /// What comes is what would have come, on any number of workers. On another number of ranks, each of the samples that are left
+    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`](crate::Error::State), which says what differs, if the state was saved with another data set, seed, sampler or
+    /// batch size. (One of the batch sizes must be the same: that of each rank, or that of all together.)
+    /// [`LoaderState::default`] is where every run begins.
+    ///
+    /// # Examples
+    ///
+    /// A training that goes on after each interruption:
+    ///
+    /// ```
+    /// use std::fs;
+    ///
+    /// use pinfeed::loader::LoaderState;
+    /// use pinfeed::{BoxError, DataLoader, from_fn};
+    ///
+    /// fn train(checkpoint: &str) -> Result<(), BoxError> {
+    ///     let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as f32)))
+    ///         .batch_size(100)
+    ///         .shuffle(true)
+    ///         .build()?;
+    ///     let state = match fs::read_to_string(checkpoint) {
+    ///         Ok(saved) => saved.parse()?,
+    ///         Err(_) => LoaderState::default(),
+    ///     };
+    ///     for epoch in loader.resume(0..90, &state)? {
+    ///         for batch in epoch {
+    ///             let batch = batch?; // a step, and now and then:
+    ///             fs::write(checkpoint, loader.state().to_string())?;
+    /// #           drop(batch);
+    ///         }
+    /// #       break;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = folder.path().join("loader.state");
+    /// # train(file.to_str().unwrap())?;
+    /// # train(file.to_str().unwrap())?;
+    /// # assert!(fs::read_to_string(file)?.contains("epoch=2 position=0"));
+    /// # Ok::<(), BoxError>(())
+    /// ```
+    pub fn resume<I>(&self, numbers: I, state: &LoaderState) -> Result<Epochs<'_, B, I::IntoIter>>
+    where
+        I: IntoIterator<Item = u64>,
+    {
+        let start = self.resumed(state)?;
+        Ok(self.epochs(numbers).resumed(start))
+    }
+
+    /// The same, with epochs that own a reference to their loader.
+    ///
+    /// # Errors
+    ///
+    /// As [`resume`](DataLoader::resume).
+    pub fn owned_resume<I>(
+        self: &Arc<Self>,
+        numbers: I,
+        state: &LoaderState,
+    ) -> Result<Epochs<'static, B, I::IntoIter>>
+    where
+        I: IntoIterator<Item = u64>,
+    {
+        let start = self.resumed(state)?;
+        Ok(self.owned_epochs(numbers).resumed(start))
+    }
+
+    /// Where the state says to go on.
+    fn resumed(&self, state: &LoaderState) -> Result<Start> {
+        state.check(self.owner())?;
+        *self.last.lock() = Last::At(state.start());
+        Ok(state.start())
+    }
+
+    /// Returns where the run stands, in the epoch that was begun last: after the batches that were given out, whatever was loaded
+    /// ahead. After the last batch of an epoch, that is the beginning of the next. [`resume`](DataLoader::resume) goes on from there.
+    ///
+    /// The first call looks at some samples' descriptions and positions ([`Dataset::fingerprint`],
+    /// [`Sampler::fingerprint`]).
+    pub fn state(&self) -> LoaderState {
+        let owner = self.owner(); // first: it calls the program's code
+        match &*self.last.lock() {
+            Last::Begun(seat) => self.state_of(seat),
+            Last::At(start) => LoaderState::new(*start, owner),
+        }
+    }
+
+    fn state_of(&self, seat: &Seat) -> LoaderState {
+        let cut = self.threads.pipeline().options[seat.device].cut(seat.start.position);
+        let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
+        let start = match given < cut.batches() {
+            true => Start {
+                epoch,
+                position: cut.position_after(given),
+            },
+            false => Start::of(epoch.saturating_add(1)),
+        };
+        LoaderState::new(start, self.owner())
+    }
+
+    fn owner(&self) -> Owner {
+        *self.order.owner.get_or_init(|| {
+            let options = self.threads.pipeline().options();
+            let (samples, data) = (self.order.data)();
+            Owner {
+                samples,
+                data,
+                order: self.order.sampler.fingerprint(),
+                seed: self.order.seed,
+                batch_size: options.batch_size as u64,
+                ranks: options.lanes,
+            }
+        })
+    }
+
     /// Says where the time went in the epoch that was given out last; all zeros before the first.
     ///
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
-        let last = self.last.lock().clone();
-        let pipeline = self.threads.pipeline();
-        last.map_or_else(Stats::default, |seat| {
-            Stats::of(&seat, &pipeline.options[seat.device])
-        })
+        let seat = match &*self.last.lock() {
+            Last::Begun(seat) => seat.clone(),
+            Last::At(_) => return Stats::default(),
+        };
+        Stats::of(&seat, &self.threads.pipeline().options[seat.device])
     }
 
     fn next_epoch(&self) -> u64 {

@@ -105,7 +105,7 @@ impl Stats {
         let meter = &seat.meter;
         meter.settle();
         Stats {
-            epoch: seat.epoch,
+            epoch: seat.start.epoch,
             samples: meter.samples.get(),
             batches: meter.batches.get(),
             workers: options.workers,

@@ -19,6 +19,8 @@ mod work;
 mod worker;
 
 pub(crate) use consumer::Taken;
+pub(crate) use cut::{Cut, Place, Start};
+pub use cut::{LastBatch, Sharding};
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;

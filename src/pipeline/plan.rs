@@ -1,6 +1,6 @@
 //! Plans: how the units of one epoch are made, as a pure function of what is known when its first unit is opened.
 
-use super::cut::{Cut, Tail};
+use super::cut::{Cut, LastBatch, Sharding};
 use crate::device::{Device, Kind, Ring};
 use crate::sync::Arc;
 use crate::tensor::Backend;
@@ -11,10 +11,11 @@ use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, SLABS_IN_TURN};
 pub(crate) struct Options {
     pub(crate) samples: u64,
     pub(crate) batch_size: usize,
-    pub(crate) drop_last: bool,
-    /// Which of how many ranks takes turns with the others, batch by batch.
+    pub(crate) last_batch: LastBatch,
+    /// Which of how many ranks this one is.
     pub(crate) lane: u64,
     pub(crate) lanes: u64,
+    pub(crate) sharding: Sharding,
     pub(crate) workers: usize,
     pub(crate) prefetch: usize,
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
@@ -120,12 +121,11 @@ pub(crate) struct Solo {
 }
 
 impl Options {
-    pub(crate) fn cut(&self) -> Cut {
-        let tail = match self.drop_last {
-            true => Tail::Drop,
-            false => Tail::Short,
-        };
-        Cut::whole(self.samples, self.batch_size, tail).of_lane(self.lane, self.lanes)
+    /// The batches of an epoch, from a position on.
+    pub(crate) fn cut(&self, position: u64) -> Cut {
+        Cut::whole(self.samples, self.batch_size, self.last_batch)
+            .of_lane(self.lane, self.lanes, self.sharding)
+            .from(position)
     }
 
     /// The cache of the pinning device's host, if known.
@@ -163,13 +163,13 @@ impl Options {
         if is_followed {
             return self.slabs(depth);
         }
-        let batches = self.samples.div_ceil(self.batch_size as u64);
+        let batches = self.cut(0).batches();
         let most = usize::try_from(batches.saturating_mul(2)).unwrap_or(usize::MAX);
         self.slabs(depth).min(most)
     }
 }
 
-/// Makes the plan of an epoch. `is_followed`: other epochs follow it, and share its slabs.
+/// Makes the plan of an epoch, from a position on. `is_followed`: other epochs follow it, and share its slabs.
 ///
 /// Epochs that follow each other are loaded across their boundary only if their plans are alike. So the cut depends neither on how far
 /// ahead batches are sent, nor on how fast loading turned out to be.
@@ -178,10 +178,11 @@ pub(crate) fn plan(
     machine: Option<Machine>,
     hints: Hints,
     destination: Destination,
+    position: u64,
     is_followed: bool,
 ) -> EpochPlan {
     let whole = EpochPlan {
-        cut: options.cut(),
+        cut: options.cut(position),
         window: options.prefetch,
         slabs: options.slabs_for(destination.depth(), is_followed),
         resident: None,
@@ -204,7 +205,7 @@ pub(crate) fn plan(
             ..
         }
     );
-    let Some(parts) = Parts::of(options, machine, hints).filter(|_| may_be_cut) else {
+    let Some(parts) = Parts::of(options, machine, hints, position).filter(|_| may_be_cut) else {
         return whole;
     };
     let count = parts.cut.parts_per_batch() as usize;
@@ -228,7 +229,7 @@ pub(crate) fn destination_matters(
     machine: Option<Machine>,
     hints: Hints,
 ) -> bool {
-    hints.is_gatherable || Parts::of(options, machine, hints).is_some()
+    hints.is_gatherable || Parts::of(options, machine, hints, 0).is_some()
 }
 
 /// How batches are cut into parts.
@@ -243,24 +244,27 @@ impl Parts {
     /// Cuts batches so that the slabs in use stay in the last-level cache until the device has read them. `None`: they fit
     /// anyway, or the size of samples is not known.
     /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) says what that is worth.)
-    fn of(options: &Options, machine: Option<Machine>, hints: Hints) -> Option<Parts> {
+    fn of(
+        options: &Options,
+        machine: Option<Machine>,
+        hints: Hints,
+        position: u64,
+    ) -> Option<Parts> {
         let machine = machine?;
         let pinning = options.pinning.as_ref()?;
         // Of a row that the device gathers, the slab holds only the address.
         let sample_bytes = hints
             .sample_bytes
             .filter(|_| !pinning.by_copy && !hints.is_gatherable)?;
-        let rows = u64::min(options.batch_size as u64, options.samples);
-        let batch_bytes = sample_bytes.checked_mul(rows as usize)?;
+        let cut = options.cut(position);
+        let batch_bytes = sample_bytes.checked_mul(cut.full_rows())?;
         if batch_bytes.saturating_mul(options.slabs_for(DEFAULT_DEPTH_BATCHES, false))
             <= machine.resident_bytes
         {
             return None;
         }
         let part_bytes = (machine.resident_bytes / SLABS_IN_TURN).max(machine.least_part_bytes);
-        let cut = options
-            .cut()
-            .into_parts(batch_bytes.div_ceil(part_bytes.max(1)));
+        let cut = cut.into_parts(batch_bytes.div_ceil(part_bytes.max(1)));
         let part_bytes = cut.part_rows().saturating_mul(sample_bytes).max(1);
         (cut.parts_per_batch() > 1 && cut.batches() > 0).then_some(Parts {
             cut,
@@ -310,9 +314,10 @@ mod tests {
         Options {
             samples: 1_000,
             batch_size: 64,
-            drop_last: false,
+            last_batch: LastBatch::Partial,
             lane: 0,
             lanes: 1,
+            sharding: Sharding::Slices,
             workers: 4,
             prefetch: 2,
             prefetch_grows: true,
@@ -385,21 +390,21 @@ mod tests {
         let host = Destination::Host;
         #[rustfmt::skip]
         let table = [
-            ("not pinned", plan(&options(false), None, unknown, host, false),
+            ("not pinned", plan(&options(false), None, unknown, host, 0, false),
              "16 units, 1 parts of 64 rows; window 2, slabs 5, resident None; solo Some((4, true)); streamed 0"),
-            ("to the host", plan(&options(true), h200, images, host, false), whole),
-            ("followed", plan(&options(true), h200, images, host, true), whole),
-            ("to the device", plan(&options(true), h200, images, device(1, true), false), parts),
-            ("followed, to the device", plan(&options(true), h200, images, device(1, true), true), parts),
-            ("deeper", plan(&options(true), h200, images, device(4, true), true), parts),
-            ("to another device", plan(&options(true), h200, images, device(1, false), false), whole),
-            ("small samples", plan(&options(true), h200, numbers, device(1, true), false), whole),
-            ("small samples, deeper", plan(&options(true), h200, numbers, device(4, true), false),
+            ("to the host", plan(&options(true), h200, images, host, 0, false), whole),
+            ("followed", plan(&options(true), h200, images, host, 0, true), whole),
+            ("to the device", plan(&options(true), h200, images, device(1, true), 0, false), parts),
+            ("followed, to the device", plan(&options(true), h200, images, device(1, true), 0, true), parts),
+            ("deeper", plan(&options(true), h200, images, device(4, true), 0, true), parts),
+            ("to another device", plan(&options(true), h200, images, device(1, false), 0, false), whole),
+            ("small samples", plan(&options(true), h200, numbers, device(1, true), 0, false), whole),
+            ("small samples, deeper", plan(&options(true), h200, numbers, device(4, true), 0, false),
              "16 units, 1 parts of 64 rows; window 2, slabs 8, resident None; solo None; streamed 0"),
-            ("samples that nobody knows", plan(&options(true), h200, unknown, device(1, true), false), whole),
-            ("gathered samples", plan(&options(true), h200, registered, device(1, true), false), whole),
-            ("by copy", plan(&by_copy, h200, images, device(1, true), false), whole),
-            ("a machine that nobody knows", plan(&options(true), None, images, device(1, true), false), whole),
+            ("samples that nobody knows", plan(&options(true), h200, unknown, device(1, true), 0, false), whole),
+            ("gathered samples", plan(&options(true), h200, registered, device(1, true), 0, false), whole),
+            ("by copy", plan(&by_copy, h200, images, device(1, true), 0, false), whole),
+            ("a machine that nobody knows", plan(&options(true), None, images, device(1, true), 0, false), whole),
         ];
         for (case, plan, expected) in &table {
             assert_eq!(summary(plan), *expected, "{case}");
@@ -436,7 +441,7 @@ mod tests {
             is_gatherable: false,
             may_be_elsewhere: false,
         };
-        let slabs = |is_followed| plan(&few, None, hints, Destination::Host, is_followed).slabs;
+        let slabs = |is_followed| plan(&few, None, hints, Destination::Host, 0, is_followed).slabs;
         assert_eq!([false, true].map(slabs), [2, 5]);
     }
 }

@@ -6,6 +6,7 @@
 //! [join](super::plan::EpochPlan::joins) the one before, or if the program takes the epoch while the one before has batches to come.
 
 use super::Pipeline;
+use super::cut::Start;
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
 use super::plan::{Destination, destination_matters, plan};
@@ -13,6 +14,7 @@ use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
 use crate::meter::Meter;
+use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Condvar};
 
 /// An epoch of a line, as its consumer holds it.
@@ -22,8 +24,10 @@ pub(crate) struct Seat {
     pub(super) segment: u64,
     /// The number of the device that its line is loaded for.
     pub(crate) device: usize,
-    pub(crate) epoch: u64,
+    pub(crate) start: Start,
     pub(crate) meter: Arc<Meter>,
+    /// How many batches were given out.
+    pub(crate) given: Arc<AtomicU64>,
     /// The line's consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     /// Other epochs follow it, and share its slabs.
@@ -32,7 +36,7 @@ pub(crate) struct Seat {
 
 impl<B: Batch> Pipeline<B> {
     /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
-    pub(crate) fn begin(&self, epoch: u64, is_followed: bool) -> Seat {
+    pub(crate) fn begin(&self, start: Start, is_followed: bool) -> Seat {
         let device = 0; // the only one so far
         let unit_ready = Arc::new(Condvar::new());
         let meter = Arc::<Meter>::default();
@@ -40,14 +44,15 @@ impl<B: Batch> Pipeline<B> {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
             let line = board.add_line(device, Arc::clone(&unit_ready), is_wide);
-            let slot = EpochSlot::new(epoch, &meter, None, None);
+            let slot = EpochSlot::new(start.epoch, &meter, None, None);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
                 device,
                 segment,
-                epoch,
+                start,
                 meter,
+                given: Arc::default(),
                 unit_ready,
                 is_followed,
             }
@@ -65,11 +70,12 @@ impl<B: Batch> Pipeline<B> {
         epoch: u64,
         to: Option<(&Arc<Outbox<B>>, usize)>,
     ) -> (Seat, Option<Arc<Outbox<B>>>) {
+        let start = Start::of(epoch);
         let options = &self.options[seat.device];
         let meter = Arc::<Meter>::default();
         let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
         let outbox = to.map(|(before, _)| {
-            let batches = options.cut().batches();
+            let batches = options.cut(start.position).batches();
             Outbox::new(before.device(), batches, 0, Some(before))
         });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
@@ -79,8 +85,9 @@ impl<B: Batch> Pipeline<B> {
         board.bin.wake_workers = true; // short epochs may be planned at once
         let seat = Seat {
             segment,
-            epoch,
+            start,
             meter,
+            given: Arc::default(),
             ..seat.clone()
         };
         (seat, outbox)
@@ -91,7 +98,8 @@ impl<B: Batch> Pipeline<B> {
     pub(crate) fn come_to(&self, seat: &Seat) -> bool {
         // In case no worker found the time: while the epoch before is still there to be joined.
         self.plan_early(seat.line, seat.segment);
-        let samples = self.options[seat.device].samples;
+        let options = &self.options[seat.device];
+        let most_units = options.samples.saturating_add(options.batch_size as u64);
         let destination = {
             let mut board = self.lock();
             let Some((line, bin)) = board.line(seat.line) else {
@@ -104,7 +112,7 @@ impl<B: Batch> Pipeline<B> {
                 return false;
             }
             let Unit(first) = schedule.first();
-            if first.checked_add(samples).is_none() {
+            if first.checked_add(most_units).is_none() {
                 // Unit numbers would overflow. Those of a new line begin at 0.
                 schedule.leave(seat.segment, bin.removed());
                 board.remove_if_over(seat.line);
@@ -168,7 +176,8 @@ impl<B: Batch> Pipeline<B> {
         given: u64,
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
-        let outbox = Outbox::new(device, options.cut().batches(), given, None);
+        let batches = options.cut(seat.start.position).batches();
+        let outbox = Outbox::new(device, batches, given, None);
         let failed = {
             let mut board = self.lock();
             let line = board.line(seat.line);
@@ -199,7 +208,8 @@ impl<B: Batch> Pipeline<B> {
         }
         let (options, hints) = (&self.options[seat.device], self.recipe.hints());
         let (machine, is_followed) = (options.machine(), seat.is_followed);
-        let plan = plan(options, machine, hints, destination, is_followed);
+        let position = seat.start.position;
+        let plan = plan(options, machine, hints, destination, position, is_followed);
         // First: who asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.is_wide.get() == Some(&true));
         let account = options.pinning.as_ref();
@@ -253,7 +263,9 @@ impl<B: Batch> Pipeline<B> {
         let destination = destination.or_else(|| self.assumed_destination(device));
         let (options, hints) = (&self.options[device], self.recipe.hints());
         let machine = options.machine();
-        let plan = destination.map(|destination| plan(options, machine, hints, destination, true));
+        // (No epoch but a line's first begins anywhere else than at its beginning.)
+        let plan =
+            destination.map(|destination| plan(options, machine, hints, destination, 0, true));
         let mut board = self.lock();
         let Some((line, bin)) = board.line(line) else {
             return;

@@ -41,8 +41,7 @@ impl<D: Dataset> Source<'_, D> {
         if index >= self.dataset.len() {
             return Err(self.out_of_range(row, index));
         }
-        let position = self.place.start + row as u64;
-        let mut rng = SampleRng::new(self.seed, self.place.epoch, position);
+        let mut rng = SampleRng::new(self.seed, self.place.epoch, self.place.key(row));
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
             Err(error) => Err(self.not_loaded(row, index, error)),
@@ -77,6 +76,7 @@ impl<D: Dataset> Source<'_, D> {
         let count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
         let behind = Place {
             start,
+            step: 1,
             ..self.place
         };
         let mut indices = Indices::new(self.sampler, behind, count);
@@ -128,7 +128,7 @@ impl<D: Dataset> Source<'_, D> {
 
     /// `None` if the sampler panics: it is the user's code too, and may be what went wrong.
     fn index_of_row(&self, row: usize) -> Option<u64> {
-        let position = self.place.start + row as u64;
+        let position = self.place.position(row);
         let index = AssertUnwindSafe(|| self.sampler.index(self.place.epoch, position));
         match std::panic::catch_unwind(index) {
             Ok(index) => Some(index),
@@ -180,7 +180,7 @@ impl<D: Dataset> Source<'_, D> {
             None => Error::SamplerPanicked {
                 epoch: self.place.epoch,
                 batch: self.place.batch,
-                position: self.place.start + row as u64,
+                position: self.place.position(row),
                 message,
             },
         };
@@ -247,15 +247,16 @@ impl<'a> Indices<'a> {
             return self.chunk[0];
         }
         // The sampler panicked at one of several positions. Asked for the right one, it panics again or has the index.
-        let position = self.place.start + row as u64;
+        let position = self.place.position(row);
         self.sampler.index(self.place.epoch, position)
     }
 
     fn look_up(&mut self, row: usize) -> bool {
         self.start = row;
         self.count = 0;
-        let count = CHUNK.min(self.end - row);
-        let (epoch, position) = (self.place.epoch, self.place.start + row as u64);
+        let side_by_side = usize::try_from(self.place.side_by_side(row)).unwrap_or(usize::MAX);
+        let count = CHUNK.min(self.end - row).min(side_by_side);
+        let (epoch, position) = (self.place.epoch, self.place.position(row));
         let chunk = &mut self.chunk[..count];
         // Unwind safety: after a panic, the numbers are not read.
         let look = AssertUnwindSafe(|| self.sampler.indices(epoch, position, chunk));

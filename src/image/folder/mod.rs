@@ -11,6 +11,7 @@ mod walk;
 
 pub use progress::ListingProgress;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use self::progress::Pace;
 use super::decode::DecodeOptions;
 use super::lazy::LazyImage;
 use super::plan::ImageTransform;
-use crate::dataset::read_ahead;
+use crate::dataset::{Fingerprint, read_ahead};
 use crate::{BoxError, Dataset, Error, Result, SampleRng};
 
 /// Pictures in class folders: `root/class/picture.jpg`. A sample is a picture and its class's index.
@@ -332,6 +333,20 @@ impl Dataset for ImageFolder {
         let (height, width) = self.transform.output_size()?;
         let pixels = height.checked_mul(width)?;
         pixels.checked_mul(3)?.checked_add(size_of::<i64>())
+    }
+
+    /// Of the classes, and of the names of some files: the folder may be somewhere else in the next run.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(self.len());
+        self.classes()
+            .iter()
+            .for_each(|class| print.add(class.as_bytes()));
+        let pictures = (0..self.len()).step_by(usize::max(self.files.len() / 64, 1));
+        for name in pictures.filter_map(|index| self.path(index)?.file_name().map(OsString::from)) {
+            print.add(name.as_encoded_bytes());
+        }
+        print.finish()
     }
 }
 

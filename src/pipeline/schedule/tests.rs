@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::cut::{Cut, Tail};
+use super::super::cut::{Cut, LastBatch};
 use super::entry::SlabState;
 use super::*;
 
@@ -27,7 +27,7 @@ type TestSchedule = Schedule<(), ()>;
 
 fn plan(samples: u64, batch_size: usize, window: usize) -> EpochPlan {
     EpochPlan {
-        cut: Cut::whole(samples, batch_size, Tail::Short),
+        cut: Cut::whole(samples, batch_size, LastBatch::Partial),
         window,
         slabs: usize::MAX,
         resident: None,

@@ -1,0 +1,169 @@
+//! What a batch is: its samples, its place in the epoch, and which of its rows are real.
+
+use std::fmt;
+use std::iter::FusedIterator;
+
+use super::{DeviceEpoch, Epoch, LoaderState};
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::pipeline::Place;
+use crate::rng::SampleRng;
+use crate::sampler::Sampler;
+use crate::sync::Arc;
+
+/// Tells what a batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] give it with each batch.
+///
+/// # Examples
+///
+/// An evaluation that counts each sample once, although all batches are equally large:
+///
+/// ```
+/// use pinfeed::loader::LastBatch;
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as f32)))
+///     .batch_size(4)
+///     .last_batch(LastBatch::Fill)
+///     .build()?;
+/// let (mut sum, mut count) = (0.0, 0);
+/// for batch in loader.epoch(0).with_info() {
+///     let (numbers, info) = batch?;
+///     assert_eq!(numbers.len(), 4);
+///     sum += numbers.as_slice()[..info.real_rows()].iter().sum::<f32>();
+///     count += info.real_rows();
+/// }
+/// assert_eq!((sum, count), (45.0, 10));
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct BatchInfo {
+    /// Of the whole batch.
+    place: Place,
+    seed: u64,
+    sampler: Arc<dyn Sampler>,
+}
+
+impl BatchInfo {
+    pub(super) fn new(place: Place, seed: u64, sampler: &Arc<dyn Sampler>) -> BatchInfo {
+        BatchInfo {
+            place,
+            seed,
+            sampler: Arc::clone(sampler),
+        }
+    }
+
+    /// Returns the epoch's number.
+    pub fn epoch(&self) -> u64 {
+        self.place.epoch
+    }
+
+    /// Returns the batch's number on this rank, counted from 0 where the epoch began, or where it was resumed.
+    pub fn batch(&self) -> u64 {
+        self.place.batch
+    }
+
+    /// Returns the position of its first row in the epoch's order, which all ranks share.
+    pub fn position(&self) -> u64 {
+        self.place.start
+    }
+
+    /// Returns how many rows the batch has.
+    pub fn rows(&self) -> usize {
+        self.place.rows
+    }
+
+    /// Returns how many of them are real: all, except in a last batch with filler rows
+    /// ([`LastBatch`](crate::loader::LastBatch)), which are its last ones.
+    pub fn real_rows(&self) -> usize {
+        self.place.real_rows()
+    }
+
+    /// Returns which rows are real, row by row.
+    pub fn mask(&self) -> Vec<bool> {
+        (0..self.rows()).map(|row| row < self.real_rows()).collect()
+    }
+
+    /// Returns the rows' indices in the data set, as the sampler gives them.
+    pub fn indices(&self) -> Vec<u64> {
+        let (mut indices, mut row) = (vec![0; self.rows()], 0);
+        while row < indices.len() {
+            let left = &mut indices[row..];
+            let side_by_side = usize::try_from(self.place.side_by_side(row)).unwrap_or(usize::MAX);
+            let run = left.len().min(side_by_side);
+            let position = self.place.position(row);
+            self.sampler
+                .indices(self.epoch(), position, &mut left[..run]);
+            row += run;
+        }
+        indices
+    }
+
+    /// Makes the generator for what is drawn once for the whole batch, such as [`Mixing::draw`](crate::ops::Mixing::draw): keyed by
+    /// the loader's seed, the epoch and the batch's [`position`](BatchInfo::position), so a resumed run draws no number twice.
+    pub fn rng(&self) -> SampleRng {
+        SampleRng::for_batch(self.seed, self.epoch(), self.position())
+    }
+}
+
+impl fmt::Debug for BatchInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchInfo")
+            .field("epoch", &self.epoch())
+            .field("batch", &self.batch())
+            .field("position", &self.position())
+            .field("rows", &self.rows())
+            .field("real_rows", &self.real_rows())
+            .finish()
+    }
+}
+
+/// An epoch that says what each batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] make it.
+#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[derive(Debug)]
+pub struct WithInfo<E> {
+    epoch: E,
+}
+
+impl<E> WithInfo<E> {
+    pub(super) fn new(epoch: E) -> WithInfo<E> {
+        WithInfo { epoch }
+    }
+}
+
+macro_rules! epochs {
+    ($($epoch:ident: $batch:ty;)*) => {$(
+        impl<B: Batch> WithInfo<$epoch<'_, B>> {
+            /// Returns the number of this epoch.
+            pub fn number(&self) -> u64 {
+                self.epoch.number()
+            }
+
+            /// Returns where the run stands in this epoch.
+            pub fn state(&self) -> LoaderState {
+                self.epoch.state()
+            }
+        }
+
+        impl<B: Batch> Iterator for WithInfo<$epoch<'_, B>> {
+            type Item = Result<($batch, BatchInfo)>;
+
+            fn next(&mut self) -> Option<Self::Item> {
+                let given = self.epoch.given();
+                let batch = self.epoch.next()?;
+                Some(batch.map(|batch| (batch, self.epoch.info(given))))
+            }
+
+            fn size_hint(&self) -> (usize, Option<usize>) {
+                self.epoch.size_hint()
+            }
+        }
+
+        impl<B: Batch> ExactSizeIterator for WithInfo<$epoch<'_, B>> {}
+        impl<B: Batch> FusedIterator for WithInfo<$epoch<'_, B>> {}
+    )*};
+}
+
+epochs! {
+    Epoch: B;
+    DeviceEpoch: B::OnDevice;
+}

@@ -1,0 +1,366 @@
+//! Where a run stands, and whether a loader can go on from there.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
+use crate::pipeline::Start;
+
+/// Where a run stands: how much of which epoch the program was given. A line of text, for a checkpoint.
+///
+/// [`DataLoader::state`](crate::DataLoader::state) makes it, and [`DataLoader::resume`](crate::DataLoader::resume) goes on from
+/// there, on any number of workers and ranks. It counts the batches that the iterator gave out, not those that were loaded ahead.
+/// It takes about 150 bytes, and no longer to resume than to begin.
+///
+/// It is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
+/// seed, batch size, sampler or world.) So one rank's state is enough for all.
+///
+/// # Format
+///
+/// [`Display`](fmt::Display) writes it, [`FromStr`] reads it; with the feature `serde`, it is this string in any format:
+///
+/// ```text
+/// pinfeed-state-1 epoch=3 position=4096 samples=50000 data=5f0e1c77 order=0a1b2c3d seed=17 batch=64 ranks=8 check=e63f3ebc
+/// ```
+///
+/// `position`: how many samples of the epoch's order all ranks have had together. Behind it is what the state belongs to: the data
+/// set's length and [fingerprint](crate::Dataset::fingerprint), the [sampler's](crate::sampler::Sampler::fingerprint), the seed, the
+/// batch size of each rank, and how many ranks load different batches. `check` is the fingerprint of all before it. Later versions
+/// will read this one.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::LoaderState;
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).shuffle(true).build()?;
+/// let mut epoch = loader.epoch(0);
+/// epoch.next();
+/// let saved = loader.state().to_string(); // into a file
+///
+/// let state: LoaderState = saved.parse()?;
+/// assert_eq!((state.epoch(), state.position()), (0, 10));
+/// for resumed in loader.resume(0..1, &state)? {
+///     for (batch, expected) in resumed.zip(&mut epoch) {
+///         assert_eq!(batch?.as_slice(), expected?.as_slice());
+///     }
+/// }
+/// assert_eq!(loader.state().epoch(), 1); // the next one is to begin
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct LoaderState {
+    epoch: u64,
+    position: u64,
+    /// What it belongs to. `None`: the beginning of any run.
+    owner: Option<Owner>,
+}
+
+/// What a state belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Owner {
+    pub(super) samples: u64,
+    pub(super) data: u32,
+    pub(super) order: u32,
+    pub(super) seed: u64,
+    pub(super) batch_size: u64,
+    pub(super) ranks: u64,
+}
+
+const FORMAT: &str = "pinfeed-state-";
+const VERSION: u64 = 1;
+
+impl LoaderState {
+    pub(super) fn new(start: Start, owner: Owner) -> LoaderState {
+        LoaderState {
+            epoch: start.epoch,
+            position: start.position,
+            owner: Some(owner),
+        }
+    }
+
+    /// Returns the epoch to go on with. After an epoch's last batch, that is the next one.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns how many samples of that epoch's order were given out, on all ranks together.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(super) fn start(&self) -> Start {
+        Start {
+            epoch: self.epoch,
+            position: self.position,
+        }
+    }
+
+    /// Refuses to go on with what the state does not belong to, and says which of it.
+    pub(super) fn check(&self, loader: Owner) -> Result<()> {
+        let Some(saved) = self.owner else {
+            return Ok(());
+        };
+        let mut differences = Vec::new();
+        let is_other_data = (saved.samples, saved.data) != (loader.samples, loader.data);
+        if saved.samples != loader.samples {
+            differences.push(format!(
+                "its data set has {} samples, the loader's {}",
+                saved.samples, loader.samples
+            ));
+        } else if is_other_data {
+            differences.push(
+                "its data set is another one, with as many samples (their fingerprints differ)"
+                    .to_owned(),
+            );
+        }
+        if saved.seed != loader.seed {
+            differences.push(format!(
+                "its seed is {}, the loader's {}",
+                saved.seed, loader.seed
+            ));
+        }
+        let global = |owner: Owner| owner.batch_size.saturating_mul(owner.ranks);
+        if saved.batch_size != loader.batch_size && global(saved) != global(loader) {
+            differences.push(format!(
+                "its batch size is {} on each of {} ranks, the loader's {} on each of {}: keep that of a rank, or that of all together",
+                saved.batch_size, saved.ranks, loader.batch_size, loader.ranks
+            ));
+        }
+        // Another seed or another number of samples gives another order anyway.
+        if differences.is_empty() && saved.order != loader.order {
+            differences.push("its sampler gives another order".to_owned());
+        }
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(Error::State {
+            reason: format!("it is another run's: {}", differences.join("; ")),
+        })
+    }
+}
+
+impl fmt::Display for LoaderState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = format!(
+            "{FORMAT}{VERSION} epoch={} position={}",
+            self.epoch, self.position
+        );
+        if let Some(owner) = self.owner {
+            let Owner {
+                samples,
+                data,
+                order,
+                seed,
+                batch_size,
+                ranks,
+            } = owner;
+            text += &format!(
+                " samples={samples} data={data:08x} order={order:08x} seed={seed} batch={batch_size} ranks={ranks}"
+            );
+        }
+        write!(f, "{text} check={:08x}", check(&text))
+    }
+}
+
+fn check(text: &str) -> u32 {
+    let mut check = Fingerprint::new();
+    check.add(text.as_bytes());
+    check.finish()
+}
+
+impl FromStr for LoaderState {
+    type Err = Error;
+
+    /// Reads what [`Display`](fmt::Display) writes; white space around it is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] if the text is no loader's state, was cut off or changed, or comes from a newer version.
+    fn from_str(text: &str) -> Result<LoaderState> {
+        let wrong = |reason: &str| Error::State {
+            reason: reason.to_owned(),
+        };
+        let text = text.trim();
+        let version = text
+            .strip_prefix(FORMAT)
+            .ok_or_else(|| wrong("it is no loader's state: these begin with \"pinfeed-state-\""))?;
+        let version = version.split(' ').next().unwrap_or_default();
+        match version.parse::<u64>() {
+            Ok(VERSION) => {}
+            Ok(newer) if newer > VERSION => {
+                return Err(Error::State {
+                    reason: format!(
+                        "its format is version {newer}, and this version of pinfeed reads up to {VERSION}: update pinfeed"
+                    ),
+                });
+            }
+            _ => return Err(wrong("its format has no version")),
+        }
+        let damaged = || wrong("it was cut off or changed: its check does not match");
+        let (content, sum) = text.rsplit_once(" check=").ok_or_else(damaged)?;
+        if sum != format!("{:08x}", check(content)) {
+            return Err(damaged());
+        }
+        let field = |name: &str| {
+            let mut fields = content.split(' ').filter_map(|field| field.split_once('='));
+            fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        let number = |name| field(name)?.parse::<u64>().ok();
+        let print = |name| u32::from_str_radix(field(name)?, 16).ok();
+        let owner = || {
+            Some(Owner {
+                samples: number("samples")?,
+                data: print("data")?,
+                order: print("order")?,
+                seed: number("seed")?,
+                batch_size: number("batch")?,
+                ranks: number("ranks")?,
+            })
+        };
+        let state = LoaderState {
+            epoch: number("epoch").ok_or_else(damaged)?,
+            position: number("position").ok_or_else(damaged)?,
+            owner: owner(),
+        };
+        match (state.owner, state.epoch, state.position) {
+            (None, 0, 0) | (Some(_), ..) => Ok(state),
+            // Only the beginning belongs to any run.
+            (None, ..) => Err(damaged()),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for LoaderState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for LoaderState {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<LoaderState, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const OWNER: Owner = Owner {
+        samples: 50_000,
+        data: 0x5f0e_1c77,
+        order: 0x0a1b_2c3d,
+        seed: 17,
+        batch_size: 64,
+        ranks: 8,
+    };
+
+    fn state() -> LoaderState {
+        let start = Start {
+            epoch: 3,
+            position: 4096,
+        };
+        LoaderState::new(start, OWNER)
+    }
+
+    /// What an earlier version wrote can be read.
+    #[test]
+    fn the_format_stays_what_it_is() {
+        let text = "pinfeed-state-1 epoch=3 position=4096 samples=50000 data=5f0e1c77 order=0a1b2c3d seed=17 batch=64 ranks=8 check=e63f3ebc";
+        assert_eq!(state().to_string(), text);
+        assert_eq!(text.parse::<LoaderState>().unwrap(), state());
+        assert_eq!(
+            format!("\n {text}\r\n").parse::<LoaderState>().unwrap(),
+            state()
+        );
+        let beginning = LoaderState::default();
+        assert_eq!(
+            beginning.to_string().parse::<LoaderState>().unwrap(),
+            beginning
+        );
+    }
+
+    #[test]
+    fn a_text_that_was_cut_off_or_changed_is_refused() {
+        let text = state().to_string();
+        for end in 0..text.len() {
+            assert!(text[..end].parse::<LoaderState>().is_err(), "{end}");
+        }
+        for (at, digit) in text
+            .char_indices()
+            .filter(|(_, char)| char.is_ascii_digit())
+        {
+            let other = if digit == '1' { "2" } else { "1" };
+            let changed = format!("{}{other}{}", &text[..at], &text[at + 1..]);
+            assert!(changed.parse::<LoaderState>().is_err(), "{changed}");
+        }
+        let said = |text: &str| text.parse::<LoaderState>().unwrap_err().to_string();
+        assert!(said("").contains("no loader's state"));
+        assert!(said("{\"epoch\": 3}").contains("no loader's state"));
+        assert!(said(&text[..60]).contains("cut off"));
+        let newer = text.replace("state-1", "state-2");
+        assert!(said(&newer).contains("version 2") && said(&newer).contains("update pinfeed"));
+        assert!(said(&text.replace("state-1", "state-x")).contains("no version"));
+        // A position that belongs to no run.
+        let lost = "pinfeed-state-1 epoch=3 position=64";
+        let lost = format!("{lost} check={:08x}", check(lost));
+        assert!(said(&lost).contains("cut off"));
+    }
+
+    #[test]
+    fn another_run_is_told_by_what_differs() {
+        let said = |loader: Owner| state().check(loader).unwrap_err().to_string();
+        assert!(state().check(OWNER).is_ok());
+        assert!(LoaderState::default().check(OWNER).is_ok());
+        let longer = Owner {
+            samples: 50_001,
+            order: 1,
+            ..OWNER
+        };
+        assert!(said(longer).contains("its data set has 50000 samples, the loader's 50001"));
+        assert!(!said(longer).contains("sampler"));
+        assert!(said(Owner { data: 1, ..OWNER }).contains("its data set is another one"));
+        assert!(said(Owner { order: 1, ..OWNER }).contains("its sampler gives another order"));
+        let seed = Owner {
+            seed: 18,
+            order: 1,
+            ..OWNER
+        };
+        assert!(said(seed).contains("its seed is 17, the loader's 18"));
+        let both = said(Owner {
+            batch_size: 32,
+            ..seed
+        });
+        assert!(
+            both.contains("seed")
+                && both.contains("batch size is 64 on each of 8 ranks, the loader's 32")
+        );
+        // The batch size of a rank, or that of all together.
+        assert!(state().check(Owner { ranks: 2, ..OWNER }).is_ok());
+        assert!(
+            state()
+                .check(Owner {
+                    ranks: 2,
+                    batch_size: 256,
+                    ..OWNER
+                })
+                .is_ok()
+        );
+        assert!(
+            state()
+                .check(Owner {
+                    ranks: 2,
+                    batch_size: 128,
+                    ..OWNER
+                })
+                .is_err()
+        );
+    }
+}
