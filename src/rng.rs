@@ -57,14 +57,17 @@ impl SampleRng {
         }
     }
 
-    /// Makes the generator for a whole batch, the `batch`-th of its epoch. Use it for what is drawn once for all of a
-    /// batch's samples, on the device ([`Mixing::draw`](crate::ops::Mixing::draw)). It shares no numbers with any
-    /// sample.
-    pub fn for_batch(seed: u64, epoch: u64, batch: u64) -> SampleRng {
+    /// Makes the generator for a whole batch, the one whose first row is at `position` of the epoch's global order. Use it
+    /// for what is drawn once for all of a batch's samples, on the device
+    /// ([`Mixing::draw`](crate::ops::Mixing::draw)). It shares no numbers with any sample.
+    ///
+    /// [`BatchInfo::rng`](crate::loader::BatchInfo::rng) makes it for a loader's batch. (Batches are not counted here,
+    /// because a resumed run counts them from 0: it would draw the same numbers again.)
+    pub fn for_batch(seed: u64, epoch: u64, position: u64) -> SampleRng {
         SampleRng {
             // No sample draws enough blocks to reach this one.
             block: 1 << 63,
-            ..SampleRng::new(seed, epoch, batch)
+            ..SampleRng::new(seed, epoch, position)
         }
     }
 

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use pinfeed::loader::World;
+use serde_json::Value;
+
+use pinfeed::loader::{Sharding, World};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, SampleRng, Tensor, from_fn};
 
 const LEN: u64 = 100;
@@ -153,6 +155,48 @@ fn ranks_are_told_of_their_own_samples() {
             let own = told.iter().filter(|index| got.contains(index));
             assert_eq!(own.count(), 44, "rank {rank}, {workers} workers");
             assert!(told.len() <= 49, "{told:?}");
+        }
+    }
+}
+
+fn list(value: &Value) -> Vec<Vec<i64>> {
+    let batch = |batch: &Value| {
+        batch
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n.as_i64().unwrap())
+            .collect()
+    };
+    value.as_array().unwrap().iter().map(batch).collect()
+}
+
+/// The table that `fixtures/ranks.py` made with PyTorch's own sampler and loader.
+#[test]
+fn strided_ranks_have_pytorchs_batches() {
+    let table: Value = serde_json::from_str(include_str!("fixtures/ranks.json")).unwrap();
+    let cases = table["distributed"].as_array().unwrap();
+    assert_eq!(cases.len(), 216);
+    for case in cases {
+        let number = |name: &str| case[name].as_u64().unwrap();
+        let flag = |name: &str| case[name].as_bool().unwrap();
+        let ranks = number("ranks") as usize;
+        for rank in 0..ranks {
+            let loader =
+                DataLoader::builder(from_fn(number("samples"), |index, _| Ok(index as i64)))
+                    .batch_size(number("batch_size") as usize)
+                    .drop_last(flag("loader_drops"))
+                    .sharding(Sharding::Strided {
+                        drop_last: flag("sampler_drops"),
+                    })
+                    .world(World::new(rank, ranks).unwrap())
+                    .build()
+                    .unwrap();
+            let batches: Vec<_> = loader
+                .epoch(0)
+                .map(|batch| batch.unwrap().to_vec())
+                .collect();
+            assert_eq!(batches, list(&case["batches"][rank]), "{case}, rank {rank}");
         }
     }
 }

@@ -118,6 +118,25 @@ impl fmt::Debug for BatchInfo {
 }
 
 /// An epoch that says what each batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] make it.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// let device = Device::cpu();
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64)))
+///     .batch_size(25)
+///     .shuffle(true)
+///     .pin_memory(&device)
+///     .build()?;
+/// for batch in loader.epoch(0).to_device(&device, 1).with_info() {
+///     let (numbers, info) = batch?;
+///     println!("batch {}: samples {:?}", info.batch(), info.indices());
+///     assert_eq!(numbers.len(), info.rows());
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "an epoch gives its batches to whoever iterates it"]
 #[derive(Debug)]
 pub struct WithInfo<E> {

@@ -17,13 +17,17 @@ use crate::rng::SampleRng;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::SampleRng;
 /// use pinfeed::ops::Mixing;
+/// use pinfeed::DataLoader;
 ///
 /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0).probability(0.9);
-/// let (seed, epoch, batch) = (17, 0, 3);
-/// let mix = mixing.draw(&mut SampleRng::for_batch(seed, epoch, batch), 224, 224);
-/// assert!((0.0..=1.0).contains(&mix.lambda()));
+/// let loader = DataLoader::builder(vec![0u8; 64]).batch_size(16).seed(17).build()?;
+/// for batch in loader.epoch(0).with_info() {
+///     let (_images, info) = batch?;
+///     let mix = mixing.draw(&mut info.rng(), 224, 224);
+///     assert!((0.0..=1.0).contains(&mix.lambda()));
+/// }
+/// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mixing {
@@ -85,8 +89,8 @@ impl Mixing {
         }
     }
 
-    /// Draws how a batch of pictures of this size is mixed. With [`SampleRng::for_batch`], the result depends only on the
-    /// seed, the epoch and the batch's number.
+    /// Draws how a batch of pictures of this size is mixed. With [`BatchInfo::rng`](crate::loader::BatchInfo::rng), the result
+    /// depends only on the seed, the epoch and the batch's position.
     ///
     /// # Panics
     ///

@@ -130,17 +130,15 @@ impl DeviceTensor<u8> {
     ///
     /// ```
     /// use pinfeed::ops::{Mix, Mixing, Normalize};
-    /// use pinfeed::{Batch, Device, SampleRng, Tensor};
+    /// use pinfeed::{DataLoader, Device, Tensor, from_fn};
     ///
     /// let device = Device::cpu();
     /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0);
-    /// let (seed, epoch) = (17, 3);
-    /// for batch in 0..4 {
-    ///     let images = Tensor::<u8>::zeros(&[8, 32, 32, 3]); // a loader's
-    ///     let labels = Tensor::from_vec(vec![0i64, 1, 2, 3, 4, 5, 6, 7], &[8])?;
-    ///     let (images, labels) = (images, labels).to_device(&device, true)?;
-    ///
-    ///     let mix: Mix = mixing.draw(&mut SampleRng::for_batch(seed, epoch, batch), 32, 32);
+    /// let pictures = from_fn(32, |index, _| Ok((Tensor::<u8>::zeros(&[32, 32, 3]), index as i64 % 10)));
+    /// let loader = DataLoader::builder(pictures).batch_size(8).shuffle(true).build()?;
+    /// for batch in loader.epoch(0).to_device(&device, 2).with_info() {
+    ///     let ((images, labels), info) = batch?;
+    ///     let mix: Mix = mixing.draw(&mut info.rng(), 32, 32);
     ///     let images = images.normalize_mixed::<f32>(&Normalize::IMAGENET, &mix)?;
     ///     let targets = labels.soft_labels::<f32>(10, &mix, 0.1)?;
     ///     assert_eq!((&images.shape()[..], &targets.shape()[..]), (&[8, 3, 32, 32][..], &[8, 10][..]));

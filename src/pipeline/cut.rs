@@ -416,7 +416,7 @@ mod tests {
                 .collect(),
         };
         let is_whole = |batch: &Vec<u64>| batch.len() == batch_size;
-        let is_short = all.len() % (batch_size * lanes) != 0;
+        let is_short = !all.len().is_multiple_of(batch_size * lanes);
         let count = batches.len() - usize::from(is_short && !batches.is_empty());
         match last {
             LastBatch::Drop if sharding == Sharding::Slices => batches[..count].to_vec(),

@@ -20,6 +20,7 @@ mod mixing;
 mod normalize;
 mod parts;
 mod ragged;
+mod resumed;
 mod slabs;
 mod staging;
 mod stress;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         normalize::TESTS,
         mixing::TESTS,
         ragged::TESTS,
+        resumed::TESTS,
         slabs::TESTS,
         devices::TESTS,
         staging::TESTS,

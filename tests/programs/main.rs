@@ -16,11 +16,14 @@ macro_rules! programs {
 
 programs! {
     broken_file,
+    checkpoint,
     evaluation,
+    exact_evaluation,
     images,
     in_a_thread,
     ndarrays,
     npy,
+    ranks,
     readme,
     replay_buffer,
     samplers,
@@ -37,7 +40,7 @@ programs! {
 fn the_readme_shows_lines_of_its_program() {
     let readme = include_str!("../../README.md");
     let blocks: Vec<_> = readme.split("\n```rust\n").skip(1).collect();
-    assert_eq!(blocks.len(), 2);
+    assert_eq!(blocks.len(), 3);
     let mut program = include_str!("readme.rs").lines().map(str::trim);
     for block in blocks {
         let block = block.split("\n```\n").next().unwrap_or_default();

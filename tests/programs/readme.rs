@@ -40,7 +40,37 @@ fn step(_: &Stream, images: Loan<'_, u8>, labels: Loan<'_, i64>) -> Result<(), p
     Ok(())
 }
 
-/// The second block: a data set of files.
+/// The second block. It wants several GPUs, and is compiled only.
+#[allow(dead_code)]
+#[rustfmt::skip]
+fn train_on_several(train: pinfeed::image::ImageFolder) -> Result<(), Box<dyn Error>> {
+    use pinfeed::Device;
+    use pinfeed::loader::{LoaderState, World};
+
+    let world = World::from_env()?;                           // torchrun, srun, mpirun; one rank where none of them runs
+    let device = Device::cuda(world.local_rank())?;
+    let loader = DataLoader::builder(train)
+        .global_batch_size(2048).shuffle(true).seed(17).drop_last(true)
+        .world(world)
+        .num_workers(16)
+        .pin_memory(&device)
+        .build()?;
+
+    let state = match fs::read_to_string("run/loader.state") {
+        Ok(saved) => saved.parse()?,
+        Err(_) => LoaderState::default(),                     // the beginning
+    };
+    for epoch in loader.resume(0..90, &state)?.to_device(&device, 2) {
+        for batch in epoch {
+            let (images, labels) = batch?;
+            drop((images, labels));
+            fs::write("run/loader.state", loader.state().to_string())?; // beside the weights, now and then
+        }
+    }
+    Ok(())
+}
+
+/// The third block: a data set of files.
 #[rustfmt::skip]
 pub fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;

@@ -149,13 +149,12 @@ impl Training {
         let mut seen = 0;
         let mut losses = CandleTensor::new(0f32, &self.candle)?;
         let normalize = Normalize::IMAGENET.channels_last(true);
-        for (batch, arrived) in loader.epoch(epoch).to_device(&self.device, 1).enumerate() {
-            let (images, labels) = arrived?;
+        for batch in loader.epoch(epoch).to_device(&self.device, 1).with_info() {
+            let ((images, labels), info) = batch?;
             let (height, width) = (images.shape()[1], images.shape()[2]);
             seen += labels.len();
             // The pictures arrived as bytes. The device normalises and mixes them, and mixes their labels.
-            let mut rng = SampleRng::for_batch(self.seed, epoch, batch as u64);
-            let mix = self.mixing.draw(&mut rng, height, width);
+            let mix = self.mixing.draw(&mut info.rng(), height, width);
             let images = images.normalize_mixed::<f32>(&normalize, &mix)?;
             let targets = labels.soft_labels::<f32>(self.classes, &mix, LABEL_SMOOTHING)?;
 
