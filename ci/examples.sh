@@ -42,7 +42,7 @@ answer() {
     cat "$said" "$errors"
     return 1
 }
-for example in train imagenet segmentation detection contact_sheet transfer_bandwidth; do
+for example in train imagenet segmentation detection contact_sheet transfer_bandwidth ranks; do
     step "$example: --help, and a wrong argument"
     answer 0 "$example" --help
     grep -q "^cargo run --release $(target_of "$example") -- " "$said"
@@ -55,6 +55,7 @@ done
 answer 2 train --epochs many
 grep -q 'error: --epochs wants a whole number above 0, such as 4, not "many"' "$errors"
 answer 2 transfer_bandwidth --frame-shape 3 x
+answer 2 ranks --global-batch 0
 answer 2 contact_sheet one.jpg two.png three
 answer 1 contact_sheet /nonexistent.jpg
 grep -q "error: /nonexistent.jpg: " "$errors"

@@ -36,16 +36,25 @@ pub struct World {
     replicas: usize,
 }
 
-/// The variables by which a launcher tells a process its rank.
+/// The environment.
+type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// The variables by which a launcher tells a process its rank. Of several, the first that is set counts.
 struct Launcher {
     name: &'static str,
     /// Where it is set, the launcher started the process.
     rank: &'static str,
-    /// The first of these that is set.
     size: &'static [&'static str],
-    local_rank: &'static str,
-    /// A variable without which the others mean nothing.
-    needs: Option<&'static str>,
+    local_rank: &'static [&'static str],
+    /// Whether they mean this process.
+    meant: fn(&Variables<'_>) -> bool,
+}
+
+/// What a launcher told a process.
+struct Told {
+    rank: usize,
+    size: usize,
+    local_rank: Option<usize>,
 }
 
 /// In this order, because one may start the other: `srun` or `mpirun` one `torchrun` for each host, and `srun` what MPI starts.
@@ -54,32 +63,44 @@ const LAUNCHERS: [Launcher; 4] = [
         name: "torchrun",
         rank: "RANK",
         size: &["WORLD_SIZE"],
-        local_rank: "LOCAL_RANK",
-        needs: None,
+        local_rank: &["LOCAL_RANK"],
+        meant: |_| true,
     },
     Launcher {
         name: "Open MPI's mpirun",
         rank: "OMPI_COMM_WORLD_RANK",
         size: &["OMPI_COMM_WORLD_SIZE"],
-        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        needs: None,
+        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        meant: |_| true,
     },
     Launcher {
         name: "MPICH's mpirun",
         rank: "PMI_RANK",
         size: &["PMI_SIZE"],
-        local_rank: "MPI_LOCALRANKID",
-        needs: None,
+        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"], // the latter is what HPE Cray's PALS sets
+        meant: |_| true,
     },
     Launcher {
         name: "srun",
         rank: "SLURM_PROCID",
         size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
-        local_rank: "SLURM_LOCALID",
-        // A batch script has SLURM_PROCID=0 and the job's number of tasks, and is not one of these tasks.
-        needs: Some("SLURM_STEP_ID"),
+        local_rank: &["SLURM_LOCALID"],
+        meant: of_a_step,
     },
 ];
+
+/// Whether `srun` started this process.
+///
+/// A batch script has `SLURM_PROCID=0` and the job's number of tasks, and is not one of these tasks. It belongs to no step; but a
+/// job that was submitted from within one inherits its variables. What Slurm sets anew in the script contradicts them: according to
+/// `SLURM_GTIDS`, the first host has one task. (Where the step had one task on its first host, nothing tells.)
+fn of_a_step(variable: &Variables<'_>) -> bool {
+    let is = |name, value| variable(name).as_deref() == Some(value);
+    let one_task = is("SLURM_NODEID", "0") && is("SLURM_GTIDS", "0");
+    let several_tasks = variable("SLURM_STEP_TASKS_PER_NODE") // such as 3,1 or 4(x2)
+        .is_some_and(|tasks| tasks.split([',', '(']).next() != Some("1"));
+    variable("SLURM_STEP_ID").is_some() && !(one_task && several_tasks)
+}
 
 impl World {
     /// A process that runs alone: rank 0 of 1.
@@ -120,6 +141,11 @@ impl World {
     /// (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS`, `SLURM_LOCALID`), in this order. [`single`](World::single)
     /// if none of them started the process; a batch script of Slurm that `srun` did not start is none of its tasks.
     ///
+    /// If the first of them does not tell the local rank, another that tells the same rank and size does: under
+    /// `srun --mpi=pmi2`, for instance, or where a script sets `RANK` and `WORLD_SIZE` from Slurm's variables.
+    ///
+    /// Processes inherit all of these variables: what a rank starts is the same rank, unless the variables are removed.
+    ///
     /// # Errors
     ///
     /// [`Error::Option`], which names the variables, if one is missing beside another, is no number, or contradicts another.
@@ -131,10 +157,26 @@ impl World {
     }
 
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<World> {
-        for launcher in &LAUNCHERS {
-            if let Some(world) = launcher.world(&variable)? {
-                return Ok(world);
-            }
+        for (place, launcher) in LAUNCHERS.iter().enumerate() {
+            let Some(Told {
+                rank,
+                size,
+                local_rank,
+            }) = launcher.told(&variable)?
+            else {
+                continue;
+            };
+            let others = LAUNCHERS[place + 1..].iter();
+            let agreed = others
+                .filter_map(|other| other.told(&variable).ok()?)
+                .filter(|other| (other.rank, other.size) == (rank, size))
+                .find_map(|other| other.local_rank);
+            return Ok(World {
+                rank,
+                size,
+                local_rank: local_rank.or(agreed).unwrap_or(rank),
+                replicas: 1,
+            });
         }
         Ok(World::single())
     }
@@ -203,8 +245,8 @@ impl fmt::Display for World {
 
 impl Launcher {
     /// What it says of this process; `None`: it did not start it.
-    fn world(&self, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<World>> {
-        if self.needs.is_some_and(|needed| variable(needed).is_none()) {
+    fn told(&self, variable: &Variables<'_>) -> Result<Option<Told>> {
+        if !(self.meant)(variable) {
             return Ok(None);
         }
         let number = |name: &'static str| -> Result<Option<(&'static str, usize)>> {
@@ -216,15 +258,13 @@ impl Launcher {
                 Err(_) => Err(self.wrong(format!("{name}={text:?} is no number"))),
             }
         };
+        let first = |names: &[&'static str]| {
+            let mut numbers = names.iter().map(|name| number(name));
+            numbers.find_map(Result::transpose).transpose()
+        };
         let rank = number(self.rank)?;
-        let mut size = None;
-        for name in self.size {
-            size = match size {
-                None => number(name)?,
-                known => known,
-            };
-        }
-        let local = number(self.local_rank)?;
+        let size = first(self.size)?;
+        let local_rank = first(self.local_rank)?;
         match (rank, size) {
             (None, None) => Ok(None),
             (Some((rank, _)), None) => Err(self.half(rank, self.size[0])),
@@ -235,18 +275,15 @@ impl Launcher {
                         "{rank_name}={rank} is not below {size_name}={size}"
                     )));
                 }
-                let local_rank = local.map_or(rank, |(_, local)| local);
-                if local_rank >= size {
+                if let Some((name, local_rank)) = local_rank.filter(|(_, local)| *local >= size) {
                     return Err(self.wrong(format!(
-                        "{}={local_rank} is not below {size_name}={size}",
-                        self.local_rank
+                        "{name}={local_rank} is not below {size_name}={size}"
                     )));
                 }
-                Ok(Some(World {
+                Ok(Some(Told {
                     rank,
                     size,
-                    local_rank,
-                    replicas: 1,
+                    local_rank: local_rank.map(|(_, local)| local),
                 }))
             }
         }
@@ -307,11 +344,48 @@ mod tests {
         assert_eq!(numbers(&[&slurm[..], &torchrun].concat()), [5, 8, 1]);
     }
 
+    /// `srun --mpi=pmi2` sets what MPICH's mpirun does, but for the local rank.
+    #[test]
+    fn a_local_rank_comes_from_a_launcher_that_agrees() {
+        let slurm = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_LOCALID", "0"),
+        ];
+        let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "4")];
+        assert_eq!(numbers(&[&slurm[..], &pmi].concat()), [3, 4, 0]);
+        // Processes of which srun started none, but each host's first.
+        let more = [("PMI_RANK", "3"), ("PMI_SIZE", "8")];
+        assert_eq!(numbers(&[&slurm[..], &more].concat()), [3, 8, 3]);
+    }
+
     /// What `sbatch` runs is none of the job's tasks, although it has the number of the first.
     #[test]
     fn a_batch_script_runs_alone() {
-        let script = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
+        let script = [
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_NODEID", "0"),
+            ("SLURM_GTIDS", "0"),
+            ("SLURM_NTASKS", "8"),
+        ];
         assert_eq!(world(&script).unwrap(), World::single());
+        // Its job was submitted from within a step of three tasks.
+        let step = |tasks| {
+            [
+                ("SLURM_STEP_ID", "0"),
+                ("SLURM_STEP_NUM_TASKS", "3"),
+                ("SLURM_STEP_TASKS_PER_NODE", tasks),
+            ]
+        };
+        for inherited in ["3", "2,1"] {
+            let script = [&script[..], &step(inherited)].concat();
+            assert_eq!(world(&script).unwrap(), World::single());
+        }
+        // The same numbers without a contradiction: the first of three tasks, each on a host of its own.
+        let first = [&script[..], &step("1(x3)")].concat();
+        assert_eq!(numbers(&first), [0, 3, 0]);
     }
 
     #[test]
