@@ -4,20 +4,29 @@
 //! workers or devices.
 
 mod adapters;
+mod concat;
+mod split;
+mod subset;
 mod tensors;
+mod zip;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
+pub use concat::ConcatDataset;
+pub use split::{SplitSize, random_split};
+pub use subset::Subset;
 pub use tensors::{TensorDataset, TensorRows};
+pub use zip::Zip;
 
 use std::path::Path;
 
 pub use crate::fingerprint::Fingerprint;
 
-use crate::error::BoxError;
+use crate::error::{BoxError, Result};
 use crate::fingerprint::spread;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::system;
+use crate::tuning::INDICES_AT_ONCE;
 
 /// A source of samples. Several threads get samples at once, by index.
 ///
@@ -130,6 +139,63 @@ pub trait Dataset: Send + Sync + 'static {
     {
         Map::new(self, f)
     }
+
+    /// Pairs each sample with the one at the same index of another data set: pictures with labels from elsewhere, for
+    /// example. (PyTorch's `StackDataset` of two.)
+    ///
+    /// Both draw from the sample's one generator, this data set first: augmentation of both that must agree belongs
+    /// into a [`map`](Dataset::map) of the pair.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`](crate::Error::Option) if one is longer: nothing is left out unasked. A
+    /// [`Subset`] makes it shorter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Dataset, from_fn};
+    ///
+    /// let squares = from_fn(4, |index, _| Ok((index * index) as f32));
+    /// let labelled = squares.zip(vec![0i64, 1, 0, 1])?;
+    /// let (squares, labels) = DataLoader::builder(labelled).batch_size(4).build()?.epoch(0).next().unwrap()?;
+    /// assert_eq!(squares.as_slice(), [0.0, 1.0, 4.0, 9.0]);
+    /// assert_eq!(labels.as_slice(), [0, 1, 0, 1]);
+    ///
+    /// let error = vec![0u8; 4].zip(vec![0u8; 5]).unwrap_err();
+    /// assert!(error.to_string().contains("4 and 5 samples"));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn zip<B>(self, other: B) -> Result<Zip<Self, B>>
+    where
+        Self: Sized,
+        B: Dataset,
+    {
+        Zip::new(self, other)
+    }
+}
+
+/// Tells a data set within another one what comes, if it wants to know: the indices that `inside` gives, if any.
+fn pass_on<D: Dataset>(dataset: &D, indices: &[u64], inside: impl Fn(u64) -> Option<u64>) {
+    if dataset.lookahead() == 0 {
+        return;
+    }
+    for chunk in indices.chunks(INDICES_AT_ONCE) {
+        let (mut own, mut count) = ([0; INDICES_AT_ONCE], 0);
+        for index in chunk.iter().filter_map(|index| inside(*index)) {
+            own[count] = index;
+            count += 1;
+        }
+        if count > 0 {
+            dataset.will_need(&own[..count]);
+        }
+    }
+}
+
+/// A data set within another one became shorter.
+#[cold]
+fn sample_is_gone(len: u64) -> BoxError {
+    format!("the data set that it is from has only {len} samples now").into()
 }
 
 /// Asks the system to read a file into its cache, without waiting for it. A data set of files calls it in
