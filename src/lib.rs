@@ -86,13 +86,6 @@ mod meter;
 pub mod ops;
 mod pipeline;
 pub mod rng;
-#[cfg_attr(
-    target_arch = "x86_64",
-    expect(
-        unsafe_code,
-        reason = "it calls what the compiler made for newer processors"
-    )
-)]
 pub mod sampler;
 mod shape;
 mod sync;
