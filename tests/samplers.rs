@@ -212,8 +212,9 @@ proptest! {
 fn epochs_have_what_pytorchs_have() {
     let subset = |indices: &[u64]| SubsetRandomSampler::new(indices.iter().copied(), 7);
     let weighted = |weights: &[f64], count| WeightedRandomSampler::new(weights, count, 7).unwrap();
+    type Row<'a> = (Box<dyn Sampler>, usize, Option<&'a [u64]>);
     #[rustfmt::skip]
-    let table: Vec<(Box<dyn Sampler>, usize, Option<&[u64]>)> = vec![
+    let table: Vec<Row<'_>> = vec![
         // RandomSampler(range(5))
         (Box::new(RandomSampler::new(5, 7)), 5, Some(&[1, 1, 1, 1, 1])),
         // RandomSampler(range(5), num_samples=3)
@@ -418,8 +419,9 @@ fn a_million_millions_cost_nothing() {
 fn epochs_and_seeds_have_their_own_orders() {
     let weights = [1.0; 40];
     let random = |seed| RandomSampler::new(40, seed);
-    let weighted = |seed| WeightedRandomSampler::new(&weights, 40, seed).unwrap();
-    let makers: [Box<dyn Fn(u64) -> Box<dyn Sampler>>; 5] = [
+    let weighted = move |seed| WeightedRandomSampler::new(&weights, 40, seed).unwrap();
+    type Make = Box<dyn Fn(u64) -> Box<dyn Sampler>>;
+    let makers: [Make; 5] = [
         Box::new(move |seed| Box::new(random(seed))),
         Box::new(move |seed| Box::new(random(seed).with_replacement())),
         Box::new(|seed| Box::new(SubsetRandomSampler::new(0..40, seed))),

@@ -33,7 +33,8 @@ use crate::rng::SampleRng;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomSampler {
-    len: u64,
+    /// How many samples the data set has.
+    samples: u64,
     seed: u64,
     num_samples: u64,
     replacement: bool,
@@ -43,7 +44,7 @@ impl RandomSampler {
     /// Makes random orders of `len` samples.
     pub fn new(len: u64, seed: u64) -> RandomSampler {
         RandomSampler {
-            len,
+            samples: len,
             seed,
             num_samples: len,
             replacement: false,
@@ -113,24 +114,24 @@ impl Sampler for RandomSampler {
     fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
         let positions = positions(start, indices, self.num_samples);
         assert!(
-            self.len > 0 || indices.is_empty(),
+            self.samples > 0 || indices.is_empty(),
             "there are no samples to choose from"
         );
         if self.replacement {
             for (index, position) in indices.iter_mut().zip(positions) {
-                *index = SampleRng::for_sampler(self.seed, epoch, position).below(self.len);
+                *index = SampleRng::for_sampler(self.seed, epoch, position).below(self.samples);
             }
             return;
         }
         let (mut start, mut rest) = (start, indices);
         while !rest.is_empty() {
-            let (pass, first) = (start / self.len, start % self.len);
-            let left = usize::try_from(self.len - first).unwrap_or(usize::MAX);
+            let (pass, first) = (start / self.samples, start % self.samples);
+            let left = usize::try_from(self.samples - first).unwrap_or(usize::MAX);
             let (run, behind) = rest.split_at_mut(left.min(rest.len()));
             for (index, place) in run.iter_mut().zip(first..) {
                 *index = place;
             }
-            Permutation::new(self.len, self.seed, epoch, pass).apply(run);
+            Permutation::new(self.samples, self.seed, epoch, pass).apply(run);
             start += run.len() as u64;
             rest = behind;
         }

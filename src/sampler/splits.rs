@@ -136,6 +136,28 @@ mod tests {
             prop_assert!(farthest(&weights, 5_000) < 1.68 + 1e-6);
         }
 
+        /// What the bound rests on.
+        #[test]
+        fn a_grandparent_is_as_heavy_as_child_and_grandchild(weights in prop::collection::vec(prop_oneof![0.01..1.0f64, 0.01..0.02], 1..20)) {
+            let splits = Splits::new(&weights);
+            let mut heavy = Vec::new(); // a node comes after its children
+            for Node { children, .. } in &splits.nodes {
+                let weight = |child: &Child, heavy: &[f64]| match child {
+                    Child::Share(share) => weights[*share],
+                    Child::Node(node) => heavy[*node],
+                };
+                let [left, right] = children.each_ref().map(|child| weight(child, &heavy));
+                for (child, own) in children.iter().zip([left, right]) {
+                    let Child::Node(node) = child else { continue };
+                    for grandchild in &splits.nodes[*node].children {
+                        prop_assert!(left + right >= own + weight(grandchild, &heavy) - 1e-9);
+                    }
+                }
+                heavy.push(left + right);
+            }
+            prop_assert_eq!(heavy.len() + 1, weights.len());
+        }
+
         /// However far the position, what is before it adds up.
         #[test]
         fn far_positions_are_as_near_ones(start in 0u64..1_000_000_000_000, weights in prop::collection::vec(0.01..1.0f64, 1..10)) {
