@@ -389,3 +389,308 @@ fn a_mixture_does_not_depend_on_ranks_or_workers() {
         .collect();
     assert_eq!(joined, whole);
 }
+
+/// Counts what is loaded from it.
+fn counted(len: u64, loaded: &Arc<AtomicU64>) -> impl Dataset<Sample = Vec<u8>> + use<> {
+    let loaded = Arc::clone(loaded);
+    from_fn(len, move |index, _| {
+        loaded.fetch_add(1, Ordering::SeqCst);
+        Ok(vec![index as u8; 1_000])
+    })
+    .describe(|index| format!("{index}.bin"))
+}
+
+#[test]
+fn cached_samples_are_loaded_once() {
+    let loaded = Arc::default();
+    let cached = Arc::new(counted(50, &loaded).cached(1 << 20));
+    assert_eq!(cached.describe(7), Some("7.bin".into()));
+    let loader = DataLoader::builder(Arc::clone(&cached))
+        .batch_size(7)
+        .shuffle(true)
+        .num_workers(2);
+    let loader = loader.build().unwrap();
+    for epoch in 0..3 {
+        let rows = loader.epoch(epoch).flat_map(|batch| {
+            let batch = batch.unwrap();
+            (0..batch.shape()[0])
+                .map(|row| batch.row(row).to_vec())
+                .collect::<Vec<_>>()
+        });
+        let mut first: Vec<u8> = rows
+            .map(|row| {
+                assert!(row.iter().all(|byte| *byte == row[0]) && row.len() == 1_000);
+                row[0]
+            })
+            .collect();
+        first.sort_unstable();
+        assert!(first.into_iter().eq(0..50));
+        assert_eq!(loaded.load(Ordering::SeqCst), 50);
+    }
+    let stats = cached.stats();
+    assert_eq!((stats.hits, stats.misses, stats.samples), (100, 50, 50));
+    assert!((50_000..60_000).contains(&stats.bytes), "{stats:?}");
+}
+
+/// A budget for about half of the samples: these stay, the others are loaded each time, and the budget holds.
+#[test]
+fn what_does_not_fit_is_loaded_each_time() {
+    let loaded = Arc::default();
+    let cached = counted(50, &loaded).cached(25_000);
+    for _ in 0..3 {
+        for (index, sample) in (0u64..).zip(all(&cached)) {
+            assert_eq!(sample, [index as u8; 1_000]);
+        }
+    }
+    let stats = cached.stats();
+    assert!(
+        stats.bytes <= 25_000 && stats.budget_bytes == 25_000,
+        "{stats:?}"
+    );
+    assert!((20..25).contains(&stats.samples), "{stats:?}");
+    assert_eq!(stats.hits, 2 * stats.samples);
+    assert_eq!(stats.misses, 150 - stats.hits);
+    assert_eq!(loaded.load(Ordering::SeqCst), stats.misses);
+
+    // A small sample is kept where a large one does not fit; without a budget, none is.
+    let sizes = from_fn(3, |index, _| {
+        Ok(vec![0u8; [900, 9_000, 50][index as usize]])
+    });
+    let cached = sizes.cached(2_000);
+    all(&cached);
+    assert_eq!(cached.stats().samples, 2);
+    let nothing = vec![1i64, 2].cached(0);
+    assert_eq!((all(&nothing), all(&nothing)), (vec![1, 2], vec![1, 2]));
+    assert_eq!(
+        (
+            nothing.stats().samples,
+            nothing.stats().bytes,
+            nothing.stats().hits
+        ),
+        (0, 0, 0)
+    );
+}
+
+/// A sample counts with what it keeps allocated, whatever its length says.
+#[test]
+fn samples_are_measured_by_their_memory() {
+    fn bytes<D: Dataset>(dataset: D) -> usize
+    where
+        D::Sample: pinfeed::dataset::Cacheable,
+    {
+        let cached = dataset.cached(usize::MAX);
+        get(&cached, 0).unwrap();
+        cached.stats().bytes
+    }
+    fn roomy() -> Vec<u8> {
+        let mut roomy = Vec::with_capacity(5_000);
+        roomy.push(1);
+        roomy
+    }
+    let around = |bytes: usize, expected: usize| {
+        assert!((expected..expected + 300).contains(&bytes), "{bytes}")
+    };
+    around(bytes(vec![7i64]), 8);
+    around(bytes(from_fn(1, |_, _| Ok(roomy()))), 5_000);
+    around(
+        bytes(from_fn(1, |_, _| Ok(String::from_utf8(roomy())?))),
+        5_000,
+    );
+    around(bytes(from_fn(1, |_, _| Ok(Tensor::from(roomy())))), 5_000);
+    around(
+        bytes(from_fn(1, |_, _| Ok(pinfeed::Ragged::from(roomy())))),
+        5_000,
+    );
+    around(
+        bytes(from_fn(1, |_, _| {
+            Ok((Some(roomy()), [roomy(), roomy()], 1u8))
+        })),
+        15_000,
+    );
+    around(
+        bytes(from_fn(1, |_, _| Ok(vec!["x".repeat(1_000); 3]))),
+        3_000,
+    );
+    around(
+        bytes(from_fn(1, |_, _| {
+            Ok(pinfeed::Host(Arc::<[u64]>::from(vec![0; 100])))
+        })),
+        800,
+    );
+    // A row is what it shows, unless it is the last to hold its tensor.
+    let matrix = Tensor::<f32>::zeros(&[100, 250]);
+    around(bytes(TensorDataset::new(matrix).unwrap()), 1_000);
+    around(
+        bytes(from_fn(1, |_, _| {
+            Ok(Tensor::<f32>::zeros(&[100, 250]).row(3))
+        })),
+        100_000,
+    );
+}
+
+/// What the cache keeps, nobody can write: not through the tensor that it was given, nor through those it gives.
+#[test]
+fn kept_tensors_are_read_only() {
+    let given = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&given);
+    let tensors = from_fn(2, move |index, _| {
+        let tensor = Tensor::from_vec(vec![index as u8; 100], &[100])?;
+        kept.lock().unwrap().push(tensor.view());
+        Ok((tensor, index as i64))
+    });
+    let cached = tensors.cached(1 << 20);
+    for _ in 0..2 {
+        let (mut tensor, _) = get(&cached, 1).unwrap();
+        assert!(tensor.as_mut_slice().is_none());
+        let mut first = given.lock().unwrap().remove(0);
+        assert!(first.as_mut_slice().is_none());
+        given.lock().unwrap().push(first);
+    }
+    assert_eq!(get(&cached, 1).unwrap().0.as_slice(), [1; 100]);
+    // A vector is a copy, to be changed at will.
+    let cached = vec![vec![1u8, 2]].cached(1 << 20);
+    for _ in 0..2 {
+        let mut sample = get(&cached, 0).unwrap();
+        assert_eq!(sample, [1, 2]);
+        sample[0] = 9;
+    }
+}
+
+/// Random numbers before the cache are an error; behind it, they are what they would be without it.
+#[test]
+fn a_cache_does_not_freeze_randomness() {
+    let noise = from_fn(4, |index, rng| match index {
+        1 => Ok(rng.f32()),
+        _ => Ok(0.0),
+    });
+    let cached = noise
+        .describe(|index| format!("noise {index}"))
+        .cached(1 << 20);
+    let loader = DataLoader::builder(cached).build().unwrap();
+    for epoch in 0..2 {
+        let batches: Vec<_> = loader.epoch(epoch).collect();
+        assert_eq!(batches.iter().filter(|batch| batch.is_ok()).count(), 3);
+        let error = batches[1].as_ref().unwrap_err().to_string();
+        assert!(
+            error.starts_with("sample 1 (noise 1)") && error.contains("after `cached`"),
+            "{error}"
+        );
+    }
+
+    let augment = |number: i64, rng: &mut SampleRng| Ok(number as f32 + rng.f32());
+    let numbers: Vec<i64> = (0..20).collect();
+    let run = |dataset: Box<dyn Dataset<Sample = f32>>| -> Vec<f32> {
+        let loader = DataLoader::builder(dataset)
+            .shuffle(true)
+            .seed(3)
+            .num_workers(2)
+            .build()
+            .unwrap();
+        loader
+            .epochs(0..3)
+            .flatten()
+            .flat_map(|batch| batch.unwrap().to_vec())
+            .collect()
+    };
+    let cached = run(Box::new(numbers.clone().cached(600).map(augment)));
+    assert_eq!(cached, run(Box::new(numbers.map(augment))));
+}
+
+/// Failures are not kept; nor are panics, and neither leaves anything locked.
+#[test]
+fn what_fails_is_tried_again() {
+    let tries = AtomicU64::new(0);
+    let flaky = from_fn(2, move |index, _| {
+        match tries.fetch_add(1, Ordering::SeqCst) {
+            0 => Err("the disk was busy".into()),
+            1 => panic!("the decoder broke"),
+            _ => Ok(index as i64),
+        }
+    });
+    let cached = Arc::new(flaky.cached(1 << 20));
+    let loader = DataLoader::builder(Arc::clone(&cached))
+        .batch_size(2)
+        .build()
+        .unwrap();
+    for expected in ["the disk was busy", "the decoder broke"] {
+        let error = loader.epoch(0).next().unwrap().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(loader.epoch(0).next().unwrap().unwrap().as_slice(), [0, 1]);
+    assert_eq!((cached.stats().samples, cached.stats().misses), (2, 4));
+}
+
+/// Two workers in the same sample at once: both load it, neither waits, and it is kept once.
+#[test]
+fn a_sample_may_be_loaded_by_two_at_once() {
+    let both = Arc::new(std::sync::Barrier::new(2));
+    let meeting = Arc::clone(&both);
+    // It would never end if the second waited for the first.
+    let slow = from_fn(1, move |_, _| {
+        meeting.wait();
+        Ok(vec![7u8; 100])
+    });
+    let cached = slow.cached(1 << 20);
+    std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(|| get(&cached, 0).unwrap()));
+        threads
+            .into_iter()
+            .for_each(|thread| assert_eq!(thread.join().unwrap(), [7; 100]));
+    });
+    let stats = cached.stats();
+    assert_eq!((stats.hits, stats.misses, stats.samples), (0, 2, 1));
+    assert!(stats.bytes < 300, "{stats:?}"); // counted once
+    assert_eq!(get(&cached, 0).unwrap(), [7; 100]); // the barrier would wait forever
+}
+
+/// A user's own code may use the cache it is called from.
+#[test]
+fn no_lock_is_held_while_a_sample_is_copied() {
+    use pinfeed::dataset::{Cacheable, Cached};
+    type Inner = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
+
+    struct Curious(Inner);
+    impl Cacheable for Curious {
+        fn share(&self) -> Curious {
+            self.0.get().unwrap()();
+            Curious(Arc::clone(&self.0))
+        }
+
+        fn heap_bytes(&self) -> usize {
+            self.0.get().unwrap()();
+            100
+        }
+    }
+    let hook = Inner::default();
+    let sample = Arc::clone(&hook);
+    type Samples = Box<dyn Dataset<Sample = Curious>>;
+    let samples: Samples = Box::new(from_fn(1, move |_, _| Ok(Curious(Arc::clone(&sample)))));
+    let cached: Arc<Cached<Samples>> = Arc::new(samples.cached(1 << 20));
+    let weak = Arc::downgrade(&cached);
+    let look = move || assert!(weak.upgrade().unwrap().stats().hits <= 1);
+    assert!(hook.set(Box::new(look)).is_ok());
+    for _ in 0..2 {
+        get(&cached, 0).unwrap();
+    }
+    assert_eq!(cached.stats().hits, 1);
+}
+
+#[test]
+fn a_cache_announces_only_what_it_has_not() {
+    let spy = Spy::new(0, 200, 9);
+    let cached = Arc::clone(&spy).cached(1 << 20);
+    assert_eq!(
+        (cached.lookahead(), cached.sample_bytes(), cached.len()),
+        (9, Some(8), 200)
+    );
+    for index in [3, 5, 199] {
+        get(&cached, index).unwrap();
+    }
+    cached.will_need(&[3, 4, 5]);
+    assert_eq!(spy.told(), [[4]]);
+    cached.will_need(&[3, 5]);
+    assert!(spy.told().is_empty());
+    let everything: Vec<u64> = (0..200).collect();
+    cached.will_need(&everything);
+    assert_eq!(spy.told().concat().len(), 197);
+}

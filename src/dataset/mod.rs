@@ -4,6 +4,8 @@
 //! workers or devices.
 
 mod adapters;
+mod cacheable;
+mod cached;
 mod concat;
 mod split;
 mod subset;
@@ -11,6 +13,8 @@ mod tensors;
 mod zip;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
+pub use cacheable::Cacheable;
+pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
 pub use split::{SplitSize, random_split};
 pub use subset::Subset;
@@ -172,6 +176,69 @@ pub trait Dataset: Send + Sync + 'static {
         B: Dataset,
     {
         Zip::new(self, other)
+    }
+
+    /// Keeps samples in memory once they were loaded, up to `budget_bytes` in all.
+    ///
+    /// What does not fit any more is loaded each time. Nothing is evicted: where each epoch asks for all samples once,
+    /// whichever are kept serve as well. A sample counts with all the memory that it owns ([`Cacheable`]) and 64 bytes
+    /// for its entry. Kept tensors and `Arc`s are shared and not copied, so they are read-only: a
+    /// [`map`](Dataset::map) that changes a sample makes a new one.
+    ///
+    /// *Put random augmentation after it*, in a `map`. A sample that draws from its generator before it is an error: the cache would
+    /// repeat its first draws in each epoch. The data set must give the same sample for an index each time.
+    ///
+    /// Workers share the cache. Of two that ask for the same sample at the same time, both load it, and neither waits. A
+    /// sample that fails is not kept, and is loaded again. To read [`Cached::stats`] beside the loader, put the cache
+    /// into an `Arc`.
+    ///
+    /// # Examples
+    ///
+    /// Files are read in the first epoch; all epochs augment them:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use pinfeed::{DataLoader, Dataset, from_fn};
+    /// # fn read(index: u64) -> Result<Vec<u8>, pinfeed::BoxError> { Ok(vec![index as u8; 500]) }
+    ///
+    /// let files = from_fn(100, |index, _| Ok((read(index)?, index as i64)));
+    /// let cached = Arc::new(files.cached(10 << 20)); // 10 MiB
+    /// let augmented = Arc::clone(&cached).map(|(mut bytes, label), rng| {
+    ///     if rng.bool(0.5) {
+    ///         bytes.reverse();
+    ///     }
+    ///     Ok((bytes, label))
+    /// });
+    /// let loader = DataLoader::builder(augmented).batch_size(10).shuffle(true).num_workers(2).build()?;
+    /// for epoch in loader.epochs(0..3) {
+    ///     for batch in epoch {
+    ///         let (bytes, labels) = batch?;
+    ///         assert_eq!((&bytes.shape()[..], labels.len()), (&[10, 500][..], 10));
+    ///     }
+    /// }
+    /// let stats = cached.stats();
+    /// assert_eq!((stats.samples, stats.hits + stats.misses), (100, 300));
+    /// assert!(stats.hits >= 190 && stats.bytes >= 100 * 500);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    ///
+    /// A sample that is random before it is cached:
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Dataset, from_fn};
+    ///
+    /// let noise = from_fn(100, |_, rng| Ok(rng.f32())).cached(1 << 20);
+    /// let error = DataLoader::builder(noise).build()?.epoch(0).next().unwrap().unwrap_err();
+    /// assert!(error.to_string().contains("draw them in a `map` after `cached`"));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn cached(self, budget_bytes: usize) -> Cached<Self>
+    where
+        Self: Sized,
+        Self::Sample: Cacheable,
+    {
+        Cached::new(self, budget_bytes)
     }
 }
 

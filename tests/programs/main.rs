@@ -15,16 +15,26 @@ macro_rules! programs {
 }
 
 programs! {
+    bootstrap,
     broken_file,
+    cached_features,
+    cached_files,
+    cached_images,
     checkpoint,
+    cross_validation,
     evaluation,
     exact_evaluation,
+    fixed_steps,
     images,
     in_a_thread,
+    languages,
+    mixed_ranks,
     ndarrays,
     npy,
     ranks,
+    rare_class,
     readme,
+    rehearsal,
     replay_buffer,
     samplers,
     segments,
@@ -33,6 +43,8 @@ programs! {
     tabular_struct,
     text,
     tokio_tasks,
+    train_val_test,
+    two_sources,
 }
 
 /// What the README shows compiles, line by line.
