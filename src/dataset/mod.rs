@@ -25,7 +25,7 @@ use std::path::Path;
 
 pub use crate::fingerprint::Fingerprint;
 
-use crate::error::{BoxError, Result};
+use crate::error::{BoxError, Error};
 use crate::fingerprint::spread;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
@@ -170,7 +170,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// assert!(error.to_string().contains("4 and 5 samples"));
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    fn zip<B>(self, other: B) -> Result<Zip<Self, B>>
+    fn zip<B>(self, other: B) -> Result<Zip<Self, B>, Error>
     where
         Self: Sized,
         B: Dataset,

@@ -14,14 +14,16 @@ use crate::sync::Arc;
 ///
 /// The proportions are not left to chance. Of the first `n` positions, data set `i` has `n * weights[i] / sum(weights)`,
 /// give or take less than 1.7; with two data sets, the nearest integer. That holds at every `n`, for any number of data
-/// sets (and up to 10¹² positions, where rounding begins to show). Which data set is at which position follows from the
-/// weights alone: each batch has its share of each data set, and so has each rank.
+/// sets (and up to 10¹² positions, where rounding begins to show). In any run of positions, a batch's for example, it
+/// is less than 3.4. Which data set is at which position follows from the weights alone, and repeats itself. So where
+/// ranks load only a few samples of each batch, one of them may have more of a data set throughout; the batch of all
+/// ranks has its share.
 ///
 /// Each data set is gone through without replacement, and then again in another order, over and over: the samples of a
 /// small one come up more often. Epochs continue where the one before ended, so a data set that an epoch has no time
-/// for goes on in the next, and in any run of positions, a data set is off by less than 3.4. All of it is a function of
-/// seed, epoch and position. Nothing is stored; a position takes a walk down a tree of the data sets (a Huffman tree, so
-/// heavy ones are near the root) and the evaluation of a permutation.
+/// for goes on in the next. All of it is a function of seed, epoch and position. Nothing is stored; a position takes a
+/// walk down a tree of the data sets (a Huffman tree, so heavy ones are near the root) and the evaluation of a
+/// permutation.
 ///
 /// # Examples
 ///
