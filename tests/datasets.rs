@@ -694,3 +694,42 @@ fn a_cache_announces_only_what_it_has_not() {
     cached.will_need(&everything);
     assert_eq!(spy.told().concat().len(), 197);
 }
+
+/// A run that is resumed is told that its data are others, however they are wrapped.
+#[test]
+fn fingerprints_tell_data_sets_apart() {
+    let spy = |first| Spy::new(first, 10, 0);
+    let subset = |first, indices: std::ops::Range<u64>| {
+        Subset::new(spy(first), indices).unwrap().fingerprint()
+    };
+    let concat = |first, len| {
+        ConcatDataset::new(vec![spy(first), Spy::new(50, len, 0)])
+            .unwrap()
+            .fingerprint()
+    };
+    let zip = |first, other| spy(first).zip(spy(other)).unwrap().fingerprint();
+    let cached = |first| spy(first).cached(100).fingerprint();
+    assert_eq!(
+        (subset(0, 0..5), concat(0, 5), zip(0, 3)),
+        (subset(0, 0..5), concat(0, 5), zip(0, 3))
+    );
+    assert_eq!(cached(3), spy(3).fingerprint()); // a run may be resumed with a cache, or without
+    let mut prints = vec![
+        subset(0, 0..5),
+        subset(1, 0..5),
+        subset(0, 1..6),
+        subset(0, 0..6),
+        concat(0, 5),
+        concat(1, 5),
+        concat(0, 6),
+        zip(0, 3),
+        zip(3, 0),
+        zip(0, 4),
+        cached(0),
+        cached(1),
+    ];
+    let all = prints.len();
+    prints.sort_unstable();
+    prints.dedup();
+    assert_eq!(prints.len(), all);
+}

@@ -516,7 +516,7 @@ fn an_order_that_does_not_fit_the_data_set_is_an_error_of_its_batch() {
         .unwrap();
     let error = loader.epoch(0).next().unwrap().unwrap_err().to_string();
     assert!(
-        error.contains("there are no samples to choose from"),
+        error.contains("the sampler gave index 0, and the data set has 0 samples"),
         "{error}"
     );
 }
@@ -549,4 +549,42 @@ fn workers_change_nothing() {
         assert_eq!(runs[0], runs[1]);
         assert_eq!(runs[0], runs[2]);
     }
+}
+
+/// A run that is resumed is told that its order is another one.
+#[test]
+fn fingerprints_tell_orders_apart() {
+    let weighted =
+        |weights: &[f64], count, seed| WeightedRandomSampler::new(weights, count, seed).unwrap();
+    let mixture = |weights: &[f64], seed| MixtureSampler::new(&[60, 40], weights, seed).unwrap();
+    let many: [Box<dyn Sampler>; 14] = [
+        Box::new(RandomSampler::new(100, 7)),
+        Box::new(RandomSampler::new(100, 8)),
+        Box::new(RandomSampler::new(100, 7).num_samples(90)),
+        Box::new(RandomSampler::new(100, 7).with_replacement()),
+        Box::new(SubsetRandomSampler::new(0..50, 7)),
+        Box::new(SubsetRandomSampler::new(1..51, 7)),
+        Box::new(weighted(&[1.0, 2.0, 3.0], 3, 7)),
+        Box::new(weighted(&[1.0, 2.0, 3.0], 3, 8)),
+        Box::new(weighted(&[1.0, 2.0, 4.0], 3, 7)),
+        Box::new(weighted(&[1.0, 2.0, 3.0], 2, 7)),
+        Box::new(
+            weighted(&[1.0, 2.0, 3.0], 3, 7)
+                .without_replacement()
+                .unwrap(),
+        ),
+        Box::new(mixture(&[0.5, 0.5], 7)),
+        Box::new(mixture(&[0.5, 0.5], 8)),
+        Box::new(mixture(&[0.5, 0.6], 7)),
+    ];
+    let mut prints: Vec<u32> = many.iter().map(|sampler| sampler.fingerprint()).collect();
+    prints.sort_unstable();
+    prints.dedup();
+    assert_eq!(prints.len(), many.len());
+    let again = weighted(&[1.0, 2.0, 3.0], 3, 7);
+    assert_eq!(again.fingerprint(), again.clone().fingerprint());
+    assert_eq!(
+        again.fingerprint(),
+        weighted(&[1.0, 2.0, 3.0], 3, 7).fingerprint()
+    );
 }

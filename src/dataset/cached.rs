@@ -156,6 +156,10 @@ where
     fn sample_bytes(&self) -> Option<usize> {
         self.dataset.sample_bytes()
     }
+
+    fn fingerprint(&self) -> u32 {
+        self.dataset.fingerprint()
+    }
 }
 
 impl<D: Dataset> fmt::Debug for Cached<D> {

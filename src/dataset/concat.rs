@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Dataset, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
+use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
 use crate::tuning::INDICES_AT_ONCE;
 
@@ -149,6 +150,16 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         datasets
             .all(|dataset| dataset.sample_bytes() == Some(bytes))
             .then_some(bytes)
+    }
+
+    /// Of all data sets, and where each ends.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        for (dataset, end) in self.datasets.iter().zip(&self.ends) {
+            print.add_number(u64::from(dataset.fingerprint()));
+            print.add_number(*end);
+        }
+        print.finish()
     }
 }
 

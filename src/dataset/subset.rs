@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Dataset, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
+use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 
@@ -104,6 +105,15 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn sample_bytes(&self) -> Option<usize> {
         self.dataset.sample_bytes()
+    }
+
+    /// Of the data set inside, and of 64 indices.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(u64::from(self.dataset.fingerprint()));
+        print.add_number(self.len());
+        spread(self.len(), 64).for_each(|at| print.add_number(self.indices[at as usize]));
+        print.finish()
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Dataset, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
+use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
 
 /// The data set that [`Dataset::zip`] makes.
@@ -64,6 +65,14 @@ impl<A: Dataset, B: Dataset> Dataset for Zip<A, B> {
 
     fn sample_bytes(&self) -> Option<usize> {
         self.a.sample_bytes()?.checked_add(self.b.sample_bytes()?)
+    }
+
+    /// Of both.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(u64::from(self.a.fingerprint()));
+        print.add_number(u64::from(self.b.fingerprint()));
+        print.finish()
     }
 }
 

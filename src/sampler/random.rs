@@ -56,7 +56,8 @@ impl RandomSampler {
     /// Fewer positions are the first ones of the epoch's permutation. More are whole permutations, each different, and
     /// then a part of one, as in PyTorch: no sample comes up for the second time before each came up once.
     ///
-    /// If there are no samples (`len` is 0) and an epoch has positions all the same, each batch is an error.
+    /// If there are no samples (`len` is 0) and an epoch has positions all the same, they have index 0, which is an error
+    /// of their batches.
     ///
     /// # Examples
     ///
@@ -113,10 +114,9 @@ impl Sampler for RandomSampler {
 
     fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
         let positions = positions(start, indices, self.num_samples);
-        assert!(
-            self.samples > 0 || indices.is_empty(),
-            "there are no samples to choose from"
-        );
+        if self.samples == 0 {
+            return indices.fill(0);
+        }
         if self.replacement {
             for (index, position) in indices.iter_mut().zip(positions) {
                 *index = SampleRng::for_sampler(self.seed, epoch, position).below(self.samples);

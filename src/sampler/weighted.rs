@@ -6,6 +6,7 @@ use super::alias::AliasTable;
 use super::successive::Successive;
 use super::{Sampler, positions};
 use crate::error::{Error, Result};
+use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 
@@ -142,6 +143,19 @@ impl Sampler for WeightedRandomSampler {
                 indices.copy_from_slice(&order[positions]);
             }),
         }
+    }
+
+    /// Of what the orders are made of, for making two of them may take long.
+    fn fingerprint(&self) -> u32 {
+        let replacement = matches!(self.draws, Draws::WithReplacement(_));
+        let mut print = Fingerprint::new();
+        for number in [self.num_samples, self.seed, u64::from(replacement)] {
+            print.add_number(number);
+        }
+        let weights = self.weights.len() as u64;
+        print.add_number(weights);
+        spread(weights, 64).for_each(|at| print.add_number(self.weights[at as usize].to_bits()));
+        print.finish()
     }
 }
 
