@@ -152,7 +152,7 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if one is longer: nothing is left out unasked. A
+    /// [`Error::Option`] if one is longer: nothing is left out unasked. A
     /// [`Subset`] makes it shorter.
     ///
     /// # Examples
