@@ -31,7 +31,8 @@
 //!
 //! The root has what every program uses. The rest is in modules:
 //!
-//! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]; adapters and helpers: [`dataset`].
+//! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, a cache in
+//!   memory: [`dataset`].
 //! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
@@ -86,13 +87,6 @@ mod meter;
 pub mod ops;
 mod pipeline;
 pub mod rng;
-#[cfg_attr(
-    target_arch = "x86_64",
-    expect(
-        unsafe_code,
-        reason = "it calls what the compiler made for newer processors"
-    )
-)]
 pub mod sampler;
 mod shape;
 mod sync;

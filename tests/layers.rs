@@ -27,7 +27,7 @@ const MOST_ROOT_NAMES: usize = 20;
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
-    "BoxError", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows",
+    "BoxError", "Cached", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];
 
 #[test]

@@ -4,20 +4,33 @@
 //! workers or devices.
 
 mod adapters;
+mod cacheable;
+mod cached;
+mod concat;
+mod split;
+mod subset;
 mod tensors;
+mod zip;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
+pub use cacheable::Cacheable;
+pub use cached::{CacheStats, Cached};
+pub use concat::ConcatDataset;
+pub use split::{SplitSize, random_split};
+pub use subset::Subset;
 pub use tensors::{TensorDataset, TensorRows};
+pub use zip::Zip;
 
 use std::path::Path;
 
 pub use crate::fingerprint::Fingerprint;
 
-use crate::error::BoxError;
+use crate::error::{BoxError, Error};
 use crate::fingerprint::spread;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::system;
+use crate::tuning::INDICES_AT_ONCE;
 
 /// A source of samples. Several threads get samples at once, by index.
 ///
@@ -130,6 +143,126 @@ pub trait Dataset: Send + Sync + 'static {
     {
         Map::new(self, f)
     }
+
+    /// Pairs each sample with the one at the same index of another data set: pictures with labels from elsewhere, for
+    /// example. (PyTorch's `StackDataset` of two.)
+    ///
+    /// Both draw from the sample's one generator, this data set first: augmentation of both that must agree belongs
+    /// into a [`map`](Dataset::map) of the pair.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if one is longer: nothing is left out unasked. A
+    /// [`Subset`] makes it shorter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Dataset, from_fn};
+    ///
+    /// let squares = from_fn(4, |index, _| Ok((index * index) as f32));
+    /// let labelled = squares.zip(vec![0i64, 1, 0, 1])?;
+    /// let (squares, labels) = DataLoader::builder(labelled).batch_size(4).build()?.epoch(0).next().unwrap()?;
+    /// assert_eq!(squares.as_slice(), [0.0, 1.0, 4.0, 9.0]);
+    /// assert_eq!(labels.as_slice(), [0, 1, 0, 1]);
+    ///
+    /// let error = vec![0u8; 4].zip(vec![0u8; 5]).unwrap_err();
+    /// assert!(error.to_string().contains("4 and 5 samples"));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn zip<B>(self, other: B) -> Result<Zip<Self, B>, Error>
+    where
+        Self: Sized,
+        B: Dataset,
+    {
+        Zip::new(self, other)
+    }
+
+    /// Keeps samples in memory once they were loaded, up to `budget_bytes` in all.
+    ///
+    /// What does not fit any more is loaded each time. Nothing is evicted: where each epoch asks for all samples once,
+    /// whichever are kept serve as well. A sample counts with all the memory that it owns ([`Cacheable`]) and 64 bytes
+    /// for its entry. Kept tensors and `Arc`s are shared and not copied, so they are read-only: a
+    /// [`map`](Dataset::map) that changes a sample makes a new one.
+    ///
+    /// *Put random augmentation after it*, in a `map`. A sample that draws from its generator before it is an error: the cache would
+    /// repeat its first draws in each epoch. The data set must give the same sample for an index each time.
+    ///
+    /// Workers share the cache. Of two that ask for the same sample at the same time, both load it, and neither waits. A
+    /// sample that fails is not kept, and is loaded again. To read [`Cached::stats`] beside the loader, put the cache
+    /// into an `Arc`.
+    ///
+    /// # Examples
+    ///
+    /// Files are read in the first epoch; all epochs augment them:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use pinfeed::{DataLoader, Dataset, from_fn};
+    /// # fn read(index: u64) -> Result<Vec<u8>, pinfeed::BoxError> { Ok(vec![index as u8; 500]) }
+    ///
+    /// let files = from_fn(100, |index, _| Ok((read(index)?, index as i64)));
+    /// let cached = Arc::new(files.cached(10 << 20)); // 10 MiB
+    /// let augmented = Arc::clone(&cached).map(|(mut bytes, label), rng| {
+    ///     if rng.bool(0.5) {
+    ///         bytes.reverse();
+    ///     }
+    ///     Ok((bytes, label))
+    /// });
+    /// let loader = DataLoader::builder(augmented).batch_size(10).shuffle(true).num_workers(2).build()?;
+    /// for epoch in loader.epochs(0..3) {
+    ///     for batch in epoch {
+    ///         let (bytes, labels) = batch?;
+    ///         assert_eq!((&bytes.shape()[..], labels.len()), (&[10, 500][..], 10));
+    ///     }
+    /// }
+    /// let stats = cached.stats();
+    /// assert_eq!((stats.samples, stats.hits + stats.misses), (100, 300));
+    /// assert!(stats.hits >= 190 && stats.bytes >= 100 * 500);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    ///
+    /// A sample that is random before it is cached:
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Dataset, from_fn};
+    ///
+    /// let noise = from_fn(100, |_, rng| Ok(rng.f32())).cached(1 << 20);
+    /// let error = DataLoader::builder(noise).build()?.epoch(0).next().unwrap().unwrap_err();
+    /// assert!(error.to_string().contains("draw them in a `map` after `cached`"));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn cached(self, budget_bytes: usize) -> Cached<Self>
+    where
+        Self: Sized,
+        Self::Sample: Cacheable,
+    {
+        Cached::new(self, budget_bytes)
+    }
+}
+
+/// Tells a data set within another one what comes, if it wants to know: the indices that `inside` gives, if any.
+fn pass_on<D: Dataset>(dataset: &D, indices: &[u64], inside: impl Fn(u64) -> Option<u64>) {
+    if dataset.lookahead() == 0 {
+        return;
+    }
+    for chunk in indices.chunks(INDICES_AT_ONCE) {
+        let (mut own, mut count) = ([0; INDICES_AT_ONCE], 0);
+        for index in chunk.iter().filter_map(|index| inside(*index)) {
+            own[count] = index;
+            count += 1;
+        }
+        if count > 0 {
+            dataset.will_need(&own[..count]);
+        }
+    }
+}
+
+/// A data set within another one became shorter.
+#[cold]
+fn sample_is_gone(len: u64) -> BoxError {
+    format!("the data set that it is from has only {len} samples now").into()
 }
 
 /// Asks the system to read a file into its cache, without waiting for it. A data set of files calls it in

@@ -280,6 +280,14 @@ impl<T: Element> Tensor<T> {
         &self.storage
     }
 
+    /// The memory that stays allocated for this tensor: all of its storage, however little it shows of that, or if others share
+    /// the storage, what it shows.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let all = self.storage.allocated_bytes();
+        let own = all.filter(|_| self.sharers() == 0);
+        own.unwrap_or_else(|| self.size_bytes())
+    }
+
     /// How many others share the memory.
     pub(crate) fn sharers(&self) -> usize {
         Arc::strong_count(&self.storage) - 1

@@ -58,6 +58,15 @@ impl<T: Element> Ragged<T> {
         self.len() == 0
     }
 
+    pub(crate) fn rows(&self) -> &Tensor<T> {
+        &self.0
+    }
+
+    /// Shares the memory, as [`Tensor::view`] does.
+    pub(crate) fn view(&self) -> Ragged<T> {
+        Ragged(self.0.view())
+    }
+
     fn row_shape(&self) -> &[usize] {
         self.0.shape().get(1..).unwrap_or_default()
     }

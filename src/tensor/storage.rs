@@ -40,6 +40,11 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
+    /// How much memory stays allocated for it, if that is known.
+    fn allocated_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// The rows, if they lie elsewhere.
     fn scattered(&self) -> Option<&Scattered> {
         None
@@ -161,5 +166,10 @@ unsafe impl<T: Sync> Sync for VecStorage<T> {}
 impl<T: Send + Sync> Storage for VecStorage<T> {
     fn is_pinned(&self) -> bool {
         false
+    }
+
+    fn allocated_bytes(&self) -> Option<usize> {
+        let counts = 2 * size_of::<usize>(); // of its `Arc`
+        Some(self.capacity * size_of::<T>() + size_of::<Self>() + counts)
     }
 }

@@ -1,0 +1,126 @@
+//! A part of a data set.
+
+use std::fmt;
+
+use super::{Dataset, pass_on, sample_is_gone};
+use crate::error::{BoxError, Error, Result};
+use crate::fingerprint::{Fingerprint, spread};
+use crate::rng::SampleRng;
+use crate::sync::Arc;
+
+/// Some samples of a data set, as a data set; PyTorch's `Subset`.
+///
+/// Sample `i` is the sample at `indices[i]` of the data set inside. An index may be listed more than once. The list
+/// takes 8 bytes for each, and clones share it; for the first few of a large data set,
+/// [`SequentialSampler`](crate::sampler::SequentialSampler) needs none. [`random_split`](crate::dataset::random_split)
+/// makes several.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::dataset::Subset;
+/// use pinfeed::{DataLoader, Dataset};
+///
+/// let letters = vec![b'a', b'b', b'c', b'd'];
+/// let vowels = Subset::new(letters, [0])?;
+/// assert_eq!((vowels.len(), vowels.indices()), (1, &[0][..]));
+/// let batch = DataLoader::builder(vowels).build()?.epoch(0).next().unwrap()?;
+/// assert_eq!(batch.as_slice(), b"a");
+///
+/// let error = Subset::new(vec![b'a', b'b'], 1..3).unwrap_err();
+/// assert!(error.to_string().contains("index 2 is not below 2"));
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Subset<D> {
+    dataset: D,
+    indices: Arc<[u64]>,
+}
+
+impl<D: Dataset> Subset<D> {
+    /// Makes a data set of the samples at `indices`: a `Vec`, a range, or any iterator. Without any, it is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if an index is not below the data set's length. (A data set that becomes shorter later makes
+    /// errors of the batches that need what is gone.)
+    pub fn new(dataset: D, indices: impl IntoIterator<Item = u64>) -> Result<Subset<D>> {
+        let (indices, len): (Arc<[u64]>, _) = (indices.into_iter().collect(), dataset.len());
+        if let Some(at) = indices.iter().position(|index| *index >= len) {
+            let reason = format!(
+                "index {} is not below {len}, the number of samples (it is the list's number {at})",
+                indices[at]
+            );
+            return Err(Error::option("Subset::new", reason));
+        }
+        Ok(Subset { dataset, indices })
+    }
+
+    /// The samples' indices in the data set inside.
+    pub fn indices(&self) -> &[u64] {
+        &self.indices
+    }
+
+    /// The data set inside.
+    pub fn dataset(&self) -> &D {
+        &self.dataset
+    }
+
+    /// The index in the data set inside, if there still is such a sample.
+    fn inside(&self, index: u64) -> Option<u64> {
+        let inside = *self.indices.get(usize::try_from(index).ok()?)?;
+        (inside < self.dataset.len()).then_some(inside)
+    }
+}
+
+impl<D: Dataset> Dataset for Subset<D> {
+    type Sample = D::Sample;
+
+    fn len(&self) -> u64 {
+        self.indices.len() as u64
+    }
+
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
+        match self.inside(index) {
+            Some(inside) => self.dataset.get(inside, rng),
+            None => Err(sample_is_gone(self.dataset.len())),
+        }
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        self.dataset.describe(self.inside(index)?)
+    }
+
+    fn lookahead(&self) -> usize {
+        self.dataset.lookahead()
+    }
+
+    fn will_need(&self, indices: &[u64]) {
+        pass_on(&self.dataset, indices, |index| self.inside(index));
+    }
+
+    fn is_registered(&self) -> bool {
+        self.dataset.is_registered()
+    }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        self.dataset.sample_bytes()
+    }
+
+    /// Of the data set inside, and of 64 indices.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(u64::from(self.dataset.fingerprint()));
+        print.add_number(self.len());
+        spread(self.len(), 64).for_each(|at| print.add_number(self.indices[at as usize]));
+        print.finish()
+    }
+}
+
+impl<D> fmt::Debug for Subset<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subset")
+            .field("len", &self.indices.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,167 @@
+//! Orders of indices: which samples an epoch has, and in which order.
+//!
+//! | sampler | an epoch |
+//! | --- | --- |
+//! | [`SequentialSampler`] | 0, 1, 2, ... |
+//! | [`RandomSampler`] | all samples once in random order; or with replacement; or more or fewer than all |
+//! | [`SubsetRandomSampler`] | listed samples once, in random order |
+//! | [`WeightedRandomSampler`] | samples drawn by weight, with or without replacement |
+//! | [`MixtureSampler`] | several data sets in fixed proportions, each in random order |
+//! | `Vec<u64>` | these indices, in this order |
+//!
+//! They are pure functions of seed, epoch and position. None depends on the number of workers or ranks, and a run that
+//! is resumed at a position computes nothing that came before it.
+
+mod alias;
+mod mixture;
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "it calls what the compiler made for newer processors"
+    )
+)]
+mod permutation;
+mod random;
+mod sequential;
+mod splits;
+mod subset;
+mod successive;
+mod weighted;
+
+pub use mixture::MixtureSampler;
+pub use random::RandomSampler;
+pub use sequential::SequentialSampler;
+pub use subset::SubsetRandomSampler;
+pub use weighted::WeightedRandomSampler;
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::fingerprint::{Fingerprint, spread};
+use crate::sync::Arc;
+
+/// An order of a data set's samples: which index is at each position of an epoch.
+///
+/// It is a pure function, evaluated when needed and never stored: workers ask for positions in any order, from several
+/// threads. An index may occur more than once, or not at all.
+///
+/// For a random order, draw from [`SampleRng::for_sampler`](crate::SampleRng::for_sampler) (its example draws by
+/// weight), whose numbers no sample gets. With [`SampleRng::new`](crate::SampleRng::new) and the loader's seed, the
+/// same numbers would choose a sample and then augment it.
+///
+/// A `Box` or an `Arc` of a sampler is a sampler too: use `Box<dyn Sampler>` to choose the order at run time.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::DataLoader;
+/// use pinfeed::sampler::Sampler;
+///
+/// /// Every other sample.
+/// struct Evens(u64);
+///
+/// impl Sampler for Evens {
+///     fn len(&self) -> u64 {
+///         self.0.div_ceil(2)
+///     }
+///
+///     fn index(&self, _epoch: u64, position: u64) -> u64 {
+///         2 * position
+///     }
+/// }
+///
+/// let loader = DataLoader::builder(vec![10i64, 11, 12, 13, 14]).sampler(Evens(5)).batch_size(8).build()?;
+/// let batch = loader.epoch(0).next().unwrap()?;
+/// assert_eq!(batch.as_slice(), [10, 12, 14]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+pub trait Sampler: Send + Sync + 'static {
+    /// The number of positions in an epoch.
+    fn len(&self) -> u64;
+
+    /// Whether an epoch has no positions.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The index of the sample at `position`, which is below [`len`](Sampler::len). (The loader asks for no other
+    /// position; the crate's own samplers panic if they have no index for it.)
+    fn index(&self, epoch: u64, position: u64) -> u64;
+
+    /// Writes the indices for as many positions as `indices` has places, from `start` on. Workers call this. It must
+    /// agree with [`index`](Sampler::index), as the default does.
+    fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
+        for (index, position) in indices.iter_mut().zip(start..) {
+            *index = self.index(epoch, position);
+        }
+    }
+
+    /// A fingerprint of the order, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another one. Default: of the
+    /// number of positions, and of 32 indices of epoch 0 and as many of epoch 1.
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(self.len());
+        for epoch in 0..2 {
+            spread(self.len(), 32)
+                .for_each(|position| print.add_number(self.index(epoch, position)));
+        }
+        print.finish()
+    }
+}
+
+/// A list of indices, the same in each epoch.
+impl Sampler for Vec<u64> {
+    fn len(&self) -> u64 {
+        self.as_slice().len() as u64
+    }
+
+    fn index(&self, _epoch: u64, position: u64) -> u64 {
+        self[position as usize]
+    }
+}
+
+/// Forwards all methods to the sampler inside.
+macro_rules! forwarded {
+    ($($holder:ident),*) => {$(
+        impl<S: Sampler + ?Sized> Sampler for $holder<S> {
+            fn len(&self) -> u64 {
+                (**self).len()
+            }
+
+            fn is_empty(&self) -> bool {
+                (**self).is_empty()
+            }
+
+            fn index(&self, epoch: u64, position: u64) -> u64 {
+                (**self).index(epoch, position)
+            }
+
+            fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
+                (**self).indices(epoch, start, indices);
+            }
+
+            fn fingerprint(&self) -> u32 {
+                (**self).fingerprint()
+            }
+        }
+    )*};
+}
+
+forwarded!(Box, Arc);
+
+impl fmt::Debug for dyn Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sampler")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The positions from `start` on, for as many indices; panics unless all are below `len`.
+fn positions(start: u64, indices: &[u64], len: u64) -> Range<u64> {
+    match start.checked_add(indices.len() as u64) {
+        Some(end) if end <= len => start..end,
+        _ => panic!("positions {start} and on are not all below {len}"),
+    }
+}

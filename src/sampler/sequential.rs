@@ -1,0 +1,40 @@
+//! The data set's own order.
+
+use super::Sampler;
+
+/// The samples in the data set's order: 0, 1, 2, ...
+///
+/// # Examples
+///
+/// The first 50 samples of a large data set, for a quick look:
+///
+/// ```
+/// use pinfeed::sampler::SequentialSampler;
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(1_000_000, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples).batch_size(10).sampler(SequentialSampler::new(50)).build()?;
+/// assert_eq!(loader.len(), 5);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequentialSampler {
+    len: u64,
+}
+
+impl SequentialSampler {
+    /// Makes the order of `len` samples.
+    pub fn new(len: u64) -> SequentialSampler {
+        SequentialSampler { len }
+    }
+}
+
+impl Sampler for SequentialSampler {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn index(&self, _epoch: u64, position: u64) -> u64 {
+        position
+    }
+}
