@@ -339,13 +339,13 @@ mod tests {
         );
         let fed = Stats {
             consumer_wait_ns: 1_000,
-            ..stats
+            ..stats.clone()
         };
         assert_eq!(fed.limit(), Limit::Consumer);
         assert!(!stats.to_string().contains("decoding"));
         let lazy = Stats {
             decoding_ns: 5_000_000_000,
-            ..stats
+            ..stats.clone()
         };
         assert_eq!(lazy.limit(), Limit::Decoding);
         let table = lazy.to_string();
@@ -363,7 +363,13 @@ mod tests {
             unpinned: 3,
             ..Stats::default()
         };
-        let [without, with] = [0, 4].map(|workers| Stats { workers, ..fed }.to_string());
+        let [without, with] = [0, 4].map(|workers| {
+            Stats {
+                workers,
+                ..fed.clone()
+            }
+            .to_string()
+        });
         assert!(with.contains("raise prefetch"), "{with}");
         assert!(!without.contains("prefetch"), "{without}"); // it needs workers
         assert!(with.contains("fewer workers"), "{with}");
@@ -372,7 +378,7 @@ mod tests {
         let slabs = Stats {
             slab_wait_ns: 1_000_000,
             consumer_wait_ns: 1_000_000,
-            ..fed
+            ..fed.clone()
         };
         assert_eq!(slabs.limit(), Limit::Pinning);
         assert!(!slabs.to_string().contains("prefetch"), "{slabs}");
