@@ -2,6 +2,7 @@
 
 mod display;
 mod stack;
+mod temporary;
 
 use std::fmt;
 
@@ -9,6 +10,8 @@ use self::display::FieldName;
 use crate::shape::{DType, Shape};
 
 pub use stack::StackMisfit;
+pub use temporary::Temporary;
+pub(crate) use temporary::is_temporary;
 
 /// Any error: what data sets and collate functions return.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;

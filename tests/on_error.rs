@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use pinfeed::error::CollateError;
+use pinfeed::error::{CollateError, Temporary};
 use pinfeed::loader::{BatchInfo, LoaderState, OnError, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::{
@@ -617,4 +618,110 @@ fn every_sample_is_dropped() {
             );
         }
     }
+}
+
+/// Every third call fails, and says that it may go away.
+#[test]
+fn what_is_temporary_is_tried_again() {
+    for workers in [0, 3] {
+        let calls = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&calls);
+        let samples = from_fn(90, move |index, rng: &mut SampleRng| {
+            let drawn = rng.range(0..1_000_000i64);
+            match counted.fetch_add(1, Ordering::Relaxed) % 3 {
+                1 => Err(Temporary::new("503").into()),
+                _ => Ok((index as i64, drawn)),
+            }
+        })
+        .describe(|index| format!("https://example.org/{index}"));
+        let loader = DataLoader::builder(samples)
+            .batch_size(10)
+            .seed(5)
+            .num_workers(workers)
+            .retry(20, Duration::from_micros(10))
+            .build()
+            .unwrap();
+        let sound = from_fn(90, |index, rng: &mut SampleRng| {
+            Ok((index as i64, rng.range(0..1_000_000i64)))
+        });
+        let sound = DataLoader::builder(sound)
+            .batch_size(10)
+            .seed(5)
+            .build()
+            .unwrap();
+        for epoch in 0..2 {
+            for (batch, sound) in loader.epoch(epoch).zip(sound.epoch(epoch)) {
+                let (batch, sound) = (batch.unwrap(), sound.unwrap());
+                assert_eq!(batch.0.as_slice(), sound.0.as_slice());
+                assert_eq!(batch.1.as_slice(), sound.1.as_slice());
+            }
+            let stats = loader.stats();
+            assert!(stats.retried >= 40 && stats.replaced + stats.skipped == 0);
+            assert!(stats.bad_samples[0].contains("https://example.org/"));
+        }
+    }
+}
+
+/// What stays wrong is asked for once; what is temporary, as often as the loader was told; then the policy has its say.
+#[test]
+fn in_the_end_a_sample_fails() {
+    for workers in [0, 2] {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let counted = Arc::clone(&calls);
+        let samples = from_fn(12, move |index, _| {
+            counted.lock().unwrap().push(index);
+            match index {
+                4 => Err("404".into()),
+                7 => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                index => Ok(index as i64),
+            }
+        });
+        let loader = DataLoader::builder(samples)
+            .batch_size(3)
+            .num_workers(workers)
+            .retry(2, Duration::from_micros(10))
+            .on_error(OnError::Skip { at_most: 2 })
+            .build()
+            .unwrap();
+        let batches: Vec<_> = loader
+            .epoch(0)
+            .map(|batch| batch.unwrap().to_vec())
+            .collect();
+        assert_eq!(
+            batches,
+            [vec![0, 1, 2], vec![3, 5], vec![6, 8], vec![9, 10, 11]]
+        );
+        let count = |index| {
+            calls
+                .lock()
+                .unwrap()
+                .iter()
+                .filter(|call| **call == index)
+                .count()
+        };
+        // Both were found bad twice where several workers share a batch: by the first, and by the one that made it again.
+        let (once, thrice) = (count(4), count(7));
+        assert!((1..=2).contains(&once), "{once}");
+        assert!([3, 6].contains(&thrice), "{thrice}");
+    }
+}
+
+/// A worker that waits to try again does not keep the loader from being dropped.
+#[test]
+fn dropping_the_loader_ends_the_wait() {
+    let (told, hears) = std::sync::mpsc::channel();
+    let samples = from_fn(4, move |_, _| -> Result<i64, BoxError> {
+        told.send(()).unwrap();
+        Err(Temporary::new("503").into())
+    });
+    let loader = DataLoader::builder(samples)
+        .num_workers(1)
+        .retry(u32::MAX, Duration::from_secs(600))
+        .build()
+        .unwrap();
+    drop(loader.epoch(0));
+    let epoch = loader.epoch(1);
+    hears.recv().unwrap();
+    drop(epoch);
+    drop(loader);
 }

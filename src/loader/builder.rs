@@ -1,13 +1,14 @@
 //! The builder: options under PyTorch's names. What makes no sense is refused.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::{DataLoader, LastBatch, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
-use crate::pipeline::{DatasetRecipe, Learned, Options, Pinning, Pipeline, Threads};
+use crate::pipeline::{DatasetRecipe, Learned, Options, Pinning, Pipeline, Retry, Threads};
 use crate::sampler::{RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
 
@@ -45,6 +46,7 @@ pub struct Builder<D, C> {
     world: World,
     sharding: Sharding,
     on_error: OnError,
+    retry: (u32, Duration),
     device: Option<Device>,
     strict: bool,
     by_copy: bool,
@@ -67,6 +69,7 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
             world: World::single(),
             sharding: Sharding::Slices,
             on_error: OnError::Fail,
+            retry: (0, Duration::ZERO),
             device: None,
             strict: false,
             by_copy: false,
@@ -188,6 +191,40 @@ impl<D: Dataset, C> Builder<D, C> {
         self
     }
 
+    /// Tries a sample up to `attempts` more times where its error says that it may go away: after `first_wait`, and then after twice as
+    /// long each time, up to 30 s. Off by default.
+    ///
+    /// Temporary are what is marked so ([`Temporary`](crate::error::Temporary)), and the system's errors of networks and their file
+    /// systems ([`io::ErrorKind`](std::io::ErrorKind): `TimedOut`, `ConnectionReset`, `StaleNetworkFileHandle`, ...), also as causes of
+    /// others. The sample draws the same random numbers each time. If it fails in the end, [`on_error`](Builder::on_error) says what
+    /// becomes of it. [`Stats::retried`](crate::loader::Stats::retried) counts.
+    ///
+    /// The worker waits; dropping the loader ends the wait.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::error::Temporary;
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let calls = AtomicU64::new(0);
+    /// let samples = from_fn(8, move |index, _| match calls.fetch_add(1, Ordering::Relaxed) {
+    ///     3 => Err(Temporary::new("503 Service Unavailable").into()),
+    ///     _ => Ok(index as i64),
+    /// });
+    /// let loader = DataLoader::builder(samples).batch_size(4).retry(3, Duration::from_millis(1)).build()?;
+    /// assert!(loader.epoch(0).all(|batch| batch.is_ok()));
+    /// assert_eq!(loader.stats().retried, 1);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
+        self.retry = (attempts, first_wait);
+        self
+    }
+
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
@@ -269,6 +306,7 @@ impl<D: Dataset, C> Builder<D, C> {
             world: self.world,
             sharding: self.sharding,
             on_error: self.on_error,
+            retry: self.retry,
             device: self.device,
             strict: self.strict,
             by_copy: self.by_copy,
@@ -332,6 +370,7 @@ impl<D: Dataset, C> Builder<D, C> {
             collate: self.collate,
             seed: self.seed,
             on_error: self.on_error,
+            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
 use super::cut::Place;
-use super::recovery::Changes;
+use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
+use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary};
+use crate::meter::Meter;
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::sync::Mutex;
@@ -59,6 +60,8 @@ pub(super) struct Source<'a, D> {
     pub(super) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
     pub(super) changes: &'a Mutex<Changes>,
+    pub(super) retry: &'a Retry,
+    pub(super) meter: &'a Meter,
 }
 
 impl<D: Dataset> Source<'_, D> {
@@ -85,8 +88,35 @@ impl<D: Dataset> Source<'_, D> {
         let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
-            Err(error) => Err(self.not_loaded(row, index, error)),
+            Err(error) => self.get_again(row, in_place, index, error),
         }
+    }
+
+    /// Tries again while the error says that it may go away.
+    #[cold]
+    fn get_again(
+        &self,
+        row: usize,
+        in_place: usize,
+        index: u64,
+        mut error: BoxError,
+    ) -> Result<D::Sample, Failed> {
+        for attempt in 0..self.retry.attempts() {
+            if !is_temporary(&error) {
+                break;
+            }
+            note_retried(&self.id(row, index), &error, self.meter);
+            if !self.retry.wait(attempt) {
+                break;
+            }
+            let key = self.place.key(in_place);
+            let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
+            match self.dataset.get(index, &mut rng) {
+                Ok(sample) => return Ok(sample),
+                Err(again) => error = again,
+            }
+        }
+        Err(self.not_loaded(row, index, error))
     }
 
     /// Tells the data set which samples come a little after these rows in the epoch's order, if it wants to know.

@@ -110,6 +110,7 @@ impl<B: Batch> Pipeline<B> {
     fn close(&self) {
         // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
         self.lock().is_closed = true;
+        self.recipe.end();
         let wakeups = &self.worker_wakeups;
         wakeups.iter().for_each(|wakeup| _ = wakeup.notify_all());
         (0..self.options.len()).for_each(|device| self.tell_pin_thread(device));

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::cut::Place;
 use super::guard::drop_each;
 use super::plan::Hints;
-use super::recovery::{Changes, Loading, OnError, Replaced, Settled};
+use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
 use super::stopwatch::{Stopwatch, Timed, nanoseconds};
@@ -47,6 +47,9 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// The error of a part that does not match an earlier part of its batch.
     fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error;
+
+    /// The loader is being dropped: nobody waits to try a sample again.
+    fn end(&self);
 }
 
 /// One open unit. Everybody who holds it may load and grant; the last holder finishes it.
@@ -90,6 +93,7 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) collate: C,
     pub(crate) seed: u64,
     pub(crate) on_error: OnError,
+    pub(crate) retry: Arc<Retry>,
     pub(crate) learned: Arc<Learned>,
 }
 
@@ -127,6 +131,7 @@ impl<D, C> DatasetRecipe<D, C> {
         place: Place,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
+        meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
@@ -135,6 +140,8 @@ impl<D, C> DatasetRecipe<D, C> {
             place,
             kept,
             changes,
+            retry: &self.retry,
+            meter,
         }
     }
 }
@@ -151,7 +158,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
         watch: &mut Stopwatch,
     ) -> Result<C::Batch, Failed> {
         let kept = is_changed.then(|| changes.lock().kept(place.rows));
-        let source = self.source(place, kept.as_deref(), changes);
+        let source = self.source(place, kept.as_deref(), changes, meter);
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
             gathered_by: None,
@@ -188,6 +195,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             }),
             seed: self.seed,
             on_error: self.on_error,
+            retry: Arc::clone(&self.retry),
             changes: Mutex::default(),
             place,
             meter,
@@ -237,8 +245,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 
     fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error {
         let changes = Mutex::default();
-        let source = |place| self.source(place, None, &changes);
+        let meter = Meter::default();
+        let source = |place| self.source(place, None, &changes, &meter);
         source(part).unlike(&source(like), error)
+    }
+
+    fn end(&self) {
+        self.retry.end();
     }
 }
 
@@ -569,6 +582,7 @@ struct DatasetWork<D, T, B> {
     learned: Arc<Learned>,
     seed: u64,
     on_error: OnError,
+    retry: Arc<Retry>,
     changes: Mutex<Changes>,
     place: Place,
     meter: Arc<Meter>,
@@ -584,6 +598,8 @@ impl<D, T, B> DatasetWork<D, T, B> {
             place: self.place,
             kept: None,
             changes: &self.changes,
+            retry: &self.retry,
+            meter: &self.meter,
         }
     }
 }
@@ -641,6 +657,8 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             place: self.place,
             kept: None,
             changes: &self.changes,
+            retry: &self.retry,
+            meter: &self.meter,
         };
         let finished = finish(&source, &mut self.table);
         watch.end_collating(&self.meter);

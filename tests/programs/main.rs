@@ -26,6 +26,7 @@ programs! {
     cross_validation,
     evaluation,
     exact_evaluation,
+    flaky_source,
     fixed_steps,
     images,
     in_a_thread,
