@@ -20,6 +20,7 @@ use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
 use super::plan::{EpochPlan, Solo};
+use crate::sync::planted;
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 
 /// The number of a unit within its line. Numbers run through all epochs and are never reused, so a late report finds nothing.
@@ -300,7 +301,7 @@ impl<E, U> Schedule<E, U> {
     /// The unit failed, and the caller makes it again, alone. The slab that it had is given up; it may have to move into another.
     pub(crate) fn remaking(&mut self, unit: Unit) {
         let entry = self.entry(unit);
-        entry.has_failed = false;
+        entry.has_failed = planted("a unit that is made again stays failed");
         entry.stage = Stage::Finishing;
         entry.slab = SlabState::Unknown;
         entry.needs_slabs = entry.needs_slabs.max(1);

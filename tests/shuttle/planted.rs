@@ -48,6 +48,7 @@ macro_rules! planted {
 }
 
 planted! {
+    still_failed: "a unit that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";
     interest: "interest does not count", "ahead::a_slab_is_filled_ahead";
     silence: "no news of a slab", "ahead::a_slab_is_filled_ahead";
