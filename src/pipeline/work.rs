@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::Place;
+use super::desk::{Desk, Doing};
 use super::plan::Hints;
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
@@ -15,7 +16,7 @@ use super::stopwatch::{Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
-use crate::error::{CollateError, Error, Result, panic_message};
+use crate::error::{CollateError, Error, Result, SampleId, panic_message};
 use crate::meter::Meter;
 use crate::sampler::Sampler;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Ordering};
@@ -37,7 +38,11 @@ pub(crate) trait Recipe<B>: Send + Sync {
         place: Place,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
+        at: &Desk,
     ) -> (Result<B>, u64);
+
+    /// What is known of the sample at a row. It calls the data set, and the sampler if the index is not known.
+    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
@@ -50,7 +55,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
 pub(crate) trait Work<B>: Send + Sync {
     /// Loads rows, or fills parked samples into theirs. When the unit finds out how large a slab it needs, it calls `ask` with the
     /// bytes, which may grant the slab at once; `false`: there is no such memory.
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report;
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report;
 
     /// Lays the unit out, all of whose samples are parked. Returns the size of its slab in bytes.
     fn lay_out(&self) -> Result<usize, Failed>;
@@ -144,27 +149,42 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         place: Place,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
+        at: &Desk,
     ) -> (Result<C::Batch>, u64) {
         let source = self.source(place);
         let mut table = self.collate.open(Opening {
             rows: place.rows,
             gathered_by: None,
         });
-        let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
+        let timed = Timed::of_solo(meter, place.batch, at.is_timed());
+        let mut watch = Stopwatch::start(timed);
+        at.since(watch.started());
         let making = Making {
             source: &source,
             table: &table,
             learned: &self.learned,
+            at,
             is_solo: true,
         };
         let made = making.make_rows(slab, &mut watch);
-        let made = made.and_then(|()| finish(&source, &mut table));
+        let made = made.and_then(|()| {
+            at.begins(Doing::Collating);
+            finish(&source, &mut table)
+        });
         let elapsed_ns = watch.end_solo(meter);
         if made.is_ok() {
             meter.samples.add(place.rows as u64);
             meter.batches.add(1);
         }
         (made.map_err(|failed| failed.error), elapsed_ns)
+    }
+
+    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId {
+        let source = self.source(place);
+        match index {
+            Some(index) => source.id(row, index),
+            None => source.id_of_row(row),
+        }
     }
 
     fn hints(&self) -> Hints {
@@ -186,6 +206,8 @@ struct Making<'a, D, T> {
     source: &'a Source<'a, D>,
     table: &'a T,
     learned: &'a Learned,
+    /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
+    at: &'a Desk,
     /// One thread makes all rows of the unit. It announces samples one at a time as it goes, instead of a run at once.
     is_solo: bool,
 }
@@ -204,15 +226,15 @@ impl<D: Dataset, T> Making<'_, D, T> {
     {
         let mut took = Took::default();
         let count = claimed.len();
-        // The current row, to report it if there is a panic.
-        let at = Cell::new(match &claimed {
+        let at = self.at;
+        at.set(match &claimed {
             Claimed::Rows(rows) => rows.start,
             Claimed::Parked(_) => 0,
         });
         // Unwind safety: the unit has failed, so what a panic leaves behind is only dropped.
         let load = AssertUnwindSafe(|| match claimed {
-            Claimed::Rows(rows) => self.load_rows(rows, ask, watch, &at, &mut took),
-            Claimed::Parked(count) => self.fill_parked(count, ask, &at, &mut took),
+            Claimed::Rows(rows) => self.load_rows(rows, ask, watch, &mut took),
+            Claimed::Parked(count) => self.fill_parked(count, ask, &mut took),
         });
         let failure = match catch_unwind(load) {
             Ok(Ok(())) => None,
@@ -236,18 +258,18 @@ impl<D: Dataset, T> Making<'_, D, T> {
         mut rows: Range<usize>,
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
-        let (source, table) = (self.source, self.table);
+        let (source, table, at) = (self.source, self.table, self.at);
         let is_solo = self.is_solo;
         if !is_solo {
             source.announce(rows.clone());
         }
         let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let tells = watch.times_all();
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -257,8 +279,15 @@ impl<D: Dataset, T> Making<'_, D, T> {
             let sample = match watch.begins() {
                 false => source.get(row, indices.of(row)),
                 true => {
-                    let sample = source.get(row, indices.of(row));
+                    at.samples(row, watch.mark());
+                    let index = indices.of(row);
+                    at.gets(index);
+                    let sample = source.get(row, index);
                     watch.is_loaded();
+                    // (Who looks on takes the rest of a long run for loading, too.)
+                    if tells {
+                        at.is(Doing::Filling);
+                    }
                     sample
                 }
             };
@@ -274,16 +303,16 @@ impl<D: Dataset, T> Making<'_, D, T> {
         &self,
         count: usize,
         ask: &dyn Fn(Needs) -> bool,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
+        let at = self.at;
         let mut parked = self.table.unpark(count).into_iter();
         let next = || {
             let parked = parked.next()?;
-            at.set(parked.0);
+            at.fills(parked.0);
             Some(Ok(parked))
         };
         let mut run = T::Run::default();
@@ -317,6 +346,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
         failure.map_or(Ok(()), Err)?;
         if !is_asked.get() {
+            self.at.begins(Doing::Planning);
             let needs = lay_out(self.source, self.table)?;
             if !ask(needs) {
                 return Err(Failed::too_large(needs.bytes));
@@ -375,14 +405,17 @@ impl<D, T, B> DatasetWork<D, T, B> {
 }
 
 impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, T, B> {
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report {
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report {
         let is_fresh = matches!(claimed, Claimed::Rows(_));
-        let mut watch = Stopwatch::start(Timed::of_run(&claimed));
+        let mut watch = Stopwatch::start(Timed::of_run(&claimed, at.is_timed()));
+        at.since(watch.started());
         let asked_ns = Cell::new(0);
         let ask = |needs: Needs| {
             self.learned.note(needs);
             let start = Instant::now();
+            at.is(Doing::Memory);
             let granted = ask(needs.bytes);
+            at.begins(Doing::Filling);
             asked_ns.set(asked_ns.get() + nanoseconds(start, Instant::now()));
             granted
         };
@@ -390,6 +423,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             source: &self.source(),
             table: &self.table,
             learned: &self.learned,
+            at,
             is_solo: false,
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);

@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::guard::Bin;
+use super::desk::{Desk, Doing};
+use super::guard::{Bin, drop_each};
+use super::late::{Task, What};
 use super::line::{Job, Line, Made, Pass, UnitSlot};
 use super::schedule::{Claimed, Next, Unit};
 use super::source::Failed;
@@ -11,28 +13,29 @@ use super::work::Work;
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
-use crate::sync::{Arc, planted};
+use crate::sync::{Arc, Instant, planted};
 use crate::trace::span;
 use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
-    /// Runs a worker until the loader is dropped.
-    pub(super) fn run_worker(&self, number: usize) {
-        let is_spare = number >= COPYING_WORKERS;
-        while let Some(job) = self.next_job(is_spare) {
-            self.perform(job);
+    /// Runs a worker until the loader is dropped, or the worker is given up.
+    pub(super) fn run_worker(&self, desk: &Desk) {
+        while let Some(job) = self.next_job(desk) {
+            self.perform(job, desk);
         }
     }
 
-    /// Waits for something to do; `None` when the loader is dropped.
-    fn next_job(&self, is_spare: bool) -> Option<Job<B>> {
+    /// Waits for something to do; `None` when the loader is dropped, or another thread has the worker's place.
+    fn next_job(&self, desk: &Desk) -> Option<Job<B>> {
+        let is_spare = desk.number() >= COPYING_WORKERS;
         let kind = usize::from(is_spare);
         let mut board = self.lock();
         loop {
-            if board.is_closed {
+            if board.is_closed || desk.is_given_up() {
                 return None;
             }
             if let Some(job) = board.claim(&*self.recipe, is_spare) {
+                board.takes_on(desk, Task::of(&job));
                 // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
                 board.bin.wake_workers = !planted("a claim wakes nobody");
                 return Some(job);
@@ -44,7 +47,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Does a job.
-    pub(super) fn perform(&self, job: Job<B>) {
+    pub(super) fn perform(&self, job: Job<B>, desk: &Desk) {
         match job {
             Job::Plan { line, segment } => self.plan_early(line, segment),
             Job::Load {
@@ -52,38 +55,58 @@ impl<B: Batch> Pipeline<B> {
                 unit,
                 claimed,
                 work,
-            } => _ = self.catch_panics(&pass, unit, || self.load(&pass, unit, claimed, work)),
+            } => self.attend(desk, &pass, unit, || {
+                self.load(desk, &pass, unit, claimed, work);
+            }),
             Job::Finish { pass, unit } => {
-                self.catch_panics(&pass, unit, || self.finish(&pass, unit));
+                self.attend(desk, &pass, unit, || self.finish(desk, &pass, unit));
             }
-            Job::Solo { pass, units } => self.make_all(&pass, units),
+            Job::Solo { pass, units } => self.make_all(desk, &pass, units),
         }
     }
 
     /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
-    fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
-        for unit in units.map(Unit) {
-            let made = self.make(pass, unit);
-            if !self.lock().made(pass, unit, made) {
+    fn make_all(&self, desk: &Desk, pass: &Pass, units: std::ops::Range<u64>) {
+        for unit in units.clone() {
+            desk.enter(Doing::Loading, 0);
+            let made = self.make(pass, Unit(unit), desk);
+            if !desk.leave() {
+                return drop_each([made]);
+            }
+            let mut board = self.lock();
+            let rest = unit + 1..units.end;
+            board.takes_on(desk, Task::new(pass.line, What::Solo { units: rest }));
+            if !board.made(pass, Unit(unit), made) {
                 return; // nobody wants the others either
             }
         }
     }
 
     /// Makes one unit from end to end. Returns how long that took as well, unless it panicked.
-    pub(super) fn make(&self, pass: &Pass, unit: Unit) -> (Result<B>, Option<u64>) {
+    pub(super) fn make(&self, pass: &Pass, unit: Unit, desk: &Desk) -> (Result<B>, Option<u64>) {
         span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
             Some(slab.for_epoch(pass.meter.clone()))
         };
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
-        let make = AssertUnwindSafe(|| self.recipe.make(pass.place(unit), &pass.meter, &slab));
+        let place = pass.place(unit);
+        let make = AssertUnwindSafe(|| self.recipe.make(place, &pass.meter, &slab, desk));
         match catch_unwind(make) {
             Ok((made, elapsed_ns)) => (made, Some(elapsed_ns)),
             Err(payload) => {
                 let error = pass.collate_panicked(unit, panic_message(payload));
                 (Err(error), None)
+            }
+        }
+    }
+
+    /// As [`catch_panics`](Pipeline::catch_panics), for a worker. Who was given up reports nothing.
+    fn attend(&self, desk: &Desk, pass: &Pass, unit: Unit, f: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
+            let error = pass.collate_panicked(unit, panic_message(payload));
+            if desk.leave() {
+                self.publish(pass, unit, Err(error));
             }
         }
     }
@@ -106,17 +129,23 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn load(&self, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
+    fn load(&self, desk: &Desk, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
         span!("load", epoch = pass.epoch, unit = unit.0);
-        let report = work.load(claimed, &|bytes| self.ask(pass, unit, &*work, bytes));
-        self.report(pass, unit, Some(work), report.failure, |line, _| {
+        desk.enter(Doing::Loading, 0);
+        let ask = |bytes| self.ask(pass, unit, &*work, bytes);
+        let report = work.load(claimed, &ask, desk);
+        if !desk.leave() && !planted("who was given up reports") {
+            return drop_each([(work, report.failure)]);
+        }
+        self.report(desk, pass, unit, Some(work), report.failure, |line, _| {
             line.schedule.loaded(unit, report.rows, report.elapsed_ns)
         });
     }
 
     /// Lets go of a unit's work, reports what came of it, and does what follows from that.
-    fn report(
+    pub(super) fn report(
         &self,
+        desk: &Desk,
         pass: &Pass,
         unit: Unit,
         work: Option<Arc<dyn Work<B>>>,
@@ -139,27 +168,40 @@ impl<B: Batch> Pipeline<B> {
             if let Some(failure) = failure {
                 line.note_failure(unit, failure, bin);
             }
-            report(line, bin)
+            let next = report(line, bin);
+            let what = match next {
+                Next::Wait | Next::Fail => None,
+                Next::LayOut => Some(What::LayOut { unit }),
+                Next::Finish => Some(What::Finish { unit }),
+            };
+            board.takes_on(desk, what.and_then(|what| Task::new(pass.line, what)));
+            next
         };
         match next {
             Next::Wait => {}
-            Next::LayOut => self.lay_out(pass, unit),
-            Next::Finish => self.finish(pass, unit),
+            Next::LayOut => self.lay_out(desk, pass, unit),
+            Next::Finish => self.finish(desk, pass, unit),
             Next::Fail => self.publish_failure(pass, unit),
         }
     }
 
     /// Lays out a unit whose samples are all parked.
-    fn lay_out(&self, pass: &Pass, unit: Unit) {
+    fn lay_out(&self, desk: &Desk, pass: &Pass, unit: Unit) {
         let work = self.with_slot(pass, unit, |slot| slot.work.clone());
         let Some(Some(work)) = work else { return };
-        let failure = match work.lay_out() {
+        desk.enter(Doing::Planning, 0);
+        desk.since(Instant::now());
+        let laid_out = work.lay_out();
+        if !desk.leave() {
+            return drop_each([(work, laid_out)]);
+        }
+        let failure = match laid_out {
             Ok(bytes) if self.ask(pass, unit, &*work, bytes) => None,
             Ok(bytes) => Some(Failed::too_large(bytes)),
             Err(failure) => Some(failure),
         };
         let has_failed = failure.is_some();
-        self.report(pass, unit, Some(work), failure, |line, bin| {
+        self.report(desk, pass, unit, Some(work), failure, |line, bin| {
             bin.wake_workers = true; // there may be parked samples to fill
             match has_failed {
                 true => line.schedule.failed(unit),
@@ -169,7 +211,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Makes a batch of the unit's rows. The schedule has given the unit to the caller alone.
-    fn finish(&self, pass: &Pass, unit: Unit) {
+    fn finish(&self, desk: &Desk, pass: &Pass, unit: Unit) {
         span!("collate", epoch = pass.epoch, unit = unit.0);
         let work = self.with_slot(pass, unit, |slot| {
             slot.work.take().map(|work| (work, slot.is_unpinned))
@@ -177,10 +219,15 @@ impl<B: Batch> Pipeline<B> {
         let Some(Some((mut work, is_unpinned))) = work else {
             return;
         };
+        desk.enter(Doing::Collating, 0);
+        desk.since(Instant::now());
         let Some(made) = Arc::get_mut(&mut work).map(Work::finish) else {
             unreachable!("everybody drops a unit's work before reporting it");
         };
         drop(work);
+        if !desk.leave() {
+            return drop_each([made]);
+        }
         let made = match made {
             Ok(made) => made,
             Err(failure) => return self.publish(pass, unit, Err(failure.error)),
@@ -207,7 +254,8 @@ impl<B: Batch> Pipeline<B> {
 
     /// Reports a failure. Whoever is last to work on the unit delivers it.
     pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
-        self.report(pass, unit, None, Some(failure), |line, bin| {
+        let nobody = Desk::of_caller(self.began);
+        self.report(&nobody, pass, unit, None, Some(failure), |line, bin| {
             let next = line.schedule.failed(unit);
             line.tell_if_waiting(bin); // as in `publish`
             next
