@@ -75,6 +75,10 @@ pub enum Error {
         message: String,
     },
 
+    /// A sample took longer than the loader's [`timeout`](crate::loader::Builder::timeout), or the making of a batch of its samples
+    /// did; the loader continues.
+    TimedOut(Box<TimedOut>),
+
     /// A sample does not fit its batch.
     Collate(Box<Misfit>),
 
@@ -282,6 +286,40 @@ pub struct SampleId {
     pub epoch: u64,
     /// The data set's description of the sample, such as its path.
     pub description: Option<String>,
+}
+
+/// What took longer than the loader's [`timeout`](crate::loader::Builder::timeout).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TimedOut {
+    /// The sample; `None` where the sampler was asked for it, or all of the batch's samples were at work.
+    pub sample: Option<SampleId>,
+    /// The epoch.
+    pub epoch: u64,
+    /// The batch's position in its epoch.
+    pub batch: u64,
+    /// What was being done.
+    pub stage: Stage,
+    /// For how long, when the loader gave it up.
+    pub elapsed: std::time::Duration,
+    /// The worker's thread, which may still be at it.
+    pub worker: String,
+}
+
+/// What a worker does with a sample, or with the samples of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// The sampler is asked for the index at a position.
+    Sampling,
+    /// The data set's `get`.
+    Loading,
+    /// The sample is filled into its row: lazy ones are decoded.
+    Filling,
+    /// The batch is laid out from all of its samples.
+    Planning,
+    /// The batch is made of its rows, or by the `collate_fn`.
+    Collating,
 }
 
 /// A sample does not fit its batch.

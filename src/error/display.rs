@@ -6,7 +6,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::{Error, Misfit, SampleId};
+use super::{Error, Misfit, SampleId, Stage, TimedOut};
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,6 +25,7 @@ impl fmt::Display for Error {
                 f,
                 "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
             ),
+            Error::TimedOut(late) => write!(f, "{late}"),
             Error::Collate(misfit) => misfit.say(f),
             Error::Stack(misfit) => write!(f, "{misfit}"),
             Error::CollateFn { epoch, batch, .. } => {
@@ -198,6 +199,39 @@ impl fmt::Display for SampleId {
             ", row {} of batch {} in epoch {},",
             self.row, self.batch, self.epoch
         )
+    }
+}
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (epoch, batch) = (self.epoch, self.batch);
+        match &self.sample {
+            Some(sample) => write!(f, "{sample}")?,
+            None if self.stage == Stage::Sampling => write!(
+                f,
+                "a position of the sampler, in batch {batch} of epoch {epoch},"
+            )?,
+            None => write!(f, "batch {batch} of epoch {epoch}")?,
+        }
+        let (elapsed, worker) = (self.elapsed, &self.worker);
+        write!(
+            f,
+            " was still being {} after {elapsed:.1?} by {worker}: if this is slow and does not hang, raise `timeout`. The thread is \
+             left alone, keeps what it uses, and ends when it comes back",
+            self.stage
+        )
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Sampling => "looked up",
+            Stage::Loading => "loaded",
+            Stage::Filling => "filled into its row",
+            Stage::Planning => "laid out",
+            Stage::Collating => "collated",
+        })
     }
 }
 

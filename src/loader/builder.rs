@@ -51,6 +51,8 @@ pub struct Builder<D, C> {
     strict: bool,
     by_copy: bool,
     max_batch_bytes: Option<usize>,
+    timeout: Option<Duration>,
+    patience: Option<Duration>,
 }
 
 impl<D: Dataset> Builder<D, crate::batch::Stack> {
@@ -74,6 +76,8 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
             strict: false,
             by_copy: false,
             max_batch_bytes: None,
+            timeout: None,
+            patience: crate::tuning::WATCHDOG,
         }
     }
 }
@@ -256,6 +260,76 @@ impl<D: Dataset, C> Builder<D, C> {
         self
     }
 
+    /// Makes a sample an error ([`Error::TimedOut`](crate::Error::TimedOut)) that takes longer than this: a read from a server that
+    /// is gone, a lock that nobody gives back. The error takes the batch's place, and later batches come. By default, a sample
+    /// may take as long as it likes, and only the log says after 30 seconds what the program waits for. Needs workers.
+    ///
+    /// The time is that of one sample, from asking the sampler to its filled row (decoding too). Making a batch of its rows, or the
+    /// `collate_fn`, may take as long once more, and so may laying a batch out whose samples differ. Waiting for memory does not
+    /// count. Choose a time that no sample takes that would come: the slowest good one, and then some.
+    ///
+    /// # What becomes of the thread
+    ///
+    /// No thread can be stopped from outside. A worker that hangs is left alone, and another takes its place at once (if the system
+    /// starts one; the log says if not, and with no worker left all batches are errors, so an epoch always ends). The thread
+    /// keeps what it uses until what it waits for comes back, and then ends: the data set, the loader's device, and the batch's slab,
+    /// which counts among those of its epoch. If many hang, later batches may therefore be unpinned, as with a program that
+    /// holds all slabs.
+    ///
+    /// Dropping the loader waits for no sample longer than the timeout. Without one it waits for each worker's current run, however long
+    /// that takes.
+    ///
+    /// # Synchronization
+    ///
+    /// Samples that are late are noticed by the call that waits for a batch, when the first of them is due; nobody polls.
+    /// With it, the clock is read for each sample.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::sync::Mutex;
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::{DataLoader, Error, from_fn};
+    ///
+    /// let (answer, server) = mpsc::channel::<()>();
+    /// let server = Mutex::new(server);
+    /// let samples = from_fn(6, move |index, _| {
+    ///     if index == 2 {
+    ///         let _ = server.lock().map(|server| server.recv()); // no answer comes
+    ///     }
+    ///     Ok(index as i64)
+    /// });
+    /// let loader = DataLoader::builder(samples)
+    ///     .batch_size(2)
+    ///     .num_workers(2)
+    ///     .timeout(Duration::from_millis(50))
+    ///     .build()?;
+    /// let batches: Vec<_> = loader.epoch(0).collect();
+    /// assert_eq!(batches.len(), 3);
+    /// match &batches[1] {
+    ///     Err(Error::TimedOut(late)) => println!("{}", batches[1].as_ref().unwrap_err()),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// assert_eq!(batches[2].as_ref().unwrap().as_slice(), [4, 5]);
+    /// drop(loader); // does not wait for it
+    /// drop(answer);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long the program waits for a batch before the log says for what.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn watchdog(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
     /// Collates by a function of your own. It gets a batch's samples in order, whatever their type, and an [`Arena`] whose
     /// tensors lie in the batch's slab.
     ///
@@ -311,6 +385,8 @@ impl<D: Dataset, C> Builder<D, C> {
             strict: self.strict,
             by_copy: self.by_copy,
             max_batch_bytes: self.max_batch_bytes,
+            timeout: self.timeout,
+            patience: self.patience,
         }
     }
 
@@ -351,6 +427,8 @@ impl<D: Dataset, C> Builder<D, C> {
                 by_copy: self.by_copy,
                 max_batch_bytes: self.max_batch_bytes,
             }),
+            timeout: self.timeout,
+            patience: self.patience,
         };
         warn_of_empty_epochs(&options);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
@@ -391,6 +469,21 @@ impl<D: Dataset, C> Builder<D, C> {
                 "prefetch",
                 "needs workers: with num_workers(0) batches are loaded when asked",
             ));
+        }
+        match self.timeout {
+            Some(Duration::ZERO) => {
+                return Err(Error::option(
+                    "timeout",
+                    "is 0: no sample is loaded in no time; leave it out to wait for as long as it takes",
+                ));
+            }
+            Some(_) if self.num_workers == 0 => {
+                return Err(Error::option(
+                    "timeout",
+                    "needs workers: with num_workers(0) a sample that hangs hangs the caller's own thread, which cannot be left alone",
+                ));
+            }
+            _ => {}
         }
         if self.shuffle && self.sampler.is_some() {
             return Err(Error::option(

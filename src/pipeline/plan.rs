@@ -1,5 +1,7 @@
 //! Plans: how the units of one epoch are made, as a pure function of what is known when its first unit is opened.
 
+use std::time::Duration;
+
 use super::cut::{Cut, LastBatch, Sharding};
 use crate::device::{Device, Kind, Ring};
 use crate::sync::Arc;
@@ -21,6 +23,10 @@ pub(crate) struct Options {
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
     pub(crate) pinning: Option<Pinning>,
+    /// How long a sample may take; `None`: for ever.
+    pub(crate) timeout: Option<Duration>,
+    /// How long the consumer waits before the log says for what, and from one line to the next.
+    pub(crate) patience: Option<Duration>,
 }
 
 /// How batches get into page-locked memory.
@@ -327,6 +333,8 @@ mod tests {
                 by_copy: false,
                 max_batch_bytes: None,
             }),
+            timeout: None,
+            patience: None,
         }
     }
 

@@ -190,7 +190,7 @@ impl<D: Dataset> Source<'_, D> {
         Failed::of_sample(row, Error::Sample(self.id(row, index), error))
     }
 
-    fn id(&self, row: usize, index: u64) -> SampleId {
+    pub(super) fn id(&self, row: usize, index: u64) -> SampleId {
         // The description is the user's code, called when something has gone wrong already.
         let describe = || match index < self.dataset.len() {
             true => self.dataset.describe(index),
@@ -206,7 +206,7 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
-    fn id_of_row(&self, row: usize) -> SampleId {
+    pub(super) fn id_of_row(&self, row: usize) -> SampleId {
         self.id(row, self.index_of_row(row).unwrap_or(u64::MAX))
     }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::Place;
+use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::plan::Hints;
 use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
@@ -17,7 +18,7 @@ use super::stopwatch::{Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
-use crate::error::{CollateError, Error, Result, panic_message};
+use crate::error::{CollateError, Error, Result, SampleId, panic_message};
 use crate::meter::Meter;
 use crate::sampler::Sampler;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
@@ -40,7 +41,11 @@ pub(crate) trait Recipe<B>: Send + Sync {
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
+        at: &Desk,
     ) -> MadeAlone<B>;
+
+    /// What is known of the sample at a row. It calls the data set, and the sampler if the index is not known.
+    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
@@ -56,7 +61,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
 pub(crate) trait Work<B>: Send + Sync {
     /// Loads rows, or fills parked samples into theirs. When the unit finds out how large a slab it needs, it calls `ask` with the
     /// bytes, which may grant the slab at once; `false`: there is no such memory.
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report;
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report;
 
     /// Lays the unit out, all of whose samples are parked. Returns the size of its slab in bytes.
     fn lay_out(&self) -> Result<usize, Failed>;
@@ -85,6 +90,17 @@ pub(crate) struct Report {
     pub(crate) elapsed_ns: Option<u64>,
     /// Why rows are missing.
     pub(crate) failure: Option<Failed>,
+}
+
+impl<B> MadeAlone<B> {
+    /// A unit that was not made, for a reason that has nothing to do with its samples.
+    pub(super) fn failed(error: Error) -> MadeAlone<B> {
+        MadeAlone {
+            made: Err(error),
+            changes: Changes::default(),
+            elapsed_ns: None,
+        }
+    }
 }
 
 pub(crate) struct DatasetRecipe<D, C> {
@@ -156,6 +172,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
         changes: &Mutex<Changes>,
         is_changed: bool,
         watch: &mut Stopwatch,
+        at: &Desk,
     ) -> Result<C::Batch, Failed> {
         let kept = is_changed.then(|| changes.lock().kept(place.rows));
         let source = self.source(place, kept.as_deref(), changes, meter);
@@ -167,6 +184,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
             source: &source,
             table: &table,
             learned: &self.learned,
+            at,
             on_error: self.on_error,
             meter,
             loading: Loading::Solo,
@@ -174,6 +192,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
             left_out: RefCell::new(None),
         };
         making.make_rows(slab, watch)?;
+        at.begins(Doing::Collating);
         finish(&source, &mut table)
     }
 }
@@ -209,12 +228,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
+        at: &Desk,
     ) -> MadeAlone<C::Batch> {
         let mut is_changed = !changes.is_empty();
         let changes = Mutex::new(changes);
-        let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
+        let timed = Timed::of_solo(meter, place.batch, at.is_timed());
+        let mut watch = Stopwatch::start(timed);
+        at.since(watch.started());
         let made = loop {
-            match self.make_once(place, meter, slab, &changes, is_changed, &mut watch) {
+            match self.make_once(place, meter, slab, &changes, is_changed, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
                 made => break made,
@@ -230,6 +252,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             made: made.map_err(|failed| failed.error),
             changes: changes.into_inner(),
             elapsed_ns: Some(elapsed_ns),
+        }
+    }
+
+    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId {
+        let (changes, meter) = (Mutex::default(), Meter::default());
+        let source = self.source(place, None, &changes, &meter);
+        match index {
+            Some(index) => source.id(row, index),
+            None => source.id_of_row(row),
         }
     }
 
@@ -260,6 +291,8 @@ struct Making<'a, D, T> {
     source: &'a Source<'a, D>,
     table: &'a T,
     learned: &'a Learned,
+    /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
+    at: &'a Desk,
     on_error: OnError,
     meter: &'a Meter,
     /// Who is alone announces samples one at a time as it goes, instead of a run at once.
@@ -299,22 +332,22 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let mut took = Took::default();
         let mut run = T::Run::default();
         let count = claimed.len();
+        let at = self.at;
+        at.set(match &claimed {
+            Claimed::Rows(rows) => rows.start,
+            Claimed::Parked(_) => 0,
+        });
         let mut left = match claimed {
             Claimed::Rows(rows) => Left::Rows(rows),
             Claimed::Parked(count) => Left::Parked(self.table.unpark(count).into_iter()),
         };
-        // The current row, to report it if there is a panic.
-        let at = Cell::new(match &left {
-            Left::Rows(rows) => rows.start,
-            Left::Parked(_) => 0,
-        });
         let mut again = None;
         let mut is_announced = false;
         let failure = loop {
             // Unwind safety: a row whose sample panicked is filled again from the start, or its unit has failed.
             let load = AssertUnwindSafe(|| {
                 if let Some(again) = again.take() {
-                    self.load_other(again, &mut run, ask, &at, &mut took)?;
+                    self.load_other(again, &mut run, ask, &mut took)?;
                 }
                 match &mut left {
                     Left::Rows(rows) => {
@@ -322,9 +355,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
                             is_announced = true;
                             self.source.announce(rows.clone());
                         }
-                        self.load_rows(rows, &mut run, ask, watch, &at, &mut took)
+                        self.load_rows(rows, &mut run, ask, watch, &mut took)
                     }
-                    Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &at, &mut took),
+                    Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
                 }
             });
             let failed = match catch_unwind(load) {
@@ -362,19 +395,18 @@ impl<D: Dataset, T> Making<'_, D, T> {
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
-        let source = self.source;
+        let (source, at) = (self.source, self.at);
         let is_solo = self.loading == Loading::Solo;
         if self.is_changed {
-            return self.load_changed(rows, run, ask, at, took);
+            return self.load_changed(rows, run, ask, took);
         }
         let mut indices = Indices::new(source.sampler, source.place, rows.end);
-        let mut get = |row| source.get(row, row, indices.of(row));
+        let tells = watch.times_all();
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -382,10 +414,17 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 source.announce(row..row + 1);
             }
             let sample = match watch.begins() {
-                false => get(row),
+                false => source.get(row, row, indices.of(row)),
                 true => {
-                    let sample = get(row);
+                    at.samples(row, watch.mark());
+                    let index = indices.of(row);
+                    at.gets(index);
+                    let sample = source.get(row, row, index);
                     watch.is_loaded();
+                    // (Who looks on takes the rest of a long run for loading, too.)
+                    if tells {
+                        at.is(Doing::Filling);
+                    }
                     sample
                 }
             };
@@ -401,23 +440,24 @@ impl<D: Dataset, T> Making<'_, D, T> {
         rows: &mut Range<usize>,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
-        let source = self.source;
+        let (source, at) = (self.source, self.at);
         let mut indices = Indices::new(source.sampler, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
             at.set(row);
+            at.samples(row, Instant::now());
             let in_place = source.row_of_place(row);
             let other = source.changes.lock().of(in_place);
             let index = match other {
                 None => indices.of(in_place),
                 Some(other) => other.index,
             };
+            at.gets(index);
             let sample = source.get(row, in_place, index);
             Some(sample.map(|sample| (row, sample)))
         };
@@ -429,15 +469,15 @@ impl<D: Dataset, T> Making<'_, D, T> {
         parked: &mut std::vec::IntoIter<(usize, D::Sample)>,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
+        let at = self.at;
         let next = || {
             let parked = parked.next()?;
-            at.set(parked.0);
+            at.fills(parked.0);
             Some(Ok(parked))
         };
         self.table.load(next, run, took, ask)
@@ -450,13 +490,13 @@ impl<D: Dataset, T> Making<'_, D, T> {
         Again { row, index }: Again,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
-        at.set(row);
+        self.at.samples(row, Instant::now());
+        self.at.gets(index);
         let in_place = self.source.row_of_place(row);
         let sample = self.source.get(row, in_place, index);
         let mut sample = Some(sample.map(|sample| (row, sample)));
@@ -539,6 +579,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         failure.map_or(Ok(()), Err)?;
         self.are_all_kept()?;
         if !is_asked.get() {
+            self.at.begins(Doing::Planning);
             let needs = lay_out(self.source, self.table)?;
             if !ask(needs) {
                 return Err(Failed::too_large(needs.bytes));
@@ -605,14 +646,17 @@ impl<D, T, B> DatasetWork<D, T, B> {
 }
 
 impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, T, B> {
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report {
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report {
         let is_fresh = matches!(claimed, Claimed::Rows(_));
-        let mut watch = Stopwatch::start(Timed::of_run(&claimed));
+        let mut watch = Stopwatch::start(Timed::of_run(&claimed, at.is_timed()));
+        at.since(watch.started());
         let asked_ns = Cell::new(0);
         let ask = |needs: Needs| {
             self.learned.note(needs);
             let start = Instant::now();
+            at.is(Doing::Memory);
             let granted = ask(needs.bytes);
+            at.begins(Doing::Filling);
             asked_ns.set(asked_ns.get() + nanoseconds(start, Instant::now()));
             granted
         };
@@ -620,6 +664,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             source: &self.source(),
             table: &self.table,
             learned: &self.learned,
+            at,
             on_error: self.on_error,
             meter: &self.meter,
             loading: Loading::Shared,
