@@ -415,6 +415,7 @@ impl<D: Dataset, C> Builder<D, C> {
             lanes: self.world.data_ranks() as u64,
             sharding: self.sharding,
             workers: self.num_workers,
+            at_once: self.dataset.at_once().max(1),
             prefetch: if self.num_workers == 0 {
                 1
             } else {

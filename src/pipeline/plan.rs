@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) lanes: u64,
     pub(crate) sharding: Sharding,
     pub(crate) workers: usize,
+    /// How many samples the data set gets at once.
+    pub(crate) at_once: usize,
     pub(crate) prefetch: usize,
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
@@ -325,6 +327,7 @@ mod tests {
             lanes: 1,
             sharding: Sharding::Slices,
             workers: 4,
+            at_once: 1,
             prefetch: 2,
             prefetch_grows: true,
             pinning: pinned.then(|| Pinning {

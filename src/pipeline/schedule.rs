@@ -45,6 +45,8 @@ pub(crate) struct Schedule<E, U> {
     open_sent: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
+    /// The fewest samples that a worker claims at once, if there are as many.
+    least_run: usize,
     /// The bytes of a sample, if units outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
     streamed_bytes: u64,
     /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
@@ -75,7 +77,7 @@ pub(crate) struct Claimant {
 
 impl<E, U> Schedule<E, U> {
     /// `is_wide`: what an earlier line found out.
-    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<E, U> {
+    pub(crate) fn new(is_wide: Option<bool>, least_run: usize) -> Schedule<E, U> {
         Schedule {
             segments: VecDeque::new(),
             appended: 0,
@@ -85,6 +87,7 @@ impl<E, U> Schedule<E, U> {
             taken: 0,
             open_sent: 0,
             sample_ns: 0,
+            least_run,
             streamed_bytes: 0,
             is_wide,
         }
@@ -238,10 +241,11 @@ impl<E, U> Schedule<E, U> {
 
     /// How many samples a worker claims at once.
     fn run(&self) -> usize {
-        match self.sample_ns {
+        let run = match self.sample_ns {
             0 => 1,
-            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX).max(1),
-        }
+            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX),
+        };
+        run.max(self.least_run)
     }
 
     /// Whether the unit is open.

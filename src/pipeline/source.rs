@@ -7,7 +7,7 @@ use super::cut::Place;
 use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary};
+use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary, panic_message};
 use crate::meter::Meter;
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
@@ -90,6 +90,51 @@ impl<D: Dataset> Source<'_, D> {
             Ok(sample) => Ok(sample),
             Err(error) => self.get_again(row, in_place, index, error),
         }
+    }
+
+    /// Gets the samples of several rows in one call.
+    pub(super) fn get_many(
+        &self,
+        rows: Range<usize>,
+        indices: &[u64],
+    ) -> Vec<(usize, Result<D::Sample, Failed>)> {
+        let len = self.dataset.len();
+        if indices.iter().any(|index| *index >= len) {
+            let each = rows.zip(indices);
+            return each
+                .map(|(row, index)| (row, self.get(row, row, *index)))
+                .collect();
+        }
+        let (seed, epoch) = (self.seed, self.place.epoch);
+        let rngs = rows
+            .clone()
+            .map(|row| SampleRng::new(seed, epoch, self.place.key(row)));
+        let mut rngs: Vec<SampleRng> = rngs.collect();
+        // Unwind safety: what a panic leaves behind is only dropped.
+        let get = AssertUnwindSafe(|| self.dataset.get_many(indices, &mut rngs));
+        let got = match std::panic::catch_unwind(get) {
+            Ok(got) => got,
+            Err(payload) => {
+                let message = panic_message(payload);
+                let failed = |row| (row, Err(self.sample_panicked(row, message.clone())));
+                return rows.map(failed).collect();
+            }
+        };
+        if got.len() != indices.len() {
+            let (got, asked) = (got.len(), indices.len());
+            let error = format!("`get_many` returned {got} results for {asked} indices");
+            let failed = Failed {
+                is_samples_own: false,
+                ..self.not_loaded(rows.start, indices[0], error.into())
+            };
+            return vec![(rows.start, Err(failed))];
+        }
+        let each = rows.zip(indices).zip(got);
+        let settled = each.map(|((row, index), sample)| {
+            let sample = sample.or_else(|error| self.get_again(row, row, *index, error));
+            (row, sample)
+        });
+        settled.collect()
     }
 
     /// Tries again while the error says that it may go away.

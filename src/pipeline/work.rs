@@ -306,9 +306,13 @@ struct Making<'a, D, T> {
 /// What of a claim is not loaded yet.
 enum Left<S> {
     Rows(Range<usize>),
+    /// Rows whose samples the data set gets several at a time, and those that it got.
+    Many(Range<usize>, std::vec::IntoIter<Got<S>>),
     /// Loaded samples with their rows, to be filled in.
     Parked(std::vec::IntoIter<(usize, S)>),
 }
+
+type Got<S> = (usize, Result<S, Failed>);
 
 /// Another sample for the row of one that failed.
 #[derive(Debug, Clone, Copy)]
@@ -338,6 +342,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
             Claimed::Parked(_) => 0,
         });
         let mut left = match claimed {
+            Claimed::Rows(rows) if self.source.dataset.at_once() > 1 && !self.is_changed => {
+                Left::Many(rows, Vec::new().into_iter())
+            }
             Claimed::Rows(rows) => Left::Rows(rows),
             Claimed::Parked(count) => Left::Parked(self.table.unpark(count).into_iter()),
         };
@@ -349,14 +356,15 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 if let Some(again) = again.take() {
                     self.load_other(again, &mut run, ask, &mut took)?;
                 }
+                if let (Left::Rows(rows) | Left::Many(rows, _), Loading::Shared, false) =
+                    (&left, self.loading, is_announced)
+                {
+                    is_announced = true;
+                    self.source.announce(rows.clone());
+                }
                 match &mut left {
-                    Left::Rows(rows) => {
-                        if self.loading == Loading::Shared && !is_announced {
-                            is_announced = true;
-                            self.source.announce(rows.clone());
-                        }
-                        self.load_rows(rows, &mut run, ask, watch, &mut took)
-                    }
+                    Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
+                    Left::Many(rows, got) => self.load_many(rows, got, &mut run, ask, &mut took),
                     Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
                 }
             });
@@ -431,6 +439,48 @@ impl<D: Dataset, T> Making<'_, D, T> {
             Some(sample.map(|sample| (row, sample)))
         };
         self.table.load(next, run, took, ask)
+    }
+
+    /// Loads rows whose samples the data set gets several at a time.
+    #[inline(never)]
+    fn load_many<B>(
+        &self,
+        rows: &mut Range<usize>,
+        got: &mut std::vec::IntoIter<Got<D::Sample>>,
+        run: &mut T::Run,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>>
+    where
+        T: Table<D::Sample, B>,
+    {
+        let source = self.source;
+        let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let next = || {
+            if got.len() == 0 && rows.start < rows.end {
+                let end = rows.start.saturating_add(source.dataset.at_once());
+                let some = rows.start..end.min(rows.end);
+                rows.start = some.end;
+                *got = self.get_many(some, &mut indices).into_iter();
+            }
+            let (row, sample) = got.next()?;
+            self.at.fills(row);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Gets the samples of these rows in one call. If it panics, all of them did.
+    fn get_many(&self, rows: Range<usize>, indices: &mut Indices<'_>) -> Vec<Got<D::Sample>> {
+        let (source, at) = (self.source, self.at);
+        if self.loading == Loading::Solo {
+            source.announce(rows.clone());
+        }
+        at.set(rows.start);
+        at.samples(rows.start, Instant::now());
+        let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
+        at.gets(own[0]);
+        source.get_many(rows, &own)
     }
 
     /// Loads rows of a unit that is made again.

@@ -34,6 +34,7 @@ programs! {
     mixed_ranks,
     ndarrays,
     npy,
+    queries,
     ranks,
     rare_class,
     readme,

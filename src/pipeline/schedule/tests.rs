@@ -39,7 +39,7 @@ fn plan(samples: u64, batch_size: usize, window: usize) -> EpochPlan {
 
 /// A line of one epoch.
 fn line(plan: EpochPlan) -> TestSchedule {
-    let mut schedule = Schedule::new(None);
+    let mut schedule = Schedule::new(None, 1);
     let first = schedule.append((), true);
     assert!(schedule.enter_plan(first, plan).is_some());
     schedule
@@ -111,7 +111,7 @@ proptest! {
             plan.cut = plan.cut.into_parts(parts);
             plan
         }).collect();
-        let mut schedule = Schedule::new(None);
+        let mut schedule = Schedule::new(None, 1);
         let mut ids = vec![schedule.append((), true)];
         let mut appended = 1;
         let mut current = 0;
