@@ -245,7 +245,11 @@ impl<E, U> Schedule<E, U> {
             0 => 1,
             ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX),
         };
-        run.max(self.least_run)
+        // Whole calls of `get_many`.
+        match self.least_run {
+            1 => run.max(1),
+            calls => (run / calls).max(1).saturating_mul(calls),
+        }
     }
 
     /// Whether the unit is open.
