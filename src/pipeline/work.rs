@@ -171,6 +171,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             at.begins(Doing::Collating);
             finish(&source, &mut table)
         });
+        if at.is_given_up() {
+            return (made.map_err(|failed| failed.error), 0); // nobody counts it
+        }
         let elapsed_ns = watch.end_solo(meter);
         if made.is_ok() {
             meter.samples.add(place.rows as u64);
@@ -427,6 +430,14 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             is_solo: false,
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
+        if at.is_given_up() {
+            // Nobody counts it.
+            return Report {
+                rows,
+                elapsed_ns: None,
+                failure,
+            };
+        }
         if is_fresh && failure.is_none() {
             self.meter.samples.add(rows.claimed as u64);
         }
