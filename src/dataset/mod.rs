@@ -69,7 +69,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// [`describe`](Dataset::describe). A panic is caught and reported the same way.
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
 
-    /// How errors should describe the sample: by its path, for example.
+    /// How errors should describe the sample: by its path, for example. (It may be called while a `get` hangs, and should not wait for
+    /// what that holds. If it does, the error is without a description.)
     fn describe(&self, index: u64) -> Option<String> {
         let _ = index;
         None
