@@ -76,6 +76,10 @@ impl Dataset for Hanging {
         Ok(Number { index, gate })
     }
 
+    fn sample_bytes(&self) -> Option<usize> {
+        Some(8)
+    }
+
     fn describe(&self, _: u64) -> Option<String> {
         if self.describes {
             self.gate.pass();
@@ -88,6 +92,7 @@ impl Sample for Number {
     type Batch = Tensor<i64>;
     type Plan = Field<i64>;
     type Rest = ();
+    const DENSE: bool = true;
 
     fn plan<'a>(
         _: impl Iterator<Item = &'a Self> + Clone,
@@ -121,6 +126,9 @@ impl Scene {
         let device = device();
         if below(4) == 0 {
             device.set_pinned_budget_bytes((1 + below(4)) * SLAB);
+        }
+        if below(3) == 0 {
+            device.cut_batches_at(1, 16); // into parts of two samples
         }
         let dataset = Hanging {
             len: how.len,
