@@ -247,7 +247,7 @@ pub enum Error {
         sharers: usize,
     },
 
-    /// The system could not start a thread.
+    /// The system could not start a thread; while batches are loaded, one in the place of the last worker, which hangs.
     Thread {
         /// The thread's name.
         name: String,

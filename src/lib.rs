@@ -64,7 +64,8 @@
 //!
 //! # Threads
 //!
-//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread; the CPU device has one thread for
+//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread (and with
+//! [`timeout`](loader::Builder::timeout), those that hang and were replaced); the CPU device has one thread for
 //! each of its streams; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter`
 //! inside your `Dataset::get` cannot deadlock. It installs no signal handler or panic hook, and sets no environment
 //! variable.

@@ -143,7 +143,8 @@ pub trait Dataset: Send + Sync + 'static {
         1
     }
 
-    /// How errors should describe the sample: by its path, for example.
+    /// How errors should describe the sample: by its path, for example. (It may be called while a `get` hangs, and should not wait for
+    /// what that holds. If it does, the error is without a description.)
     fn describe(&self, index: u64) -> Option<String> {
         let _ = index;
         None

@@ -208,6 +208,7 @@ impl<B: Batch> Drop for DeviceEpoch<'_, B> {
     fn drop(&mut self) {
         self.epoch.pipeline().leave(self.epoch.seat());
         self.outbox.close();
+        drop_each(self.failed.take()); // its cause may be the user's to drop
     }
 }
 

@@ -242,6 +242,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 made => break made,
             }
         };
+        if at.is_given_up() {
+            // Nobody counts it.
+            return MadeAlone {
+                made: made.map_err(|failed| failed.error),
+                changes: Changes::default(),
+                elapsed_ns: None,
+            };
+        }
         let elapsed_ns = watch.end_solo(meter);
         if made.is_ok() {
             let skipped = changes.lock().skipped.len();
@@ -722,6 +730,14 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             left_out: RefCell::new(None),
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
+        if at.is_given_up() {
+            // Nobody counts it.
+            return Report {
+                rows,
+                elapsed_ns: None,
+                failure,
+            };
+        }
         if is_fresh && failure.is_none() {
             self.meter.samples.add(rows.claimed as u64);
         }
