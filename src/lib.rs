@@ -37,7 +37,8 @@
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
 //!   it by hand, row by row: [`sample`].
-//! - Samples that differ in length, such as an image's boxes or a text's tokens: [`Ragged`], [`ragged`].
+//! - Samples that differ in length, such as an image's boxes or a text's tokens: one behind the other ([`Ragged`],
+//!   [`ragged`]), or padded to the longest of their batch ([`Padded`], [`padded`]).
 //! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), as a struct of your own with
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
 //! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
@@ -110,6 +111,8 @@ pub use error::{BoxError, Error, Result};
 #[doc(inline)]
 pub use loader::DataLoader;
 #[doc(inline)]
+pub use padded::Padded;
+#[doc(inline)]
 pub use ragged::Ragged;
 #[doc(inline)]
 pub use rng::SampleRng;
@@ -130,9 +133,17 @@ pub mod collate {
     pub use crate::device::upload::{Tensors, Upload};
 }
 
+pub mod padded {
+    //! Samples that differ in length, padded to the longest of their batch: [`Padded`]. A batch of them is a
+    //! [`PaddedTensor`], and on a device a [`PaddedDeviceTensor`].
+
+    pub use crate::batch::PaddedDeviceTensor;
+    pub use crate::tensor::padded::{Padded, PaddedTensor};
+}
+
 pub mod ragged {
     //! Samples that differ in length: [`Ragged`]. A batch of them is a [`RaggedTensor`], and on a device a
-    //! [`RaggedDeviceTensor`]. Nothing is padded.
+    //! [`RaggedDeviceTensor`]. Nothing is padded: for that, there is [`padded`](crate::padded).
 
     pub use crate::batch::RaggedDeviceTensor;
     pub use crate::tensor::ragged::{Ragged, RaggedTensor};

@@ -229,6 +229,22 @@ impl<T: Element> Tensor<T> {
         }
     }
 
+    /// The first rows, as many as there are at most. (A scalar has none, and stays what it is.)
+    pub(super) fn head(self, rows: usize) -> Tensor<T> {
+        let mut shape = self.shape.to_vec();
+        match shape.first_mut() {
+            Some(all) if rows < *all => *all = rows,
+            _ => return self,
+        }
+        Tensor {
+            pointer: self.base(),
+            elements: shape.iter().product(),
+            shape: shape.as_slice().into(),
+            scattered: false,
+            storage: self.storage,
+        }
+    }
+
     /// Returns the same elements in another shape.
     ///
     /// # Errors
