@@ -340,6 +340,13 @@ pub enum CollateError {
         at_most: usize,
     },
 
+    /// All samples of the batch are `None`, and their type does not tell a shape.
+    #[error("{}all samples of the batch are `None`, so the shape of its rows is unknown: take an array, Option<[T; N]>, whose type tells its shape, or a tuple of a value and a bool", FieldName(.field))]
+    AllNone {
+        /// The field's name; empty if it has none.
+        field: &'static str,
+    },
+
     /// An unsigned 64-bit number is too large for `i64`, which it becomes in the batch.
     #[error("{}{value} does not fit into an i64, the type that u64 and usize become in a batch: cast it with `as i64` if only its bits matter, or use pinfeed::Host to keep it on the host", FieldName(.field))]
     Number {

@@ -161,6 +161,7 @@ pub mod sample {
     pub use crate::tensor::entry::Entry;
     pub use crate::tensor::filled::Filled;
     pub use crate::tensor::layout::{Field, Layout};
+    pub use crate::tensor::optional::Optional;
     pub use crate::tensor::row::Row;
     pub use crate::tensor::sample::{Host, Sample};
 }

@@ -18,6 +18,7 @@ pub(crate) mod filled;
 )]
 mod host;
 pub(crate) mod layout;
+pub(crate) mod optional;
 #[expect(
     unsafe_code,
     reason = "elements lie in memory that something else owns"
