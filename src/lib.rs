@@ -38,7 +38,8 @@
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
 //!   it by hand, row by row: [`sample`].
 //! - Samples that differ in length, such as an image's boxes or a text's tokens: one behind the other ([`Ragged`],
-//!   [`ragged`]), or padded to the longest of their batch ([`Padded`], [`padded`]).
+//!   [`ragged`]), or padded to the longest of their batch ([`Padded`], [`padded`]); documents packed into rows of one length
+//!   ([`dataset::Packed`]).
 //! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), as a struct of your own with
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
 //! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
@@ -131,6 +132,14 @@ pub mod collate {
 
     pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Stack};
     pub use crate::device::upload::{Tensors, Upload};
+}
+
+pub mod packed {
+    //! Documents packed into rows of one length: a row is a [`PackedRow`], a batch of them a [`PackedBatch`], and on a
+    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them.
+
+    pub use crate::batch::PackedDeviceBatch;
+    pub use crate::tensor::packed::{PackedBatch, PackedRow};
 }
 
 pub mod padded {

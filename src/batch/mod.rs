@@ -4,6 +4,7 @@
 mod arena;
 mod collate;
 mod collate_fn;
+mod packed;
 mod padded;
 mod ragged;
 #[expect(unsafe_code, reason = "it cuts a slab into tensors")]
@@ -15,6 +16,7 @@ pub use arena::Arena;
 pub use collate::Collate;
 pub(crate) use collate::{Failure, Needs, NotLoaded, Opening, Table, Took};
 pub use collate_fn::CollateFn;
+pub use packed::PackedDeviceBatch;
 pub use padded::PaddedDeviceTensor;
 pub use ragged::RaggedDeviceTensor;
 pub use relocation::Relocation;
