@@ -34,7 +34,7 @@ use crate::tuning::INDICES_AT_ONCE;
 /// bytes for each document; for `BestFit`, 24 for each document, 16 for each full row of a longer one, and 8 for each row.
 ///
 /// A document is got once for each row that has a part of it, so one of a million tokens hundreds of times. That is cheap where it is
-/// a view ([`Tensor::from_owner_at`] of a mapped file, or an `Arc<[T]>`). It must be the same each time: a random one would not
+/// a view (a [`slice`](Tensor::slice) of a tensor over a mapped file, or an `Arc<[T]>`). It must be the same each time: a random one would not
 /// fit together.
 ///
 /// # Examples

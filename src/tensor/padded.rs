@@ -94,9 +94,12 @@ impl<T: Element> Padded<T> {
 
     /// Keeps the first `length` rows, if there are more.
     pub fn truncate(self, length: usize) -> Padded<T> {
-        Padded {
-            rows: self.rows.head(length),
-            ..self
+        match self.len() {
+            all if all > length => Padded {
+                rows: self.rows.slice(0..length),
+                ..self
+            },
+            _ => self,
         }
     }
 
@@ -253,8 +256,7 @@ impl<T: Element> PaddedTensor<T> {
             "row {index} of a padded tensor of {} rows",
             self.len()
         );
-        let shape = self.values.shape();
-        let row_elements: usize = shape.iter().skip(2).product();
+        let row_elements = self.values.len() / (self.len() * self.padded_len()).max(1);
         let first = index * self.padded_len() * row_elements;
         let length = self.lengths.as_slice()[index] as usize;
         assert!(
