@@ -31,8 +31,8 @@
 //!
 //! The root has what every program uses. The rest is in modules:
 //!
-//! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, a cache in
-//!   memory: [`dataset`].
+//! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, packed documents, a
+//!   cache in memory: [`dataset`].
 //! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
