@@ -1,7 +1,7 @@
 //! Documents packed into rows of a fixed length, as a data set.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use super::packing::{Piece, Rows};
 use super::{Dataset, Packing, sample_is_gone};
@@ -368,6 +368,6 @@ macro_rules! documents {
 
 documents! {
     Vec<T>, Vec::as_slice;
-    Arc<[T]>, Arc::as_ref;
+    Arc<[T]>, Deref::deref;
     Tensor<T>, Tensor::as_slice;
 }
