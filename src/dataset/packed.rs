@@ -28,10 +28,14 @@ use crate::tuning::INDICES_AT_ONCE;
 /// data sets of equal lengths are packed alike: tokens and their labels are two of them, side by side
 /// (the second example).
 ///
+/// A document that cannot be had is an error of each row that has a part of it ([`DocumentError`]), and
+/// [`OnError`](crate::loader::OnError) leaves out or replaces rows.
+///
 /// # Cost
 ///
 /// To find a row's documents takes a binary search for `Concatenated` and `Shuffled`, and none for `BestFit`. The lists take 8
-/// bytes for each document; for `BestFit`, 24 for each document, 16 for each full row of a longer one, and 8 for each row.
+/// bytes for each document; for `BestFit`, 24 for each document, 16 for each full row of a longer one, and 8 for each row (while it is
+/// packed, about twice that).
 ///
 /// A document is got once for each row that has a part of it, so one of a million tokens hundreds of times. That is cheap where it is
 /// a view (a [`slice`](Tensor::slice) of a tensor over a mapped file, or an `Arc<[T]>`). It must be the same each time: a random one would not

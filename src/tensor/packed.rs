@@ -79,7 +79,8 @@ impl<T> PackedRow<T> {
 pub struct PackedBatch<T: Element> {
     /// The tokens: `[r, n]`.
     pub tokens: Tensor<T>,
-    /// Each token's place in its segment, from 0: `[r, n]`.
+    /// Each token's place in its segment, from 0: `[r, n]`. A document that goes on from the row before begins at 0 again, so
+    /// no place reaches `n`.
     pub position_ids: Tensor<i64>,
     /// Which of its row's documents a token belongs to, from 1; 0 is padding: `[r, n]`. Tokens may attend to each other
     /// where these are the same. (The convention of T5X and Grain.)
