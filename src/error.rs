@@ -349,7 +349,7 @@ pub struct ShapeError {
 #[non_exhaustive]
 pub enum CollateError {
     /// Its shape differs from the one that the batch was planned with.
-    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged", FieldName(.field))]
+    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged", FieldName(.field))]
     Shape {
         /// The field's name; empty if it has none.
         field: &'static str,
@@ -357,6 +357,35 @@ pub enum CollateError {
         expected: Shape,
         /// The sample's shape.
         found: Shape,
+    },
+
+    /// A [`Padded`](crate::Padded) sample is padded otherwise than the first one of its batch.
+    #[error("{}it is padded with {found}, and the first sample of its batch with {expected}: pad all samples alike", FieldName(.field))]
+    Padding {
+        /// The field's name; empty if it has none.
+        field: &'static str,
+        /// The first sample's padding value, and what its length is a multiple of.
+        expected: String,
+        /// The sample's.
+        found: String,
+    },
+
+    /// A [`Padded`](crate::Padded) sample is longer than [`at_most`](crate::Padded::at_most) allows.
+    #[error(
+        "its length is {found}, and at most {at_most} is allowed: `truncate` it, allow more, or leave such samples out with OnError::Skip"
+    )]
+    TooLong {
+        /// The sample's length.
+        found: usize,
+        /// The greatest length allowed.
+        at_most: usize,
+    },
+
+    /// All samples of the batch are `None`, and their type does not tell a shape.
+    #[error("{}all samples of the batch are `None`, so the shape of its rows is unknown: take an array, Option<[T; N]>, whose type tells its shape, or a tuple of a value and a bool", FieldName(.field))]
+    AllNone {
+        /// The field's name; empty if it has none.
+        field: &'static str,
     },
 
     /// An unsigned 64-bit number is too large for `i64`, which it becomes in the batch.
