@@ -203,7 +203,7 @@ impl<D: Dataset, C> Builder<D, C> {
     /// others. The sample draws the same random numbers each time. If it fails in the end, [`on_error`](Builder::on_error) says what
     /// becomes of it. [`Stats::retried`](crate::loader::Stats::retried) counts.
     ///
-    /// The worker waits; dropping the loader ends the wait.
+    /// The worker waits, and the wait counts in the sample's [`timeout`](Builder::timeout); dropping the loader ends it.
     ///
     /// # Examples
     ///
