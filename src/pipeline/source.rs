@@ -56,7 +56,7 @@ pub(super) struct Source<'a, D> {
     pub(super) sampler: &'a dyn Sampler,
     pub(super) seed: u64,
     pub(super) place: Place,
-    /// Which of the place's rows are made, if some are left out.
+    /// Which of the place's rows are made, if the unit is made again: some may be left out.
     pub(super) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
     pub(super) changes: &'a Mutex<Changes>,
@@ -65,6 +65,11 @@ pub(super) struct Source<'a, D> {
 }
 
 impl<D: Dataset> Source<'_, D> {
+    /// Whether the unit is made again: it may have other samples than its place says, or fewer.
+    pub(super) fn is_changed(&self) -> bool {
+        self.kept.is_some()
+    }
+
     /// How many rows are made. Rows are counted without those that are left out.
     pub(super) fn rows(&self) -> usize {
         self.kept.map_or(self.place.rows, <[usize]>::len)

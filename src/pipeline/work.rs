@@ -163,37 +163,30 @@ impl<D, C> DatasetRecipe<D, C> {
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
-    /// Makes a unit; without the rows that were left out, and with the samples that replaced others, if `is_changed`.
+    /// Makes a unit once: with what is known of its bad samples, it may have to be made again.
     fn make_once(
         &self,
-        place: Place,
-        meter: &Meter,
+        source: &Source<'_, D>,
         slab: &dyn Fn(usize) -> Option<Slab>,
-        changes: &Mutex<Changes>,
-        is_changed: bool,
         watch: &mut Stopwatch,
         at: &Desk,
     ) -> Result<C::Batch, Failed> {
-        let kept = is_changed.then(|| changes.lock().kept(place.rows));
-        let source = self.source(place, kept.as_deref(), changes, meter);
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
             gathered_by: None,
         });
         let making = Making {
-            source: &source,
+            source,
             table: &table,
             learned: &self.learned,
             at,
             on_error: self.on_error,
-            meter,
             loading: Loading::Solo,
-            is_changed,
             left_out: RefCell::new(None),
         };
         making.make_rows(slab, watch)?;
         at.begins(Doing::Collating);
-        finish(&source, &mut table)
+        finish(source, &mut table)
     }
 }
 
@@ -236,7 +229,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let mut watch = Stopwatch::start(timed);
         at.since(watch.started());
         let made = loop {
-            match self.make_once(place, meter, slab, &changes, is_changed, &mut watch, at) {
+            let kept = is_changed.then(|| changes.lock().kept(place.rows));
+            let source = self.source(place, kept.as_deref(), &changes, meter);
+            match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
                 made => break made,
@@ -302,11 +297,8 @@ struct Making<'a, D, T> {
     /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
     at: &'a Desk,
     on_error: OnError,
-    meter: &'a Meter,
     /// Who is alone announces samples one at a time as it goes, instead of a run at once.
     loading: Loading,
-    /// The unit is made again: it has other samples than its place says, or fewer.
-    is_changed: bool,
     /// The last of the samples that are left out, if there are any.
     left_out: RefCell<Option<Failed>>,
 }
@@ -350,7 +342,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
             Claimed::Parked(_) => 0,
         });
         let mut left = match claimed {
-            Claimed::Rows(rows) if self.source.dataset.at_once() > 1 && !self.is_changed => {
+            Claimed::Rows(rows)
+                if self.source.dataset.at_once() > 1 && !self.source.is_changed() =>
+            {
                 Left::Many(rows, Vec::new().into_iter())
             }
             Claimed::Rows(rows) => Left::Rows(rows),
@@ -418,7 +412,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
     {
         let (source, at) = (self.source, self.at);
         let is_solo = self.loading == Loading::Solo;
-        if self.is_changed {
+        if source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
         let mut indices = Indices::new(source.sampler, source.place, rows.end);
@@ -574,7 +568,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let takes_any = self.table.takes_any();
         let settled = self
             .on_error
-            .settle(failed, attempt, self.loading, takes_any, self.meter);
+            .settle(failed, attempt, self.loading, takes_any, source.meter);
         match settled {
             Settled::Fail(failed) => Err(failed),
             Settled::Skip(failed) => {
@@ -724,9 +718,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             learned: &self.learned,
             at,
             on_error: self.on_error,
-            meter: &self.meter,
             loading: Loading::Shared,
-            is_changed: false,
             left_out: RefCell::new(None),
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);

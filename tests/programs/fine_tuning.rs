@@ -58,7 +58,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         assert_eq!(answers, 400);
-        assert_eq!(learned, (0..400).map(|index| conversation(index).1.len()).sum());
+        assert_eq!(learned, (0..400).map(|index| conversation(index).1.len()).sum::<usize>());
     }
     Ok(())
 }
