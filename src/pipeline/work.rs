@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::cut::Place;
+use super::cut::{EpochOrder, Place};
 use super::guard::drop_each;
 use super::plan::Hints;
 use super::recovery::{Changes, Loading, OnError, Replaced, Settled};
@@ -19,16 +19,16 @@ use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::meter::Meter;
-use crate::sampler::Sampler;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
 
-/// How batches of type `B` are made: a data set, an order and a collate.
+/// How batches of type `B` are made: of a data set, by a collate. Each epoch has its own order.
 pub(crate) trait Recipe<B>: Send + Sync {
     /// Opens a unit for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
     fn open(
         &self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
@@ -37,6 +37,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn make(
         &self,
         place: Place,
+        order: &EpochOrder,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -46,7 +47,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn hints(&self) -> Hints;
 
     /// The error of a part that does not match an earlier part of its batch.
-    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error;
+    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error;
 }
 
 /// One open unit. Everybody who holds it may load and grant; the last holder finishes it.
@@ -86,7 +87,6 @@ pub(crate) struct Report {
 
 pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) dataset: Arc<D>,
-    pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
     pub(crate) on_error: OnError,
@@ -125,12 +125,13 @@ impl<D, C> DatasetRecipe<D, C> {
     fn source<'a>(
         &'a self,
         place: Place,
+        order: &'a EpochOrder,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
-            sampler: &*self.sampler,
+            order,
             seed: self.seed,
             place,
             kept,
@@ -143,7 +144,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
     /// Makes a unit; without the rows that were left out, and with the samples that replaced others, if `is_changed`.
     fn make_once(
         &self,
-        place: Place,
+        (place, order): (Place, &EpochOrder),
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: &Mutex<Changes>,
@@ -151,7 +152,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
         watch: &mut Stopwatch,
     ) -> Result<C::Batch, Failed> {
         let kept = is_changed.then(|| changes.lock().kept(place.rows));
-        let source = self.source(place, kept.as_deref(), changes);
+        let source = self.source(place, order, kept.as_deref(), changes);
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
             gathered_by: None,
@@ -175,12 +176,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn open(
         &self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             dataset: Arc::clone(&self.dataset),
-            sampler: Arc::clone(&self.sampler),
+            order: order.clone(),
             learned: Arc::clone(&self.learned),
             table: self.collate.open(Opening {
                 rows: place.rows,
@@ -198,6 +200,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn make(
         &self,
         place: Place,
+        order: &EpochOrder,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -206,7 +209,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let changes = Mutex::new(changes);
         let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
         let made = loop {
-            match self.make_once(place, meter, slab, &changes, is_changed, &mut watch) {
+            match self.make_once(
+                (place, order),
+                meter,
+                slab,
+                &changes,
+                is_changed,
+                &mut watch,
+            ) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
                 made => break made,
@@ -235,9 +245,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
-    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error {
+    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
-        let source = |place| self.source(place, None, &changes);
+        let source = |place| self.source(place, order, None, &changes);
         source(part).unlike(&source(like), error)
     }
 }
@@ -305,6 +315,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 }
                 match &mut left {
                     Left::Rows(rows) => {
+                        self.source.check().map_err(NotLoaded::Sample)?;
                         if self.loading == Loading::Shared && !is_announced {
                             is_announced = true;
                             self.source.announce(rows.clone());
@@ -360,7 +371,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         if self.is_changed {
             return self.load_changed(rows, run, ask, at, took);
         }
-        let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let mut indices = Indices::new(source.order, source.place, rows.end);
         let mut get = |row| source.get(row, row, indices.of(row));
         let next = || {
             let row = rows.next()?;
@@ -395,7 +406,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let source = self.source;
-        let mut indices = Indices::new(source.sampler, source.place, source.place.rows);
+        let mut indices = Indices::new(source.order, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -564,7 +575,7 @@ fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
 
 struct DatasetWork<D, T, B> {
     dataset: Arc<D>,
-    sampler: Arc<dyn Sampler>,
+    order: EpochOrder,
     table: T,
     learned: Arc<Learned>,
     seed: u64,
@@ -579,7 +590,7 @@ impl<D, T, B> DatasetWork<D, T, B> {
     fn source(&self) -> Source<'_, D> {
         Source {
             dataset: &self.dataset,
-            sampler: &*self.sampler,
+            order: &self.order,
             seed: self.seed,
             place: self.place,
             kept: None,
@@ -636,7 +647,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         let watch = Stopwatch::start(Timed::None);
         let source = Source {
             dataset: &*self.dataset,
-            sampler: &*self.sampler,
+            order: &self.order,
             seed: self.seed,
             place: self.place,
             kept: None,

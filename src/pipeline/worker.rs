@@ -81,7 +81,7 @@ impl<B: Batch> Pipeline<B> {
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
         let make = || {
             self.recipe
-                .make(pass.place(unit), &pass.meter, &slab, changes)
+                .make(pass.place(unit), &pass.order, &pass.meter, &slab, changes)
         };
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => made,

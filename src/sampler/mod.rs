@@ -9,10 +9,11 @@
 //! | [`MixtureSampler`] | several data sets in fixed proportions, each in random order |
 //! | `Vec<u64>` | these indices, in this order |
 //!
-//! They are pure functions of seed, epoch and position. None depends on the number of workers or ranks, and a run that
+//! They are pure functions of seed, epoch and position; batch samplers, which list whole epochs, of seed and epoch. None depends on the number of workers or ranks, and a run that
 //! is resumed at a position computes nothing that came before it.
 
 mod alias;
+mod batches;
 mod mixture;
 #[cfg_attr(
     target_arch = "x86_64",
@@ -29,6 +30,7 @@ mod subset;
 mod successive;
 mod weighted;
 
+pub use batches::{BatchSampler, Batches};
 pub use mixture::MixtureSampler;
 pub use random::RandomSampler;
 pub use sequential::SequentialSampler;
