@@ -7,8 +7,10 @@ use crate::sync::Arc;
 
 /// Puts batches together: which samples each batch of an epoch has; PyTorch's `batch_sampler`.
 ///
-/// [`Builder::batch_sampler`](crate::loader::Builder::batch_sampler) takes one, instead of a batch size and an order. A
-/// `Vec<Vec<u64>>` gives the same batches in each epoch. A `Box` or an `Arc` of one is one, too.
+/// [`Builder::batch_sampler`](crate::loader::Builder::batch_sampler) takes one, instead of a batch size and an order. The module has
+/// ready-made ones: [`GroupedBatchSampler`](super::GroupedBatchSampler) for samples that go well together,
+/// [`TokenBatchSampler`](super::TokenBatchSampler) for sequences under a budget, [`FixedBatchSampler`](super::FixedBatchSampler) for
+/// any order. A `Vec<Vec<u64>>` gives the same batches in each epoch. A `Box` or an `Arc` of one is one, too.
 ///
 /// It is a pure function of the epoch: all ranks must get the same lists, and a resumed run those that it had. For random
 /// numbers, use [`SampleRng::for_sampler`](crate::SampleRng::for_sampler).
