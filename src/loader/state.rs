@@ -137,7 +137,11 @@ impl LoaderState {
         }
         // Another seed or another number of samples gives another order anyway.
         if differences.is_empty() && saved.order != loader.order {
-            differences.push("its sampler gives another order".to_owned());
+            let gives = match loader.batch_size {
+                0 => "its batch sampler gives other batches",
+                _ => "its sampler gives another order",
+            };
+            differences.push(gives.to_owned());
         }
         if differences.is_empty() {
             return Ok(());

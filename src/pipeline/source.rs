@@ -150,16 +150,17 @@ impl<D: Dataset> Source<'_, D> {
     #[cold]
     pub(super) fn index_of_other(&self, row: usize, attempt: u32) -> u64 {
         let (epoch, place) = (self.place.epoch, &self.place);
-        let key = place.key(self.row_of_place(row));
-        let mut rng = SampleRng::for_replacement(self.seed, epoch, key);
-        let among = match self.order {
-            // It must go with the others, as they were chosen to go together.
-            EpochOrder::Listed(_) if place.rows > 1 => place.start..place.start + place.rows as u64,
-            _ => 0..place.samples,
-        };
+        let row = self.row_of_place(row);
+        let mut rng = SampleRng::for_replacement(self.seed, epoch, place.key(row));
+        let others = place.rows as u64 - 1;
+        let is_listed = matches!(self.order, EpochOrder::Listed(_));
         let mut position = 0;
         for _ in 0..attempt {
-            position = rng.range(among.clone());
+            position = match is_listed && others > 0 {
+                // One of the same list: it was put together because its samples go together.
+                true => place.start + (row as u64 + 1 + rng.below(others)) % (others + 1),
+                false => rng.below(place.samples),
+            };
         }
         self.order.index(epoch, position)
     }
