@@ -79,6 +79,14 @@ pub enum Error {
     /// did; the loader continues.
     TimedOut(Box<TimedOut>),
 
+    /// The batch sampler gave no batches for an epoch, or an empty one. The epoch then has one batch, which is this error.
+    BatchSampler {
+        /// The epoch.
+        epoch: u64,
+        /// Why its batches cannot be loaded: the panic's message, or what is wrong with them.
+        reason: String,
+    },
+
     /// A sample does not fit its batch.
     Collate(Box<Misfit>),
 

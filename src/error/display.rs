@@ -26,6 +26,10 @@ impl fmt::Display for Error {
                 "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
             ),
             Error::TimedOut(late) => write!(f, "{late}"),
+            Error::BatchSampler { epoch, reason } => write!(
+                f,
+                "the batch sampler gave no batches for epoch {epoch} that can be loaded: {reason}"
+            ),
             Error::Collate(misfit) => misfit.say(f),
             Error::Stack(misfit) => write!(f, "{misfit}"),
             Error::CollateFn { epoch, batch, .. } => {

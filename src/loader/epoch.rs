@@ -91,15 +91,15 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        *loader.get().last.lock() = Last::Begun(seat.clone());
         let options = &loader.pipeline().options[seat.device];
-        let cut = options.cut(seat.start.position);
+        let cut = options.cut(seat.start);
+        *loader.get().last.lock() = Last::Begun(seat.clone(), cut.clone());
         Epoch {
             loader,
             seat,
             taken: Taken::new(),
-            cut,
             batches: cut.batches(),
+            cut,
             changes: None,
             given_at: None,
             waiting: Waiting::default(),
@@ -131,7 +131,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn state(&self) -> LoaderState {
-        self.loader.get().state_of(&self.seat)
+        self.loader.get().state_of(&self.seat, &self.cut)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -154,9 +154,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// What batch `batch`, which was given out last, is.
     pub(super) fn info(&self, batch: u64) -> BatchInfo {
-        let order = &self.loader.get().order;
         let place = self.cut.batch_place(self.number(), batch);
-        BatchInfo::new(place, order.seed, &order.sampler, self.changes.as_deref())
+        let order = self.pipeline().options[self.seat.device].order(&self.cut);
+        let seed = self.loader.get().order.seed;
+        BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
 
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
@@ -265,6 +266,11 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The pipeline, the seat, and the units that were taken in advance.
     pub(super) fn split(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
+    }
+
+    /// How many batches the epoch has.
+    pub(super) fn batches(&self) -> u64 {
+        self.batches
     }
 
     /// How many batches are to come.

@@ -19,10 +19,8 @@ use crate::sync::{Arc, Mutex, Weak, planted};
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Outbox<B: Batch> {
     device: Device,
-    /// How many batches the epoch has.
-    count: u64,
-    /// The outbox of the epoch before, while it exists: its batches get device memory first.
-    before: Option<Weak<Outbox<B>>>,
+    /// The outbox of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
+    before: Option<(Weak<Outbox<B>>, u64)>,
     state: Mutex<State<B>>,
 }
 
@@ -116,24 +114,25 @@ impl<B: Batch> Sends<B> for Outbox<B> {
     }
 
     fn progress(&self) -> [u64; 2] {
-        let before = self.before.as_ref().and_then(Weak::upgrade);
+        let before = self
+            .before
+            .as_ref()
+            .and_then(|(before, _)| before.upgrade());
         let before = before.map_or(u64::MAX, |before| before.state.lock().progress);
         [self.state.lock().progress, before]
     }
 }
 
 impl<B: Batch> Outbox<B> {
-    /// For an epoch of `count` batches. `first`: the batch that the consumer gets next. `before`: the outbox of the epoch before.
+    /// `first`: the batch that the consumer gets next. `before`: the outbox of the epoch before, and how many batches that one has.
     pub(crate) fn new(
         device: &Device,
-        count: u64,
         first: u64,
-        before: Option<&Arc<Outbox<B>>>,
+        before: Option<(&Arc<Outbox<B>>, u64)>,
     ) -> Arc<Outbox<B>> {
         Arc::new(Outbox {
             device: device.clone(),
-            count,
-            before: before.map(Arc::downgrade),
+            before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
             state: Mutex::new(State {
                 batches: VecDeque::new(),
                 first,
@@ -147,17 +146,20 @@ impl<B: Batch> Outbox<B> {
         &self.device
     }
 
-    /// Whether every batch has begun or failed.
-    fn has_begun_all(&self) -> bool {
+    /// Whether every batch of so many has begun or failed.
+    fn has_begun_all(&self, batches: u64) -> bool {
         let state = self.state.lock();
         let came = state.first.saturating_add(state.batches.len() as u64);
-        came >= self.count && state.batches.iter().all(Outgoing::makes_way)
+        came >= batches && state.batches.iter().all(Outgoing::makes_way)
     }
 
     /// Whether all batches of the epoch before have begun.
     fn is_behind_none(&self) -> bool {
-        let before = self.before.as_ref().and_then(Weak::upgrade);
-        before.is_none_or(|before| before.has_begun_all())
+        let has_begun = |(before, batches): &(Weak<Outbox<B>>, u64)| {
+            let before = before.upgrade();
+            before.is_none_or(|before| before.has_begun_all(*batches))
+        };
+        self.before.as_ref().is_none_or(has_begun)
             || planted("an epoch does not wait for the one before")
     }
 

@@ -125,16 +125,19 @@ impl<E, U> Schedule<E, U> {
             });
         }
         let (index, units) = self.next_to_open(claimant).filter(|_| may_load)?;
-        let units = *units;
         let unit = self.end();
-        let solo = self.solo_run(&units);
+        let solo = self.solo_run(units);
+        let segment = &self.segments[index];
         let stage = match solo {
             0 => Stage::Loading,
             _ => Stage::Solo,
         };
         let opened = unit.0..unit.0 + solo.max(1);
         for unit in opened.clone().map(Unit) {
-            let payload = open(&self.segments[index].payload, unit, solo > 0);
+            let Some(units) = &segment.units else {
+                unreachable!("units are opened of epochs that are planned");
+            };
+            let payload = open(&segment.payload, unit, solo > 0);
             let rows = units.plan.cut.rows(units.number(unit));
             let slabs = units.plan.slabs_per_unit;
             let entry = UnitEntry::new(rows, slabs, stage, payload);
@@ -205,9 +208,9 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// How long a full unit takes, once that is known.
+    /// How long a unit takes, once that is known.
     fn unit_ns(&self, plan: &EpochPlan) -> Option<u64> {
-        let rows = plan.cut.part_rows() as u64;
+        let rows = plan.cut.usual_rows() as u64;
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 

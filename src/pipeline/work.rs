@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::cut::Place;
+use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::plan::Hints;
@@ -20,16 +20,16 @@ use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId, panic_message};
 use crate::meter::Meter;
-use crate::sampler::Sampler;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
 
-/// How batches of type `B` are made: a data set, an order and a collate.
+/// How batches of type `B` are made: of a data set, by a collate. Each epoch has its own order.
 pub(crate) trait Recipe<B>: Send + Sync {
     /// Opens a unit for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
     fn open(
         &self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
@@ -38,6 +38,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn make(
         &self,
         place: Place,
+        order: &EpochOrder,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -45,13 +46,19 @@ pub(crate) trait Recipe<B>: Send + Sync {
     ) -> MadeAlone<B>;
 
     /// What is known of the sample at a row. It calls the data set, and the sampler if the index is not known.
-    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId;
+    fn sample_id(
+        &self,
+        place: Place,
+        order: &EpochOrder,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
 
     /// The error of a part that does not match an earlier part of its batch.
-    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error;
+    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error;
 
     /// The loader is being dropped: nobody waits to try a sample again.
     fn end(&self);
@@ -105,7 +112,6 @@ impl<B> MadeAlone<B> {
 
 pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) dataset: Arc<D>,
-    pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
     pub(crate) on_error: OnError,
@@ -145,13 +151,14 @@ impl<D, C> DatasetRecipe<D, C> {
     fn source<'a>(
         &'a self,
         place: Place,
+        order: &'a EpochOrder,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
         meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
-            sampler: &*self.sampler,
+            order,
             seed: self.seed,
             place,
             kept,
@@ -194,12 +201,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn open(
         &self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             dataset: Arc::clone(&self.dataset),
-            sampler: Arc::clone(&self.sampler),
+            order: order.clone(),
             learned: Arc::clone(&self.learned),
             table: self.collate.open(Opening {
                 rows: place.rows,
@@ -218,6 +226,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn make(
         &self,
         place: Place,
+        order: &EpochOrder,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -230,7 +239,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         at.since(watch.started());
         let made = loop {
             let kept = is_changed.then(|| changes.lock().kept(place.rows));
-            let source = self.source(place, kept.as_deref(), &changes, meter);
+            let source = self.source(place, order, kept.as_deref(), &changes, meter);
             match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
@@ -258,9 +267,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
-    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId {
+    fn sample_id(
+        &self,
+        place: Place,
+        order: &EpochOrder,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId {
         let (changes, meter) = (Mutex::default(), Meter::default());
-        let source = self.source(place, None, &changes, &meter);
+        let source = self.source(place, order, None, &changes, &meter);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -277,10 +292,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
-    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error {
+    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
         let meter = Meter::default();
-        let source = |place| self.source(place, None, &changes, &meter);
+        let source = |place| self.source(place, order, None, &changes, &meter);
         source(part).unlike(&source(like), error)
     }
 
@@ -358,6 +373,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 if let Some(again) = again.take() {
                     self.load_other(again, &mut run, ask, &mut took)?;
                 }
+                if !matches!(left, Left::Parked(_)) {
+                    self.source.check().map_err(NotLoaded::Sample)?;
+                }
                 if let (Left::Rows(rows) | Left::Many(rows, _), Loading::Shared, false) =
                     (&left, self.loading, is_announced)
                 {
@@ -415,7 +433,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         if source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
-        let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let mut indices = Indices::new(source.order, source.place, rows.end);
         let tells = watch.times_all();
         let next = || {
             let row = rows.next()?;
@@ -457,7 +475,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let source = self.source;
-        let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let mut indices = Indices::new(source.order, source.place, rows.end);
         let next = || {
             if got.len() == 0 && rows.start < rows.end {
                 let end = rows.start.saturating_add(source.dataset.at_once());
@@ -498,7 +516,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let (source, at) = (self.source, self.at);
-        let mut indices = Indices::new(source.sampler, source.place, source.place.rows);
+        let mut indices = Indices::new(source.order, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -670,7 +688,7 @@ fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
 
 struct DatasetWork<D, T, B> {
     dataset: Arc<D>,
-    sampler: Arc<dyn Sampler>,
+    order: EpochOrder,
     table: T,
     learned: Arc<Learned>,
     seed: u64,
@@ -686,7 +704,7 @@ impl<D, T, B> DatasetWork<D, T, B> {
     fn source(&self) -> Source<'_, D> {
         Source {
             dataset: &self.dataset,
-            sampler: &*self.sampler,
+            order: &self.order,
             seed: self.seed,
             place: self.place,
             kept: None,
@@ -755,7 +773,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         let watch = Stopwatch::start(Timed::None);
         let source = Source {
             dataset: &*self.dataset,
-            sampler: &*self.sampler,
+            order: &self.order,
             seed: self.seed,
             place: self.place,
             kept: None,

@@ -15,6 +15,7 @@ mod cuda;
 mod devices;
 mod epochs;
 mod gathered;
+mod listed;
 mod loaders;
 mod mixing;
 mod normalize;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         loaders::TESTS,
         epochs::TESTS,
         gathered::TESTS,
+        listed::TESTS,
         parts::TESTS,
         normalize::TESTS,
         mixing::TESTS,

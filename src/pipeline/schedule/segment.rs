@@ -21,7 +21,7 @@ pub(super) struct Segment<E> {
 }
 
 /// The units of one epoch: how they are made, and their numbers within the line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpochUnits {
     pub(crate) plan: EpochPlan,
     /// The first unit, and the one after the last.
@@ -114,7 +114,7 @@ impl<E, U> Schedule<E, U> {
 
     /// The segment to plan next, if workers will soon have nothing else to do.
     pub(super) fn segment_to_plan(&mut self) -> Option<&mut Segment<E>> {
-        let before = self.segments.front()?.units?;
+        let before = self.segments.front()?.units.as_ref()?;
         let next = self.segments.get(1)?;
         if next.units.is_some() || next.is_planning || !next.may_plan_early {
             return None;
@@ -136,24 +136,24 @@ impl<E, U> Schedule<E, U> {
         let first = match index.checked_sub(1) {
             None => self.first,
             Some(before) => {
-                let before = self.segments[before].units;
-                let Some(before) = before.filter(|before| plan.joins(&before.plan)) else {
+                let before = self.segments[before].units.as_ref();
+                let end = before.filter(|before| plan.joins(&before.plan));
+                let Some(end) = end.map(|before| before.end) else {
                     self.segments[index].may_plan_early = false;
                     return None;
                 };
-                before.end
+                end
             }
         };
         if plan.is_cut() {
             self.streamed_bytes = plan.streamed_bytes;
         }
         let units = EpochUnits {
-            plan,
             first,
             end: Unit(first.0.saturating_add(plan.cut.units())),
+            plan,
         };
-        self.segments[index].units = Some(units);
-        Some(units)
+        Some(self.segments[index].units.insert(units).clone())
     }
 
     /// The segment cannot be planned before the consumer reaches it.
@@ -196,7 +196,7 @@ impl<E, U> Schedule<E, U> {
         let Some(front) = self.segments.front().filter(|front| front.id == id) else {
             return;
         };
-        let end = front.units.map_or(self.first, |units| units.end);
+        let end = front.units.as_ref().map_or(self.first, |units| units.end);
         let count = (end.0 - self.first.0).min(self.open.len() as u64) as usize;
         self.remove_units(..count, removed);
         self.first = end;
@@ -210,8 +210,9 @@ impl<E, U> Schedule<E, U> {
             .iter()
             .take_while(|segment| segment.is_reached);
         let kept = kept.count();
-        if let Some(units) = self.segments.get(kept).and_then(|segment| segment.units) {
-            let count = units.first.0.saturating_sub(self.first.0);
+        let units = |segment: &Segment<E>| segment.units.as_ref().map(|units| units.first);
+        if let Some(first) = self.segments.get(kept).and_then(units) {
+            let count = first.0.saturating_sub(self.first.0);
             let count = count.min(self.open.len() as u64) as usize;
             self.remove_units(count.., removed);
         }
