@@ -1,6 +1,7 @@
 //! The error type: what went wrong, where, and what to do about it.
 
 mod display;
+mod document;
 mod stack;
 mod temporary;
 
@@ -9,6 +10,7 @@ use std::fmt;
 use self::display::FieldName;
 use crate::shape::{DType, Shape};
 
+pub use document::DocumentError;
 pub use stack::StackMisfit;
 pub use temporary::Temporary;
 pub(crate) use temporary::is_temporary;

@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![cfg(not(miri))] // it takes many loaders
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use pinfeed::dataset::{DocumentError, Packed, Packing, document_lengths};
+use pinfeed::dataset::{Packed, Packing, document_lengths};
+use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, from_fn};
@@ -348,6 +351,140 @@ fn rows_with_a_broken_document_can_be_left_out() {
             }
         }
     }
+}
+
+type Answers = Vec<Result<Vec<u32>, BoxError>>;
+
+/// Documents that come from a server: several in a call, of which now and then one fails.
+struct Server {
+    /// How many documents each call asked for.
+    calls: Mutex<Vec<usize>>,
+    len: AtomicU64,
+    answers: fn(&[u64]) -> Answers,
+}
+
+impl Server {
+    fn packed(answers: fn(&[u64]) -> Answers) -> Packed<Arc<Server>> {
+        let server = Server {
+            calls: Mutex::default(),
+            len: AtomicU64::new(12),
+            answers,
+        };
+        Packed::new(Arc::new(server), &[4; 12], 20, Packing::Concatenated).unwrap()
+    }
+
+    fn calls(&self) -> Vec<usize> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+}
+
+impl Dataset for Server {
+    type Sample = Vec<u32>;
+
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::SeqCst)
+    }
+
+    fn get(&self, _: u64, _: &mut SampleRng) -> Result<Vec<u32>, BoxError> {
+        panic!("one query for one document")
+    }
+
+    fn get_many(&self, indices: &[u64], _: &mut [SampleRng]) -> Vec<Result<Vec<u32>, BoxError>> {
+        self.calls.lock().unwrap().push(indices.len());
+        (self.answers)(indices)
+    }
+
+    fn at_once(&self) -> usize {
+        3
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        assert!(index < self.len(), "asked for what it does not have");
+        None
+    }
+}
+
+fn answered(indices: &[u64]) -> Answers {
+    indices
+        .iter()
+        .map(|index| Ok(document(*index, 4)))
+        .collect()
+}
+
+#[test]
+fn documents_come_several_in_a_call() {
+    let rows = Server::packed(answered);
+    let server = Arc::clone(rows.documents());
+    assert_eq!(document_lengths(&server).unwrap(), [4; 12]);
+    assert_eq!(server.calls(), [3, 3, 3, 3]);
+    let loader = DataLoader::builder(rows).build().unwrap();
+    let rows: Vec<_> = loader.epoch(0).map(Result::unwrap).collect();
+    assert_eq!(server.calls(), [3, 2, 3, 2, 2]);
+    let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens.to_vec()).collect();
+    assert_eq!(tokens[..48], documents(&[4; 12]).concat());
+
+    // Of what is gone, the data set is not asked.
+    server.len.store(7, Ordering::SeqCst);
+    let rows: Vec<_> = loader.epoch(1).collect();
+    assert!(rows[0].is_ok());
+    let error = rows[1].as_ref().unwrap_err().to_string();
+    assert!(error.contains("has only 7 samples now"), "{error}");
+
+    let rows = Server::packed(|indices| answered(&indices[1..]));
+    let loader = DataLoader::builder(rows).build().unwrap();
+    let error = loader.epoch(0).next().unwrap().unwrap_err().to_string();
+    assert!(
+        error.ends_with("document 2: `get_many` returned fewer samples than it was asked for"),
+        "{error}"
+    );
+}
+
+/// What says that it may go away is tried again, with its row.
+#[test]
+fn a_document_that_fails_for_a_while_is_tried_again() {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let rows = Server::packed(|indices| {
+        let mut answers = answered(indices);
+        if CALLS.fetch_add(1, Ordering::SeqCst) % 3 == 1 {
+            answers[1] = Err(Temporary::new("503 Service Unavailable").into());
+        }
+        answers
+    });
+    let loader = DataLoader::builder(rows)
+        .retry(3, Duration::from_millis(1))
+        .build()
+        .unwrap();
+    for epoch in 0..2 {
+        let rows: Vec<_> = loader
+            .epoch(epoch)
+            .map(|row| row.unwrap().tokens.to_vec())
+            .collect();
+        assert_eq!(rows.concat()[..48], documents(&[4; 12]).concat());
+        assert!(loader.stats().retried > 0);
+    }
+}
+
+/// A document may be in several rows, and has the length that it was packed with: it cannot be random.
+#[test]
+fn random_documents_are_refused() {
+    let documents = from_fn(3, |index, rng| match index {
+        1 => Ok(vec![rng.next_u32(); 4]),
+        _ => Ok(document(index, 4)),
+    });
+    let error = document_lengths(&documents).unwrap_err().to_string();
+    assert!(
+        error.starts_with("document 1: it drew random numbers"),
+        "{error}"
+    );
+    let rows = Packed::new(documents, &[4; 3], 4, Packing::BestFit).unwrap();
+    let loader = DataLoader::builder(rows).build().unwrap();
+    let rows: Vec<_> = loader.epoch(0).collect();
+    assert!(rows[0].is_ok() && rows[2].is_ok());
+    let error = rows[1].as_ref().unwrap_err().to_string();
+    assert!(
+        error.contains("draw them in a `map` of the rows"),
+        "{error}"
+    );
 }
 
 /// A run goes on within an epoch; a state of other neighbours is refused.

@@ -127,7 +127,7 @@ fn unused(index: u64, mut given: SampleRng) -> Result<(), BoxError> {
 }
 
 /// What `get_many` of the data set inside did wrong.
-const TOO_FEW: &str = "`get_many` returned fewer samples than it was asked for";
+pub(super) const TOO_FEW: &str = "`get_many` returned fewer samples than it was asked for";
 
 impl<D: Dataset> Dataset for Cached<D>
 where

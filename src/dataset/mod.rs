@@ -18,7 +18,7 @@ pub use adapters::{Described, FromFn, Map, from_fn};
 pub use cacheable::Cacheable;
 pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
-pub use packed::{Document, DocumentError, Packed, document_lengths};
+pub use packed::{Document, Packed, document_lengths};
 pub use packing::Packing;
 pub use split::{SplitSize, random_split};
 pub use subset::Subset;

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 
+use super::cached::TOO_FEW;
 use super::packing::{Piece, Rows};
 use super::{Dataset, Packing, sample_is_gone};
-use crate::error::{BoxError, Error, Result};
+use crate::error::{BoxError, DocumentError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
@@ -38,8 +39,8 @@ use crate::tuning::INDICES_AT_ONCE;
 /// packed, about twice that).
 ///
 /// A document is got once for each row that has a part of it, so one of a million tokens hundreds of times. That is cheap where it is
-/// a view (a [`slice`](Tensor::slice) of a tensor over a mapped file, or an `Arc<[T]>`). It must be the same each time: a random one would not
-/// fit together.
+/// a view (a [`slice`](Tensor::slice) of a tensor over a mapped file, or an `Arc<[T]>`). It must be the same each time, so one that draws random numbers
+/// is an error: draw them in a [`map`](Dataset::map) of the rows.
 ///
 /// # Examples
 ///
@@ -156,24 +157,6 @@ impl<D: Dataset<Sample: Document>> Packed<D> {
             .map(|(piece, _)| (piece.document, piece.tokens))
             .collect()
     }
-
-    /// Gets a document, which must have this length.
-    fn document(
-        &self,
-        document: u64,
-        length: u64,
-        rng: &mut SampleRng,
-    ) -> Result<D::Sample, BoxError> {
-        let found = match self.documents.len() {
-            len if document >= len => Err(sample_is_gone(len)),
-            _ => self.documents.get(document, rng),
-        };
-        let found = found.and_then(|found| match found.tokens().len() as u64 {
-            len if len == length => Ok(found),
-            len => Err(format!("it has {len} tokens, and was packed as one of {length}").into()),
-        });
-        Ok(found.map_err(|source| DocumentError::new(&self.documents, document, source))?)
-    }
 }
 
 impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
@@ -183,17 +166,28 @@ impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
         self.rows.len(self.n)
     }
 
-    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<Self::Sample, BoxError> {
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<Self::Sample, BoxError> {
         let pieces = self.rows.pieces(index, self.n);
         let mut row = PackedRow {
             tokens: Vec::with_capacity(self.n as usize),
             lengths: Vec::with_capacity(pieces.len()),
         };
-        for (Piece { document, tokens }, length) in pieces {
-            let document = self.document(document, length, rng)?;
-            let tokens = &document.tokens()[tokens.start as usize..tokens.end as usize];
-            row.tokens.extend_from_slice(tokens);
-            row.lengths.push(tokens.len());
+        for pieces in pieces.chunks(self.documents.at_once().max(1)) {
+            let indices: Vec<u64> = pieces.iter().map(|(piece, _)| piece.document).collect();
+            let found = get_documents(&self.documents, &indices)?;
+            for (found, (Piece { document, tokens }, length)) in found.iter().zip(pieces) {
+                let all = found.tokens();
+                if all.len() as u64 != *length {
+                    let cause = format!(
+                        "it has {} tokens, and was packed as one of {length}",
+                        all.len()
+                    );
+                    return Err(failed(&self.documents, *document, cause.into()).into());
+                }
+                let tokens = &all[tokens.start as usize..tokens.end as usize];
+                row.tokens.extend_from_slice(tokens);
+                row.lengths.push(tokens.len());
+            }
         }
         row.tokens.resize(self.n as usize, self.padding);
         Ok(row)
@@ -203,7 +197,12 @@ impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
     fn describe(&self, index: u64) -> Option<String> {
         let pieces = self.pieces(index);
         let (document, _) = pieces.first()?;
-        let name = document_name(&self.documents, *document);
+        let is_there = *document < self.documents.len();
+        let description = is_there.then(|| self.documents.describe(*document));
+        let name = match description.flatten() {
+            Some(description) => format!("document {document} ({description})"),
+            None => format!("document {document}"),
+        };
         Some(match pieces.len() - 1 {
             0 => name,
             others => format!("{name} and {others} more"),
@@ -258,7 +257,8 @@ impl<D: Dataset<Sample: Document>> fmt::Debug for Packed<D> {
     }
 }
 
-/// Finds out how many tokens each document has, for [`Packed::new`]: gets each of them once, in order, on this thread.
+/// Finds out how many tokens each document has, for [`Packed::new`]: gets each of them once, in order, on this thread
+/// ([`at_once`](Dataset::at_once) says how many in a call).
 ///
 /// # Errors
 ///
@@ -279,59 +279,53 @@ impl<D: Dataset<Sample: Document>> fmt::Debug for Packed<D> {
 /// let error = document_lengths(&broken).unwrap_err();
 /// assert_eq!(error.document, 1);
 /// assert_eq!(error.to_string(), "document 1: it is not text");
-/// # Ok::<(), pinfeed::dataset::DocumentError>(())
+/// # Ok::<(), pinfeed::error::DocumentError>(())
 /// ```
 pub fn document_lengths<D: Dataset<Sample: Document>>(
     documents: &D,
 ) -> Result<Vec<u64>, DocumentError> {
-    let length = |document| match documents.get(document, &mut SampleRng::new(0, 0, document)) {
-        Ok(found) => Ok(found.tokens().len() as u64),
-        Err(source) => Err(DocumentError::new(documents, document, source)),
-    };
-    (0..documents.len()).map(length).collect()
+    let (len, at_once) = (documents.len(), documents.at_once().max(1));
+    let mut lengths = Vec::with_capacity(len as usize);
+    for from in (0..len).step_by(at_once) {
+        let indices: Vec<u64> = (from..len).take(at_once).collect();
+        let found = get_documents(documents, &indices)?;
+        lengths.extend(found.iter().map(|found| found.tokens().len() as u64));
+    }
+    Ok(lengths)
 }
 
-/// A document that could not be had for its row.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct DocumentError {
-    /// The document's index.
-    pub document: u64,
-    /// The document's index, and the data set's description of it.
-    name: String,
-    /// Why not: what the data set returned.
-    pub cause: BoxError,
-}
-
-impl DocumentError {
-    fn new<D: Dataset>(documents: &D, document: u64, cause: BoxError) -> DocumentError {
-        DocumentError {
-            document,
-            name: document_name(documents, document),
-            cause,
+/// Gets documents, whose indices must not repeat, in one call. Each must be the same at any time: it may be in several rows, and
+/// has the length that it was packed with. So its generator is a function of its index, and must come back unused.
+fn get_documents<D: Dataset<Sample: Document>>(
+    documents: &D,
+    indices: &[u64],
+) -> Result<Vec<D::Sample>, DocumentError> {
+    let unused = |index: &u64| SampleRng::new(0, 0, *index);
+    let mut rngs: Vec<_> = indices.iter().map(unused).collect();
+    let len = documents.len();
+    let mut found = match indices.iter().any(|index| *index >= len) {
+        true => indices.iter().map(|_| Err(sample_is_gone(len))).collect(),
+        false => documents.get_many(indices, &mut rngs),
+    }
+    .into_iter();
+    let each = indices.iter().zip(rngs);
+    each.map(|(index, mut given)| {
+        let found = found.next().unwrap_or_else(|| Err(TOO_FEW.into()));
+        match found {
+            // A generator that was drawn from goes on with another number.
+            Ok(_) if given.next_u64() != unused(index).next_u64() => Err(DREW.into()),
+            found => found,
         }
-    }
+        .map_err(|cause| failed(documents, *index, cause))
+    })
+    .collect()
 }
 
-/// It ends in its cause, and `source` begins behind that, as with the library's other errors.
-impl fmt::Display for DocumentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name, self.cause)
-    }
-}
+const DREW: &str = "it drew random numbers, and a document must be the same in each row and epoch: draw them in a `map` of the rows";
 
-impl std::error::Error for DocumentError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.source()
-    }
-}
-
-fn document_name<D: Dataset>(documents: &D, document: u64) -> String {
+fn failed<D: Dataset>(documents: &D, document: u64, cause: BoxError) -> DocumentError {
     let description = (document < documents.len()).then(|| documents.describe(document));
-    match description.flatten() {
-        Some(description) => format!("document {document} ({description})"),
-        None => format!("document {document}"),
-    }
+    DocumentError::new(document, description.flatten(), cause)
 }
 
 /// What a document can be: a `Vec`, an `Arc` of a slice, or a [`Tensor`] of tokens. The trait is sealed.
