@@ -112,6 +112,9 @@ impl<B: Batch> DataLoader<B> {
     /// several ranks, of the samples of a global batch.
     ///
     /// It is 0 if there are no samples or, with `drop_last`, fewer than a batch has; [`build`](Builder::build) logs a warning then.
+    ///
+    /// With a [batch sampler](crate::sampler::BatchSampler), it is that of epoch 0, whose lists it makes unless they are known:
+    /// [`Epoch::len`](ExactSizeIterator::len) is exact for each epoch.
     pub fn len(&self) -> usize {
         let batches = self.threads.pipeline().options().first_epoch().batches;
         usize::try_from(batches).unwrap_or(usize::MAX)
@@ -122,7 +125,8 @@ impl<B: Batch> DataLoader<B> {
         self.len() == 0
     }
 
-    /// The number of samples per batch of this rank (the last one of an epoch may have fewer).
+    /// The number of samples per batch of this rank (the last one of an epoch may have fewer). With a
+    /// [batch sampler](crate::sampler::BatchSampler), that of the largest batch of epoch 0, on any rank.
     pub fn batch_size(&self) -> usize {
         self.threads.pipeline().options().first_epoch().most_rows
     }
@@ -134,6 +138,8 @@ impl<B: Batch> DataLoader<B> {
     /// Returns at once; workers begin to load, `prefetch` batches ahead. (If samples lie in registered memory, or batches are so
     /// large that they would travel to the device in parts, loading depends on where they go, and begins with the first `next` or
     /// `to_device`.) Dropping the epoch does not wait for workers.
+    ///
+    /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         let start = Start::of(epoch);
         Epoch::begin(epoch::Loader::Borrowed(self), start, false)
@@ -155,6 +161,8 @@ impl<B: Batch> DataLoader<B> {
     /// Nothing is loaded across a boundary if the next epoch is loaded in another way: after a first epoch that had to find out how
     /// large samples are, if later ones travel to the device in parts. And if the program takes an epoch while the one before has
     /// batches to come, the new one begins only then, as with [`epoch`](DataLoader::epoch).
+    ///
+    /// A worker makes the lists of a [batch sampler](crate::sampler::BatchSampler) for the next epoch, while the others load.
     ///
     /// # Examples
     ///
@@ -207,6 +215,9 @@ impl<B: Batch> DataLoader<B> {
     /// [`Error::State`](crate::Error::State), which says what differs, if the state was saved with another data set, seed, sampler or
     /// batch size. (One of the batch sizes must be the same: that of each rank, or that of all together.)
     /// [`LoaderState::default`] is where every run begins.
+    ///
+    /// With a [batch sampler](crate::sampler::BatchSampler), also if none of its lists begins where the state stands, and
+    /// [`Error::BatchSampler`](crate::Error::BatchSampler) if it fails to make them.
     ///
     /// # Examples
     ///
@@ -282,7 +293,8 @@ impl<B: Batch> DataLoader<B> {
     /// ahead. After the last batch of an epoch, that is the beginning of the next. [`resume`](DataLoader::resume) goes on from there.
     ///
     /// The first call looks at some samples' descriptions and positions ([`Dataset::fingerprint`],
-    /// [`Sampler::fingerprint`]).
+    /// [`Sampler::fingerprint`](crate::sampler::Sampler::fingerprint)), or at the lists of two epochs
+    /// ([`BatchSampler::fingerprint`](crate::sampler::BatchSampler::fingerprint)).
     pub fn state(&self) -> LoaderState {
         let owner = self.owner(); // first: it calls the program's code
         match &*self.last.lock() {

@@ -142,7 +142,8 @@ impl fmt::Debug for EpochOrder {
 
 /// What becomes of an epoch's last global batch if there are not enough samples to fill it.
 ///
-/// Whatever it is, all ranks have equally many batches, so none waits for another in a collective operation.
+/// Whatever it is, all ranks have equally many batches, so none waits for another in a collective operation. Where a
+/// [batch sampler](crate::sampler::BatchSampler) lists the batches, the last global batch is the last lists, if they are fewer than ranks.
 ///
 /// *Filler* rows repeat samples from the beginning of the epoch's order, with random numbers of their own. They are a batch's last
 /// rows: [`BatchInfo`](crate::loader::BatchInfo) tells how many rows are real, so that an evaluation counts each sample once.
@@ -176,10 +177,10 @@ pub enum LastBatch {
     /// It is left out: `drop_last(true)`.
     Drop,
     /// It has the samples that are left, divided evenly among the ranks. (If there are fewer than ranks, each rank without a sample
-    /// gets one filler row.) The default.
+    /// gets one filler row. So does each rank without a list, where batches are listed: lists stay whole.) The default.
     #[default]
     Partial,
-    /// It is as large as the others: what is missing is filler.
+    /// It is as large as the others: what is missing is filler. (Where batches are listed, as `Partial`.)
     Fill,
 }
 

@@ -46,7 +46,8 @@ pub enum OnError {
     #[default]
     Fail,
     /// Another sample of the epoch's order takes its row. Which one follows from seed, epoch, position and attempt, whatever the
-    /// number of workers. Batches keep their shapes. If sixteen others fail as well, the batch is an error.
+    /// number of workers. (With a [batch sampler](crate::sampler::BatchSampler) it is another of the batch's own list, if the list has
+    /// another: what goes together stays together.) Batches keep their shapes. If sixteen others fail as well, the batch is an error.
     Replace {
         /// How many samples of an epoch may be replaced.
         at_most: u64,

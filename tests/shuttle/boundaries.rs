@@ -1,16 +1,18 @@
 //! Epochs that follow each other: the next is loaded behind the last batches of one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pinfeed::loader::{DeviceEpoch, Epoch};
-use pinfeed::{Batch, Device};
+use pinfeed::sampler::{BatchSampler, Batches};
+use pinfeed::{Batch, Device, Error, Result};
 use shuttle::sync::mpsc;
 use shuttle::thread;
 
 use crate::explore::explore;
 use crate::support::{
-    BLOCK, How, Pair, Pin, SLAB, below, check, check_all_back, check_made, check_there, coin,
-    device,
+    BLOCK, How, Pair, Pin, SLAB, back, below, check, check_all_back, check_made, check_there, coin,
+    device, panic_quietly,
 };
 
 const EPOCHS: u64 = 3;
@@ -268,6 +270,71 @@ fn epochs_are_iterated_elsewhere() {
             drop(sender);
             thread.join().unwrap();
         }
+        check_all_back(&device);
+    });
+}
+
+/// Epochs whose lists are made while others load them, or want to: each is made once, and fails for itself alone.
+#[test]
+fn lists_are_made_at_a_boundary() {
+    struct Lists {
+        how: How,
+        fails: Option<u64>,
+        asked: Arc<[AtomicUsize; EPOCHS as usize]>,
+    }
+
+    impl BatchSampler for Lists {
+        fn batches(&self, epoch: u64) -> Batches {
+            self.asked[epoch as usize].fetch_add(1, Ordering::SeqCst);
+            thread::yield_now(); // it takes its time
+            if self.fails == Some(epoch) {
+                panic_quietly("no lists");
+            }
+            (0..self.how.batches())
+                .map(|number| self.how.samples_of(number))
+                .collect()
+        }
+    }
+
+    explore("lists_are_made_at_a_boundary", || {
+        let how = How::any();
+        let device = device();
+        let fails = coin().then(|| below(EPOCHS as usize) as u64);
+        let asked = Arc::<[AtomicUsize; EPOCHS as usize]>::default();
+        let lists = Lists {
+            how,
+            fails,
+            asked: Arc::clone(&asked),
+        };
+        let loader = how.listed(lists, &device);
+        let check_epoch = |epoch: u64, outcomes: &mut dyn Iterator<Item = Result<Pair>>| {
+            if fails == Some(epoch) {
+                let error = outcomes.next().unwrap().unwrap_err();
+                assert!(matches!(error, Error::BatchSampler { .. }), "{error}");
+                return assert!(outcomes.next().is_none());
+            }
+            for number in 0..how.batches() {
+                if coin() && coin() {
+                    return; // in the middle of it
+                }
+                check(&outcomes.next().unwrap().unwrap(), how.samples_of(number));
+            }
+            assert!(outcomes.next().is_none());
+        };
+        if coin() {
+            let epochs = loader.epochs(0..EPOCHS).to_device(&device, below(3));
+            for epoch in epochs {
+                let number = epoch.number();
+                check_epoch(number, &mut epoch.map(|batch| back(&batch?)));
+            }
+        } else {
+            for epoch in loader.epochs(0..EPOCHS) {
+                check_epoch(epoch.number(), &mut epoch.into_iter());
+            }
+        }
+        let asked = asked.iter().map(|asked| asked.load(Ordering::SeqCst));
+        assert!(asked.into_iter().all(|times| times == 1));
+        drop(loader);
         check_all_back(&device);
     });
 }

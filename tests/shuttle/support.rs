@@ -6,6 +6,7 @@ use std::panic::resume_unwind;
 use pinfeed::collate::Collate;
 use pinfeed::device::Hostile;
 use pinfeed::loader::Builder;
+use pinfeed::sampler::BatchSampler;
 use pinfeed::{Batch, DataLoader, Dataset, Device, DeviceTensor, Error, Result, Tensor, from_fn};
 use shuttle::rand::{RngCore, thread_rng};
 
@@ -131,7 +132,22 @@ impl How {
         C: Collate<D::Sample, Batch = B>,
         B: Batch,
     {
-        let mut builder = builder.batch_size(self.batch).num_workers(self.workers);
+        self.finish(builder.batch_size(self.batch), device)
+    }
+
+    /// A loader of the batches that are listed.
+    pub fn listed(self, lists: impl BatchSampler, device: &Device) -> DataLoader<Pair> {
+        let builder = DataLoader::builder(samples(self.len));
+        self.finish(builder.batch_sampler(lists), device)
+    }
+
+    fn finish<D, C, B>(self, builder: Builder<D, C>, device: &Device) -> DataLoader<B>
+    where
+        D: Dataset,
+        C: Collate<D::Sample, Batch = B>,
+        B: Batch,
+    {
+        let mut builder = builder.num_workers(self.workers);
         // Where nobody sets the default, batches that take no time may be further ahead.
         if self.workers > 0 && (self.prefetch != 2 || coin()) {
             builder = builder.prefetch(self.prefetch);
