@@ -1,14 +1,19 @@
 //! The error type: what went wrong, where, and what to do about it.
 
 mod display;
+mod document;
 mod stack;
+mod temporary;
 
 use std::fmt;
 
 use self::display::FieldName;
 use crate::shape::{DType, Shape};
 
+pub use document::DocumentError;
 pub use stack::StackMisfit;
+pub use temporary::Temporary;
+pub(crate) use temporary::is_temporary;
 
 /// Any error: what data sets and collate functions return.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -71,6 +76,10 @@ pub enum Error {
         /// The panic's message.
         message: String,
     },
+
+    /// A sample took longer than the loader's [`timeout`](crate::loader::Builder::timeout), or the making of a batch of its samples
+    /// did; the loader continues.
+    TimedOut(Box<TimedOut>),
 
     /// The batch sampler gave no batches for an epoch, or an empty one. The epoch then has one batch, which is this error.
     BatchSampler {
@@ -248,7 +257,7 @@ pub enum Error {
         sharers: usize,
     },
 
-    /// The system could not start a thread.
+    /// The system could not start a thread; while batches are loaded, one in the place of the last worker, which hangs.
     Thread {
         /// The thread's name.
         name: String,
@@ -289,6 +298,40 @@ pub struct SampleId {
     pub description: Option<String>,
 }
 
+/// What took longer than the loader's [`timeout`](crate::loader::Builder::timeout).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TimedOut {
+    /// The sample; `None` where the sampler was asked for it, or all of the batch's samples were at work.
+    pub sample: Option<SampleId>,
+    /// The epoch.
+    pub epoch: u64,
+    /// The batch's position in its epoch.
+    pub batch: u64,
+    /// What was being done.
+    pub stage: Stage,
+    /// For how long, when the loader gave it up.
+    pub elapsed: std::time::Duration,
+    /// The worker's thread, which may still be at it.
+    pub worker: String,
+}
+
+/// What a worker does with a sample, or with the samples of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// The sampler is asked for the index at a position.
+    Sampling,
+    /// The data set's `get`.
+    Loading,
+    /// The sample is filled into its row: lazy ones are decoded.
+    Filling,
+    /// The batch is laid out from all of its samples.
+    Planning,
+    /// The batch is made of its rows, or by the `collate_fn`.
+    Collating,
+}
+
 /// A sample does not fit its batch.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -316,7 +359,7 @@ pub struct ShapeError {
 #[non_exhaustive]
 pub enum CollateError {
     /// Its shape differs from the one that the batch was planned with.
-    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged", FieldName(.field))]
+    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged", FieldName(.field))]
     Shape {
         /// The field's name; empty if it has none.
         field: &'static str,
@@ -324,6 +367,35 @@ pub enum CollateError {
         expected: Shape,
         /// The sample's shape.
         found: Shape,
+    },
+
+    /// A [`Padded`](crate::Padded) sample is padded otherwise than the first one of its batch.
+    #[error("{}it is padded with {found}, and the first sample of its batch with {expected}: pad all samples alike", FieldName(.field))]
+    Padding {
+        /// The field's name; empty if it has none.
+        field: &'static str,
+        /// The first sample's padding value, and what its length is a multiple of.
+        expected: String,
+        /// The sample's.
+        found: String,
+    },
+
+    /// A [`Padded`](crate::Padded) sample is longer than [`at_most`](crate::Padded::at_most) allows.
+    #[error(
+        "its length is {found}, and at most {at_most} is allowed: `truncate` it, allow more, or leave such samples out with OnError::Skip"
+    )]
+    TooLong {
+        /// The sample's length.
+        found: usize,
+        /// The greatest length allowed.
+        at_most: usize,
+    },
+
+    /// All samples of the batch are `None`, and their type does not tell a shape.
+    #[error("{}all samples of the batch are `None`, so the shape of its rows is unknown: take an array, Option<[T; N]>, whose type tells its shape, or a tuple of a value and a bool", FieldName(.field))]
+    AllNone {
+        /// The field's name; empty if it has none.
+        field: &'static str,
     },
 
     /// An unsigned 64-bit number is too large for `i64`, which it becomes in the batch.

@@ -37,6 +37,8 @@ pub(crate) struct Meter {
     /// Samples that failed, whose rows others took, or that were left out.
     pub(crate) replaced: Sum,
     pub(crate) skipped: Sum,
+    /// How often samples were tried again.
+    pub(crate) retried: Sum,
     has_used_up_quota: AtomicBool,
     /// What the first of them are, and why they failed.
     bad_samples: Mutex<Vec<String>>,

@@ -15,6 +15,8 @@
     allow(dead_code, reason = "some are for CUDA devices only")
 )]
 
+use std::time::Duration;
+
 // ---- Scheduling: how much a worker takes at once.
 
 /// How long a run of samples that a worker claims at once should take.
@@ -58,6 +60,23 @@ pub(crate) const INDICES_AT_ONCE: usize = 64;
 /// Elsewhere: it is address space, not memory. Where address space is limited (`ulimit -v`), too many workers are an
 /// error when the loader is built.
 pub(crate) const WORKER_STACK_BYTES: usize = 16 << 20;
+
+/// How long the program waits for a batch before the log says for what; and again after as long.
+///
+/// Chosen: no batch that comes at all takes as long, unless samples take seconds; and who stares at a loop that stands still
+/// wants to know before long.
+/// Elsewhere: the same. Under the model checker, whose clock jumps, there is no line.
+pub(crate) const WATCHDOG: Option<Duration> = if cfg!(shuttle) {
+    None
+} else {
+    Some(Duration::from_secs(30))
+};
+
+/// How many busy workers such a line names.
+///
+/// Chosen: they are a few words each, and often all hang on the same thing.
+/// Elsewhere: the others are counted.
+pub(crate) const WORKERS_IN_A_LINE: usize = 8;
 
 // ---- Loading beside the link: how slabs are filled while the device reads others.
 

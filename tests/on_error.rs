@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use pinfeed::error::CollateError;
+use pinfeed::error::{CollateError, Temporary};
 use pinfeed::loader::{BatchInfo, LoaderState, OnError, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::{
@@ -48,7 +49,7 @@ impl Sample for Late {
     fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
         row.write(&plan.0, &[self.index])?;
         match self.fails {
-            Some(Way::Fill) => return Err(CollateError::Load("it cannot be decoded".into())),
+            Some(Way::Fill) => Err(CollateError::Load("it cannot be decoded".into())),
             Some(Way::FillPanics) => panic!("it cannot be decoded at all"),
             _ => row.write(&plan.1, &[self.drawn]),
         }
@@ -105,7 +106,7 @@ fn ways_to_load() -> impl Iterator<Item = How> {
     })
 }
 
-type Batches = Vec<(Vec<(i64, i64)>, BatchInfo)>;
+type Rows = (Vec<(i64, i64)>, BatchInfo);
 
 fn loader(
     way: Way,
@@ -130,7 +131,7 @@ fn load(
     how: How,
     epoch: u64,
     device: &Device,
-) -> Vec<pinfeed::Result<(Vec<(i64, i64)>, BatchInfo)>> {
+) -> Vec<pinfeed::Result<Rows>> {
     let rows = |(indices, drawn): (Tensor<i64>, Tensor<i64>)| -> Vec<(i64, i64)> {
         indices
             .as_slice()
@@ -157,7 +158,7 @@ fn load(
     }
 }
 
-fn all(batches: Vec<pinfeed::Result<(Vec<(i64, i64)>, BatchInfo)>>) -> Batches {
+fn all(batches: Vec<pinfeed::Result<Rows>>) -> Vec<Rows> {
     batches.into_iter().map(|batch| batch.unwrap()).collect()
 }
 
@@ -430,12 +431,6 @@ fn other_errors_stay_errors() {
 /// Samples that are not alike: a batch is planned from all of them, so another one does not fit the layout.
 #[test]
 fn batches_of_unlike_samples_are_made_again() {
-    /// A late number, and as many others as it says.
-    #[derive(Sample)]
-    struct Pair {
-        late: Late,
-        others: Ragged<i64>,
-    }
     for way in WAYS {
         for on_error in [
             OnError::Replace { at_most: 100 },
@@ -444,12 +439,10 @@ fn batches_of_unlike_samples_are_made_again() {
             for workers in [0, 1, 4] {
                 for pinned in [false, true] {
                     let device = Device::cpu();
+                    // A late number, and as many others as it says.
                     let pairs = samples(way).map(|late, _| {
                         let others = vec![late.index; late.index as usize % 5];
-                        Ok(Pair {
-                            late,
-                            others: others.into(),
-                        })
+                        Ok((late, Ragged::from(others)))
                     });
                     let mut builder = DataLoader::builder(pairs)
                         .batch_size(16)
@@ -464,11 +457,9 @@ fn batches_of_unlike_samples_are_made_again() {
                         let mut seen = BTreeSet::new();
                         let mut rows = 0;
                         for batch in &loader {
-                            let batch = batch.unwrap();
-                            let (indices, _) = &batch.late;
+                            let ((indices, _), all_others) = batch.unwrap();
                             rows += indices.len();
-                            for (index, others) in
-                                indices.as_slice().iter().zip(batch.others.rows())
+                            for (index, others) in indices.as_slice().iter().zip(all_others.rows())
                             {
                                 assert!(!is_bad(*index as u64), "{what}");
                                 assert_eq!(others, vec![*index; *index as usize % 5], "{what}");
@@ -617,4 +608,110 @@ fn every_sample_is_dropped() {
             );
         }
     }
+}
+
+/// Every third call fails, and says that it may go away.
+#[test]
+fn what_is_temporary_is_tried_again() {
+    for workers in [0, 3] {
+        let calls = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&calls);
+        let samples = from_fn(90, move |index, rng: &mut SampleRng| {
+            let drawn = rng.range(0..1_000_000i64);
+            match counted.fetch_add(1, Ordering::Relaxed) % 3 {
+                1 => Err(Temporary::new("503").into()),
+                _ => Ok((index as i64, drawn)),
+            }
+        })
+        .describe(|index| format!("https://example.org/{index}"));
+        let loader = DataLoader::builder(samples)
+            .batch_size(10)
+            .seed(5)
+            .num_workers(workers)
+            .retry(20, Duration::from_micros(10))
+            .build()
+            .unwrap();
+        let sound = from_fn(90, |index, rng: &mut SampleRng| {
+            Ok((index as i64, rng.range(0..1_000_000i64)))
+        });
+        let sound = DataLoader::builder(sound)
+            .batch_size(10)
+            .seed(5)
+            .build()
+            .unwrap();
+        for epoch in 0..2 {
+            for (batch, sound) in loader.epoch(epoch).zip(sound.epoch(epoch)) {
+                let (batch, sound) = (batch.unwrap(), sound.unwrap());
+                assert_eq!(batch.0.as_slice(), sound.0.as_slice());
+                assert_eq!(batch.1.as_slice(), sound.1.as_slice());
+            }
+            let stats = loader.stats();
+            assert!(stats.retried >= 40 && stats.replaced + stats.skipped == 0);
+            assert!(stats.bad_samples[0].contains("https://example.org/"));
+        }
+    }
+}
+
+/// What stays wrong is asked for once; what is temporary, as often as the loader was told; then the policy has its say.
+#[test]
+fn in_the_end_a_sample_fails() {
+    for workers in [0, 2] {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let counted = Arc::clone(&calls);
+        let samples = from_fn(12, move |index, _| {
+            counted.lock().unwrap().push(index);
+            match index {
+                4 => Err("404".into()),
+                7 => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                index => Ok(index as i64),
+            }
+        });
+        let loader = DataLoader::builder(samples)
+            .batch_size(3)
+            .num_workers(workers)
+            .retry(2, Duration::from_micros(10))
+            .on_error(OnError::Skip { at_most: 2 })
+            .build()
+            .unwrap();
+        let batches: Vec<_> = loader
+            .epoch(0)
+            .map(|batch| batch.unwrap().to_vec())
+            .collect();
+        assert_eq!(
+            batches,
+            [vec![0, 1, 2], vec![3, 5], vec![6, 8], vec![9, 10, 11]]
+        );
+        let count = |index| {
+            calls
+                .lock()
+                .unwrap()
+                .iter()
+                .filter(|call| **call == index)
+                .count()
+        };
+        // Both were found bad twice where several workers share a batch: by the first, and by the one that made it again.
+        let (once, thrice) = (count(4), count(7));
+        assert!((1..=2).contains(&once), "{once}");
+        assert!([3, 6].contains(&thrice), "{thrice}");
+    }
+}
+
+/// A worker that waits to try again does not keep the loader from being dropped.
+#[test]
+fn dropping_the_loader_ends_the_wait() {
+    let (told, hears) = std::sync::mpsc::channel();
+    let samples = from_fn(4, move |_, _| -> Result<i64, BoxError> {
+        told.send(()).unwrap();
+        Err(Temporary::new("503").into())
+    });
+    let loader = DataLoader::builder(samples)
+        .num_workers(1)
+        .retry(u32::MAX, Duration::from_secs(600))
+        .build()
+        .unwrap();
+    drop(loader.epoch(0));
+    let epoch = loader.epoch(1);
+    hears.recv().unwrap();
+    drop(epoch);
+    drop(loader);
 }

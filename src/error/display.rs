@@ -6,7 +6,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::{Error, Misfit, SampleId};
+use super::{Error, Misfit, SampleId, Stage, TimedOut};
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,6 +25,7 @@ impl fmt::Display for Error {
                 f,
                 "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
             ),
+            Error::TimedOut(late) => write!(f, "{late}"),
             Error::BatchSampler { epoch, reason } => write!(
                 f,
                 "the batch sampler gave no batches for epoch {epoch} that can be loaded: {reason}"
@@ -205,6 +206,39 @@ impl fmt::Display for SampleId {
     }
 }
 
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (epoch, batch) = (self.epoch, self.batch);
+        match &self.sample {
+            Some(sample) => write!(f, "{sample}")?,
+            None if self.stage == Stage::Sampling => write!(
+                f,
+                "a position of the sampler, in batch {batch} of epoch {epoch},"
+            )?,
+            None => write!(f, "batch {batch} of epoch {epoch}")?,
+        }
+        let (elapsed, worker) = (self.elapsed, &self.worker);
+        write!(
+            f,
+            " was still being {} after {elapsed:.1?} by {worker}: if this is slow and does not hang, raise `timeout`. The thread is \
+             left alone, keeps what it uses, and ends when it comes back",
+            self.stage
+        )
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Sampling => "looked up",
+            Stage::Loading => "loaded",
+            Stage::Filling => "filled into its row",
+            Stage::Planning => "laid out",
+            Stage::Collating => "collated",
+        })
+    }
+}
+
 impl Misfit {
     /// Writes everything except the cause.
     fn say(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -277,7 +311,7 @@ mod tests {
             "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
              which was planned from sample 9 (train/cat/9.jpg): \
              field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
-             make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged"
+             make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged"
         );
         let error = Error::DriverTooOld {
             found: 11080,

@@ -1,6 +1,7 @@
 //! The builder: options under PyTorch's names. What makes no sense is refused.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::{DataLoader, LastBatch, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
@@ -8,7 +9,8 @@ use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
-    Batching, DatasetRecipe, EvenBatching, Learned, Lister, Options, Pinning, Pipeline, Threads,
+    Batching, DatasetRecipe, EvenBatching, Learned, Lister, Options, Pinning, Pipeline, Retry,
+    Threads,
 };
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
@@ -48,10 +50,13 @@ pub struct Builder<D, C> {
     world: World,
     sharding: Sharding,
     on_error: OnError,
+    retry: (u32, Duration),
     device: Option<Device>,
     strict: bool,
     by_copy: bool,
     max_batch_bytes: Option<usize>,
+    timeout: Option<Duration>,
+    patience: Option<Duration>,
 }
 
 impl<D: Dataset> Builder<D, crate::batch::Stack> {
@@ -71,10 +76,13 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
             world: World::single(),
             sharding: Sharding::Slices,
             on_error: OnError::Fail,
+            retry: (0, Duration::ZERO),
             device: None,
             strict: false,
             by_copy: false,
             max_batch_bytes: None,
+            timeout: None,
+            patience: crate::tuning::WATCHDOG,
         }
     }
 }
@@ -217,6 +225,40 @@ impl<D: Dataset, C> Builder<D, C> {
         self
     }
 
+    /// Tries a sample up to `attempts` more times where its error says that it may go away: after `first_wait`, and then after twice as
+    /// long each time, up to 30 s. Off by default.
+    ///
+    /// Temporary are what is marked so ([`Temporary`](crate::error::Temporary)), and the system's errors of networks and their file
+    /// systems ([`io::ErrorKind`](std::io::ErrorKind): `TimedOut`, `ConnectionReset`, `StaleNetworkFileHandle`, ...), also as causes of
+    /// others. The sample draws the same random numbers each time. If it fails in the end, [`on_error`](Builder::on_error) says what
+    /// becomes of it. [`Stats::retried`](crate::loader::Stats::retried) counts.
+    ///
+    /// The worker waits, and the wait counts in the sample's [`timeout`](Builder::timeout); dropping the loader ends it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::error::Temporary;
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let calls = AtomicU64::new(0);
+    /// let samples = from_fn(8, move |index, _| match calls.fetch_add(1, Ordering::Relaxed) {
+    ///     3 => Err(Temporary::new("503 Service Unavailable").into()),
+    ///     _ => Ok(index as i64),
+    /// });
+    /// let loader = DataLoader::builder(samples).batch_size(4).retry(3, Duration::from_millis(1)).build()?;
+    /// assert!(loader.epoch(0).all(|batch| batch.is_ok()));
+    /// assert_eq!(loader.stats().retried, 1);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
+        self.retry = (attempts, first_wait);
+        self
+    }
+
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
@@ -245,6 +287,76 @@ impl<D: Dataset, C> Builder<D, C> {
     /// [`pin_memory`](Builder::pin_memory).
     pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
         self.max_batch_bytes = Some(bytes);
+        self
+    }
+
+    /// Makes a sample an error ([`Error::TimedOut`](crate::Error::TimedOut)) that takes longer than this: a read from a server that
+    /// is gone, a lock that nobody gives back. The error takes the batch's place, and later batches come. By default, a sample
+    /// may take as long as it likes, and only the log says after 30 seconds what the program waits for. Needs workers.
+    ///
+    /// The time is that of one sample, from asking the sampler to its filled row (decoding too). Making a batch of its rows, or the
+    /// `collate_fn`, may take as long once more, and so may laying a batch out whose samples differ. Waiting for memory does not
+    /// count. Choose a time that no sample takes that would come: the slowest good one, and then some.
+    ///
+    /// # What becomes of the thread
+    ///
+    /// No thread can be stopped from outside. A worker that hangs is left alone, and another takes its place at once (if the system
+    /// starts one; the log says if not, and with no worker left all batches are errors, so an epoch always ends). The thread
+    /// keeps what it uses until what it waits for comes back, and then ends: the data set, the loader's device, and the batch's slab,
+    /// which counts among those of its epoch. If many hang, later batches may therefore be unpinned, as with a program that
+    /// holds all slabs.
+    ///
+    /// Dropping the loader waits for no sample longer than the timeout. Without one it waits for each worker's current run, however long
+    /// that takes.
+    ///
+    /// # Synchronization
+    ///
+    /// Samples that are late are noticed by the call that waits for a batch, when the first of them is due; nobody polls.
+    /// With it, the clock is read for each sample.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::sync::Mutex;
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::{DataLoader, Error, from_fn};
+    ///
+    /// let (answer, server) = mpsc::channel::<()>();
+    /// let server = Mutex::new(server);
+    /// let samples = from_fn(6, move |index, _| {
+    ///     if index == 2 {
+    ///         let _ = server.lock().map(|server| server.recv()); // no answer comes
+    ///     }
+    ///     Ok(index as i64)
+    /// });
+    /// let loader = DataLoader::builder(samples)
+    ///     .batch_size(2)
+    ///     .num_workers(2)
+    ///     .timeout(Duration::from_millis(50))
+    ///     .build()?;
+    /// let batches: Vec<_> = loader.epoch(0).collect();
+    /// assert_eq!(batches.len(), 3);
+    /// match &batches[1] {
+    ///     Err(Error::TimedOut(late)) => println!("{}", batches[1].as_ref().unwrap_err()),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// assert_eq!(batches[2].as_ref().unwrap().as_slice(), [4, 5]);
+    /// drop(loader); // does not wait for it
+    /// drop(answer);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long the program waits for a batch before the log says for what.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn watchdog(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
         self
     }
 
@@ -299,10 +411,13 @@ impl<D: Dataset, C> Builder<D, C> {
             world: self.world,
             sharding: self.sharding,
             on_error: self.on_error,
+            retry: self.retry,
             device: self.device,
             strict: self.strict,
             by_copy: self.by_copy,
             max_batch_bytes: self.max_batch_bytes,
+            timeout: self.timeout,
+            patience: self.patience,
         }
     }
 
@@ -338,6 +453,7 @@ impl<D: Dataset, C> Builder<D, C> {
             lane: self.world.data_rank() as u64,
             lanes: self.world.data_ranks() as u64,
             workers: self.num_workers,
+            at_once: self.dataset.at_once().max(1),
             prefetch: if self.num_workers == 0 {
                 1
             } else {
@@ -350,6 +466,8 @@ impl<D: Dataset, C> Builder<D, C> {
                 by_copy: self.by_copy,
                 max_batch_bytes: self.max_batch_bytes,
             }),
+            timeout: self.timeout,
+            patience: self.patience,
         };
         warn_of_empty_epochs(&options);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
@@ -367,6 +485,7 @@ impl<D: Dataset, C> Builder<D, C> {
             collate: self.collate,
             seed: self.seed,
             on_error: self.on_error,
+            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
@@ -388,6 +507,21 @@ impl<D: Dataset, C> Builder<D, C> {
                 "prefetch",
                 "needs workers: with num_workers(0) batches are loaded when asked",
             ));
+        }
+        match self.timeout {
+            Some(Duration::ZERO) => {
+                return Err(Error::option(
+                    "timeout",
+                    "is 0: no sample is loaded in no time; leave it out to wait for as long as it takes",
+                ));
+            }
+            Some(_) if self.num_workers == 0 => {
+                return Err(Error::option(
+                    "timeout",
+                    "needs workers: with num_workers(0) a sample that hangs hangs the caller's own thread, which cannot be left alone",
+                ));
+            }
+            _ => {}
         }
         if self.shuffle && self.sampler.is_some() {
             return Err(Error::option(

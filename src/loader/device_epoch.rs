@@ -1,13 +1,15 @@
 //! Epochs whose batches are sent to a device ahead of the consumer.
 
 use std::fmt;
+use std::task::{Poll, ready};
+use std::time::Duration;
 
-use super::epoch::Epoch;
+use super::epoch::{Epoch, until, waited};
 use super::info::{BatchInfo, WithInfo};
 use super::state::LoaderState;
 use crate::batch::Batch;
-use crate::error::Result;
-use crate::pipeline::{Made, Outbox, Seat, Taken, drop_each};
+use crate::error::{Error, Result};
+use crate::pipeline::{Made, Outbox, Patience, Seat, Taken, drop_each};
 use crate::sync::{Arc, Instant, Weak};
 
 /// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
@@ -38,6 +40,8 @@ pub struct DeviceEpoch<'a, B: Batch> {
     depth: usize,
     /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
     following: Option<Following<B>>,
+    /// Why the next batch fails, some of whose units have come.
+    failed: Option<Error>,
 }
 
 /// The epoch after another, on the same device.
@@ -59,6 +63,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             outbox,
             depth,
             following,
+            failed: None,
         };
         epoch.allow(false);
         epoch
@@ -77,6 +82,28 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
     pub fn with_info(self) -> WithInfo<DeviceEpoch<'a, B>> {
         WithInfo::new(self)
+    }
+
+    /// Gives the next batch if it is there: `Pending` if it is not, and `Ready(None)` at the end of the epoch. As
+    /// [`Epoch::try_next`].
+    ///
+    /// # Synchronization
+    ///
+    /// Does not wait for workers, but does what [`next`](Iterator::next) does with a batch that is loaded and was not sent ahead:
+    /// it sends it, for which it may wait for device memory that the program gave back and whose kernels have not run. With
+    /// `num_workers(0)`, it loads the batch.
+    pub fn try_next(&mut self) -> Poll<Option<Result<B::OnDevice>>> {
+        self.poll(Patience::None)
+    }
+
+    /// Waits for the next batch, but no longer than that: `Pending` if it has not come, and `Ready(None)` at the end of the epoch.
+    /// As [`Epoch::next_timeout`].
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks for as long; the rest is as with [`try_next`](DeviceEpoch::try_next).
+    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B::OnDevice>>> {
+        self.poll(until(timeout))
     }
 
     /// How many batches were given out.
@@ -104,18 +131,19 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     /// Returns the next batch, and sends what is ready after it. Does not wake workers unless it waits.
-    fn advance(&mut self) -> Option<Result<B::OnDevice>> {
+    fn advance(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
         let mut asked = self.epoch.returned();
         self.allow(true);
         self.send_ahead();
-        let mut failed = None;
         let batch = loop {
-            let next = self.epoch.wait(asked, true)?;
+            let Some(next) = ready!(self.epoch.wait(asked, patience, true)) else {
+                return Poll::Ready(None);
+            };
             let (pass, unit) = (next.pass, next.unit);
             let place = pass.place(unit);
             self.epoch.add_changes(place.first_row, next.changes);
             let outcome = match next.outcome {
-                Ok(Made::Here(made)) if failed.is_none() => {
+                Ok(Made::Here(made)) if self.failed.is_none() => {
                     let pipeline = self.epoch.pipeline();
                     // It may wait for device memory or a copy, and workers should not wait with it.
                     pipeline.wake_workers();
@@ -124,7 +152,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 outcome => outcome,
             };
             match outcome {
-                Err(error) if failed.is_none() => failed = Some(error),
+                Err(error) if self.failed.is_none() => self.failed = Some(error),
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
@@ -137,10 +165,20 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.epoch.gives();
         self.allow(false);
         self.send_ahead();
-        match failed {
+        Poll::Ready(match self.failed.take() {
             Some(error) => Some(Err(error)),
             None => sent.map(Ok),
+        })
+    }
+
+    fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
+        let next = self.advance(patience);
+        // Last, with the batch in hand and everything ready sent.
+        self.epoch.pipeline().wake_workers();
+        if !matches!(next, Poll::Ready(None)) {
+            self.epoch.resumes();
         }
+        next
     }
 
     fn send_ahead(&mut self) {
@@ -158,13 +196,7 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
-        let next = self.advance();
-        // Last, with the batch in hand and everything ready sent.
-        self.epoch.pipeline().wake_workers();
-        if next.is_some() {
-            self.epoch.resumes();
-        }
-        next
+        waited(self.poll(Patience::Forever))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -176,6 +208,7 @@ impl<B: Batch> Drop for DeviceEpoch<'_, B> {
     fn drop(&mut self) {
         self.epoch.pipeline().leave(self.epoch.seat());
         self.outbox.close();
+        drop_each(self.failed.take()); // its cause may be the user's to drop
     }
 }
 

@@ -1,6 +1,8 @@
 //! Epochs: iterators over the batches of one pass.
 
 use std::fmt;
+use std::task::Poll;
+use std::time::Duration;
 
 use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
@@ -9,7 +11,10 @@ use super::{DataLoader, Last};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::error::Result;
-use crate::pipeline::{Changes, Cut, Delivered, Made, Pipeline, Seat, Start, Taken, drop_each};
+use crate::pipeline::{
+    Asking, Changes, Cut, Delivered, Made, Patience, Pipeline, Seat, Start, Taken, Waiting,
+    drop_each,
+};
 use crate::sync::{Arc, Instant, Ordering};
 
 /// A reference to the loader.
@@ -73,6 +78,8 @@ pub struct Epoch<'a, B: Batch> {
     changes: Option<Box<Changes>>,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
+    /// For how long the next unit has been waited for.
+    waiting: Waiting,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -95,6 +102,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             cut,
             changes: None,
             given_at: None,
+            waiting: Waiting::default(),
         }
     }
 
@@ -175,6 +183,78 @@ impl<'a, B: Batch> Epoch<'a, B> {
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
+    /// Gives the next batch if it is there: `Pending` if it is not, and `Ready(None)` at the end of the epoch.
+    ///
+    /// It may be mixed with [`next`](Iterator::next) and [`next_timeout`](Epoch::next_timeout) in any order, and misses nothing.
+    ///
+    /// # Synchronization
+    ///
+    /// Waits for nothing, with one exception: with `num_workers(0)` nobody else loads the batch, so this call does.
+    ///
+    /// Who asks counts as waiting: if the program holds all slabs that it may have, the batch that it asks for is not page-locked
+    /// ([`pin_memory`](crate::loader::Builder::pin_memory)). If the loader has a [`timeout`](crate::loader::Builder::timeout), asking is
+    /// when samples that are late are noticed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::task::Poll;
+    ///
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(8, |index, _| Ok(index as i64)))
+    ///     .batch_size(4)
+    ///     .num_workers(2)
+    ///     .build()?;
+    /// let mut epoch = loader.epoch(0);
+    /// let mut batches = 0;
+    /// loop {
+    ///     match epoch.try_next() {
+    ///         Poll::Ready(Some(batch)) => batches += usize::from(batch?.len() == 4),
+    ///         Poll::Ready(None) => break,
+    ///         Poll::Pending => std::thread::yield_now(), // other work
+    ///     }
+    /// }
+    /// assert_eq!(batches, 2);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn try_next(&mut self) -> Poll<Option<Result<B>>> {
+        self.poll(Patience::None)
+    }
+
+    /// Waits for the next batch, but no longer than that: `Pending` if it has not come, and `Ready(None)` at the end of the epoch.
+    ///
+    /// A batch that has not come is not lost; a later call gives it. To make a sample that hangs an error, set a
+    /// [`timeout`](crate::loader::Builder::timeout).
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks for as long, or, with `num_workers(0)`, until it has loaded the batch itself. The rest is as with
+    /// [`try_next`](Epoch::try_next).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::task::Poll;
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(8, |index, _| Ok(index as i64))).batch_size(8).num_workers(2).build()?;
+    /// let mut epoch = loader.epoch(0);
+    /// let batch = loop {
+    ///     match epoch.next_timeout(Duration::from_millis(100)) {
+    ///         Poll::Ready(batch) => break batch,
+    ///         Poll::Pending => println!("still waiting"), // or look whether the user has had enough
+    ///     }
+    /// };
+    /// assert_eq!(batch.unwrap()?.len(), 8);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B>>> {
+        self.poll(until(timeout))
+    }
+
     pub(super) fn pipeline(&self) -> &Pipeline<B> {
         self.loader.pipeline()
     }
@@ -225,14 +305,55 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// Waits for the next unit; `asked` is when the wait began. `quietly`: the caller wakes the workers.
-    pub(super) fn wait(&mut self, asked: Instant, quietly: bool) -> Option<Delivered<B>> {
-        let (pipeline, seat, taken) = self.split();
-        let next = pipeline.next(seat, taken, quietly);
+    pub(super) fn wait(
+        &mut self,
+        asked: Instant,
+        patience: Patience,
+        quietly: bool,
+    ) -> Poll<Option<Delivered<B>>> {
+        let asking = Asking {
+            at: asked,
+            patience,
+            quietly,
+        };
+        let pipeline = self.loader.pipeline();
+        let next = pipeline.next(&self.seat, &mut self.taken, asking, &mut self.waiting);
         let came = Instant::now();
         let waited = &self.seat.meter.consumer_wait_ns;
         waited.add_between(asked, came);
-        self.given_at = next.is_some().then_some(came);
+        self.given_at = match &next {
+            Poll::Ready(None) => None,
+            _ => Some(came),
+        };
         next
+    }
+
+    fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B>>> {
+        let asked = self.returned();
+        let next = self.wait(asked, patience, false);
+        next.map(|next| {
+            let next = next?;
+            self.gives();
+            self.changes = next.changes;
+            Some(next.outcome.map(|made| match made {
+                Made::Here(batch) => batch,
+                Made::Sent => unreachable!("only a device epoch's batches are sent"),
+            }))
+        })
+    }
+}
+
+/// Until when a call waits that is given a time.
+pub(super) fn until(timeout: Duration) -> Patience {
+    let end = Instant::now().checked_add(timeout);
+    end.map_or(Patience::Forever, Patience::Until)
+}
+
+/// What a call gives that waits for ever.
+pub(super) fn waited<T>(next: Poll<Option<T>>) -> Option<T> {
+    match next {
+        Poll::Ready(next) => next,
+        Poll::Pending => unreachable!("it waits for ever"),
     }
 }
 
@@ -240,14 +361,7 @@ impl<B: Batch> Iterator for Epoch<'_, B> {
     type Item = Result<B>;
 
     fn next(&mut self) -> Option<Result<B>> {
-        let asked = self.returned();
-        let next = self.wait(asked, false)?;
-        self.gives();
-        self.changes = next.changes;
-        Some(next.outcome.map(|made| match made {
-            Made::Here(batch) => batch,
-            Made::Sent => unreachable!("only a device epoch's batches are sent"),
-        }))
+        waited(self.poll(Patience::Forever))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

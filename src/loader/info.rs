@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::iter::FusedIterator;
+use std::task::Poll;
+use std::time::Duration;
 
 use super::{DeviceEpoch, Epoch, LoaderState};
 use crate::batch::Batch;
@@ -189,6 +191,31 @@ macro_rules! epochs {
             /// Returns where the run stands in this epoch.
             pub fn state(&self) -> LoaderState {
                 self.epoch.state()
+            }
+
+            /// Gives the next batch if it is there, as the epoch's own `try_next`.
+            pub fn try_next(&mut self) -> Poll<Option<Result<($batch, BatchInfo)>>> {
+                let given = self.epoch.given();
+                let next = self.epoch.try_next();
+                self.inform(given, next)
+            }
+
+            /// Waits for the next batch, but no longer than that, as the epoch's own `next_timeout`.
+            pub fn next_timeout(
+                &mut self,
+                timeout: Duration,
+            ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
+                let given = self.epoch.given();
+                let next = self.epoch.next_timeout(timeout);
+                self.inform(given, next)
+            }
+
+            fn inform(
+                &self,
+                number: u64,
+                next: Poll<Option<Result<$batch>>>,
+            ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
+                next.map_ok(|batch| (batch, self.epoch.info(number)))
             }
         }
 

@@ -303,6 +303,30 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
+    /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to go on from a step that
+    /// nobody saved. Beyond the order's end, that is the beginning of the next epoch.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64))).batch_size(10).build()?;
+    /// let step = 40; // of epoch 2
+    /// let mut epochs = loader.resume(0..9, &loader.state_at(2, step * 10))?;
+    /// let batch = epochs.next().unwrap().next().unwrap()?;
+    /// assert_eq!(batch.as_slice()[0], 400);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn state_at(&self, epoch: u64, position: u64) -> LoaderState {
+        let batching = &self.threads.pipeline().options().batching;
+        let start = match position < batching.samples(epoch) {
+            true => Start { epoch, position },
+            false => Start::of(epoch.saturating_add(1)),
+        };
+        LoaderState::new(start, self.owner())
+    }
+
     fn state_of(&self, seat: &Seat, cut: &Cut) -> LoaderState {
         let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
         let start = match given < cut.batches() {

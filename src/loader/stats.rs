@@ -82,7 +82,9 @@ pub struct Stats {
     pub replaced: u64,
     /// Samples that failed, and were left out ([`OnError::Skip`](crate::loader::OnError::Skip)).
     pub skipped: u64,
-    /// Which samples were replaced or left out, and why they failed: the first hundred.
+    /// How often samples were tried again ([`Builder::retry`](crate::loader::Builder::retry)).
+    pub retried: u64,
+    /// Which samples were replaced, left out or tried again, and why they failed: the first hundred.
     pub bad_samples: Vec<String>,
 }
 
@@ -136,6 +138,7 @@ impl Stats {
             unlockable: meter.unlockable.get(),
             replaced: meter.replaced.get(),
             skipped: meter.skipped.get(),
+            retried: meter.retried.get(),
             bad_samples: meter.bad_samples(),
         }
     }
@@ -173,12 +176,15 @@ impl Stats {
         if self.bad_samples.is_empty() {
             return Ok(());
         }
-        let (replaced, skipped) = (self.replaced, self.skipped);
-        writeln!(f, "bad samples: {replaced} replaced, {skipped} left out")?;
+        let (replaced, skipped, retried) = (self.replaced, self.skipped, self.retried);
+        writeln!(
+            f,
+            "bad samples: {replaced} replaced, {skipped} left out, {retried} times tried again"
+        )?;
         for bad in self.bad_samples.iter().take(PRINTED) {
             writeln!(f, "  {bad}")?;
         }
-        match (replaced + skipped).saturating_sub(PRINTED as u64) {
+        match self.bad_samples.len().saturating_sub(PRINTED) {
             0 => Ok(()),
             more => writeln!(f, "  and {more} more"),
         }

@@ -35,6 +35,14 @@ impl Batching {
         }
     }
 
+    /// How many samples an epoch has. It may ask the program's batch sampler.
+    pub(crate) fn samples(&self, epoch: u64) -> u64 {
+        match self {
+            Batching::Even(even) => even.samples,
+            Batching::Listed(lister) => lister.lists(epoch).samples(),
+        }
+    }
+
     /// How many samples each batch has, if all have equally many.
     pub(crate) fn batch_size(&self) -> Option<usize> {
         match self {

@@ -1,6 +1,10 @@
 //! The board: all lines of a loader, under one lock.
 
+use std::collections::VecDeque;
+
+use super::desk::Desk;
 use super::guard::Bin;
+use super::late::{Station, Task};
 use super::line::{EpochSlot, Job, Line, Pass};
 use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
@@ -14,6 +18,10 @@ pub(super) struct Board<B> {
     turn: u64,
     /// How many workers sleep: of the first few, and of the spare ones.
     pub(super) idle: [usize; 2],
+    /// One for each worker.
+    pub(super) stations: Vec<Station>,
+    /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
+    pub(super) orphans: VecDeque<(u64, std::ops::Range<u64>)>,
     /// The loader is being dropped, and threads end.
     pub(super) is_closed: bool,
 }
@@ -25,6 +33,8 @@ impl<B: 'static> Board<B> {
             lines_added: 0,
             turn: 0,
             idle: [0; 2],
+            stations: Vec::new(),
+            orphans: VecDeque::new(),
             is_closed: false,
         }
     }
@@ -35,13 +45,14 @@ impl<B: 'static> Board<B> {
         device: usize,
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
+        least_run: usize,
     ) -> u64 {
         self.lines_added += 1;
         self.lines.push(Line {
             key: self.lines_added,
             device,
             unit_ready,
-            schedule: Schedule::new(is_wide),
+            schedule: Schedule::new(is_wide, least_run),
             last_turn: 0,
         });
         self.lines_added
@@ -74,8 +85,34 @@ impl<B: 'static> Board<B> {
         }
     }
 
+    /// Notes what the worker of this desk has to report on, in case that somebody must do so in its place.
+    pub(super) fn takes_on(&mut self, desk: &Desk, task: Option<Task>) {
+        // (The consumer's own desk has no number that is one.)
+        if let Some(station) = self.stations.get_mut(desk.number()) {
+            station.task = task;
+        }
+    }
+
+    /// Units that nobody makes any more, although they were claimed.
+    pub(super) fn claim_orphans(&mut self) -> Option<Job<B>> {
+        loop {
+            let (line, units) = self.orphans.pop_front()?;
+            let line = self.line(line);
+            // Their epoch may have been left.
+            if let Some(line) = line.filter(|line| line.schedule.holds(Unit(units.start))) {
+                let pass = line.pass(Unit(units.start));
+                return Some(Job::Solo { pass, units });
+            }
+        }
+    }
+
     /// Finds something to do, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is at comes last.
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, is_spare: bool) -> Option<Job<B>> {
+        if !self.orphans.is_empty()
+            && let Some(job) = self.claim_orphans()
+        {
+            return Some(job);
+        }
         self.turn += 1;
         let turn = self.turn;
         self.urgent_first();
@@ -95,7 +132,7 @@ impl<B: 'static> Board<B> {
             beyond: true,
         };
         let mut lines = self.lines.iter_mut();
-        lines.any(|line| line.schedule.has_claim(claimant))
+        !self.orphans.is_empty() || lines.any(|line| line.schedule.has_claim(claimant))
     }
 
     /// The first unit of each of the device's lines that waits for a slab, in the lines' turn.

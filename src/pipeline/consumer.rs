@@ -1,16 +1,18 @@
 //! The consumer's side: it gets the units of its epoch in order.
 
 use std::collections::VecDeque;
+use std::task::Poll;
 
 use super::Pipeline;
 use super::board::Board;
+use super::desk::Desk;
 use super::guard::Bin;
 use super::line::{Delivered, Job};
 use super::recovery::Changes;
 use super::schedule::{Claimant, Unit};
 use super::seat::Seat;
 use crate::batch::Batch;
-use crate::sync::planted;
+use crate::sync::{Instant, planted};
 
 /// What the consumer finds when it asks for the next unit.
 enum Polled<B> {
@@ -24,27 +26,56 @@ enum Polled<B> {
 /// Units that the consumer took in advance.
 pub(crate) type Taken<B> = VecDeque<Delivered<B>>;
 
-impl<B: Batch> Pipeline<B> {
-    /// Returns the next unit of the epoch, and blocks until it is ready. `None`: the epoch is over.
-    ///
-    /// `quietly`: workers that could make use of the room are not woken, unless the call blocks. The caller does that
+/// How long the consumer waits for a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Forever,
+    Until(Instant),
+    /// It takes what is there.
+    None,
+}
+
+/// How the consumer asks for a unit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking {
+    pub(crate) at: Instant,
+    pub(crate) patience: Patience,
+    /// Workers that could make use of the room are not woken, unless the call blocks. The caller does that
     /// ([`wake_workers`](Pipeline::wake_workers)) when it has all that it came for.
+    pub(crate) quietly: bool,
+}
+
+/// For how long the consumer has waited for a unit, by one call or by several.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(super) since: Option<Instant>,
+    /// How many lines the log has of that.
+    pub(super) lines: u32,
+}
+
+impl<B: Batch> Pipeline<B> {
+    /// Returns the next unit of the epoch, and blocks until it is ready, or patience ends. `None`: the epoch is over.
     pub(crate) fn next(
         &self,
         seat: &Seat,
         taken: &mut Taken<B>,
-        quietly: bool,
-    ) -> Option<Delivered<B>> {
+        asking: Asking,
+        waiting: &mut Waiting,
+    ) -> Poll<Option<Delivered<B>>> {
         if let Some(next) = taken.pop_front() {
             if taken.is_empty() && next.pass.is_last(next.unit) {
-                self.come_to_last(seat, quietly);
+                self.come_to_last(seat, asking.quietly);
             }
-            return Some(next);
+            return Poll::Ready(Some(next));
         }
-        match self.options().workers {
+        let next = match self.options().workers {
             0 => self.load_next(seat, taken),
-            _ => self.wait_for_next(seat, taken, quietly),
+            _ => self.wait_for_next(seat, taken, asking, waiting),
+        };
+        if next.is_ready() && waiting.since.is_some() {
+            *waiting = Waiting::default();
         }
+        next
     }
 
     /// The consumer has come to the last unit of its epoch, so what it took is no longer ahead, and there is room for the next epoch. (It
@@ -95,21 +126,23 @@ impl<B: Batch> Pipeline<B> {
         &self,
         seat: &Seat,
         taken: &mut Taken<B>,
-        quietly: bool,
-    ) -> Option<Delivered<B>> {
+        asking: Asking,
+        waiting: &mut Waiting,
+    ) -> Poll<Option<Delivered<B>>> {
+        let options = self.options();
         let mut board = self.lock();
-        let mut has_told = false;
+        let (mut has_told, mut retries) = (false, true);
         loop {
             let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => {
-                    bin.wake_workers = !quietly && !planted("room wakes nobody");
-                    return Some(delivered);
+                    bin.wake_workers = !asking.quietly && !planted("room wakes nobody");
+                    return Poll::Ready(Some(delivered));
                 }
                 Polled::Over => {
                     // What was taken last is no longer ahead, so there is room for the next epoch.
                     bin.wake_workers = true;
-                    return None;
+                    return Poll::Ready(None);
                 }
                 Polled::Unplanned => {
                     drop(board);
@@ -119,7 +152,9 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Polled::NotYet => {}
             }
-            let line = lines.line(seat.line)?;
+            let Some(line) = lines.line(seat.line) else {
+                return Poll::Ready(None);
+            };
             if !line.schedule.is_blocked() {
                 line.schedule.block();
                 // Now that the consumer is blocked on it, a unit may have to do without a slab: even one that the pin thread is
@@ -133,19 +168,51 @@ impl<B: Batch> Pipeline<B> {
                 bin.wake_workers = true;
                 has_told = true;
             }
-            board.wait(&seat.unit_ready);
+            let now = Instant::now();
+            let since = *waiting.since.get_or_insert(asking.at);
+            if let Some(timeout) = options.timeout
+                && board.has_late(timeout, now, retries)
+            {
+                drop(board);
+                let replaced = self.replace_late(timeout);
+                retries = replaced.is_err_and(|why| self.fail_next(seat, &why));
+                board = self.lock();
+                continue;
+            }
+            let lines = waiting.lines.saturating_add(1);
+            let pause = options.patience.map(|pause| pause.saturating_mul(lines));
+            let line_due = pause.and_then(|pause| since.checked_add(pause));
+            let end = match asking.patience {
+                Patience::Forever => None,
+                Patience::Until(end) if end > now => Some(end),
+                Patience::Until(_) | Patience::None => return Poll::Pending,
+            };
+            if line_due.is_some_and(|due| due <= now) {
+                waiting.lines = lines;
+                let stall = board.stall(seat, now, since);
+                drop(board);
+                self.say(stall);
+                board = self.lock();
+                continue;
+            }
+            let timeout = options.timeout;
+            let late = timeout.and_then(|timeout| board.first_due(timeout, now));
+            let end = [end, line_due, late].into_iter().flatten().min();
+            board.wait_until(&seat.unit_ready, end);
+            retries = true;
         }
     }
 
     /// Without workers, the caller does everything, one job after the other.
-    fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Option<Delivered<B>> {
+    fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Poll<Option<Delivered<B>>> {
         let mut held_off = None;
+        let desk = Desk::of_caller(self.began);
         let mut board = self.lock();
         loop {
             let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
-                Polled::Ready(delivered) => return Some(delivered),
-                Polled::Over => return None,
+                Polled::Ready(delivered) => return Poll::Ready(Some(delivered)),
+                Polled::Over => return Poll::Ready(None),
                 Polled::Unplanned => {
                     drop(board);
                     self.keep_on_host(seat);
@@ -154,7 +221,9 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Polled::NotYet => {}
             }
-            let line = lines.line(seat.line)?;
+            let Some(line) = lines.line(seat.line) else {
+                return Poll::Ready(None);
+            };
             line.schedule.block();
             let claimant = Claimant {
                 is_spare: false,
@@ -170,12 +239,12 @@ impl<B: Batch> Pipeline<B> {
                 (Some(Job::Solo { pass, units }), ..) => {
                     // One unit, which is reported and taken under one lock.
                     let unit = Unit(units.start);
-                    let made = self.make(&pass, unit, Changes::default());
+                    let made = self.make(&pass, unit, Changes::default(), &desk);
                     board = self.lock();
                     board.made(&pass, unit, made);
                     continue;
                 }
-                (Some(job), ..) => self.perform(job),
+                (Some(job), ..) => self.perform(job, &desk),
                 (None, Some((pass, unit)), Some(pinning)) => {
                     self.serve_here(pinning, &pass, unit, &mut held_off);
                 }

@@ -12,7 +12,7 @@ use super::schedule::{Removed, Unit};
 use super::work::MadeAlone;
 use crate::device::Account;
 use crate::error::panic_message;
-use crate::sync::{Arc, Condvar, MutexGuard, planted};
+use crate::sync::{Arc, Condvar, Instant, MutexGuard, planted};
 
 /// Holds the board's lock.
 pub(super) struct Guard<'a, B: 'static> {
@@ -73,6 +73,19 @@ impl<'a, B: 'static> Guard<'a, B> {
                 self.release();
                 self.board = Some(self.pipeline.board.lock());
             }
+        }
+    }
+
+    /// The same, until `end` at most.
+    pub(super) fn wait_until(&mut self, condvar: &Condvar, end: Option<Instant>) {
+        let Some(end) = end else {
+            return self.wait(condvar);
+        };
+        match &mut self.board {
+            Some(board) if self.bin.is_empty() => {
+                condvar.wait_until(board, end);
+            }
+            _ => self.wait(condvar), // which returns at once
         }
     }
 

@@ -184,7 +184,7 @@ impl<B: 'static> Line<B> {
         self.schedule.payload(unit)
     }
 
-    fn pass(&mut self, unit: Unit) -> Arc<Pass> {
+    pub(super) fn pass(&mut self, unit: Unit) -> Arc<Pass> {
         Arc::clone(&self.slot(unit).pass)
     }
 

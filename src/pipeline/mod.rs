@@ -5,7 +5,9 @@ mod batching;
 mod board;
 mod consumer;
 mod cut;
+mod desk;
 mod guard;
+mod late;
 mod line;
 mod outbox;
 mod pin;
@@ -17,28 +19,30 @@ mod sending;
 mod source;
 mod stopwatch;
 mod threads;
+mod watchdog;
 mod work;
 mod worker;
 
 pub(crate) use batching::{Batching, EvenBatching, Lister};
-pub(crate) use consumer::Taken;
+pub(crate) use consumer::{Asking, Patience, Taken, Waiting};
 pub(crate) use cut::{Cut, EpochOrder, Place, Start};
 pub use cut::{LastBatch, Sharding};
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
 pub(crate) use plan::{Options, Pinning};
-pub(crate) use recovery::Changes;
 pub use recovery::OnError;
+pub(crate) use recovery::{Changes, Retry};
 pub(crate) use seat::Seat;
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Learned};
 
 use self::board::Board;
 use self::guard::Guard;
+use self::threads::Roster;
 use self::work::Recipe;
 use crate::device::Ring;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, OnceLock};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Weak};
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
@@ -46,6 +50,11 @@ pub(crate) struct Pipeline<B> {
     /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
     worker_wakeups: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
+    /// What desks count from.
+    began: Instant,
+    roster: Arc<Roster>,
+    /// For threads that are started later.
+    me: OnceLock<Weak<Pipeline<B>>>,
     /// One for each device that lines are loaded for; so far, the program can set only one. Lines, passes and seats have its number: the
     /// program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
@@ -58,6 +67,8 @@ pub(crate) struct Pipeline<B> {
     is_wide: OnceLock<bool>,
     /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
+    /// That there is no thread to take the place of one that hangs has been logged.
+    has_lacked: AtomicBool,
 }
 
 impl<B: 'static> Pipeline<B> {
@@ -66,10 +77,14 @@ impl<B: 'static> Pipeline<B> {
             board: Mutex::new(Board::new()),
             worker_wakeups: Default::default(),
             recipe,
+            began: Instant::now(),
+            roster: Arc::default(),
+            me: OnceLock::new(),
             pageable: Ring::pageable(options.slabs(0)),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
             has_warned: AtomicBool::new(false),
+            has_lacked: AtomicBool::new(false),
             options: vec![options],
         }
     }

@@ -1,5 +1,7 @@
 //! Plans: how the units of one epoch are made, as a pure function of what is known when its first unit is opened.
 
+use std::time::Duration;
+
 use super::batching::{Batching, EvenBatching, FirstEpoch};
 use super::cut::{Cut, EpochOrder, Even, LastBatch, Listed, Lists, Start};
 use crate::device::{Device, Kind, Ring};
@@ -16,10 +18,16 @@ pub(crate) struct Options {
     pub(crate) lane: u64,
     pub(crate) lanes: u64,
     pub(crate) workers: usize,
+    /// How many samples the data set gets at once.
+    pub(crate) at_once: usize,
     pub(crate) prefetch: usize,
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
     pub(crate) pinning: Option<Pinning>,
+    /// How long a sample may take; `None`: for ever.
+    pub(crate) timeout: Option<Duration>,
+    /// How long the consumer waits before the log says for what, and from one line to the next.
+    pub(crate) patience: Option<Duration>,
 }
 
 /// How batches get into page-locked memory.
@@ -368,6 +376,7 @@ mod tests {
             lane: 0,
             lanes: 1,
             workers: 4,
+            at_once: 1,
             prefetch: 2,
             prefetch_grows: true,
             pinning: pinned.then(|| Pinning {
@@ -376,6 +385,8 @@ mod tests {
                 by_copy: false,
                 max_batch_bytes: None,
             }),
+            timeout: None,
+            patience: None,
         }
     }
 

@@ -1,10 +1,12 @@
 //! What becomes of samples that fail to load: their batch fails, others take their places, or they are left out.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use super::source::Failed;
-use crate::error::panic_message;
+use crate::error::{BoxError, SampleId, panic_message};
 use crate::meter::Meter;
+use crate::sync::{Condvar, Instant, Mutex};
 
 /// What becomes of a sample that fails to load, or panics.
 ///
@@ -58,6 +60,52 @@ pub enum OnError {
         /// How many samples of an epoch may be left out.
         at_most: u64,
     },
+}
+
+/// Trying again where an error says that it may go away.
+#[derive(Default)]
+pub(crate) struct Retry {
+    /// How many more times.
+    attempts: u32,
+    first_wait: Duration,
+    /// The loader is being dropped: nobody waits any more.
+    is_over: Mutex<bool>,
+    ends: Condvar,
+}
+
+/// The longest wait before another attempt.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+impl Retry {
+    pub(crate) fn new(attempts: u32, first_wait: Duration) -> Retry {
+        Retry {
+            attempts,
+            first_wait,
+            ..Retry::default()
+        }
+    }
+
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Waits before attempt `attempt`, counted from 0: twice as long each time. `false`: the loader is being dropped.
+    pub(super) fn wait(&self, attempt: u32) -> bool {
+        let factor = 1u32.checked_shl(attempt).unwrap_or(u32::MAX);
+        let wait = self.first_wait.saturating_mul(factor).min(LONGEST_WAIT);
+        let end = Instant::now().checked_add(wait);
+        let mut is_over = self.is_over.lock();
+        while let Some(end) = end.filter(|end| !*is_over && Instant::now() < *end) {
+            self.ends.wait_until(&mut is_over, end);
+        }
+        !*is_over
+    }
+
+    /// Ends all waits.
+    pub(super) fn end(&self) {
+        *self.is_over.lock() = true;
+        self.ends.notify_all();
+    }
 }
 
 /// How many others are tried for a sample. (It defines results: with another number, other batches fail.)
@@ -165,6 +213,17 @@ impl OnError {
     /// Whether batches may have fewer rows than their places say.
     pub(super) fn skips(self) -> bool {
         matches!(self, OnError::Skip { .. })
+    }
+}
+
+/// Lists a sample that is tried again.
+#[cold]
+pub(super) fn note_retried(what: &SampleId, error: &BoxError, meter: &Meter) {
+    meter.retried.add(1);
+    let say = AssertUnwindSafe(|| format!("{what} failed to load: {error}"));
+    let said = catch_unwind(say).unwrap_or_else(panic_message);
+    if meter.note_bad(&said) {
+        log::warn!("{said} (it is tried again)");
     }
 }
 

@@ -20,6 +20,7 @@ use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
 use super::plan::{EpochPlan, Solo};
+use crate::sync::planted;
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
 
 /// The number of a unit within its line. Numbers run through all epochs and are never reused, so a late report finds nothing.
@@ -44,6 +45,8 @@ pub(crate) struct Schedule<E, U> {
     open_sent: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
+    /// The fewest samples that a worker claims at once, if there are as many.
+    least_run: usize,
     /// The bytes of a sample, if units outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
     streamed_bytes: u64,
     /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
@@ -74,7 +77,7 @@ pub(crate) struct Claimant {
 
 impl<E, U> Schedule<E, U> {
     /// `is_wide`: what an earlier line found out.
-    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<E, U> {
+    pub(crate) fn new(is_wide: Option<bool>, least_run: usize) -> Schedule<E, U> {
         Schedule {
             segments: VecDeque::new(),
             appended: 0,
@@ -84,6 +87,7 @@ impl<E, U> Schedule<E, U> {
             taken: 0,
             open_sent: 0,
             sample_ns: 0,
+            least_run,
             streamed_bytes: 0,
             is_wide,
         }
@@ -240,9 +244,14 @@ impl<E, U> Schedule<E, U> {
 
     /// How many samples a worker claims at once.
     fn run(&self) -> usize {
-        match self.sample_ns {
+        let run = match self.sample_ns {
             0 => 1,
-            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX).max(1),
+            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX),
+        };
+        // Whole calls of `get_many`.
+        match self.least_run {
+            1 => run.max(1),
+            calls => (run / calls).max(1).saturating_mul(calls),
         }
     }
 
@@ -303,7 +312,7 @@ impl<E, U> Schedule<E, U> {
     /// The unit failed, and the caller makes it again, alone. The slab that it had is given up; it may have to move into another.
     pub(crate) fn remaking(&mut self, unit: Unit) {
         let entry = self.entry(unit);
-        entry.has_failed = false;
+        entry.has_failed = planted("a unit that is made again stays failed");
         entry.stage = Stage::Finishing;
         entry.slab = SlabState::Unknown;
         entry.needs_slabs = entry.needs_slabs.max(1);

@@ -44,7 +44,8 @@ impl<B: Batch> Pipeline<B> {
         let seat = {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
-            let line = board.add_line(device, Arc::clone(&unit_ready), is_wide);
+            let at_once = self.options[device].at_once;
+            let line = board.add_line(device, Arc::clone(&unit_ready), is_wide, at_once);
             let slot = EpochSlot::new(start.epoch, &meter, None, None);
             let segment = board.append(line, slot, true);
             Seat {

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
 use super::cut::{EpochOrder, Place};
-use super::recovery::Changes;
+use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId};
+use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary, panic_message};
+use crate::meter::Meter;
 use crate::rng::SampleRng;
 use crate::sync::Mutex;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
@@ -54,13 +55,20 @@ pub(super) struct Source<'a, D> {
     pub(super) order: &'a EpochOrder,
     pub(super) seed: u64,
     pub(super) place: Place,
-    /// Which of the place's rows are made, if some are left out.
+    /// Which of the place's rows are made, if the unit is made again: some may be left out.
     pub(super) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
     pub(super) changes: &'a Mutex<Changes>,
+    pub(super) retry: &'a Retry,
+    pub(super) meter: &'a Meter,
 }
 
 impl<D: Dataset> Source<'_, D> {
+    /// Whether the unit is made again: it may have other samples than its place says, or fewer.
+    pub(super) fn is_changed(&self) -> bool {
+        self.kept.is_some()
+    }
+
     /// Refuses the rows of an epoch whose batch sampler gave nothing to load.
     #[inline]
     pub(super) fn check(&self) -> Result<(), Failed> {
@@ -93,8 +101,80 @@ impl<D: Dataset> Source<'_, D> {
         let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
-            Err(error) => Err(self.not_loaded(row, index, error)),
+            Err(error) => self.get_again(row, in_place, index, error),
         }
+    }
+
+    /// Gets the samples of several rows in one call.
+    pub(super) fn get_many(
+        &self,
+        rows: Range<usize>,
+        indices: &[u64],
+    ) -> Vec<(usize, Result<D::Sample, Failed>)> {
+        let len = self.dataset.len();
+        if indices.iter().any(|index| *index >= len) {
+            let each = rows.zip(indices);
+            return each
+                .map(|(row, index)| (row, self.get(row, row, *index)))
+                .collect();
+        }
+        let (seed, epoch) = (self.seed, self.place.epoch);
+        let rngs = rows
+            .clone()
+            .map(|row| SampleRng::new(seed, epoch, self.place.key(row)));
+        let mut rngs: Vec<SampleRng> = rngs.collect();
+        // Unwind safety: what a panic leaves behind is only dropped.
+        let get = AssertUnwindSafe(|| self.dataset.get_many(indices, &mut rngs));
+        let got = match std::panic::catch_unwind(get) {
+            Ok(got) => got,
+            Err(payload) => {
+                let message = panic_message(payload);
+                let failed = |row| (row, Err(self.sample_panicked(row, message.clone())));
+                return rows.map(failed).collect();
+            }
+        };
+        if got.len() != indices.len() {
+            let (got, asked) = (got.len(), indices.len());
+            let error = format!("`get_many` returned {got} results for {asked} indices");
+            let failed = Failed {
+                is_samples_own: false,
+                ..self.not_loaded(rows.start, indices[0], error.into())
+            };
+            return vec![(rows.start, Err(failed))];
+        }
+        let each = rows.zip(indices).zip(got);
+        let settled = each.map(|((row, index), sample)| {
+            let sample = sample.or_else(|error| self.get_again(row, row, *index, error));
+            (row, sample)
+        });
+        settled.collect()
+    }
+
+    /// Tries again while the error says that it may go away.
+    #[cold]
+    fn get_again(
+        &self,
+        row: usize,
+        in_place: usize,
+        index: u64,
+        mut error: BoxError,
+    ) -> Result<D::Sample, Failed> {
+        for attempt in 0..self.retry.attempts() {
+            if !is_temporary(&error) {
+                break;
+            }
+            note_retried(&self.id(row, index), &error, self.meter);
+            if !self.retry.wait(attempt) {
+                break;
+            }
+            let key = self.place.key(in_place);
+            let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
+            match self.dataset.get(index, &mut rng) {
+                Ok(sample) => return Ok(sample),
+                Err(again) => error = again,
+            }
+        }
+        Err(self.not_loaded(row, index, error))
     }
 
     /// Tells the data set which samples come a little after these rows in the epoch's order, if it wants to know.
@@ -180,7 +260,7 @@ impl<D: Dataset> Source<'_, D> {
         Failed::of_sample(row, Error::Sample(self.id(row, index), error))
     }
 
-    fn id(&self, row: usize, index: u64) -> SampleId {
+    pub(super) fn id(&self, row: usize, index: u64) -> SampleId {
         // The description is the user's code, called when something has gone wrong already.
         let describe = || match index < self.dataset.len() {
             true => self.dataset.describe(index),
@@ -196,7 +276,7 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
-    fn id_of_row(&self, row: usize) -> SampleId {
+    pub(super) fn id_of_row(&self, row: usize) -> SampleId {
         self.id(row, self.index_of_row(row).unwrap_or(u64::MAX))
     }
 

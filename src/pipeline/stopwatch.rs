@@ -18,9 +18,10 @@ pub(super) enum Timed {
 }
 
 impl Timed {
-    pub(super) fn of_run(claimed: &Claimed) -> Timed {
+    /// `all`: every sample is timed, for none may take too long.
+    pub(super) fn of_run(claimed: &Claimed, all: bool) -> Timed {
         match claimed {
-            Claimed::Rows(rows) if rows.len() <= TIMED_RUN_SAMPLES => Timed::First {
+            Claimed::Rows(rows) if all || rows.len() <= TIMED_RUN_SAMPLES => Timed::First {
                 rows: rows.len(),
                 of: rows.len(),
             },
@@ -33,11 +34,12 @@ impl Timed {
     }
 
     /// For a unit that one thread makes. The split hardly changes, so it is measured only now and then.
-    pub(super) fn of_solo(meter: &Meter, batch: u64) -> Timed {
-        match meter.get_share.of(0).is_some() && !batch.is_multiple_of(BATCHES_PER_TIMED_ONE) {
-            true => Timed::None,
-            false => Timed::First {
-                rows: TIMED_RUN_SAMPLES,
+    pub(super) fn of_solo(meter: &Meter, batch: u64, all: bool) -> Timed {
+        let is_known = meter.get_share.of(0).is_some();
+        match is_known && !batch.is_multiple_of(BATCHES_PER_TIMED_ONE) {
+            true if !all => Timed::None,
+            _ => Timed::First {
+                rows: if all { usize::MAX } else { TIMED_RUN_SAMPLES },
                 of: usize::MAX,
             },
         }
@@ -75,6 +77,21 @@ impl Stopwatch {
             fill_ns: 0,
             decoded_ns: 0,
         }
+    }
+
+    /// When it was started.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Whether each sample is timed.
+    pub(super) fn times_all(&self) -> bool {
+        matches!(self.timed, Timed::First { rows, of } if rows == of)
+    }
+
+    /// When the timed sample began, or was loaded.
+    pub(super) fn mark(&self) -> Instant {
+        self.mark
     }
 
     /// A sample begins to load, and the one before is in its row. `true`: it is timed, and the caller says when it is loaded.

@@ -1,27 +1,154 @@
-//! The threads of a loader. They have names, and are joined when the loader is dropped, unless that happens on one of the library's threads.
+//! The threads of a loader. They have names, and are joined when the loader is dropped, unless that happens on one of the library's threads,
+//! or they hang for longer than the loader's `timeout`.
 
 use std::io;
+use std::time::Duration;
 
+use super::desk::Desk;
+use super::late::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, is_own_thread, mark_own_thread, thread};
+use crate::sync::{Arc, Condvar, Instant, Mutex, Weak, is_own_thread, mark_own_thread, thread};
 use crate::system;
 use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
-    handles: Vec<thread::JoinHandle<()>>,
+}
+
+/// The threads that are waited for when the loader is dropped. Those that were given up are not among them.
+#[derive(Default)]
+pub(super) struct Roster {
+    threads: Mutex<Vec<Entry>>,
+    /// One of them has ended.
+    ended: Condvar,
+}
+
+struct Entry {
+    desk: Arc<Desk>,
+    /// `None` for an instant, while it is being started.
+    handle: Option<thread::JoinHandle<()>>,
+    has_ended: bool,
+}
+
+/// A thread's place in the roster, until it ends.
+struct Attendance {
+    roster: Arc<Roster>,
+    desk: Arc<Desk>,
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        let mut threads = self.roster.threads.lock();
+        let mut own = threads.iter_mut();
+        if let Some(own) = own.find(|entry| Arc::ptr_eq(&entry.desk, &self.desk)) {
+            own.has_ended = true;
+            self.roster.ended.notify_all();
+        }
+    }
+}
+
+impl Roster {
+    /// Starts a thread. What it holds is dropped before it counts as ended.
+    fn start(
+        self: &Arc<Roster>,
+        name: String,
+        desk: &Arc<Desk>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        {
+            let mut threads = self.threads.lock();
+            // Those that were to run an errand, and have.
+            threads.retain(|entry| !entry.has_ended);
+            threads.push(Entry {
+                desk: Arc::clone(desk),
+                handle: None,
+                has_ended: false,
+            });
+        }
+        let attendance = Attendance {
+            roster: Arc::clone(self),
+            desk: Arc::clone(desk),
+        };
+        let builder = thread::Builder::new().name(name).stack_size(STACK_BYTES);
+        let started = builder.spawn(move || {
+            let _attendance = attendance;
+            mark_own_thread();
+            run();
+        });
+        let mut threads = self.threads.lock();
+        let own = threads
+            .iter()
+            .position(|entry| Arc::ptr_eq(&entry.desk, desk));
+        match (started, own) {
+            (Ok(handle), Some(own)) => threads[own].handle = Some(handle),
+            (Ok(_), None) => {} // it was given up already
+            (Err(error), own) => {
+                own.map(|own| threads.swap_remove(own));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread that hangs is not waited for.
+    pub(super) fn give_up(&self, desk: &Arc<Desk>) {
+        let mut threads = self.threads.lock();
+        threads.retain(|entry| !Arc::ptr_eq(&entry.desk, desk));
+    }
+
+    /// Waits for all threads to end. With a timeout, no longer for each of them than what it is doing may take; those that take longer
+    /// are left alone.
+    fn join(&self, timeout: Option<Duration>) {
+        let mut threads = self.threads.lock();
+        if let Some(timeout) = timeout {
+            let closed = Instant::now();
+            loop {
+                let now = Instant::now();
+                let left = threads.iter().filter(|entry| !entry.has_ended);
+                let ends = left.filter_map(|entry| {
+                    let began = entry.desk.began().unwrap_or(closed);
+                    // (`None` is for ever.)
+                    let end = began.checked_add(timeout);
+                    end.is_none_or(|end| end > now).then_some(end)
+                });
+                let ends: Vec<_> = ends.collect();
+                if ends.is_empty() {
+                    break;
+                }
+                match ends.into_iter().flatten().min() {
+                    Some(end) => _ = self.ended.wait_until(&mut threads, end),
+                    None => self.ended.wait(&mut threads),
+                }
+            }
+        }
+        let left = std::mem::take(&mut *threads);
+        drop(threads);
+        for entry in left {
+            if timeout.is_some() && !entry.has_ended {
+                let (name, worker) = ("a thread of the library", entry.desk.name());
+                let is_worker = entry.desk.is_timed();
+                let name = if is_worker { &worker } else { name };
+                log::warn!(
+                    "a loader is dropped while {name} hangs: the thread is left alone, and keeps the data set until it comes back"
+                );
+                continue;
+            }
+            // Threads catch panics, and there is nobody left to tell of an error.
+            entry.handle.map(thread::JoinHandle::join);
+        }
+    }
 }
 
 impl<B: Batch> Threads<B> {
     /// Starts the workers, and a pin thread for each device that the loader pins for.
     pub(crate) fn start(pipeline: Pipeline<B>) -> Result<Threads<B>> {
-        let mut threads = Threads {
-            pipeline: Arc::new(pipeline),
-            handles: Vec::new(),
-        };
-        let workers = threads.pipeline.options().workers;
+        let pipeline = Arc::new(pipeline);
+        let _ = pipeline.me.set(Arc::downgrade(&pipeline));
+        let threads = Threads { pipeline };
+        let pipeline = &threads.pipeline;
+        let workers = pipeline.options().workers;
         let most = match workers {
             0 => 0,
             _ => system::most_threads(STACK_BYTES),
@@ -35,45 +162,69 @@ impl<B: Batch> Threads<B> {
                 ),
             ));
         }
+        let is_timed = pipeline.options().timeout.is_some();
+        let desk = |number| Arc::new(Desk::new(number, pipeline.began, is_timed));
+        pipeline
+            .lock()
+            .stations
+            .extend((0..workers).map(|number| Station {
+                desk: desk(number),
+                task: None,
+                is_vacant: false,
+            }));
+        let mut started = 0;
         for number in 0..workers {
-            threads.spawn(format!("pinfeed-worker-{number}"), move |pipeline| {
-                pipeline.run_worker(number)
-            })?;
+            let desk = Arc::clone(&pipeline.lock().stations[number].desk);
+            let hired = pipeline.hire(&desk, false);
+            hired
+                .map_err(|source| not_started(desk.name(), &source, started, pipeline.options()))?;
+            started += 1;
         }
-        for device in 0..threads.pipeline.options.len() {
+        for device in 0..pipeline.options.len() {
             // Without workers, the caller gets slabs itself.
-            if threads.pipeline.options[device].pinning.is_some() && workers > 0 {
-                threads.spawn("pinfeed-pin".to_owned(), move |pipeline| {
-                    pipeline.run_pin_thread(device)
-                })?;
+            if pipeline.options[device].pinning.is_some() && workers > 0 {
+                let name = "pinfeed-pin".to_owned();
+                let run = move |pipeline: &Pipeline<B>| pipeline.run_pin_thread(device);
+                let run = pipeline.start(name.clone(), run);
+                run.map_err(|source| not_started(name, &source, started, pipeline.options()))?;
+                started += 1;
             }
         }
         Ok(threads)
     }
 
-    /// If this fails, `Drop` ends the threads that were started before.
-    fn spawn(
-        &mut self,
-        name: String,
-        run: impl FnOnce(&Pipeline<B>) + Send + 'static,
-    ) -> Result<()> {
-        let pipeline = Arc::clone(&self.pipeline);
-        let handle = thread::Builder::new()
-            .name(name.clone())
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                mark_own_thread();
-                run(&pipeline);
-            })
-            .map_err(|source| {
-                not_started(name, &source, self.handles.len(), self.pipeline.options())
-            })?;
-        self.handles.push(handle);
-        Ok(())
-    }
-
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline<B>> {
         &self.pipeline
+    }
+}
+
+impl<B: Batch> Pipeline<B> {
+    /// Starts a worker at this desk. `has_errand`: it takes the place of one that was given up, and reports for it.
+    pub(super) fn hire(&self, desk: &Arc<Desk>, has_errand: bool) -> io::Result<()> {
+        let pipeline = self.myself()?;
+        let own = Arc::clone(desk);
+        self.roster.start(desk.name(), desk, move || {
+            if has_errand {
+                pipeline.run_errand(&own);
+            }
+            pipeline.run_worker(&own);
+        })
+    }
+
+    /// Starts another thread of the library's.
+    pub(super) fn start(
+        &self,
+        name: String,
+        run: impl FnOnce(&Pipeline<B>) + Send + 'static,
+    ) -> io::Result<()> {
+        let pipeline = self.myself()?;
+        let desk = Arc::new(Desk::of_caller(self.began));
+        self.roster.start(name, &desk, move || run(&pipeline))
+    }
+
+    fn myself(&self) -> io::Result<Arc<Pipeline<B>>> {
+        let me = self.me.get().and_then(Weak::upgrade);
+        me.ok_or_else(|| io::Error::other("the loader is being dropped"))
     }
 }
 
@@ -93,14 +244,13 @@ impl<B: Batch> Drop for Threads<B> {
     ///
     /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then nobody waits: the threads may be
     /// waiting for that worker, or be dropping its loader. They end by themselves, because each holds all that it uses.
+    ///
+    /// With a timeout, a thread that hangs is not waited for, either.
     fn drop(&mut self) {
         self.pipeline.close();
-        if is_own_thread() {
-            return;
-        }
-        for handle in self.handles.drain(..) {
-            // Threads catch panics, and there is nobody left to tell of an error.
-            let _ = handle.join();
+        if !is_own_thread() {
+            let timeout = self.pipeline.options().timeout;
+            self.pipeline.roster.join(timeout);
         }
     }
 }
@@ -110,6 +260,7 @@ impl<B: Batch> Pipeline<B> {
     fn close(&self) {
         // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
         self.lock().is_closed = true;
+        self.recipe.end();
         let wakeups = &self.worker_wakeups;
         wakeups.iter().for_each(|wakeup| _ = wakeup.notify_all());
         (0..self.options.len()).for_each(|device| self.tell_pin_thread(device));

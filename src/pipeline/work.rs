@@ -8,16 +8,17 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::{EpochOrder, Place};
+use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::plan::Hints;
-use super::recovery::{Changes, Loading, OnError, Replaced, Settled};
+use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
 use super::stopwatch::{Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
-use crate::error::{CollateError, Error, Result, panic_message};
+use crate::error::{CollateError, Error, Result, SampleId, panic_message};
 use crate::meter::Meter;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
@@ -41,20 +42,33 @@ pub(crate) trait Recipe<B>: Send + Sync {
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
+        at: &Desk,
     ) -> MadeAlone<B>;
+
+    /// What is known of the sample at a row. It calls the data set, and the sampler if the index is not known.
+    fn sample_id(
+        &self,
+        place: Place,
+        order: &EpochOrder,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
 
     /// The error of a part that does not match an earlier part of its batch.
     fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error;
+
+    /// The loader is being dropped: nobody waits to try a sample again.
+    fn end(&self);
 }
 
 /// One open unit. Everybody who holds it may load and grant; the last holder finishes it.
 pub(crate) trait Work<B>: Send + Sync {
     /// Loads rows, or fills parked samples into theirs. When the unit finds out how large a slab it needs, it calls `ask` with the
     /// bytes, which may grant the slab at once; `false`: there is no such memory.
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report;
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report;
 
     /// Lays the unit out, all of whose samples are parked. Returns the size of its slab in bytes.
     fn lay_out(&self) -> Result<usize, Failed>;
@@ -85,11 +99,23 @@ pub(crate) struct Report {
     pub(crate) failure: Option<Failed>,
 }
 
+impl<B> MadeAlone<B> {
+    /// A unit that was not made, for a reason that has nothing to do with its samples.
+    pub(super) fn failed(error: Error) -> MadeAlone<B> {
+        MadeAlone {
+            made: Err(error),
+            changes: Changes::default(),
+            elapsed_ns: None,
+        }
+    }
+}
+
 pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) dataset: Arc<D>,
     pub(crate) collate: C,
     pub(crate) seed: u64,
     pub(crate) on_error: OnError,
+    pub(crate) retry: Arc<Retry>,
     pub(crate) learned: Arc<Learned>,
 }
 
@@ -128,6 +154,7 @@ impl<D, C> DatasetRecipe<D, C> {
         order: &'a EpochOrder,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
+        meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
@@ -136,39 +163,37 @@ impl<D, C> DatasetRecipe<D, C> {
             place,
             kept,
             changes,
+            retry: &self.retry,
+            meter,
         }
     }
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
-    /// Makes a unit; without the rows that were left out, and with the samples that replaced others, if `is_changed`.
+    /// Makes a unit once: with what is known of its bad samples, it may have to be made again.
     fn make_once(
         &self,
-        (place, order): (Place, &EpochOrder),
-        meter: &Meter,
+        source: &Source<'_, D>,
         slab: &dyn Fn(usize) -> Option<Slab>,
-        changes: &Mutex<Changes>,
-        is_changed: bool,
         watch: &mut Stopwatch,
+        at: &Desk,
     ) -> Result<C::Batch, Failed> {
-        let kept = is_changed.then(|| changes.lock().kept(place.rows));
-        let source = self.source(place, order, kept.as_deref(), changes);
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
             gathered_by: None,
         });
         let making = Making {
-            source: &source,
+            source,
             table: &table,
             learned: &self.learned,
+            at,
             on_error: self.on_error,
-            meter,
             loading: Loading::Solo,
-            is_changed,
             left_out: RefCell::new(None),
         };
         making.make_rows(slab, watch)?;
-        finish(&source, &mut table)
+        at.begins(Doing::Collating);
+        finish(source, &mut table)
     }
 }
 
@@ -190,6 +215,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             }),
             seed: self.seed,
             on_error: self.on_error,
+            retry: Arc::clone(&self.retry),
             changes: Mutex::default(),
             place,
             meter,
@@ -204,24 +230,30 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
+        at: &Desk,
     ) -> MadeAlone<C::Batch> {
         let mut is_changed = !changes.is_empty();
         let changes = Mutex::new(changes);
-        let mut watch = Stopwatch::start(Timed::of_solo(meter, place.batch));
+        let timed = Timed::of_solo(meter, place.batch, at.is_timed());
+        let mut watch = Stopwatch::start(timed);
+        at.since(watch.started());
         let made = loop {
-            match self.make_once(
-                (place, order),
-                meter,
-                slab,
-                &changes,
-                is_changed,
-                &mut watch,
-            ) {
+            let kept = is_changed.then(|| changes.lock().kept(place.rows));
+            let source = self.source(place, order, kept.as_deref(), &changes, meter);
+            match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
                 made => break made,
             }
         };
+        if at.is_given_up() {
+            // Nobody counts it.
+            return MadeAlone {
+                made: made.map_err(|failed| failed.error),
+                changes: Changes::default(),
+                elapsed_ns: None,
+            };
+        }
         let elapsed_ns = watch.end_solo(meter);
         if made.is_ok() {
             let skipped = changes.lock().skipped.len();
@@ -232,6 +264,21 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             made: made.map_err(|failed| failed.error),
             changes: changes.into_inner(),
             elapsed_ns: Some(elapsed_ns),
+        }
+    }
+
+    fn sample_id(
+        &self,
+        place: Place,
+        order: &EpochOrder,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId {
+        let (changes, meter) = (Mutex::default(), Meter::default());
+        let source = self.source(place, order, None, &changes, &meter);
+        match index {
+            Some(index) => source.id(row, index),
+            None => source.id_of_row(row),
         }
     }
 
@@ -247,8 +294,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 
     fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
-        let source = |place| self.source(place, order, None, &changes);
+        let meter = Meter::default();
+        let source = |place| self.source(place, order, None, &changes, &meter);
         source(part).unlike(&source(like), error)
+    }
+
+    fn end(&self) {
+        self.retry.end();
     }
 }
 
@@ -257,12 +309,11 @@ struct Making<'a, D, T> {
     source: &'a Source<'a, D>,
     table: &'a T,
     learned: &'a Learned,
+    /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
+    at: &'a Desk,
     on_error: OnError,
-    meter: &'a Meter,
     /// Who is alone announces samples one at a time as it goes, instead of a run at once.
     loading: Loading,
-    /// The unit is made again: it has other samples than its place says, or fewer.
-    is_changed: bool,
     /// The last of the samples that are left out, if there are any.
     left_out: RefCell<Option<Failed>>,
 }
@@ -270,9 +321,13 @@ struct Making<'a, D, T> {
 /// What of a claim is not loaded yet.
 enum Left<S> {
     Rows(Range<usize>),
+    /// Rows whose samples the data set gets several at a time, and those that it got.
+    Many(Range<usize>, std::vec::IntoIter<Got<S>>),
     /// Loaded samples with their rows, to be filled in.
     Parked(std::vec::IntoIter<(usize, S)>),
 }
+
+type Got<S> = (usize, Result<S, Failed>);
 
 /// Another sample for the row of one that failed.
 #[derive(Debug, Clone, Copy)]
@@ -296,33 +351,41 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let mut took = Took::default();
         let mut run = T::Run::default();
         let count = claimed.len();
+        let at = self.at;
+        at.set(match &claimed {
+            Claimed::Rows(rows) => rows.start,
+            Claimed::Parked(_) => 0,
+        });
         let mut left = match claimed {
+            Claimed::Rows(rows)
+                if self.source.dataset.at_once() > 1 && !self.source.is_changed() =>
+            {
+                Left::Many(rows, Vec::new().into_iter())
+            }
             Claimed::Rows(rows) => Left::Rows(rows),
             Claimed::Parked(count) => Left::Parked(self.table.unpark(count).into_iter()),
         };
-        // The current row, to report it if there is a panic.
-        let at = Cell::new(match &left {
-            Left::Rows(rows) => rows.start,
-            Left::Parked(_) => 0,
-        });
         let mut again = None;
         let mut is_announced = false;
         let failure = loop {
             // Unwind safety: a row whose sample panicked is filled again from the start, or its unit has failed.
             let load = AssertUnwindSafe(|| {
                 if let Some(again) = again.take() {
-                    self.load_other(again, &mut run, ask, &at, &mut took)?;
+                    self.load_other(again, &mut run, ask, &mut took)?;
+                }
+                if !matches!(left, Left::Parked(_)) {
+                    self.source.check().map_err(NotLoaded::Sample)?;
+                }
+                if let (Left::Rows(rows) | Left::Many(rows, _), Loading::Shared, false) =
+                    (&left, self.loading, is_announced)
+                {
+                    is_announced = true;
+                    self.source.announce(rows.clone());
                 }
                 match &mut left {
-                    Left::Rows(rows) => {
-                        self.source.check().map_err(NotLoaded::Sample)?;
-                        if self.loading == Loading::Shared && !is_announced {
-                            is_announced = true;
-                            self.source.announce(rows.clone());
-                        }
-                        self.load_rows(rows, &mut run, ask, watch, &at, &mut took)
-                    }
-                    Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &at, &mut took),
+                    Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
+                    Left::Many(rows, got) => self.load_many(rows, got, &mut run, ask, &mut took),
+                    Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
                 }
             });
             let failed = match catch_unwind(load) {
@@ -360,19 +423,18 @@ impl<D: Dataset, T> Making<'_, D, T> {
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
-        let source = self.source;
+        let (source, at) = (self.source, self.at);
         let is_solo = self.loading == Loading::Solo;
-        if self.is_changed {
-            return self.load_changed(rows, run, ask, at, took);
+        if source.is_changed() {
+            return self.load_changed(rows, run, ask, took);
         }
         let mut indices = Indices::new(source.order, source.place, rows.end);
-        let mut get = |row| source.get(row, row, indices.of(row));
+        let tells = watch.times_all();
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -380,16 +442,65 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 source.announce(row..row + 1);
             }
             let sample = match watch.begins() {
-                false => get(row),
+                false => source.get(row, row, indices.of(row)),
                 true => {
-                    let sample = get(row);
+                    at.samples(row, watch.mark());
+                    let index = indices.of(row);
+                    at.gets(index);
+                    let sample = source.get(row, row, index);
                     watch.is_loaded();
+                    // (Who looks on takes the rest of a long run for loading, too.)
+                    if tells {
+                        at.is(Doing::Filling);
+                    }
                     sample
                 }
             };
             Some(sample.map(|sample| (row, sample)))
         };
         self.table.load(next, run, took, ask)
+    }
+
+    /// Loads rows whose samples the data set gets several at a time.
+    #[inline(never)]
+    fn load_many<B>(
+        &self,
+        rows: &mut Range<usize>,
+        got: &mut std::vec::IntoIter<Got<D::Sample>>,
+        run: &mut T::Run,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>>
+    where
+        T: Table<D::Sample, B>,
+    {
+        let source = self.source;
+        let mut indices = Indices::new(source.order, source.place, rows.end);
+        let next = || {
+            if got.len() == 0 && rows.start < rows.end {
+                let end = rows.start.saturating_add(source.dataset.at_once());
+                let some = rows.start..end.min(rows.end);
+                rows.start = some.end;
+                *got = self.get_many(some, &mut indices).into_iter();
+            }
+            let (row, sample) = got.next()?;
+            self.at.fills(row);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Gets the samples of these rows in one call. If it panics, all of them did.
+    fn get_many(&self, rows: Range<usize>, indices: &mut Indices<'_>) -> Vec<Got<D::Sample>> {
+        let (source, at) = (self.source, self.at);
+        if self.loading == Loading::Solo {
+            source.announce(rows.clone());
+        }
+        at.set(rows.start);
+        at.samples(rows.start, Instant::now());
+        let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
+        at.gets(own[0]);
+        source.get_many(rows, &own)
     }
 
     /// Loads rows of a unit that is made again.
@@ -399,23 +510,24 @@ impl<D: Dataset, T> Making<'_, D, T> {
         rows: &mut Range<usize>,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
-        let source = self.source;
+        let (source, at) = (self.source, self.at);
         let mut indices = Indices::new(source.order, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
             at.set(row);
+            at.samples(row, Instant::now());
             let in_place = source.row_of_place(row);
             let other = source.changes.lock().of(in_place);
             let index = match other {
                 None => indices.of(in_place),
                 Some(other) => other.index,
             };
+            at.gets(index);
             let sample = source.get(row, in_place, index);
             Some(sample.map(|sample| (row, sample)))
         };
@@ -427,15 +539,15 @@ impl<D: Dataset, T> Making<'_, D, T> {
         parked: &mut std::vec::IntoIter<(usize, D::Sample)>,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
+        let at = self.at;
         let next = || {
             let parked = parked.next()?;
-            at.set(parked.0);
+            at.fills(parked.0);
             Some(Ok(parked))
         };
         self.table.load(next, run, took, ask)
@@ -448,13 +560,13 @@ impl<D: Dataset, T> Making<'_, D, T> {
         Again { row, index }: Again,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
-        at: &Cell<usize>,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
         T: Table<D::Sample, B>,
     {
-        at.set(row);
+        self.at.samples(row, Instant::now());
+        self.at.gets(index);
         let in_place = self.source.row_of_place(row);
         let sample = self.source.get(row, in_place, index);
         let mut sample = Some(sample.map(|sample| (row, sample)));
@@ -474,7 +586,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let takes_any = self.table.takes_any();
         let settled = self
             .on_error
-            .settle(failed, attempt, self.loading, takes_any, self.meter);
+            .settle(failed, attempt, self.loading, takes_any, source.meter);
         match settled {
             Settled::Fail(failed) => Err(failed),
             Settled::Skip(failed) => {
@@ -537,6 +649,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         failure.map_or(Ok(()), Err)?;
         self.are_all_kept()?;
         if !is_asked.get() {
+            self.at.begins(Doing::Planning);
             let needs = lay_out(self.source, self.table)?;
             if !ask(needs) {
                 return Err(Failed::too_large(needs.bytes));
@@ -580,6 +693,7 @@ struct DatasetWork<D, T, B> {
     learned: Arc<Learned>,
     seed: u64,
     on_error: OnError,
+    retry: Arc<Retry>,
     changes: Mutex<Changes>,
     place: Place,
     meter: Arc<Meter>,
@@ -595,19 +709,24 @@ impl<D, T, B> DatasetWork<D, T, B> {
             place: self.place,
             kept: None,
             changes: &self.changes,
+            retry: &self.retry,
+            meter: &self.meter,
         }
     }
 }
 
 impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, T, B> {
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool) -> Report {
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report {
         let is_fresh = matches!(claimed, Claimed::Rows(_));
-        let mut watch = Stopwatch::start(Timed::of_run(&claimed));
+        let mut watch = Stopwatch::start(Timed::of_run(&claimed, at.is_timed()));
+        at.since(watch.started());
         let asked_ns = Cell::new(0);
         let ask = |needs: Needs| {
             self.learned.note(needs);
             let start = Instant::now();
+            at.is(Doing::Memory);
             let granted = ask(needs.bytes);
+            at.begins(Doing::Filling);
             asked_ns.set(asked_ns.get() + nanoseconds(start, Instant::now()));
             granted
         };
@@ -615,13 +734,20 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             source: &self.source(),
             table: &self.table,
             learned: &self.learned,
+            at,
             on_error: self.on_error,
-            meter: &self.meter,
             loading: Loading::Shared,
-            is_changed: false,
             left_out: RefCell::new(None),
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
+        if at.is_given_up() {
+            // Nobody counts it.
+            return Report {
+                rows,
+                elapsed_ns: None,
+                failure,
+            };
+        }
         if is_fresh && failure.is_none() {
             self.meter.samples.add(rows.claimed as u64);
         }
@@ -652,6 +778,8 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             place: self.place,
             kept: None,
             changes: &self.changes,
+            retry: &self.retry,
+            meter: &self.meter,
         };
         let finished = finish(&source, &mut self.table);
         watch.end_collating(&self.meter);

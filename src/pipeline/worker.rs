@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
+use super::desk::{Desk, Doing};
 use super::guard::{Bin, drop_each};
+use super::late::{Task, What};
 use super::line::{Job, Line, Made, Pass, UnitSlot};
 use super::recovery::Changes;
 use super::schedule::{Claimed, Next, Unit};
@@ -12,28 +14,29 @@ use super::work::{MadeAlone, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
-use crate::sync::{Arc, planted};
+use crate::sync::{Arc, Instant, planted};
 use crate::trace::span;
 use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
-    /// Runs a worker until the loader is dropped.
-    pub(super) fn run_worker(&self, number: usize) {
-        let is_spare = number >= COPYING_WORKERS;
-        while let Some(job) = self.next_job(is_spare) {
-            self.perform(job);
+    /// Runs a worker until the loader is dropped, or the worker is given up.
+    pub(super) fn run_worker(&self, desk: &Desk) {
+        while let Some(job) = self.next_job(desk) {
+            self.perform(job, desk);
         }
     }
 
-    /// Waits for something to do; `None` when the loader is dropped.
-    fn next_job(&self, is_spare: bool) -> Option<Job<B>> {
+    /// Waits for something to do; `None` when the loader is dropped, or another thread has the worker's place.
+    fn next_job(&self, desk: &Desk) -> Option<Job<B>> {
+        let is_spare = desk.number() >= COPYING_WORKERS;
         let kind = usize::from(is_spare);
         let mut board = self.lock();
         loop {
-            if board.is_closed {
+            if board.is_closed || desk.is_given_up() {
                 return None;
             }
             if let Some(job) = board.claim(&*self.recipe, is_spare) {
+                board.takes_on(desk, Task::of(&job));
                 // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
                 board.bin.wake_workers = !planted("a claim wakes nobody");
                 return Some(job);
@@ -45,7 +48,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Does a job.
-    pub(super) fn perform(&self, job: Job<B>) {
+    pub(super) fn perform(&self, job: Job<B>, desk: &Desk) {
         match job {
             Job::Plan { line, segment } => self.plan_early(line, segment),
             Job::Load {
@@ -53,43 +56,62 @@ impl<B: Batch> Pipeline<B> {
                 unit,
                 claimed,
                 work,
-            } => _ = self.catch_panics(&pass, unit, || self.load(&pass, unit, claimed, work)),
+            } => self.attend(desk, &pass, unit, || {
+                self.load(desk, &pass, unit, claimed, work);
+            }),
             Job::Finish { pass, unit } => {
-                self.catch_panics(&pass, unit, || self.finish(&pass, unit));
+                self.attend(desk, &pass, unit, || self.finish(desk, &pass, unit));
             }
-            Job::Solo { pass, units } => self.make_all(&pass, units),
+            Job::Solo { pass, units } => self.make_all(desk, &pass, units),
         }
     }
 
     /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
-    fn make_all(&self, pass: &Pass, units: std::ops::Range<u64>) {
-        for unit in units.map(Unit) {
-            let made = self.make(pass, unit, Changes::default());
-            if !self.lock().made(pass, unit, made) {
+    fn make_all(&self, desk: &Desk, pass: &Pass, units: std::ops::Range<u64>) {
+        for unit in units.clone() {
+            desk.enter(Doing::Loading, 0);
+            let made = self.make(pass, Unit(unit), Changes::default(), desk);
+            if !desk.leave() {
+                return drop_each([made.made]);
+            }
+            let mut board = self.lock();
+            let rest = unit + 1..units.end;
+            board.takes_on(desk, Task::new(pass.line, What::Solo { units: rest }));
+            if !board.made(pass, Unit(unit), made) {
                 return; // nobody wants the others either
             }
         }
     }
 
     /// Makes one unit from end to end.
-    pub(super) fn make(&self, pass: &Pass, unit: Unit, changes: Changes) -> MadeAlone<B> {
+    pub(super) fn make(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        changes: Changes,
+        desk: &Desk,
+    ) -> MadeAlone<B> {
         span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
             Some(slab.for_epoch(pass.meter.clone()))
         };
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
-        let make = || {
-            self.recipe
-                .make(pass.place(unit), &pass.order, &pass.meter, &slab, changes)
-        };
+        let (place, order, meter) = (pass.place(unit), &pass.order, &*pass.meter);
+        let make = || self.recipe.make(place, order, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => made,
-            Err(payload) => MadeAlone {
-                made: Err(pass.collate_panicked(unit, panic_message(payload))),
-                changes: Changes::default(),
-                elapsed_ns: None,
-            },
+            Err(payload) => MadeAlone::failed(pass.collate_panicked(unit, panic_message(payload))),
+        }
+    }
+
+    /// As [`catch_panics`](Pipeline::catch_panics), for a worker. Who was given up reports nothing.
+    fn attend(&self, desk: &Desk, pass: &Pass, unit: Unit, f: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
+            let error = pass.collate_panicked(unit, panic_message(payload));
+            if desk.leave() {
+                self.publish(pass, unit, Err(error));
+            }
         }
     }
 
@@ -111,17 +133,23 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn load(&self, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
+    fn load(&self, desk: &Desk, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
         span!("load", epoch = pass.epoch, unit = unit.0);
-        let report = work.load(claimed, &|bytes| self.ask(pass, unit, &*work, bytes));
-        self.report(pass, unit, Some(work), report.failure, |line, _| {
+        desk.enter(Doing::Loading, 0);
+        let ask = |bytes| self.ask(pass, unit, &*work, bytes);
+        let report = work.load(claimed, &ask, desk);
+        if !desk.leave() && !planted("who was given up reports") {
+            return drop_each([(work, report.failure)]);
+        }
+        self.report(desk, pass, unit, Some(work), report.failure, |line, _| {
             line.schedule.loaded(unit, report.rows, report.elapsed_ns)
         });
     }
 
     /// Lets go of a unit's work, reports what came of it, and does what follows from that.
-    fn report(
+    pub(super) fn report(
         &self,
+        desk: &Desk,
         pass: &Pass,
         unit: Unit,
         work: Option<Arc<dyn Work<B>>>,
@@ -144,27 +172,40 @@ impl<B: Batch> Pipeline<B> {
             if let Some(failure) = failure {
                 line.note_failure(unit, failure, bin);
             }
-            report(line, bin)
+            let next = report(line, bin);
+            let what = match next {
+                Next::Wait | Next::Fail => None,
+                Next::LayOut => Some(What::LayOut { unit }),
+                Next::Finish => Some(What::Finish { unit }),
+            };
+            board.takes_on(desk, what.and_then(|what| Task::new(pass.line, what)));
+            next
         };
         match next {
             Next::Wait => {}
-            Next::LayOut => self.lay_out(pass, unit),
-            Next::Finish => self.finish(pass, unit),
-            Next::Fail => self.publish_failure(pass, unit),
+            Next::LayOut => self.lay_out(desk, pass, unit),
+            Next::Finish => self.finish(desk, pass, unit),
+            Next::Fail => self.publish_failure(desk, pass, unit),
         }
     }
 
     /// Lays out a unit whose samples are all parked.
-    fn lay_out(&self, pass: &Pass, unit: Unit) {
+    fn lay_out(&self, desk: &Desk, pass: &Pass, unit: Unit) {
         let work = self.with_slot(pass, unit, |slot| slot.work.clone());
         let Some(Some(work)) = work else { return };
-        let failure = match work.lay_out() {
+        desk.enter(Doing::Planning, 0);
+        desk.since(Instant::now());
+        let laid_out = work.lay_out();
+        if !desk.leave() {
+            return drop_each([(work, laid_out)]);
+        }
+        let failure = match laid_out {
             Ok(bytes) if self.ask(pass, unit, &*work, bytes) => None,
             Ok(bytes) => Some(Failed::too_large(bytes)),
             Err(failure) => Some(failure),
         };
         let has_failed = failure.is_some();
-        self.report(pass, unit, Some(work), failure, |line, bin| {
+        self.report(desk, pass, unit, Some(work), failure, |line, bin| {
             bin.wake_workers = true; // there may be parked samples to fill
             match has_failed {
                 true => line.schedule.failed(unit),
@@ -174,7 +215,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Makes a batch of the unit's rows. The schedule has given the unit to the caller alone.
-    fn finish(&self, pass: &Pass, unit: Unit) {
+    fn finish(&self, desk: &Desk, pass: &Pass, unit: Unit) {
         span!("collate", epoch = pass.epoch, unit = unit.0);
         let work = self.with_slot(pass, unit, |slot| {
             slot.work.take().map(|work| (work, slot.is_unpinned))
@@ -182,11 +223,16 @@ impl<B: Batch> Pipeline<B> {
         let Some(Some((mut work, is_unpinned))) = work else {
             return;
         };
+        desk.enter(Doing::Collating, 0);
+        desk.since(Instant::now());
         let Some(made) = Arc::get_mut(&mut work).map(Work::finish) else {
             unreachable!("everybody drops a unit's work before reporting it");
         };
         let changes = work.changes();
         drop(work);
+        if !desk.leave() {
+            return drop_each([made]);
+        }
         let made = match made {
             Ok(made) => made,
             Err(failure) => return self.publish(pass, unit, Err(failure.error)),
@@ -221,7 +267,8 @@ impl<B: Batch> Pipeline<B> {
 
     /// Reports a failure. Whoever is last to work on the unit delivers it.
     pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
-        self.report(pass, unit, None, Some(failure), |line, bin| {
+        let nobody = Desk::of_caller(self.began);
+        self.report(&nobody, pass, unit, None, Some(failure), |line, bin| {
             let next = line.schedule.failed(unit);
             line.tell_if_waiting(bin); // as in `publish`
             next
@@ -229,20 +276,24 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Delivers the error of a unit that nobody works on any more; or makes the unit again, if it can do without the sample that failed.
-    fn publish_failure(&self, pass: &Pass, unit: Unit) {
+    fn publish_failure(&self, desk: &Desk, pass: &Pass, unit: Unit) {
+        // The pin thread runs no samples: others wait for it.
+        let can_make = !desk.is_nobodys() || self.options().workers == 0;
         let (failure, work) = {
             let mut board = self.lock();
             let Some((line, _)) = board.line_of(pass, unit) else {
                 return;
             };
             let slot = line.slot(unit);
-            let Some(failure) = slot.failure.take() else {
+            let Some(mut failure) = slot.failure.take() else {
                 return;
             };
+            failure.can_remake &= can_make;
             let mut work = None;
             if failure.can_remake {
                 work = slot.work.take();
                 line.schedule.remaking(unit);
+                board.takes_on(desk, Task::new(pass.line, What::Finish { unit }));
             }
             (failure, work)
         };
@@ -250,18 +301,22 @@ impl<B: Batch> Pipeline<B> {
             return self.publish(pass, unit, Err(failure.error));
         }
         let changes = work.as_ref().map(|work| work.changes());
+        desk.enter(Doing::Loading, 0);
         drop_each([work]); // its samples are the user's
-        self.remake(pass, unit, changes.unwrap_or_default());
+        let alone = self.make(pass, unit, changes.unwrap_or_default(), desk);
+        if !desk.leave() {
+            return drop_each([alone.made]);
+        }
+        self.remade(pass, unit, alone);
     }
 
-    /// Makes a unit again, alone: not in the slab that it had, whose layout was made for other samples.
-    fn remake(&self, pass: &Pass, unit: Unit, changes: Changes) {
-        let MadeAlone { made, changes, .. } = self.make(pass, unit, changes);
+    /// Hands over a unit that was made again: not in the slab that it had, whose layout was made for other samples.
+    fn remade(&self, pass: &Pass, unit: Unit, alone: MadeAlone<B>) {
         let is_unpinned = self.with_slot(pass, unit, |slot| {
-            slot.changes = Some(Box::new(changes));
+            slot.changes = Some(Box::new(alone.changes));
             slot.is_unpinned
         });
-        match (made, is_unpinned, self.pinning(pass)) {
+        match (alone.made, is_unpinned, self.pinning(pass)) {
             (Ok(made), Some(false), Some(_)) => self.lock_pages(pass, unit, made),
             (made, ..) => self.publish(pass, unit, made.map(Made::Here)),
         }

@@ -26,7 +26,10 @@ pub(crate) fn spin_loop() {
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
-pub(crate) struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+pub(crate) struct MutexGuard<'a, T> {
+    held: Option<shuttle::sync::MutexGuard<'a, T>>,
+    mutex: &'a shuttle::sync::Mutex<T>,
+}
 
 impl<T> Mutex<T> {
     pub(crate) const fn new(value: T) -> Mutex<T> {
@@ -34,7 +37,10 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        MutexGuard {
+            held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)),
+            mutex: &self.0,
+        }
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
@@ -50,7 +56,7 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        match &self.0 {
+        match &self.held {
             Some(guard) => guard,
             None => unreachable!("only `Condvar::wait` takes it, and puts it back"),
         }
@@ -59,7 +65,7 @@ impl<T> Deref for MutexGuard<'_, T> {
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        match &mut self.0 {
+        match &mut self.held {
             Some(guard) => guard,
             None => unreachable!("only `Condvar::wait` takes it, and puts it back"),
         }
@@ -68,26 +74,53 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 
 /// With parking_lot's interface.
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(shuttle::sync::Condvar);
+pub(crate) struct Condvar {
+    condvar: shuttle::sync::Condvar,
+    /// Counts notifications, for waits with an end.
+    told: std::sync::atomic::AtomicU64,
+}
 
 impl Condvar {
     pub(crate) const fn new() -> Condvar {
-        Condvar(shuttle::sync::Condvar::new())
+        Condvar {
+            condvar: shuttle::sync::Condvar::new(),
+            told: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until notified, or until the end, which comes whenever shuttle likes: then the clock says that it has come. While
+    /// others can go on, it is unlikely.
+    pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Instant) {
+        let told = self.told.load(super::Ordering::Relaxed);
+        loop {
+            drop(guard.held.take());
+            thread::yield_now();
+            let held = guard.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            guard.held = Some(held);
+            if self.told.load(super::Ordering::Relaxed) != told {
+                return;
+            }
+            if random().is_multiple_of(32) {
+                return Instant::passes(end);
+            }
+        }
     }
 
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        if let Some(held) = guard.0.take() {
-            let held = self.0.wait(held).unwrap_or_else(PoisonError::into_inner);
-            guard.0 = Some(held);
+        if let Some(held) = guard.held.take() {
+            let held = self.condvar.wait(held);
+            guard.held = Some(held.unwrap_or_else(PoisonError::into_inner));
         }
     }
 
     pub(crate) fn notify_one(&self) {
-        self.0.notify_one();
+        self.told.fetch_add(1, super::Ordering::Relaxed);
+        self.condvar.notify_one();
     }
 
     pub(crate) fn notify_all(&self) {
-        self.0.notify_all();
+        self.told.fetch_add(1, super::Ordering::Relaxed);
+        self.condvar.notify_all();
     }
 }
 
@@ -152,12 +185,27 @@ impl<T> OnceLock<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(Duration);
 
+std::thread_local! {
+    static NOW_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn random() -> u64 {
+    shuttle::rand::RngCore::next_u64(&mut shuttle::rand::thread_rng())
+}
+
 impl Instant {
+    /// The clock has reached this instant.
+    fn passes(end: Instant) {
+        let ns = end.0.as_nanos() as u64;
+        NOW_NS.set(NOW_NS.get().max(ns));
+    }
+
+    pub(crate) fn checked_add(&self, duration: Duration) -> Option<Instant> {
+        self.0.checked_add(duration).map(Instant)
+    }
+
     pub(crate) fn now() -> Instant {
-        std::thread_local! {
-            static NOW_NS: Cell<u64> = const { Cell::new(0) };
-        }
-        let random = shuttle::rand::RngCore::next_u64(&mut shuttle::rand::thread_rng());
+        let random = random();
         let step_ns = (1 << (random % 22)) + (random >> 32) % 64;
         NOW_NS.set(NOW_NS.get() + step_ns);
         Instant(Duration::from_nanos(NOW_NS.get()))

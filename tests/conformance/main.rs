@@ -22,6 +22,7 @@ mod normalize;
 mod parts;
 mod ragged;
 mod resumed;
+mod sequences;
 mod slabs;
 mod staging;
 mod stress;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         mixing::TESTS,
         ragged::TESTS,
         resumed::TESTS,
+        sequences::TESTS,
         slabs::TESTS,
         devices::TESTS,
         staging::TESTS,

@@ -1,6 +1,7 @@
 //! Broken samples, broken devices, and systems that page-lock nothing: each costs its batch's place and nothing else.
 
 use pinfeed::collate::Arena;
+use pinfeed::loader::OnError;
 use pinfeed::ragged::RaggedTensor;
 use pinfeed::{Batch, DataLoader, Dataset, Device, Error, Ragged, Result, Tensor, from_fn};
 
@@ -212,6 +213,124 @@ fn a_system_that_locks_nothing() {
         }
         drop(loader);
         assert!(device.memory().pinned_bytes <= slabs * SLAB);
+        check_all_back(&device);
+    });
+}
+
+/// A loader of how many of what, of which one sample is bad.
+#[derive(Clone, Copy)]
+struct Bad {
+    how: How,
+    index: u64,
+    on_error: OnError,
+}
+
+impl Bad {
+    /// Checks an epoch's batches, as lists of their indices.
+    fn check(self, batches: impl Iterator<Item = Result<Vec<i64>>>) {
+        let mut seen = 0;
+        for (number, batch) in batches.enumerate() {
+            seen += 1;
+            let samples = self.how.samples_of(number);
+            let kept = samples.clone().filter(|sample| *sample != self.index);
+            let kept: Vec<i64> = kept.map(|sample| sample as i64).collect();
+            match (self.on_error, batch) {
+                (OnError::Skip { .. }, Err(_)) => assert!(kept.is_empty()),
+                (OnError::Skip { .. }, Ok(batch)) => assert_eq!(batch, kept),
+                (_, batch) => {
+                    let batch = batch.unwrap();
+                    assert_eq!(batch.len(), (samples.end - samples.start) as usize);
+                    let others = batch.iter().zip(samples);
+                    for (found, sample) in others {
+                        let is_its_own = *found as u64 == sample;
+                        assert_eq!(is_its_own, sample != self.index);
+                        assert!(*found as u64 != self.index);
+                    }
+                }
+            }
+        }
+        assert_eq!(seen, self.how.batches());
+    }
+}
+
+/// One sample is bad: another takes its row, or it is left out; nothing else changes, and no slab is lost.
+#[test]
+fn bad_samples_are_replaced_or_left_out() {
+    explore("bad_samples_are_replaced_or_left_out", || {
+        let how = How::any();
+        let device = device();
+        if coin() {
+            device.set_pinned_budget_bytes((how.prefetch + 2) * SLAB);
+        }
+        let bad = Bad {
+            how,
+            index: below(how.len as usize) as u64,
+            on_error: match coin() {
+                true => OnError::Replace { at_most: 50 },
+                false => OnError::Skip { at_most: 50 },
+            },
+        };
+        let index = bad.index;
+        let (epochs, depth) = (1 + below(2) as u64, below(3));
+        if coin() {
+            // Planned from all samples: no other fits the layout.
+            let dataset = from_fn(how.len, move |at, _| match at == index {
+                true => Err("no sample".into()),
+                false => Ok((at as i64, Ragged::from(vec![at as i64; at as usize % 3]))),
+            });
+            let builder = DataLoader::builder(dataset).on_error(bad.on_error);
+            let loader: DataLoader<(Tensor<i64>, RaggedTensor<i64>)> = how.build(builder, &device);
+            for epoch in loader.epochs(0..epochs) {
+                bad.check(epoch.map(|batch| {
+                    let (indices, others) = batch?;
+                    for (index, others) in indices.as_slice().iter().zip(others.rows()) {
+                        assert_eq!(others, vec![*index; *index as usize % 3]);
+                    }
+                    Ok(indices.to_vec())
+                }));
+            }
+        } else {
+            let dataset = broken(how.len, [index, how.len]);
+            let builder = DataLoader::builder(dataset).on_error(bad.on_error);
+            let loader: DataLoader<Pair> = how.build(builder, &device);
+            match coin() {
+                true => loader.epochs(0..epochs).for_each(|epoch| {
+                    bad.check(epoch.map(|batch| Ok(batch?.1.to_vec())));
+                }),
+                false => {
+                    let epochs = loader.epochs(0..epochs).to_device(&device, depth);
+                    epochs.for_each(|epoch| {
+                        bad.check(epoch.map(|batch| Ok(back(&batch?)?.1.to_vec())));
+                    });
+                }
+            }
+        }
+        check_all_back(&device);
+    });
+}
+
+/// The consumer leaves while a batch is made again.
+#[test]
+fn a_batch_that_is_made_again_may_be_left() {
+    explore("a_batch_that_is_made_again_may_be_left", || {
+        let how = How::any();
+        let device = device();
+        let on_error = OnError::Skip { at_most: 50 };
+        let index = below(how.len as usize) as u64;
+        let dataset = broken(how.len, [index, how.len]);
+        let builder = DataLoader::builder(dataset).on_error(on_error);
+        let loader: DataLoader<Pair> = how.build(builder, &device);
+        for epoch in 0..2 {
+            let some = below(how.batches() + 1);
+            loader.epoch(epoch).take(some).for_each(drop);
+        }
+        let bad = Bad {
+            how,
+            index,
+            on_error,
+        };
+        bad.check(loader.epoch(2).map(|batch| Ok(batch?.1.to_vec())));
+        drop(loader);
         check_all_back(&device);
     });
 }

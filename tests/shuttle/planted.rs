@@ -38,6 +38,17 @@ fn found(bug: &str, scenario: &str) {
     assert!(again.is_some(), "{bug}: seed {seed} does not repeat it");
 }
 
+/// What is planted here is no bug, but a system in need: where it starts no thread in the place of one that hangs, all batches
+/// come, or their errors.
+#[test]
+fn no_threads_are_left() {
+    for scenario in ["hanging::all_hang", "hanging::who_hangs_costs_a_batch"] {
+        let in_need = "the system starts no more threads";
+        let failed = run(in_need, scenario, ("PINFEED_SCHEDULES", "300"));
+        assert_eq!(failed, None);
+    }
+}
+
 macro_rules! planted {
     ($($name:ident: $bug:literal, $scenario:literal;)*) => {$(
         #[test]
@@ -48,6 +59,7 @@ macro_rules! planted {
 }
 
 planted! {
+    still_failed: "a unit that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";
     interest: "interest does not count", "ahead::a_slab_is_filled_ahead";
     silence: "no news of a slab", "ahead::a_slab_is_filled_ahead";
@@ -84,4 +96,9 @@ planted! {
     left_behind: "who sends does not look behind", "ahead::batches_travel_while_the_program_is_busy";
     left_for_host: "who keeps does not look again", "ahead::batches_travel_while_the_program_is_busy";
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
+    two_reports: "who was given up reports", "hanging::who_hangs_comes_back";
+    no_report: "nobody reports for who was given up", "hanging::who_hangs_costs_a_batch";
+    lost_run: "a run is lost with its worker", "hanging::runs_of_batches_hang";
+    lost_place: "a worker that hangs is not replaced", "hanging::all_hang";
+    described_once: "a description that hangs is waited for", "hanging::who_hangs_costs_a_batch";
 }

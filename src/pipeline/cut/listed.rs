@@ -52,6 +52,11 @@ impl Lists {
         self.batches.is_empty()
     }
 
+    /// How many samples all lists have together.
+    pub(crate) fn samples(&self) -> u64 {
+        self.batches.start(self.batches.len())
+    }
+
     /// Whether a list begins at a position.
     pub(crate) fn begins_at(&self, position: u64) -> bool {
         let before = self.batches.ending_by(position);

@@ -109,6 +109,22 @@ impl<E, U> Schedule<E, U> {
         self.is_wide == Some(true)
     }
 
+    /// What is said of the unit that the consumer gets next.
+    pub(crate) fn state_of_first(&self) -> &'static str {
+        let Some(entry) = self.open.front() else {
+            return "was not begun";
+        };
+        match entry.stage {
+            Stage::Loading if entry.waits_for_slab() => "waits for page-locked memory",
+            Stage::Moving => "waits for page-locked memory to be moved to",
+            Stage::Loading | Stage::Solo => "is being loaded",
+            Stage::LayingOut => "is being laid out",
+            Stage::Finishing => "is being collated",
+            Stage::Sending => "is being sent to the device",
+            Stage::Ready => "is ready",
+        }
+    }
+
     /// The unit that the consumer gets next.
     pub(crate) fn first(&self) -> Unit {
         self.first

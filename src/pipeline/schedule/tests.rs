@@ -44,7 +44,7 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
 
 /// A line of one epoch.
 fn line(plan: EpochPlan) -> TestSchedule {
-    let mut schedule = Schedule::new(None);
+    let mut schedule = Schedule::new(None, 1);
     let first = schedule.append((), true);
     assert!(schedule.enter_plan(first, plan).is_some());
     schedule
@@ -114,7 +114,7 @@ proptest! {
         let plans: Vec<EpochPlan> = epochs.iter().map(|&samples| {
             plan_in_parts((samples, batch_size, parts), window)
         }).collect();
-        let mut schedule = Schedule::new(None);
+        let mut schedule = Schedule::new(None, 1);
         let mut ids = vec![schedule.append((), true)];
         let mut appended = 1;
         let mut current = 0;

@@ -1,0 +1,328 @@
+//! Desks: what each worker is doing, for whoever waits for it.
+//!
+//! A worker writes down which row it is at, and in which [`Stage`]. If the loader has a `timeout`, it also says since when, sample by
+//! sample. A consumer that waits looks at the desks: one whose sample takes too long is [given up](Desk::give_up). Then
+//! somebody else reports for the worker. Who reports is decided once, by the desk's state: either the worker [leaves](Desk::leave) the
+//! program's code first, or it is given up, and whatever it brings back is dropped.
+
+use std::time::Duration;
+
+use super::cut::Place;
+use crate::error::{Error, SampleId, Stage, TimedOut};
+use crate::sync::plain::{AtomicU64, AtomicUsize as PlainUsize};
+use crate::sync::{AtomicUsize, Instant, Ordering};
+
+/// The number of a desk that nobody looks at: the consumer's own.
+const NOBODY: usize = usize::MAX;
+
+/// The state of a desk: nobody runs the program's code there, somebody does, or whoever did was given up.
+const FREE: usize = 0;
+const WORKING: usize = 1;
+const GIVEN_UP: usize = 2;
+
+/// What a worker runs of the program's. (The order is that of [`STAGES`].)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Asks the sampler for a position's index.
+    Sampling,
+    /// Gets a sample.
+    Loading,
+    /// Fills it into its row.
+    Filling,
+    /// Lays a batch out from all of its samples.
+    Planning,
+    /// Makes a batch of filled rows.
+    Collating,
+    /// Takes memory for the batch, or makes some. That is not the program's code, and takes as long as it takes.
+    Memory,
+    /// Describes the sample of a worker that was given up.
+    Describing,
+}
+
+const STAGES: [Doing; 7] = [
+    Doing::Sampling,
+    Doing::Loading,
+    Doing::Filling,
+    Doing::Planning,
+    Doing::Collating,
+    Doing::Memory,
+    Doing::Describing,
+];
+
+/// What one worker is doing. A cache line of its own: it is written for each sample.
+#[repr(align(64))]
+pub(crate) struct Desk {
+    number: usize,
+    /// Desks count nanoseconds from here.
+    epoch: Instant,
+    /// Samples have a timeout, so their beginning is written down.
+    is_timed: bool,
+    state: AtomicUsize,
+    // The rest is for whoever looks on, and orders nothing but itself.
+    doing: PlainUsize,
+    row: PlainUsize,
+    /// The index of the sample; `u64::MAX` if it is not known here.
+    index: AtomicU64,
+    /// When this began, or 0 if that is not known, or about to change.
+    began_ns: AtomicU64,
+}
+
+/// What a worker was seen to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) doing: Doing,
+    pub(super) row: usize,
+    pub(super) index: Option<u64>,
+    /// For how long, if that is known.
+    pub(super) elapsed: Option<Duration>,
+}
+
+impl Desk {
+    pub(super) fn new(number: usize, epoch: Instant, is_timed: bool) -> Desk {
+        Desk {
+            number,
+            epoch,
+            is_timed,
+            state: AtomicUsize::new(FREE),
+            doing: PlainUsize::new(Doing::Loading as usize),
+            row: PlainUsize::new(0),
+            index: AtomicU64::new(u64::MAX),
+            began_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The desk of a thread that nobody waits for but itself.
+    pub(super) fn of_caller(epoch: Instant) -> Desk {
+        Desk::new(NOBODY, epoch, false)
+    }
+
+    /// Whether it is that of the caller, or of the pin thread.
+    pub(super) fn is_nobodys(&self) -> bool {
+        self.number == NOBODY
+    }
+
+    /// The number of its worker.
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The name of its worker.
+    pub(super) fn name(&self) -> String {
+        format!("pinfeed-worker-{}", self.number)
+    }
+
+    pub(super) fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
+    /// The worker enters code of the program's.
+    pub(super) fn enter(&self, doing: Doing, row: usize) {
+        self.began_ns.store(0, Ordering::Relaxed);
+        self.row.store(row, Ordering::Release);
+        self.index.store(u64::MAX, Ordering::Release);
+        self.doing.store(doing as usize, Ordering::Release);
+        self.state.store(WORKING, Ordering::Release);
+    }
+
+    /// The worker has left it, by a return or by a panic. `false`: it was given up, others have reported for it, and it must not.
+    #[must_use]
+    pub(super) fn leave(&self) -> bool {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        let left = self.state.compare_exchange(WORKING, FREE, order, failed);
+        left != Err(GIVEN_UP)
+    }
+
+    /// The worker is given up, because what it was seen to do takes too long. `false`: it has left just now.
+    #[must_use]
+    pub(super) fn give_up(&self) -> bool {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let given_up = self
+            .state
+            .compare_exchange(WORKING, GIVEN_UP, order, failed);
+        given_up.is_ok()
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.state.load(Ordering::Acquire) == GIVEN_UP
+    }
+
+    /// The row that the worker is at. (Nobody else writes, and others read it for their messages.)
+    #[inline(always)]
+    pub(super) fn set(&self, row: usize) {
+        self.row.store(row, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> usize {
+        self.row.load(Ordering::Relaxed)
+    }
+
+    /// What the worker entered began then.
+    pub(super) fn since(&self, began: Instant) {
+        if self.number != NOBODY {
+            self.began_ns.store(self.ns(began), Ordering::Release);
+        }
+    }
+
+    /// The worker begins a sample, and asks the sampler for it.
+    pub(super) fn samples(&self, row: usize, began: Instant) {
+        if self.is_timed {
+            // First, so that nobody takes the new row for one that began when the last did.
+            self.began_ns.store(0, Ordering::Relaxed);
+            self.row.store(row, Ordering::Release);
+            self.index.store(u64::MAX, Ordering::Release);
+            self.doing
+                .store(Doing::Sampling as usize, Ordering::Release);
+            self.began_ns.store(self.ns(began), Ordering::Release);
+        }
+    }
+
+    /// It gets the sample.
+    pub(super) fn gets(&self, index: u64) {
+        if self.is_timed {
+            self.index.store(index, Ordering::Relaxed);
+        }
+        self.is(Doing::Loading);
+    }
+
+    /// It begins to fill a sample that was loaded before.
+    pub(super) fn fills(&self, row: usize) {
+        match self.is_timed {
+            true => {
+                self.samples(row, Instant::now());
+                self.is(Doing::Filling);
+            }
+            false => self.set(row),
+        }
+    }
+
+    /// It is in another stage of the same sample.
+    pub(super) fn is(&self, doing: Doing) {
+        self.doing.store(doing as usize, Ordering::Relaxed);
+    }
+
+    /// It begins another stage, with the timeout of its own.
+    pub(super) fn begins(&self, doing: Doing) {
+        match self.is_timed {
+            true => {
+                self.began_ns.store(0, Ordering::Relaxed);
+                self.doing.store(doing as usize, Ordering::Release);
+                self.since(Instant::now());
+            }
+            false => self.is(doing),
+        }
+    }
+
+    fn ns(&self, at: Instant) -> u64 {
+        let ns = at.saturating_duration_since(self.epoch).as_nanos() as u64;
+        ns.max(1)
+    }
+
+    /// What the worker is doing; `None` if it is in no code of the program's.
+    pub(super) fn look(&self, now: Instant) -> Option<Seen> {
+        if self.state.load(Ordering::Acquire) != WORKING {
+            return None;
+        }
+        let began = self.began_ns.load(Ordering::Acquire);
+        let row = self.row.load(Ordering::Acquire);
+        let index = self.index.load(Ordering::Acquire);
+        let doing = self.doing.load(Ordering::Acquire);
+        let is_same = self.began_ns.load(Ordering::Acquire) == began;
+        let elapsed_ns = self.ns(now).saturating_sub(began);
+        Some(Seen {
+            doing: STAGES[doing],
+            row,
+            index: Some(index).filter(|index| *index != u64::MAX),
+            // If it goes on to another sample right now, nothing is late.
+            elapsed: (is_same && began > 0).then(|| Duration::from_nanos(elapsed_ns)),
+        })
+    }
+
+    /// When the worker's sample began, or whatever it is doing.
+    pub(super) fn began(&self) -> Option<Instant> {
+        let ns = self.began_ns.load(Ordering::Acquire);
+        (ns > 0 && self.state.load(Ordering::Acquire) != FREE)
+            .then(|| self.epoch.checked_add(Duration::from_nanos(ns)))?
+    }
+}
+
+impl Seen {
+    /// Whether it takes longer than samples may.
+    pub(super) fn is_late(&self, timeout: Duration) -> bool {
+        self.doing != Doing::Memory && self.elapsed.is_some_and(|elapsed| elapsed >= timeout)
+    }
+
+    /// How long it may still take, if that counts.
+    pub(super) fn left(&self, timeout: Duration) -> Option<Duration> {
+        let elapsed = self.elapsed.filter(|_| self.doing != Doing::Memory)?;
+        Some(timeout.saturating_sub(elapsed))
+    }
+
+    /// The error of a unit whose worker was seen to do this for too long. `sample`: what is known of it.
+    pub(super) fn error(self, place: Place, worker: String, sample: Option<SampleId>) -> Error {
+        let stage = match self.doing {
+            Doing::Sampling => Stage::Sampling,
+            Doing::Loading | Doing::Memory | Doing::Describing => Stage::Loading,
+            Doing::Filling => Stage::Filling,
+            Doing::Planning => Stage::Planning,
+            Doing::Collating => Stage::Collating,
+        };
+        Error::TimedOut(Box::new(TimedOut {
+            sample,
+            epoch: place.epoch,
+            batch: place.batch,
+            stage,
+            elapsed: self.elapsed.unwrap_or_default(),
+            worker,
+        }))
+    }
+
+    /// Whether it is a certain sample that takes so long, and not the batch or the sampler.
+    pub(super) fn is_of_sample(&self) -> bool {
+        matches!(self.doing, Doing::Loading | Doing::Filling)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leaves_first_reports() {
+        let desk = Desk::new(3, Instant::now(), true);
+        assert!(!desk.give_up(), "it is free");
+        desk.enter(Doing::Loading, 5);
+        assert!(desk.leave());
+        assert!(!desk.give_up());
+        desk.enter(Doing::Collating, 0);
+        assert!(desk.give_up());
+        assert!(!desk.leave());
+        assert!(!desk.give_up(), "it was already");
+        assert!(desk.is_given_up());
+    }
+
+    #[test]
+    fn a_desk_shows_the_sample() {
+        let start = Instant::now();
+        let desk = Desk::new(3, start, true);
+        assert_eq!(desk.look(start), None);
+        desk.enter(Doing::Loading, 5);
+        let seen = desk.look(start).map(|seen| (seen.row, seen.elapsed));
+        assert_eq!(seen, Some((5, None)));
+        let began = start + Duration::from_secs(1);
+        desk.samples(6, began);
+        desk.gets(17);
+        let seen = desk.look(began + Duration::from_secs(2));
+        let expected = Seen {
+            doing: Doing::Loading,
+            row: 6,
+            index: Some(17),
+            elapsed: Some(Duration::from_secs(2)),
+        };
+        assert_eq!(seen, Some(expected));
+        assert!(expected.is_late(Duration::from_secs(2)));
+        assert!(!expected.is_late(Duration::from_secs(3)));
+        desk.is(Doing::Memory);
+        let seen = desk.look(began + Duration::from_secs(2));
+        assert!(!seen.is_some_and(|seen| seen.is_late(Duration::from_secs(2))));
+    }
+}
