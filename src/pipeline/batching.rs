@@ -60,15 +60,18 @@ impl Batching {
     }
 }
 
-/// A batch sampler, and the lists that it gave last. An epoch's lists are made once, by whoever needs them first: others wait
-/// for that. (It is the program's code, so nobody asks under the board's lock.)
+/// A batch sampler, and the lists that it gave last. An epoch's lists are made once, by whoever needs them first; others wait. (It is
+/// the program's code, so nobody asks under the board's lock.)
 pub(crate) struct Lister {
     sampler: Arc<dyn BatchSampler>,
     /// Of the epochs that were asked for last. Whoever uses lists holds them as well.
-    latest: Mutex<VecDeque<(u64, Arc<OnceLock<Arc<Lists>>>)>>,
+    latest: Mutex<VecDeque<(u64, Shared)>>,
     /// What epoch 0 is like.
     first: OnceLock<FirstEpoch>,
 }
+
+/// The lists of an epoch, once somebody has made them.
+type Shared = Arc<OnceLock<Arc<Lists>>>;
 
 /// How many batches a rank has in epoch 0, and how many samples the largest of them has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

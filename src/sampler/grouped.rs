@@ -29,7 +29,7 @@ use crate::sync::Arc;
 /// let sizes: Vec<usize> = pictures.iter().map(Vec::len).collect();
 /// let loader = DataLoader::builder(pictures).batch_sampler(GroupedBatchSampler::new(sizes, 8, 17)?).build()?;
 /// for batch in &loader {
-///     assert!(batch?.len() <= 8); // no batch is refused because its samples differ
+///     assert!(batch?.shape()[0] <= 8); // no batch is refused because its samples differ
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
