@@ -27,6 +27,8 @@ const MOST_ROOT_NAMES: usize = 20;
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
+    "Chain", "ChainStream", "Either", "Mix", "MixStream", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream", "Skip", "SkipStream",
+    "Take", "TakeStream",
     "BoxError", "Cached", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];
 

@@ -33,20 +33,20 @@ use crate::sync::{Arc, OnceLock};
 /// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<D, C> {
-    dataset: D,
-    collate: C,
+    pub(super) dataset: D,
+    pub(super) collate: C,
     batch_size: Option<usize>,
     global_batch_size: Option<usize>,
     shuffle: bool,
-    seed: u64,
+    pub(super) seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
-    num_workers: usize,
+    pub(super) num_workers: usize,
     prefetch: Option<usize>,
-    last_batch: LastBatch,
-    world: World,
+    pub(super) last_batch: LastBatch,
+    pub(super) world: World,
     sharding: Sharding,
-    on_error: OnError,
-    retry: (u32, Duration),
+    pub(super) on_error: OnError,
+    pub(super) retry: (u32, Duration),
     device: Option<Device>,
     strict: bool,
     by_copy: bool,
@@ -55,7 +55,7 @@ pub struct Builder<D, C> {
     patience: Option<Duration>,
 }
 
-impl<D: Dataset> Builder<D, crate::batch::Stack> {
+impl<D> Builder<D, crate::batch::Stack> {
     pub(super) fn new(dataset: D) -> Self {
         Builder {
             dataset,
@@ -82,7 +82,7 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
     }
 }
 
-impl<D: Dataset, C> Builder<D, C> {
+impl<D, C> Builder<D, C> {
     /// Sets the number of samples per batch; 1 by default. With several ranks, each has so many.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
@@ -329,7 +329,9 @@ impl<D: Dataset, C> Builder<D, C> {
         self.patience = Some(patience);
         self
     }
+}
 
+impl<D: Dataset, C> Builder<D, C> {
     /// Collates by a function of your own. It gets a batch's samples in order, whatever their type, and an [`Arena`] whose
     /// tensors lie in the batch's slab.
     ///
@@ -366,9 +368,87 @@ impl<D: Dataset, C> Builder<D, C> {
         B: Batch,
         F: Fn(Vec<D::Sample>, &mut Arena) -> Result<B, BoxError> + Send + Sync + 'static,
     {
+        self.collated_by(CollateFn::new(f))
+    }
+
+    /// Builds the loader, and starts its threads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if options make no sense, alone or together, or if there are more workers than the system has stacks
+    /// for; [`Error::Thread`] if the system does not start another thread: those that were started are ended.
+    pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
+    where
+        C: Collate<D::Sample, Batch = B>,
+    {
+        let batch_size = self.check()?;
+        let len = self.dataset.len();
+        let sampler = match &self.sampler {
+            Some(sampler) => Arc::clone(sampler),
+            None if self.shuffle => Arc::new(RandomSampler::new(len, self.seed)),
+            None => Arc::new(SequentialSampler::new(len)),
+        };
+        let options = self.options(sampler.len(), batch_size);
+        warn_of_empty_epochs(&options);
+        let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
+        let dataset = Arc::new(self.dataset);
+        let order = Order {
+            sampler: Arc::clone(&sampler),
+            seed: self.seed,
+            data: {
+                let dataset = Arc::clone(&dataset);
+                Box::new(move || (dataset.len(), dataset.fingerprint()))
+            },
+            owner: OnceLock::new(),
+        };
+        let recipe = DatasetRecipe {
+            dataset,
+            sampler,
+            collate: Arc::new(self.collate),
+            seed: self.seed,
+            on_error: self.on_error,
+            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
+            learned: Arc::new(learned),
+        };
+        let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
+        Ok(DataLoader::start(threads, order))
+    }
+}
+
+impl<D, C> Builder<D, C> {
+    /// What the pipeline is told.
+    pub(super) fn options(&self, samples: u64, batch_size: usize) -> Options {
+        Options {
+            samples,
+            batch_size,
+            last_batch: self.last_batch,
+            lane: self.world.data_rank() as u64,
+            lanes: self.world.data_ranks() as u64,
+            sharding: self.sharding,
+            workers: self.num_workers,
+            prefetch: if self.num_workers == 0 {
+                1
+            } else {
+                self.prefetch.unwrap_or(2)
+            },
+            prefetch_grows: self.prefetch.is_none(),
+            pinning: self.device.as_ref().map(|device| Pinning {
+                device: device.clone(),
+                strict: self.strict,
+                by_copy: self.by_copy,
+                max_batch_bytes: self.max_batch_bytes,
+            }),
+            is_stream: false,
+            timeout: self.timeout,
+            patience: self.patience,
+        }
+    }
+
+    /// The same, with another collate.
+    pub(super) fn collated_by<O>(self, collate: O) -> Builder<D, O> {
         Builder {
             dataset: self.dataset,
-            collate: CollateFn::new(f),
+            collate,
             batch_size: self.batch_size,
             global_batch_size: self.global_batch_size,
             shuffle: self.shuffle,
@@ -390,73 +470,8 @@ impl<D: Dataset, C> Builder<D, C> {
         }
     }
 
-    /// Builds the loader, and starts its threads.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Option`] if options make no sense, alone or together, or if there are more workers than the system has stacks
-    /// for; [`Error::Thread`] if the system does not start another thread: those that were started are ended.
-    pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
-    where
-        C: Collate<D::Sample, Batch = B>,
-    {
-        let batch_size = self.check()?;
-        let len = self.dataset.len();
-        let sampler = match self.sampler {
-            Some(sampler) => sampler,
-            None if self.shuffle => Arc::new(RandomSampler::new(len, self.seed)),
-            None => Arc::new(SequentialSampler::new(len)),
-        };
-        let options = Options {
-            samples: sampler.len(),
-            batch_size,
-            last_batch: self.last_batch,
-            lane: self.world.data_rank() as u64,
-            lanes: self.world.data_ranks() as u64,
-            sharding: self.sharding,
-            workers: self.num_workers,
-            prefetch: if self.num_workers == 0 {
-                1
-            } else {
-                self.prefetch.unwrap_or(2)
-            },
-            prefetch_grows: self.prefetch.is_none(),
-            pinning: self.device.map(|device| Pinning {
-                device,
-                strict: self.strict,
-                by_copy: self.by_copy,
-                max_batch_bytes: self.max_batch_bytes,
-            }),
-            timeout: self.timeout,
-            patience: self.patience,
-        };
-        warn_of_empty_epochs(&options);
-        let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
-        let dataset = Arc::new(self.dataset);
-        let order = Order {
-            sampler: Arc::clone(&sampler),
-            seed: self.seed,
-            data: {
-                let dataset = Arc::clone(&dataset);
-                Box::new(move || (dataset.len(), dataset.fingerprint()))
-            },
-            owner: OnceLock::new(),
-        };
-        let recipe = DatasetRecipe {
-            dataset,
-            sampler,
-            collate: self.collate,
-            seed: self.seed,
-            on_error: self.on_error,
-            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
-            learned: Arc::new(learned),
-        };
-        let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
-        Ok(DataLoader::start(threads, order))
-    }
-
     /// Refuses what makes no sense. Returns the batch size of this rank.
-    fn check(&self) -> Result<usize> {
+    pub(super) fn check(&self) -> Result<usize> {
         let batch_size = self.own_batch_size()?;
         if self.prefetch == Some(0) {
             return Err(Error::option(

@@ -19,14 +19,14 @@ use crate::sync::{Arc, Mutex, Weak, planted};
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Outbox<B: Batch> {
     device: Device,
-    /// How many batches the epoch has.
-    count: u64,
     /// The outbox of the epoch before, while it exists: its batches get device memory first.
     before: Option<Weak<Outbox<B>>>,
     state: Mutex<State<B>>,
 }
 
 struct State<B: Batch> {
+    /// How many batches the epoch has; of a stream, more than any has, until its end is known.
+    count: u64,
     /// Batches from number `first` on, as far as any unit of them came.
     batches: VecDeque<Outgoing<B>>,
     first: u64,
@@ -79,6 +79,9 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// A unit of the batch failed before it could be sent, so the batch is in nobody's way.
     fn give_up(&self, batch: u64, unit: Unit);
 
+    /// The epoch has that many batches, as its stream has ended.
+    fn ends(&self, batches: u64);
+
     /// The first batch whose units may not be sent yet.
     fn allowed(&self) -> u64;
 
@@ -111,6 +114,12 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         }
     }
 
+    fn ends(&self, batches: u64) {
+        let mut state = self.state.lock();
+        state.count = batches;
+        state.progress += 1;
+    }
+
     fn allowed(&self) -> u64 {
         self.state.lock().allowed
     }
@@ -132,9 +141,9 @@ impl<B: Batch> Outbox<B> {
     ) -> Arc<Outbox<B>> {
         Arc::new(Outbox {
             device: device.clone(),
-            count,
             before: before.map(Arc::downgrade),
             state: Mutex::new(State {
+                count,
                 batches: VecDeque::new(),
                 first,
                 allowed: first,
@@ -147,11 +156,16 @@ impl<B: Batch> Outbox<B> {
         &self.device
     }
 
+    /// How many batches the epoch has, as far as that is known.
+    pub(crate) fn count(&self) -> u64 {
+        self.state.lock().count
+    }
+
     /// Whether every batch has begun or failed.
     fn has_begun_all(&self) -> bool {
         let state = self.state.lock();
         let came = state.first.saturating_add(state.batches.len() as u64);
-        came >= self.count && state.batches.iter().all(Outgoing::makes_way)
+        came >= state.count && state.batches.iter().all(Outgoing::makes_way)
     }
 
     /// Whether all batches of the epoch before have begun.

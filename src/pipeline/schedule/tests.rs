@@ -34,6 +34,7 @@ fn plan(samples: u64, batch_size: usize, window: usize) -> EpochPlan {
         slabs_per_unit: 1,
         solo: None,
         streamed_bytes: 0,
+        pulls: None,
     }
 }
 
