@@ -79,8 +79,11 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// A unit of the batch failed before it could be sent, so the batch is in nobody's way.
     fn give_up(&self, batch: u64, unit: Unit);
 
-    /// The epoch has that many batches, as its stream has ended.
-    fn ends(&self, batches: u64);
+    /// The epoch has that many batches, as its stream has ended. Returns how many of the epoch after it may be sent.
+    fn ends(&self, batches: u64) -> u64;
+
+    /// Allows the first `batches` batches to be sent, before the consumer has come to the epoch.
+    fn allow_first(&self, batches: u64);
 
     /// The first batch whose units may not be sent yet.
     fn allowed(&self) -> u64;
@@ -114,10 +117,15 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         }
     }
 
-    fn ends(&self, batches: u64) {
+    fn ends(&self, batches: u64) -> u64 {
         let mut state = self.state.lock();
         state.count = batches;
         state.progress += 1;
+        state.allowed.saturating_sub(batches)
+    }
+
+    fn allow_first(&self, batches: u64) {
+        self.allow(batches);
     }
 
     fn allowed(&self) -> u64 {

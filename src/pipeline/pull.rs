@@ -13,6 +13,7 @@ use super::cut::Place;
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::line::Pass;
+use super::outbox::Sends;
 use super::plan::Hints;
 use super::recovery::{Changes, OnError, Retry};
 use super::schedule::Unit;
@@ -396,10 +397,7 @@ impl<B: Batch> Pipeline<B> {
             board.bin.drop_later((pulled.unit, stream));
             return;
         };
-        if line.schedule.units_of(pass.segment).is_some() {
-            // The consumer is leaving the epoch.
-            return bin.drop_later((pulled.unit, stream));
-        }
+        // (If the consumer is just leaving the epoch, its end is known, and its units are about to go.)
         let count = match pulled.unit {
             Some((work, own)) => {
                 line.schedule.pulled(unit, own.place.rows);
@@ -450,11 +448,22 @@ impl<B: Batch> Pipeline<B> {
         self.wake_workers(); // for the epoch after it
     }
 
-    /// It is known how many batches an epoch has.
-    fn tell_end(&self, pass: &Pass, outbox: Option<&dyn super::outbox::Sends<B>>, batches: u64) {
-        if let Some(outbox) = outbox.filter(|_| !planted("an outbox is not told of the end")) {
-            outbox.ends(batches);
-            // Of the epoch after it, some may have waited for that.
+    /// It is known how many batches an epoch has. What may be sent beyond them is of the epoch after it.
+    fn tell_end(&self, pass: &Pass, outbox: Option<&dyn Sends<B>>, batches: u64) {
+        let Some(outbox) = outbox.filter(|_| !planted("an outbox is not told of the end")) else {
+            return;
+        };
+        let beyond = outbox.ends(batches);
+        let following = {
+            let mut board = self.lock();
+            let line = board.line(pass.line);
+            line.and_then(|(line, _)| {
+                let segment = line.schedule.id_after(pass.segment)?;
+                line.outbox(segment)
+            })
+        };
+        if let Some(following) = following {
+            following.allow_first(beyond);
             self.send_following(pass);
         }
     }

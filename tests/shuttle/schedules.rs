@@ -18,4 +18,5 @@ mod loading;
 mod parts;
 mod pinning;
 mod planted;
+mod streams;
 mod support;
