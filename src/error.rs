@@ -1,6 +1,7 @@
 //! The error type: what went wrong, where, and what to do about it.
 
 mod display;
+mod document;
 mod stack;
 mod temporary;
 
@@ -9,6 +10,7 @@ use std::fmt;
 use self::display::FieldName;
 use crate::shape::{DType, Shape};
 
+pub use document::DocumentError;
 pub use stack::StackMisfit;
 pub use temporary::Temporary;
 pub(crate) use temporary::is_temporary;
@@ -96,6 +98,14 @@ pub enum Error {
     /// A sample took longer than the loader's [`timeout`](crate::loader::Builder::timeout), or the making of a batch of its samples
     /// did; the loader continues.
     TimedOut(Box<TimedOut>),
+
+    /// The batch sampler gave no batches for an epoch, or an empty one. The epoch then has one batch, which is this error.
+    BatchSampler {
+        /// The epoch.
+        epoch: u64,
+        /// Why its batches cannot be loaded: the panic's message, or what is wrong with them.
+        reason: String,
+    },
 
     /// A sample does not fit its batch.
     Collate(Box<Misfit>),
@@ -265,7 +275,7 @@ pub enum Error {
         sharers: usize,
     },
 
-    /// The system could not start a thread.
+    /// The system could not start a thread; while batches are loaded, one in the place of the last worker, which hangs.
     Thread {
         /// The thread's name.
         name: String,
@@ -369,7 +379,7 @@ pub struct ShapeError {
 #[non_exhaustive]
 pub enum CollateError {
     /// Its shape differs from the one that the batch was planned with.
-    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged", FieldName(.field))]
+    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged", FieldName(.field))]
     Shape {
         /// The field's name; empty if it has none.
         field: &'static str,
@@ -377,6 +387,35 @@ pub enum CollateError {
         expected: Shape,
         /// The sample's shape.
         found: Shape,
+    },
+
+    /// A [`Padded`](crate::Padded) sample is padded otherwise than the first one of its batch.
+    #[error("{}it is padded with {found}, and the first sample of its batch with {expected}: pad all samples alike", FieldName(.field))]
+    Padding {
+        /// The field's name; empty if it has none.
+        field: &'static str,
+        /// The first sample's padding value, and what its length is a multiple of.
+        expected: String,
+        /// The sample's.
+        found: String,
+    },
+
+    /// A [`Padded`](crate::Padded) sample is longer than [`at_most`](crate::Padded::at_most) allows.
+    #[error(
+        "its length is {found}, and at most {at_most} is allowed: `truncate` it, allow more, or leave such samples out with OnError::Skip"
+    )]
+    TooLong {
+        /// The sample's length.
+        found: usize,
+        /// The greatest length allowed.
+        at_most: usize,
+    },
+
+    /// All samples of the batch are `None`, and their type does not tell a shape.
+    #[error("{}all samples of the batch are `None`, so the shape of its rows is unknown: take an array, Option<[T; N]>, whose type tells its shape, or a tuple of a value and a bool", FieldName(.field))]
+    AllNone {
+        /// The field's name; empty if it has none.
+        field: &'static str,
     },
 
     /// An unsigned 64-bit number is too large for `i64`, which it becomes in the batch.

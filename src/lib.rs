@@ -31,14 +31,16 @@
 //!
 //! The root has what every program uses. The rest is in modules:
 //!
-//! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, a cache in
-//!   memory: [`dataset`].
+//! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, packed documents, a
+//!   cache in memory: [`dataset`].
 //! - Sources without a length or an index, such as files that are read from their beginning: [`stream`].
 //! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
 //!   it by hand, row by row: [`sample`].
-//! - Samples that differ in length, such as an image's boxes or a text's tokens: [`Ragged`], [`ragged`].
+//! - Samples that differ in length, such as an image's boxes or a text's tokens: one behind the other ([`Ragged`],
+//!   [`ragged`]), or padded to the longest of their batch ([`Padded`], [`padded`]); documents packed into rows of one length
+//!   ([`dataset::Packed`]).
 //! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), as a struct of your own with
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
 //! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
@@ -65,7 +67,8 @@
 //!
 //! # Threads
 //!
-//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread; the CPU device has one thread for
+//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread (and with
+//! [`timeout`](loader::Builder::timeout), those that hang and were replaced); the CPU device has one thread for
 //! each of its streams; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter`
 //! inside your `Dataset::get` cannot deadlock. It installs no signal handler or panic hook, and sets no environment
 //! variable.
@@ -112,6 +115,8 @@ pub use error::{BoxError, Error, Result};
 #[doc(inline)]
 pub use loader::DataLoader;
 #[doc(inline)]
+pub use padded::Padded;
+#[doc(inline)]
 pub use ragged::Ragged;
 #[doc(inline)]
 pub use rng::SampleRng;
@@ -132,9 +137,25 @@ pub mod collate {
     pub use crate::device::upload::{Tensors, Upload};
 }
 
+pub mod packed {
+    //! Documents packed into rows of one length: a row is a [`PackedRow`], a batch of them a [`PackedBatch`], and on a
+    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them.
+
+    pub use crate::batch::PackedDeviceBatch;
+    pub use crate::tensor::packed::{PackedBatch, PackedRow};
+}
+
+pub mod padded {
+    //! Samples that differ in length, padded to the longest of their batch: [`Padded`]. A batch of them is a
+    //! [`PaddedTensor`], and on a device a [`PaddedDeviceTensor`].
+
+    pub use crate::batch::PaddedDeviceTensor;
+    pub use crate::tensor::padded::{Padded, PaddedTensor};
+}
+
 pub mod ragged {
     //! Samples that differ in length: [`Ragged`]. A batch of them is a [`RaggedTensor`], and on a device a
-    //! [`RaggedDeviceTensor`]. Nothing is padded.
+    //! [`RaggedDeviceTensor`]. Nothing is padded: for that, there is [`padded`](crate::padded).
 
     pub use crate::batch::RaggedDeviceTensor;
     pub use crate::tensor::ragged::{Ragged, RaggedTensor};
@@ -152,6 +173,7 @@ pub mod sample {
     pub use crate::tensor::entry::Entry;
     pub use crate::tensor::filled::Filled;
     pub use crate::tensor::layout::{Field, Layout};
+    pub use crate::tensor::optional::Optional;
     pub use crate::tensor::row::Row;
     pub use crate::tensor::sample::{Host, Sample};
 }

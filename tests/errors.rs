@@ -131,7 +131,7 @@ fn a_sample_that_does_not_fit_says_why() {
     let error = loader.epoch(0).next().unwrap().unwrap_err();
     let text = error.to_string();
     assert!(text.contains("its shape is [1]"), "{text}");
-    assert!(text.contains("collate_fn"), "{text}"); // what to do
+    assert!(text.contains("pinfeed::Padded"), "{text}"); // what to do
     assert_eq!(report(&error), [text]);
 }
 
@@ -225,7 +225,7 @@ fn rows_that_cannot_be_stacked_are_named() {
     let samples = vec![vec![1.0f32; 3], vec![1.0; 3], vec![1.0; 2]];
     let said = "collate_fn failed on batch 0 of epoch 0: of 3 samples to stack, number 2 does not fit the others, \
                 whose layout was planned from number 0: its shape is [2], and the batch's rows are [3]: \
-                make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged";
+                make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged";
     let builder = DataLoader::builder(samples.clone()).batch_size(3);
     let stacked = builder.collate_fn(move |samples, arena| Ok(arena.stack(&rows(&samples))?));
     let builder = DataLoader::builder(samples).batch_size(3);

@@ -26,7 +26,8 @@ const MOST_ROOT_NAMES: usize = 20;
 /// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
-    "CollateError", "DeviceFault", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError", "Way",
+    "CollateError", "DeviceFault", "DocumentError", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
+    "Stage", "TimedOut", "Way",
     "Chain", "ChainStream", "Either", "Mix", "MixStream", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream", "Skip", "SkipStream",
     "Take", "TakeStream",
     "BoxError", "Cached", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",

@@ -49,7 +49,7 @@ impl Sample for Late {
     fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
         row.write(&plan.0, &[self.index])?;
         match self.fails {
-            Some(Way::Fill) => return Err(CollateError::Load("it cannot be decoded".into())),
+            Some(Way::Fill) => Err(CollateError::Load("it cannot be decoded".into())),
             Some(Way::FillPanics) => panic!("it cannot be decoded at all"),
             _ => row.write(&plan.1, &[self.drawn]),
         }
@@ -106,7 +106,7 @@ fn ways_to_load() -> impl Iterator<Item = How> {
     })
 }
 
-type Batches = Vec<(Vec<(i64, i64)>, BatchInfo)>;
+type Rows = (Vec<(i64, i64)>, BatchInfo);
 
 fn loader(
     way: Way,
@@ -131,7 +131,7 @@ fn load(
     how: How,
     epoch: u64,
     device: &Device,
-) -> Vec<pinfeed::Result<(Vec<(i64, i64)>, BatchInfo)>> {
+) -> Vec<pinfeed::Result<Rows>> {
     let rows = |(indices, drawn): (Tensor<i64>, Tensor<i64>)| -> Vec<(i64, i64)> {
         indices
             .as_slice()
@@ -158,7 +158,7 @@ fn load(
     }
 }
 
-fn all(batches: Vec<pinfeed::Result<(Vec<(i64, i64)>, BatchInfo)>>) -> Batches {
+fn all(batches: Vec<pinfeed::Result<Rows>>) -> Vec<Rows> {
     batches.into_iter().map(|batch| batch.unwrap()).collect()
 }
 
@@ -431,12 +431,6 @@ fn other_errors_stay_errors() {
 /// Samples that are not alike: a batch is planned from all of them, so another one does not fit the layout.
 #[test]
 fn batches_of_unlike_samples_are_made_again() {
-    /// A late number, and as many others as it says.
-    #[derive(Sample)]
-    struct Pair {
-        late: Late,
-        others: Ragged<i64>,
-    }
     for way in WAYS {
         for on_error in [
             OnError::Replace { at_most: 100 },
@@ -445,12 +439,10 @@ fn batches_of_unlike_samples_are_made_again() {
             for workers in [0, 1, 4] {
                 for pinned in [false, true] {
                     let device = Device::cpu();
+                    // A late number, and as many others as it says.
                     let pairs = samples(way).map(|late, _| {
                         let others = vec![late.index; late.index as usize % 5];
-                        Ok(Pair {
-                            late,
-                            others: others.into(),
-                        })
+                        Ok((late, Ragged::from(others)))
                     });
                     let mut builder = DataLoader::builder(pairs)
                         .batch_size(16)
@@ -465,11 +457,9 @@ fn batches_of_unlike_samples_are_made_again() {
                         let mut seen = BTreeSet::new();
                         let mut rows = 0;
                         for batch in &loader {
-                            let batch = batch.unwrap();
-                            let (indices, _) = &batch.late;
+                            let ((indices, _), all_others) = batch.unwrap();
                             rows += indices.len();
-                            for (index, others) in
-                                indices.as_slice().iter().zip(batch.others.rows())
+                            for (index, others) in indices.as_slice().iter().zip(all_others.rows())
                             {
                                 assert!(!is_bad(*index as u64), "{what}");
                                 assert_eq!(others, vec![*index; *index as usize % 5], "{what}");

@@ -124,7 +124,7 @@ struct How {
 /// All kinds.
 fn all() -> impl Iterator<Item = How> {
     let of = |pin| {
-        [(1, 1), (1, 4), (2, 3), (3, 1), (4, 8)].map(move |(workers, batch)| How {
+        [(1, 4), (2, 3), (3, 1)].map(move |(workers, batch)| How {
             workers,
             batch,
             pin,
@@ -275,7 +275,7 @@ fn the_error_says_what_hangs_and_what_to_do() {
 fn any_number_may_hang() {
     watched(|| {
         for how in all() {
-            for hang in [&[0, 1][..], &[0, 8, 16, 39], &[3, 4, 5, 6, 7, 8]] {
+            for hang in [&[0, 8, 39][..], &[3, 4, 5, 6]] {
                 let (key, gate) = Gate::new();
                 let device = Device::cpu();
                 let loader = how.build(DataLoader::builder(hanging(&gate, hang)), &device);
@@ -310,7 +310,7 @@ fn a_run_of_tiny_batches_outlives_its_worker() {
             };
             let samples = samples.describe(|index| format!("file {index}"));
             let loader = how.build(DataLoader::builder(samples), &Device::cpu());
-            for epoch in 0..20 {
+            for epoch in 0..8 {
                 check(how, &[], loader.epoch(epoch), |batch: &Tensor<i64>| {
                     batch.to_vec()
                 });

@@ -36,8 +36,8 @@ use crate::tensor::Backend;
 #[diagnostic::on_unimplemented(
     message = "samples of type `{S}` cannot be collated into a batch",
     label = "these samples cannot be stacked",
-    note = "numbers, bool, arrays and Vec of these, Tensor, String, tuples of these, and structs with #[derive(pinfeed::Sample)] can",
-    note = "instead of an Option, take the value and a bool; of a Vec of Vecs, a Tensor, or pinfeed::Ragged where lengths differ",
+    note = "numbers, bool, arrays and Vec of these, Tensor, Option of these, String, tuples, and structs with #[derive(pinfeed::Sample)] can",
+    note = "instead of a Vec of Vecs, take a Tensor, or where lengths differ pinfeed::Padded or pinfeed::Ragged",
     note = "wrap a value in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
 )]
 pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {

@@ -4,6 +4,8 @@
 mod arena;
 mod collate;
 mod collate_fn;
+mod packed;
+mod padded;
 mod ragged;
 #[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod relocation;
@@ -14,6 +16,8 @@ pub use arena::Arena;
 pub use collate::Collate;
 pub(crate) use collate::{Failure, Needs, NotLoaded, Opening, Table, Took};
 pub use collate_fn::CollateFn;
+pub use packed::PackedDeviceBatch;
+pub use padded::PaddedDeviceTensor;
 pub use ragged::RaggedDeviceTensor;
 pub use relocation::Relocation;
 pub(crate) use relocation::relocated_bytes;
@@ -25,7 +29,7 @@ use crate::tensor::{Element, Host, Tensor};
 
 /// What a loader yields: tensors, values that stay on the host, and tuples and structs of these.
 ///
-/// [`Tensor`], [`RaggedTensor`](crate::ragged::RaggedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up
+/// [`Tensor`], [`RaggedTensor`](crate::ragged::RaggedTensor), [`PaddedTensor`](crate::padded::PaddedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up
 /// to eight elements and the batches that `#[derive(pinfeed::Sample)]` makes are batches. Derive it for your own struct
 /// with `#[derive(pinfeed::Batch)]`. An implementation by hand lists the parts in the same order in each of the three
 /// methods.

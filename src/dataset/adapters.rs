@@ -153,6 +153,16 @@ where
         (self.f)(self.dataset.get(index, rng)?, rng)
     }
 
+    fn get_many(&self, indices: &[u64], rngs: &mut [SampleRng]) -> Vec<Result<S, BoxError>> {
+        let samples = self.dataset.get_many(indices, rngs).into_iter();
+        let each = samples.zip(rngs);
+        each.map(|(sample, rng)| (self.f)(sample?, rng)).collect()
+    }
+
+    fn at_once(&self) -> usize {
+        self.dataset.at_once()
+    }
+
     fn describe(&self, index: u64) -> Option<String> {
         self.dataset.describe(index)
     }
@@ -202,6 +212,18 @@ where
 
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
         self.dataset.get(index, rng)
+    }
+
+    fn get_many(
+        &self,
+        indices: &[u64],
+        rngs: &mut [SampleRng],
+    ) -> Vec<Result<D::Sample, BoxError>> {
+        self.dataset.get_many(indices, rngs)
+    }
+
+    fn at_once(&self) -> usize {
+        self.dataset.at_once()
     }
 
     fn describe(&self, index: u64) -> Option<String> {

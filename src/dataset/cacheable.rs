@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use crate::sync::Arc;
+use crate::tensor::padded::Padded;
 use crate::tensor::ragged::Ragged;
 use crate::tensor::{Element, Host, Tensor};
 
 /// A sample that [`Dataset::cached`](super::Dataset::cached) can keep: numbers, strings, vectors, `Arc`s of slices,
-/// [`Tensor`]s and [`Ragged`] rows, arrays, tuples of up to eight, [`Host`] values, and your own types.
+/// [`Tensor`]s, [`Ragged`] and [`Padded`] rows, arrays, tuples of up to eight, [`Host`] values, and your own types.
 ///
 /// # Examples
 ///
@@ -186,6 +187,17 @@ impl<T: Element> Cacheable for Tensor<T> {
 /// As its [`Tensor`].
 impl<T: Element> Cacheable for Ragged<T> {
     fn share(&self) -> Ragged<T> {
+        self.view()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.rows().held_bytes()
+    }
+}
+
+/// As its [`Tensor`].
+impl<T: Element> Cacheable for Padded<T> {
+    fn share(&self) -> Padded<T> {
         self.view()
     }
 

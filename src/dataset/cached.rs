@@ -83,16 +83,21 @@ impl<D: Dataset> Cached<D> {
     /// Loads a sample, which must not be random: it would be the same in all epochs, and which one it is would depend
     /// on who came first. So its generator is a function of the index, and must come back unused.
     fn load(&self, index: u64) -> Result<D::Sample, BoxError> {
-        let mut unused = SampleRng::new(0, 0, index);
-        let mut given = unused.clone();
+        let mut given = SampleRng::new(0, 0, index);
         let sample = self.dataset.get(index, &mut given)?;
-        // A generator that was drawn from goes on with another number.
-        match given.next_u64() == unused.next_u64() {
-            true => Ok(sample),
-            false => Err("it drew random numbers, and the cache would repeat them in each epoch: draw them in a `map` \
-                          after `cached`"
-                .into()),
-        }
+        unused(index, given).map(|()| sample)
+    }
+
+    /// Keeps a sample that was loaded, if there is room, and shares it.
+    fn keep_and_share(&self, index: u64, sample: D::Sample) -> D::Sample
+    where
+        D::Sample: Cacheable,
+    {
+        let sample = Arc::new(sample);
+        let own = size_of::<D::Sample>() + ENTRY_BYTES;
+        self.keep(index, &sample, sample.heap_bytes().saturating_add(own));
+        // What was not kept is given away as it is.
+        Arc::try_unwrap(sample).unwrap_or_else(|kept| kept.share())
     }
 
     /// Keeps the sample, if there is room and no other worker was faster.
@@ -110,6 +115,20 @@ impl<D: Dataset> Cached<D> {
     }
 }
 
+/// The generator that a sample was given must come back unused.
+fn unused(index: u64, mut given: SampleRng) -> Result<(), BoxError> {
+    // One that was drawn from goes on with another number.
+    match given.next_u64() == SampleRng::new(0, 0, index).next_u64() {
+        true => Ok(()),
+        false => Err(
+            "it drew random numbers, and the cache would repeat them in each epoch: draw them in a `map` after `cached`".into(),
+        ),
+    }
+}
+
+/// What `get_many` of the data set inside did wrong.
+pub(super) const TOO_FEW: &str = "`get_many` returned fewer samples than it was asked for";
+
 impl<D: Dataset> Dataset for Cached<D>
 where
     D::Sample: Cacheable,
@@ -126,11 +145,39 @@ where
             return Ok(sample.share());
         }
         self.misses.fetch_add(1, Ordering::Relaxed);
-        let sample = Arc::new(self.load(index)?);
-        let own = size_of::<D::Sample>() + ENTRY_BYTES;
-        self.keep(index, &sample, sample.heap_bytes().saturating_add(own));
-        // What was not kept is given away as it is.
-        Arc::try_unwrap(sample).or_else(|kept| Ok(kept.share()))
+        Ok(self.keep_and_share(index, self.load(index)?))
+    }
+
+    fn get_many(&self, indices: &[u64], _: &mut [SampleRng]) -> Vec<Result<D::Sample, BoxError>> {
+        let found = indices.iter().map(|index| self.find(*index));
+        let found: Vec<Option<Arc<D::Sample>>> = found.collect();
+        let is_missing = |(found, _): &(&Option<_>, _)| found.is_none();
+        let missing = found.iter().zip(indices).filter(is_missing);
+        let missing: Vec<u64> = missing.map(|(_, index)| *index).collect();
+        let hits = indices.len() - missing.len();
+        self.hits.fetch_add(hits as u64, Ordering::Relaxed);
+        self.misses
+            .fetch_add(missing.len() as u64, Ordering::Relaxed);
+        let given = missing.iter().map(|index| SampleRng::new(0, 0, *index));
+        let mut given: Vec<SampleRng> = given.collect();
+        let loaded = match missing.is_empty() {
+            true => Vec::new(),
+            false => self.dataset.get_many(&missing, &mut given),
+        };
+        let mut loaded = loaded.into_iter().zip(missing.into_iter().zip(given));
+        let mut next = || {
+            let (sample, (index, given)) = loaded.next().ok_or(TOO_FEW)?;
+            let sample = sample?;
+            unused(index, given)?;
+            Ok(self.keep_and_share(index, sample))
+        };
+        let each = found.into_iter();
+        each.map(|found| found.map_or_else(&mut next, |found| Ok(found.share())))
+            .collect()
+    }
+
+    fn at_once(&self) -> usize {
+        self.dataset.at_once()
     }
 
     fn describe(&self, index: u64) -> Option<String> {

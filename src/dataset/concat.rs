@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Dataset, sample_is_gone};
+use super::{Dataset, get_some, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
@@ -100,6 +100,35 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
             len if inside < len => dataset.get(inside, rng),
             len => Err(sample_is_gone(len)),
         }
+    }
+
+    fn get_many(
+        &self,
+        indices: &[u64],
+        rngs: &mut [SampleRng],
+    ) -> Vec<Result<D::Sample, BoxError>> {
+        let mut results: Vec<_> = indices.iter().map(|_| None).collect();
+        for (at, dataset) in self.datasets.iter().enumerate() {
+            let len = dataset.len();
+            let own = |index: &u64| {
+                let (of, inside) = self.find(*index)?;
+                (of == at && inside < len).then_some(inside)
+            };
+            let inside: Vec<_> = indices.iter().map(own).collect();
+            if inside.iter().any(Option::is_some) {
+                get_some(dataset, &inside, rngs, &mut results);
+            }
+        }
+        let gone = || Err(sample_is_gone(self.len()));
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(gone))
+            .collect()
+    }
+
+    /// The most of all.
+    fn at_once(&self) -> usize {
+        self.datasets.iter().map(D::at_once).max().unwrap_or(1)
     }
 
     fn describe(&self, index: u64) -> Option<String> {

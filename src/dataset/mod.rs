@@ -7,6 +7,8 @@ mod adapters;
 mod cacheable;
 mod cached;
 mod concat;
+mod packed;
+mod packing;
 mod split;
 mod subset;
 mod tensors;
@@ -16,6 +18,8 @@ pub use adapters::{Described, FromFn, Map, from_fn};
 pub use cacheable::Cacheable;
 pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
+pub use packed::{Document, Packed, document_lengths};
+pub use packing::Packing;
 pub use split::{SplitSize, random_split};
 pub use subset::Subset;
 pub use tensors::{TensorDataset, TensorRows};
@@ -82,7 +86,69 @@ pub trait Dataset: Send + Sync + 'static {
     /// [`describe`](Dataset::describe). A panic is caught and reported the same way.
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
 
-    /// How errors should describe the sample: by its path, for example.
+    /// Gets several samples in one call, for a source where that is cheaper than one call each: one query to a database, one request
+    /// to a server. Returns a result for each index, in order; each sample draws from the generator beside its index.
+    ///
+    /// Called instead of [`get`](Dataset::get) if [`at_once`](Dataset::at_once) is above 1. Default: calls `get` for each.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
+    ///
+    /// /// Stands for a table on a server.
+    /// struct Table;
+    ///
+    /// impl Table {
+    ///     fn query(&self, ids: &[u64]) -> Vec<f32> {
+    ///         ids.iter().map(|id| *id as f32 / 2.0).collect()
+    ///     }
+    /// }
+    ///
+    /// impl Dataset for Table {
+    ///     type Sample = f32;
+    ///
+    ///     fn len(&self) -> u64 {
+    ///         1_000
+    ///     }
+    ///
+    ///     fn get(&self, index: u64, _: &mut SampleRng) -> Result<f32, BoxError> {
+    ///         Ok(self.query(&[index])[0])
+    ///     }
+    ///
+    ///     fn get_many(&self, indices: &[u64], _: &mut [SampleRng]) -> Vec<Result<f32, BoxError>> {
+    ///         self.query(indices).into_iter().map(Ok).collect()
+    ///     }
+    ///
+    ///     fn at_once(&self) -> usize {
+    ///         100
+    ///     }
+    /// }
+    ///
+    /// let loader = DataLoader::builder(Table).batch_size(250).num_workers(2).build()?; // three queries for a batch
+    /// let batch = loader.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.as_slice()[..3], [0.0, 0.5, 1.0]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn get_many(
+        &self,
+        indices: &[u64],
+        rngs: &mut [SampleRng],
+    ) -> Vec<Result<Self::Sample, BoxError>> {
+        let each = indices.iter().zip(rngs);
+        each.map(|(index, rng)| self.get(*index, rng)).collect()
+    }
+
+    /// How many samples [`get_many`](Dataset::get_many) should get in one call, at most. Default: 1, and `get` is called.
+    ///
+    /// A worker then claims as many samples of a batch at once, also where they take long. So a batch should have several times as
+    /// many, or there is nothing left for the other workers.
+    fn at_once(&self) -> usize {
+        1
+    }
+
+    /// How errors should describe the sample: by its path, for example. (It may be called while a `get` hangs, and should not wait for
+    /// what that holds. If it does, the error is without a description.)
     fn describe(&self, index: u64) -> Option<String> {
         let _ = index;
         None
@@ -242,6 +308,24 @@ pub trait Dataset: Send + Sync + 'static {
     }
 }
 
+/// Gets those of several samples that a data set inside has: where it has them, if it does. The others' results stay `None`.
+fn get_some<D: Dataset>(
+    dataset: &D,
+    inside: &[Option<u64>],
+    rngs: &mut [SampleRng],
+    results: &mut [Option<Result<D::Sample, BoxError>>],
+) {
+    let own = inside.iter().enumerate();
+    let own = own.filter_map(|(at, inside)| Some((at, (*inside)?)));
+    let (places, indices): (Vec<usize>, Vec<u64>) = own.unzip();
+    let mut own_rngs: Vec<SampleRng> = places.iter().map(|at| rngs[*at].clone()).collect();
+    let got = dataset.get_many(&indices, &mut own_rngs);
+    for ((at, rng), result) in places.into_iter().zip(own_rngs).zip(got) {
+        rngs[at] = rng; // whoever draws next goes on from there
+        results[at] = Some(result);
+    }
+}
+
 /// Tells a data set within another one what comes, if it wants to know: the indices that `inside` gives, if any.
 fn pass_on<D: Dataset>(dataset: &D, indices: &[u64], inside: impl Fn(u64) -> Option<u64>) {
     if dataset.lookahead() == 0 {
@@ -321,6 +405,18 @@ macro_rules! forwarded {
 
             fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
                 (**self).get(index, rng)
+            }
+
+            fn get_many(
+                &self,
+                indices: &[u64],
+                rngs: &mut [SampleRng],
+            ) -> Vec<Result<D::Sample, BoxError>> {
+                (**self).get_many(indices, rngs)
+            }
+
+            fn at_once(&self) -> usize {
+                (**self).at_once()
             }
 
             fn describe(&self, index: u64) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Dataset, pass_on, sample_is_gone};
+use super::{Dataset, get_some, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
@@ -85,6 +85,25 @@ impl<D: Dataset> Dataset for Subset<D> {
             Some(inside) => self.dataset.get(inside, rng),
             None => Err(sample_is_gone(self.dataset.len())),
         }
+    }
+
+    fn get_many(
+        &self,
+        indices: &[u64],
+        rngs: &mut [SampleRng],
+    ) -> Vec<Result<D::Sample, BoxError>> {
+        let inside: Vec<_> = indices.iter().map(|index| self.inside(*index)).collect();
+        let mut results: Vec<_> = indices.iter().map(|_| None).collect();
+        get_some(&self.dataset, &inside, rngs, &mut results);
+        let gone = || Err(sample_is_gone(self.dataset.len()));
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(gone))
+            .collect()
+    }
+
+    fn at_once(&self) -> usize {
+        self.dataset.at_once()
     }
 
     fn describe(&self, index: u64) -> Option<String> {

@@ -42,6 +42,26 @@ impl<A: Dataset, B: Dataset> Dataset for Zip<A, B> {
         }
     }
 
+    fn get_many(
+        &self,
+        indices: &[u64],
+        rngs: &mut [SampleRng],
+    ) -> Vec<Result<Self::Sample, BoxError>> {
+        let len = self.len();
+        if indices.iter().any(|index| *index >= len) {
+            let each = indices.iter().zip(rngs);
+            return each.map(|(index, rng)| self.get(*index, rng)).collect();
+        }
+        let a = self.a.get_many(indices, rngs).into_iter();
+        let b = self.b.get_many(indices, rngs);
+        a.zip(b).map(|(a, b)| Ok((a?, b?))).collect()
+    }
+
+    /// The more of both.
+    fn at_once(&self) -> usize {
+        self.a.at_once().max(self.b.at_once())
+    }
+
     fn describe(&self, index: u64) -> Option<String> {
         match (self.a.describe(index), self.b.describe(index)) {
             (Some(a), Some(b)) if a != b => Some(format!("{a}, {b}")),

@@ -35,6 +35,10 @@ impl fmt::Display for Error {
                 "the stream of epoch {epoch} panicked in batch {batch}, and has ended: {message}"
             ),
             Error::TimedOut(late) => write!(f, "{late}"),
+            Error::BatchSampler { epoch, reason } => write!(
+                f,
+                "the batch sampler gave no batches for epoch {epoch} that can be loaded: {reason}"
+            ),
             Error::Collate(misfit) => misfit.say(f),
             Error::Stack(misfit) => write!(f, "{misfit}"),
             Error::CollateFn { epoch, batch, .. } => {
@@ -323,7 +327,7 @@ mod tests {
             "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
              which was planned from sample 9 (train/cat/9.jpg): \
              field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
-             make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged"
+             make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged"
         );
         let error = Error::DriverTooOld {
             found: 11080,

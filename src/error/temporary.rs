@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-use super::{BoxError, Error};
+use super::{BoxError, DocumentError, Error};
 
 /// Marks an error as temporary: a data set returns it where trying again may help
 /// ([`Builder::retry`](crate::loader::Builder::retry)).
@@ -67,7 +67,10 @@ pub(crate) fn is_temporary(error: &BoxError) -> bool {
             Some(Error::Io { source, .. }) => Some(source),
             _ => error.downcast_ref::<io::Error>(),
         };
-        if error.is::<Temporary>() || io.is_some_and(comes_and_goes) {
+        // (It prints its cause itself, so the cause is not its source.)
+        let cause = error.downcast_ref::<DocumentError>();
+        let is_temporary = cause.is_some_and(|error| is_temporary(&error.cause));
+        if is_temporary || error.is::<Temporary>() || io.is_some_and(comes_and_goes) {
             return true;
         }
         link = error.source();
@@ -108,9 +111,11 @@ mod tests {
             path: "a.jpg".into(),
             source: io(kind),
         };
-        let temporary: [BoxError; 5] = [
+        let document = |cause: BoxError| DocumentError::new(7, None, cause);
+        let temporary: [BoxError; 6] = [
             Temporary::new("503").into(),
             io(io::ErrorKind::TimedOut).into(),
+            document(Temporary::new("503").into()).into(),
             in_file(io::ErrorKind::ConnectionReset).into(),
             io::Error::other(Temporary::new("busy")).into(),
             Temporary::new(io(io::ErrorKind::NotFound)).into(),
@@ -118,8 +123,9 @@ mod tests {
         for error in &temporary {
             assert!(is_temporary(error), "{error:?}");
         }
-        let lasting: [BoxError; 4] = [
+        let lasting: [BoxError; 5] = [
             "404".into(),
+            document("404".into()).into(),
             io(io::ErrorKind::NotFound).into(),
             io(io::ErrorKind::UnexpectedEof).into(),
             in_file(io::ErrorKind::PermissionDenied).into(),

@@ -8,8 +8,11 @@ use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
-use crate::pipeline::{DatasetRecipe, Learned, Options, Pinning, Pipeline, Retry, Threads};
-use crate::sampler::{RandomSampler, Sampler, SequentialSampler};
+use crate::pipeline::{
+    Batching, DatasetRecipe, EvenBatching, Learned, Lister, Options, Pinning, Pipeline, Retry,
+    Threads,
+};
+use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
 
 /// Describes a loader. [`DataLoader::builder`] makes one; [`build`](Builder::build) makes the loader.
@@ -40,6 +43,7 @@ pub struct Builder<D, C> {
     shuffle: bool,
     pub(super) seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
+    batch_sampler: Option<Arc<dyn BatchSampler>>,
     pub(super) num_workers: usize,
     prefetch: Option<usize>,
     pub(super) last_batch: LastBatch,
@@ -65,6 +69,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             shuffle: false,
             seed: 0,
             sampler: None,
+            batch_sampler: None,
             num_workers: 0,
             prefetch: None,
             last_batch: LastBatch::Partial,
@@ -111,6 +116,31 @@ impl<D, C> Builder<D, C> {
     /// Sets the order of the samples; excludes [`shuffle`](Builder::shuffle).
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.sampler = Some(Arc::new(sampler));
+        self
+    }
+
+    /// Sets which samples each batch has, batch by batch; excludes [`batch_size`](Builder::batch_size),
+    /// [`global_batch_size`](Builder::global_batch_size), [`shuffle`](Builder::shuffle) and [`sampler`](Builder::sampler).
+    /// `Vec<Vec<u64>>` is one; [`sampler`](crate::sampler) has others.
+    ///
+    /// Of `R` ranks, rank `r` gets lists `r`, `r + R`, `r + 2 R`, and so on. If `R` does not divide their number,
+    /// [`last_batch`](Builder::last_batch) says what becomes of the last ones: [`Drop`](LastBatch::Drop) leaves them out; otherwise
+    /// each rank without a list gets one filler row. The lists stay whole, whatever their sizes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = from_fn(10, |index, _| Ok(index as i64));
+    /// let lists = vec![vec![0, 1, 2], vec![7], vec![9, 8]];
+    /// let loader = DataLoader::builder(samples).batch_sampler(lists).build()?;
+    /// let seen: Vec<_> = loader.epoch(0).map(|batch| Ok(batch?.to_vec())).collect::<pinfeed::Result<_>>()?;
+    /// assert_eq!(seen, [&[0, 1, 2][..], &[7], &[9, 8]]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn batch_sampler(mut self, batch_sampler: impl BatchSampler) -> Self {
+        self.batch_sampler = Some(Arc::new(batch_sampler));
         self
     }
 
@@ -203,7 +233,7 @@ impl<D, C> Builder<D, C> {
     /// others. The sample draws the same random numbers each time. If it fails in the end, [`on_error`](Builder::on_error) says what
     /// becomes of it. [`Stats::retried`](crate::loader::Stats::retried) counts.
     ///
-    /// The worker waits; dropping the loader ends the wait.
+    /// The worker waits, and the wait counts in the sample's [`timeout`](Builder::timeout); dropping the loader ends it.
     ///
     /// # Examples
     ///
@@ -383,17 +413,28 @@ impl<D: Dataset, C> Builder<D, C> {
     {
         let batch_size = self.check()?;
         let len = self.dataset.len();
-        let sampler = match &self.sampler {
-            Some(sampler) => Arc::clone(sampler),
-            None if self.shuffle => Arc::new(RandomSampler::new(len, self.seed)),
-            None => Arc::new(SequentialSampler::new(len)),
+        let even = |sampler: Arc<dyn Sampler>| EvenBatching {
+            samples: sampler.len(),
+            sampler,
+            batch_size,
+            sharding: self.sharding,
         };
-        let options = self.options(sampler.len(), batch_size);
+        let batching = match (&self.batch_sampler, &self.sampler) {
+            (Some(lists), _) => Batching::Listed(Arc::new(Lister::new(Arc::clone(lists)))),
+            (None, Some(sampler)) => Batching::Even(even(Arc::clone(sampler))),
+            (None, None) if self.shuffle => {
+                Batching::Even(even(Arc::new(RandomSampler::new(len, self.seed))))
+            }
+            (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
+        };
+        let options = Options {
+            at_once: self.dataset.at_once().max(1),
+            ..self.options(batching)
+        };
         warn_of_empty_epochs(&options);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         let dataset = Arc::new(self.dataset);
         let order = Order {
-            sampler: Arc::clone(&sampler),
             seed: self.seed,
             data: {
                 let dataset = Arc::clone(&dataset);
@@ -403,7 +444,6 @@ impl<D: Dataset, C> Builder<D, C> {
         };
         let recipe = DatasetRecipe {
             dataset,
-            sampler,
             collate: Arc::new(self.collate),
             seed: self.seed,
             on_error: self.on_error,
@@ -417,15 +457,14 @@ impl<D: Dataset, C> Builder<D, C> {
 
 impl<D, C> Builder<D, C> {
     /// What the pipeline is told.
-    pub(super) fn options(&self, samples: u64, batch_size: usize) -> Options {
+    pub(super) fn options(&self, batching: Batching) -> Options {
         Options {
-            samples,
-            batch_size,
+            batching,
             last_batch: self.last_batch,
             lane: self.world.data_rank() as u64,
             lanes: self.world.data_ranks() as u64,
-            sharding: self.sharding,
             workers: self.num_workers,
+            at_once: 1,
             prefetch: if self.num_workers == 0 {
                 1
             } else {
@@ -454,6 +493,7 @@ impl<D, C> Builder<D, C> {
             shuffle: self.shuffle,
             seed: self.seed,
             sampler: self.sampler,
+            batch_sampler: self.batch_sampler,
             num_workers: self.num_workers,
             prefetch: self.prefetch,
             last_batch: self.last_batch,
@@ -472,6 +512,7 @@ impl<D, C> Builder<D, C> {
 
     /// Refuses what makes no sense. Returns the batch size of this rank.
     pub(super) fn check(&self) -> Result<usize> {
+        self.check_batch_sampler()?;
         let batch_size = self.own_batch_size()?;
         if self.prefetch == Some(0) {
             return Err(Error::option(
@@ -520,6 +561,34 @@ impl<D, C> Builder<D, C> {
         }
     }
 
+    /// A batch sampler says all of what these say.
+    fn check_batch_sampler(&self) -> Result<()> {
+        if self.batch_sampler.is_none() {
+            return Ok(());
+        }
+        let excluded = [
+            ("batch_size", self.batch_size.is_some()),
+            ("global_batch_size", self.global_batch_size.is_some()),
+            ("shuffle", self.shuffle),
+            ("sampler", self.sampler.is_some()),
+        ];
+        if let Some((option, _)) = excluded.iter().find(|(_, is_set)| *is_set) {
+            return Err(Error::option(
+                "batch_sampler",
+                format!(
+                    "excludes {option}: it says which samples each batch has, and in which order; leave {option} out"
+                ),
+            ));
+        }
+        match self.sharding {
+            Sharding::Slices => Ok(()),
+            Sharding::Strided { .. } => Err(Error::option(
+                "sharding",
+                "is for batches of one size: with batch_sampler, ranks share whole lists, so leave it out",
+            )),
+        }
+    }
+
     fn own_batch_size(&self) -> Result<usize> {
         let ranks = self.world.data_ranks();
         let (option, batch_size) = match (self.batch_size, self.global_batch_size) {
@@ -550,11 +619,14 @@ impl<D, C> Builder<D, C> {
 
 /// A loader with nothing to load should say so.
 fn warn_of_empty_epochs(options: &Options) {
-    if options.cut(0).batches() > 0 {
+    let Batching::Even(even) = &options.batching else {
+        return; // it is not known yet
+    };
+    if options.first_epoch().batches > 0 {
         return;
     }
-    let samples = options.samples;
-    let batch_size = (options.batch_size as u64).saturating_mul(options.lanes);
+    let samples = even.samples;
+    let batch_size = (even.batch_size as u64).saturating_mul(options.lanes);
     match samples {
         0 => log::warn!(
             "the loader's epochs are empty: the data set, or the sampler, has no samples"

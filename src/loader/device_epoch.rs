@@ -117,7 +117,9 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         let depth = self.depth as u64;
         self.outbox.allow(depth.max(u64::from(is_asked)));
         if let Some(following) = self.following_outbox() {
-            let left = self.outbox.count() - self.epoch.given();
+            // (Of a stream, what is left is known when it has ended.)
+            let end = self.outbox.end().map(|end| end - self.epoch.given());
+            let left = end.unwrap_or_else(|| self.epoch.left());
             following.allow(depth.saturating_sub(left));
         }
     }
@@ -205,6 +207,7 @@ impl<B: Batch> Drop for DeviceEpoch<'_, B> {
     fn drop(&mut self) {
         self.epoch.pipeline().leave(self.epoch.seat());
         self.outbox.close();
+        drop_each(self.failed.take()); // its cause may be the user's to drop
     }
 }
 

@@ -99,15 +99,15 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        *loader.get().last.lock() = Last::Begun(seat.clone());
         let options = &loader.pipeline().options[seat.device];
-        let cut = options.cut(seat.start.position);
+        let cut = options.cut(seat.start);
+        *loader.get().last.lock() = Last::Begun(seat.clone(), cut.clone());
         Epoch {
             loader,
             seat,
             taken: Taken::new(),
-            cut,
             batches: cut.batches(),
+            cut,
             changes: None,
             rows: None,
             given_at: None,
@@ -140,7 +140,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn state(&self) -> LoaderState {
-        self.loader.get().state_of(&self.seat)
+        self.loader.get().state_of(&self.seat, &self.cut)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -163,12 +163,13 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// What batch `batch`, which was given out last, is.
     pub(super) fn info(&self, batch: u64) -> BatchInfo {
-        let order = &self.loader.get().order;
         let mut place = self.cut.batch_place(self.number(), batch);
         if let Some(rows) = self.rows {
             (place.rows, place.batch_rows) = (rows, rows);
         }
-        BatchInfo::new(place, order.seed, &order.sampler, self.changes.as_deref())
+        let order = self.pipeline().options[self.seat.device].order(&self.cut);
+        let seed = self.loader.get().order.seed;
+        BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
 
     /// The batch that is given out was made of these items of a stream.
@@ -291,6 +292,11 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The pipeline, the seat, and the units that were taken in advance.
     pub(super) fn split(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
+    }
+
+    /// How many batches the epoch has.
+    pub(super) fn batches(&self) -> u64 {
+        self.batches
     }
 
     /// How many batches are to come.

@@ -111,7 +111,8 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         if pipeline.options().workers == 0 {
             return None;
         }
-        let (seat, outbox) = pipeline.append(epoch.seat(), self.numbers.next()?, to);
+        let (seat, outbox) =
+            pipeline.append(epoch.seat(), epoch.batches(), self.numbers.next()?, to);
         self.following = Some(seat);
         outbox
     }

@@ -8,10 +8,8 @@ use std::time::Duration;
 use super::{DeviceEpoch, Epoch, LoaderState, StreamDeviceEpoch, StreamEpoch, StreamState};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::pipeline::{Changes, Place};
+use crate::pipeline::{Changes, EpochOrder, Place};
 use crate::rng::SampleRng;
-use crate::sampler::Sampler;
-use crate::sync::Arc;
 
 /// Tells what a batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] give it with each batch.
 ///
@@ -42,7 +40,7 @@ pub struct BatchInfo {
     /// Of the whole batch.
     place: Place,
     seed: u64,
-    sampler: Arc<dyn Sampler>,
+    order: EpochOrder,
     /// What became of samples that failed.
     changes: Option<Box<Changes>>,
 }
@@ -51,13 +49,13 @@ impl BatchInfo {
     pub(super) fn new(
         place: Place,
         seed: u64,
-        sampler: &Arc<dyn Sampler>,
+        order: EpochOrder,
         changes: Option<&Changes>,
     ) -> BatchInfo {
         BatchInfo {
             place,
             seed,
-            sampler: Arc::clone(sampler),
+            order,
             changes: changes.map(|changes| Box::new(changes.clone())),
         }
     }
@@ -100,7 +98,7 @@ impl BatchInfo {
         (0..self.rows()).map(|row| row < self.real_rows()).collect()
     }
 
-    /// Returns the rows' indices in the data set: those that the sampler gives for their positions, or of what replaced them
+    /// Returns the rows' indices in the data set: those that the sampler, or the batch sampler, gives for their positions, or of what replaced them
     /// ([`OnError`](crate::loader::OnError)).
     pub fn indices(&self) -> Vec<u64> {
         let mut indices = self.planned_indices();
@@ -125,8 +123,7 @@ impl BatchInfo {
             let side_by_side = usize::try_from(self.place.side_by_side(row)).unwrap_or(usize::MAX);
             let run = left.len().min(side_by_side);
             let position = self.place.position(row);
-            self.sampler
-                .indices(self.epoch(), position, &mut left[..run]);
+            self.order.indices(self.epoch(), position, &mut left[..run]);
             row += run;
         }
         indices

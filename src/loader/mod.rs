@@ -32,8 +32,7 @@ use self::state::Owner;
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Seat, Start, Threads};
-use crate::sampler::Sampler;
+use crate::pipeline::{Cut, Seat, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
@@ -83,14 +82,13 @@ pub struct DataLoader<B: Batch> {
 /// What the program did last with the loader.
 enum Last {
     /// It began this epoch.
-    Begun(Seat),
+    Begun(Seat, Cut),
     /// It built the loader, or asked to go on from here.
     At(Start),
 }
 
-/// Which samples the loader gives, in which order.
+/// What tells the loader's samples, and their random numbers, from those of another.
 struct Order {
-    sampler: Arc<dyn Sampler>,
     seed: u64,
     /// How many samples the data set has, and its fingerprint.
     data: Box<dyn Fn() -> (u64, u32) + Send + Sync>,
@@ -128,7 +126,7 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// It is 0 if there are no samples or, with `drop_last`, fewer than a batch has; [`build`](Builder::build) logs a warning then.
     pub fn len(&self) -> usize {
-        let batches = self.threads.pipeline().options().cut(0).batches();
+        let batches = self.threads.pipeline().options().first_epoch().batches;
         usize::try_from(batches).unwrap_or(usize::MAX)
     }
 
@@ -139,7 +137,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// The number of samples per batch of this rank (the last one of an epoch may have fewer).
     pub fn batch_size(&self) -> usize {
-        self.threads.pipeline().options().batch_size
+        self.threads.pipeline().options().first_epoch().most_rows
     }
 
     /// Begins epoch `epoch`: its order and its random numbers follow from the seed and this number alone.
@@ -287,6 +285,8 @@ impl<B: Batch> DataLoader<B> {
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
         state.check(self.owner())?;
+        let options = self.threads.pipeline().options();
+        options.batching.check(state.start())?;
         *self.last.lock() = Last::At(state.start());
         Ok(state.start())
     }
@@ -299,13 +299,36 @@ impl<B: Batch> DataLoader<B> {
     pub fn state(&self) -> LoaderState {
         let owner = self.owner(); // first: it calls the program's code
         match &*self.last.lock() {
-            Last::Begun(seat) => self.state_of(seat),
+            Last::Begun(seat, cut) => self.state_of(seat, cut),
             Last::At(start) => LoaderState::new(*start, owner),
         }
     }
 
-    fn state_of(&self, seat: &Seat) -> LoaderState {
-        let cut = self.threads.pipeline().options[seat.device].cut(seat.start.position);
+    /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to go on from a step that
+    /// nobody saved. Beyond the order's end, that is the beginning of the next epoch.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64))).batch_size(10).build()?;
+    /// let step = 40; // of epoch 2
+    /// let mut epochs = loader.resume(0..9, &loader.state_at(2, step * 10))?;
+    /// let batch = epochs.next().unwrap().next().unwrap()?;
+    /// assert_eq!(batch.as_slice()[0], 400);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn state_at(&self, epoch: u64, position: u64) -> LoaderState {
+        let batching = &self.threads.pipeline().options().batching;
+        let start = match position < batching.samples(epoch) {
+            true => Start { epoch, position },
+            false => Start::of(epoch.saturating_add(1)),
+        };
+        LoaderState::new(start, self.owner())
+    }
+
+    fn state_of(&self, seat: &Seat, cut: &Cut) -> LoaderState {
         let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
         let start = match given < cut.batches() {
             true => Start {
@@ -324,9 +347,9 @@ impl<B: Batch> DataLoader<B> {
             Owner {
                 samples,
                 data,
-                order: self.order.sampler.fingerprint(),
+                order: options.batching.fingerprint(),
                 seed: self.order.seed,
-                batch_size: options.batch_size as u64,
+                batch_size: options.batching.batch_size().unwrap_or(0) as u64,
                 ranks: options.lanes,
             }
         })
@@ -337,7 +360,7 @@ impl<B: Batch> DataLoader<B> {
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
         let seat = match &*self.last.lock() {
-            Last::Begun(seat) => seat.clone(),
+            Last::Begun(seat, _) => seat.clone(),
             Last::At(_) => return Stats::default(),
         };
         Stats::of(&seat, &self.threads.pipeline().options[seat.device])

@@ -26,7 +26,7 @@ use crate::pipeline::Start;
 ///
 /// `position`: how many samples of the epoch's order all ranks have had together. Behind it is what the state belongs to: the data
 /// set's length and [fingerprint](crate::Dataset::fingerprint), the [sampler's](crate::sampler::Sampler::fingerprint), the seed, the
-/// batch size of each rank, and how many ranks load different batches. `check` is the fingerprint of all before it. Later versions
+/// batch size of each rank (0 with a [batch sampler](crate::sampler::BatchSampler)), and how many ranks load different batches. `check` is the fingerprint of all before it. Later versions
 /// will read this one.
 ///
 /// # Examples
@@ -123,7 +123,13 @@ impl LoaderState {
             ));
         }
         let global = |owner: Owner| owner.batch_size.saturating_mul(owner.ranks);
-        if saved.batch_size != loader.batch_size && global(saved) != global(loader) {
+        if (saved.batch_size == 0) != (loader.batch_size == 0) {
+            let [was, is] = match loader.batch_size {
+                0 => ["of one size", "those of a batch sampler"],
+                _ => ["those of a batch sampler", "of one size"],
+            };
+            differences.push(format!("its batches were {was}, the loader's are {is}"));
+        } else if saved.batch_size != loader.batch_size && global(saved) != global(loader) {
             differences.push(format!(
                 "its batch size is {} on each of {} ranks, the loader's {} on each of {}: keep that of a rank, or that of all together",
                 saved.batch_size, saved.ranks, loader.batch_size, loader.ranks
@@ -131,7 +137,11 @@ impl LoaderState {
         }
         // Another seed or another number of samples gives another order anyway.
         if differences.is_empty() && saved.order != loader.order {
-            differences.push("its sampler gives another order".to_owned());
+            let gives = match loader.batch_size {
+                0 => "its batch sampler gives other batches",
+                _ => "its sampler gives another order",
+            };
+            differences.push(gives.to_owned());
         }
         if differences.is_empty() {
             return Ok(());

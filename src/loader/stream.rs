@@ -17,8 +17,8 @@ use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
-    ENDLESS, ItemNumbers, Learned, Options, Pipeline, Retry, Seat, Start, StreamParts,
-    StreamRecipe, Threads,
+    Batching, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry, Seat, Start,
+    StreamParts, StreamRecipe, Threads,
 };
 use crate::sampler::Sampler;
 use crate::stream::{Shard, StreamSource};
@@ -157,18 +157,22 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             ));
         }
         let (rank, ranks) = (builder.world.data_rank(), builder.world.data_ranks());
-        let options = Options {
-            last_batch: LastBatch::Partial,
-            // Positions of this rank's items, as if the ranks took turns: so no two samples have the same random numbers.
-            sharding: Sharding::Strided { drop_last: false },
-            is_stream: true,
-            ..builder.options(ENDLESS, batch_size)
-        };
         let numbers: Arc<dyn Sampler> = Arc::new(ItemNumbers {
             ranks: ranks as u64,
         });
+        let batching = Batching::Even(EvenBatching {
+            samples: ENDLESS,
+            sampler: numbers,
+            batch_size,
+            // Positions of this rank's items, as if the ranks took turns: so no two samples have the same random numbers.
+            sharding: Sharding::Strided { drop_last: false },
+        });
+        let options = Options {
+            last_batch: LastBatch::Partial,
+            is_stream: true,
+            ..builder.options(batching)
+        };
         let order = Order {
-            sampler: Arc::clone(&numbers),
             seed: builder.seed,
             data: Box::new(|| (0, 0)),
             owner: OnceLock::new(),
@@ -177,7 +181,6 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             source: builder.dataset,
             collate: Arc::new(builder.collate),
             shard: Shard::new(rank as u64, ranks as u64, builder.seed),
-            numbers,
             batch_size,
             drop_last: builder.last_batch == LastBatch::Drop,
             seed: builder.seed,
@@ -337,7 +340,7 @@ impl<B: Batch> StreamLoader<B> {
     /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
     pub fn state(&self) -> StreamState {
         match &*self.loader.last.lock() {
-            Last::Begun(seat) => state_of(&self.loader, seat),
+            Last::Begun(seat, _) => state_of(&self.loader, seat),
             Last::At(_) => {
                 let resumed = self.resumed.lock().clone();
                 StreamState::new(

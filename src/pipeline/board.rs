@@ -45,13 +45,14 @@ impl<B: 'static> Board<B> {
         device: usize,
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
+        least_run: usize,
     ) -> u64 {
         self.lines_added += 1;
         self.lines.push(Line {
             key: self.lines_added,
             device,
             unit_ready,
-            schedule: Schedule::new(is_wide),
+            schedule: Schedule::new(is_wide, least_run),
             last_turn: 0,
         });
         self.lines_added

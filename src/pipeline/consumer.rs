@@ -69,10 +69,10 @@ impl<B: Batch> Pipeline<B> {
             return Poll::Ready(Some(next));
         }
         let next = match self.options().workers {
-            0 => Poll::Ready(self.load_next(seat, taken)),
+            0 => self.load_next(seat, taken),
             _ => self.wait_for_next(seat, taken, asking, waiting),
         };
-        if next.is_ready() {
+        if next.is_ready() && waiting.since.is_some() {
             *waiting = Waiting::default();
         }
         next
@@ -204,15 +204,15 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Without workers, the caller does everything, one job after the other.
-    fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Option<Delivered<B>> {
+    fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Poll<Option<Delivered<B>>> {
         let mut held_off = None;
         let desk = Desk::of_caller(self.began);
         let mut board = self.lock();
         loop {
             let (lines, bin) = board.split();
             match Self::poll(lines, bin, seat, taken) {
-                Polled::Ready(delivered) => return Some(delivered),
-                Polled::Over => return None,
+                Polled::Ready(delivered) => return Poll::Ready(Some(delivered)),
+                Polled::Over => return Poll::Ready(None),
                 Polled::Unplanned => {
                     drop(board);
                     self.keep_on_host(seat);
@@ -221,7 +221,9 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Polled::NotYet => {}
             }
-            let line = lines.line(seat.line)?;
+            let Some(line) = lines.line(seat.line) else {
+                return Poll::Ready(None);
+            };
             line.schedule.block();
             let claimant = Claimant {
                 is_spare: false,

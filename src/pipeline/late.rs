@@ -150,7 +150,9 @@ impl<B: Batch> Board<B> {
             let Some(mut task) = task else { continue };
             if let Some(seen) = task.late {
                 // It was to describe the sample of another, and that hangs as well.
-                overdue.extend(self.overdue(task, seen, new.name()));
+                if !planted("a description that hangs is waited for") {
+                    overdue.extend(self.overdue(task, seen, new.name()));
+                }
                 continue;
             }
             if let What::Solo { units } = &mut task.what {
@@ -209,9 +211,14 @@ impl<B: Batch> Pipeline<B> {
             if let Some(before) = &vacancy.before {
                 self.roster.give_up(before);
             }
-            let Err(error) = self.hire(&vacancy.desk, vacancy.has_errand) else {
+            if planted("a worker that hangs is not replaced") {
                 continue;
+            }
+            let hired = match planted("the system starts no more threads") {
+                true => Err(io::ErrorKind::WouldBlock.into()),
+                false => self.hire(&vacancy.desk, vacancy.has_errand),
             };
+            let Err(error) = hired else { continue };
             if !self.has_lacked.swap(true, Ordering::Relaxed) {
                 let worker = vacancy.desk.name();
                 log::error!(
@@ -272,10 +279,11 @@ impl<B: Batch> Pipeline<B> {
         let (seen, place) = (overdue.seen, overdue.pass.place(overdue.task.unit()));
         let sample = seen.is_of_sample().then(|| {
             // What it calls of the program's may panic, and says so itself.
-            let id = || self.recipe.sample_id(place, seen.row, seen.index);
+            let order = &overdue.pass.order;
+            let id = || self.recipe.sample_id(place, order, seen.row, seen.index);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(id)).ok()
         });
-        if desk.leave() {
+        if desk.leave() && !planted("nobody reports for who was given up") {
             self.report_overdue(desk, overdue, sample.flatten());
         }
     }

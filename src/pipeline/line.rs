@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::cut::Place;
+use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
 use super::plan::{Destination, EpochPlan};
@@ -48,6 +48,8 @@ pub(crate) struct Pass {
     pub(super) device: usize,
     pub(super) epoch: u64,
     pub(super) units: EpochUnits,
+    /// Which samples stand at its positions.
+    pub(super) order: EpochOrder,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(super) account: Option<Arc<Account>>,
@@ -119,7 +121,7 @@ pub(super) enum Job<B> {
 impl Pass {
     /// Where a unit lies in its epoch.
     pub(crate) fn place(&self, unit: Unit) -> Place {
-        let cut = self.units.plan.cut;
+        let cut = &self.units.plan.cut;
         cut.place(self.epoch, self.units.number(unit))
     }
 
@@ -151,7 +153,12 @@ impl<B: 'static> Line<B> {
                 pass: Arc::clone(pass),
                 work: (!is_own).then(|| {
                     let gathered_by = epoch.gathered_by();
-                    recipe.open(pass.place(unit), gathered_by, Arc::clone(&pass.meter))
+                    recipe.open(
+                        pass.place(unit),
+                        &pass.order,
+                        gathered_by,
+                        Arc::clone(&pass.meter),
+                    )
                 }),
                 outcome: None,
                 failure: None,
@@ -219,6 +226,7 @@ impl<B: 'static> Line<B> {
         &mut self,
         segment: u64,
         plan: EpochPlan,
+        order: EpochOrder,
         account: Option<Arc<Account>>,
     ) -> Option<Arc<Pass>> {
         let units = self.schedule.enter_plan(segment, plan)?;
@@ -229,6 +237,7 @@ impl<B: 'static> Line<B> {
             device: self.device,
             epoch: slot.epoch,
             units,
+            order,
             meter: Arc::clone(&slot.meter),
             account,
         });

@@ -1,6 +1,7 @@
 //! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
 //! order. `README.md` in this folder explains the protocol.
 
+mod batching;
 mod board;
 mod consumer;
 mod cut;
@@ -23,8 +24,9 @@ mod watchdog;
 mod work;
 mod worker;
 
+pub(crate) use batching::{Batching, EvenBatching, Lister};
 pub(crate) use consumer::{Asking, Patience, Taken, Waiting};
-pub(crate) use cut::{Cut, Place, Start};
+pub(crate) use cut::{Cut, EpochOrder, Place, Start};
 pub use cut::{LastBatch, Sharding};
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};

@@ -19,14 +19,14 @@ use crate::sync::{Arc, Mutex, Weak, planted};
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Outbox<B: Batch> {
     device: Device,
-    /// The outbox of the epoch before, while it exists: its batches get device memory first.
-    before: Option<Weak<Outbox<B>>>,
+    /// The outbox of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
+    before: Option<(Weak<Outbox<B>>, u64)>,
     state: Mutex<State<B>>,
 }
 
 struct State<B: Batch> {
-    /// How many batches the epoch has; of a stream, more than any has, until its end is known.
-    count: u64,
+    /// How many batches the epoch has, if its stream has ended.
+    end: Option<u64>,
     /// Batches from number `first` on, as far as any unit of them came.
     batches: VecDeque<Outgoing<B>>,
     first: u64,
@@ -119,7 +119,7 @@ impl<B: Batch> Sends<B> for Outbox<B> {
 
     fn ends(&self, batches: u64) -> u64 {
         let mut state = self.state.lock();
-        state.count = batches;
+        state.end = Some(batches);
         state.progress += 1;
         state.allowed.saturating_sub(batches)
     }
@@ -133,25 +133,27 @@ impl<B: Batch> Sends<B> for Outbox<B> {
     }
 
     fn progress(&self) -> [u64; 2] {
-        let before = self.before.as_ref().and_then(Weak::upgrade);
+        let before = self
+            .before
+            .as_ref()
+            .and_then(|(before, _)| before.upgrade());
         let before = before.map_or(u64::MAX, |before| before.state.lock().progress);
         [self.state.lock().progress, before]
     }
 }
 
 impl<B: Batch> Outbox<B> {
-    /// For an epoch of `count` batches. `first`: the batch that the consumer gets next. `before`: the outbox of the epoch before.
+    /// `first`: the batch that the consumer gets next. `before`: the outbox of the epoch before, and how many batches that one has.
     pub(crate) fn new(
         device: &Device,
-        count: u64,
         first: u64,
-        before: Option<&Arc<Outbox<B>>>,
+        before: Option<(&Arc<Outbox<B>>, u64)>,
     ) -> Arc<Outbox<B>> {
         Arc::new(Outbox {
             device: device.clone(),
-            before: before.map(Arc::downgrade),
+            before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
             state: Mutex::new(State {
-                count,
+                end: None,
                 batches: VecDeque::new(),
                 first,
                 allowed: first,
@@ -164,22 +166,26 @@ impl<B: Batch> Outbox<B> {
         &self.device
     }
 
-    /// How many batches the epoch has, as far as that is known.
-    pub(crate) fn count(&self) -> u64 {
-        self.state.lock().count
+    /// How many batches the epoch has, if its stream has ended.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.state.lock().end
     }
 
-    /// Whether every batch has begun or failed.
-    fn has_begun_all(&self) -> bool {
+    /// Whether every batch of so many has begun or failed.
+    fn has_begun_all(&self, batches: u64) -> bool {
         let state = self.state.lock();
+        let batches = state.end.unwrap_or(batches);
         let came = state.first.saturating_add(state.batches.len() as u64);
-        came >= state.count && state.batches.iter().all(Outgoing::makes_way)
+        came >= batches && state.batches.iter().all(Outgoing::makes_way)
     }
 
     /// Whether all batches of the epoch before have begun.
     fn is_behind_none(&self) -> bool {
-        let before = self.before.as_ref().and_then(Weak::upgrade);
-        before.is_none_or(|before| before.has_begun_all())
+        let has_begun = |(before, batches): &(Weak<Outbox<B>>, u64)| {
+            let before = before.upgrade();
+            before.is_none_or(|before| before.has_begun_all(*batches))
+        };
+        self.before.as_ref().is_none_or(has_begun)
             || planted("an epoch does not wait for the one before")
     }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::cut::{Cut, LastBatch, Sharding};
+use super::batching::{Batching, EvenBatching, FirstEpoch};
+use super::cut::{Cut, EpochOrder, Even, LastBatch, Listed, Lists, Start};
 use crate::device::{Device, Kind, Ring};
 use crate::sync::Arc;
 use crate::tensor::Backend;
@@ -11,14 +12,14 @@ use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, SLABS_IN_TURN};
 /// How the epochs of a line are loaded: what the builder was told.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    pub(crate) samples: u64,
-    pub(crate) batch_size: usize,
+    pub(crate) batching: Batching,
     pub(crate) last_batch: LastBatch,
     /// Which of how many ranks this one is.
     pub(crate) lane: u64,
     pub(crate) lanes: u64,
-    pub(crate) sharding: Sharding,
     pub(crate) workers: usize,
+    /// How many samples the data set gets at once.
+    pub(crate) at_once: usize,
     pub(crate) prefetch: usize,
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
@@ -101,7 +102,7 @@ pub(crate) struct Machine {
 }
 
 /// How the units of one epoch are made. It does not change once the first of them is open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpochPlan {
     pub(crate) cut: Cut,
     /// How many units may be ahead of the consumer.
@@ -139,11 +140,56 @@ pub(crate) struct Solo {
 }
 
 impl Options {
-    /// The batches of an epoch, from a position on.
-    pub(crate) fn cut(&self, position: u64) -> Cut {
-        Cut::whole(self.samples, self.batch_size, self.last_batch)
-            .of_lane(self.lane, self.lanes, self.sharding)
-            .from(position)
+    /// The batches of an epoch, from a position on. It may ask the program's batch sampler, so not under the board's lock.
+    pub(crate) fn cut(&self, start: Start) -> Cut {
+        match &self.batching {
+            Batching::Even(batching) => Cut::Even(self.even(batching).from(start.position)),
+            Batching::Listed(lister) => {
+                Cut::Listed(self.listed(lister.lists(start.epoch), start.position))
+            }
+        }
+    }
+
+    /// The batches of any epoch, if all are alike.
+    fn even(&self, batching: &EvenBatching) -> Even {
+        Even::whole(batching.samples, batching.batch_size, self.last_batch).of_lane(
+            self.lane,
+            self.lanes,
+            batching.sharding,
+        )
+    }
+
+    fn listed(&self, lists: Arc<Lists>, position: u64) -> Listed {
+        let drops_last = self.last_batch == LastBatch::Drop;
+        Listed::new(lists, position, (self.lane, self.lanes), drops_last)
+    }
+
+    /// Which samples stand at the positions of an epoch with these batches.
+    pub(crate) fn order(&self, cut: &Cut) -> EpochOrder {
+        match (&self.batching, cut) {
+            (_, Cut::Listed(listed)) => EpochOrder::Listed(listed.clone()),
+            (Batching::Even(batching), _) => EpochOrder::Sampled(Arc::clone(&batching.sampler)),
+            (Batching::Listed(_), Cut::Even(_)) => unreachable!("`cut` has listed its batches"),
+        }
+    }
+
+    /// How many batches epoch 0 has, and how many samples the largest of them.
+    pub(crate) fn first_epoch(&self) -> FirstEpoch {
+        match &self.batching {
+            Batching::Even(batching) => FirstEpoch {
+                batches: self.even(batching).batches(),
+                most_rows: batching.batch_size,
+            },
+            Batching::Listed(lister) => lister.first(|lists| self.listed(lists, 0)),
+        }
+    }
+
+    /// How many units an epoch may have at most.
+    pub(super) fn most_units(&self) -> u64 {
+        match &self.batching {
+            Batching::Even(batching) => batching.samples.saturating_add(batching.batch_size as u64),
+            Batching::Listed(_) => u64::MAX / 16, // a list lies in memory
+        }
     }
 
     /// The cache of the pinning device's host, if known.
@@ -177,17 +223,16 @@ impl Options {
     }
 
     /// The same, but no more than its batches can use if no epoch follows: each may be built in one slab and moved to another.
-    pub(super) fn slabs_for(&self, depth: usize, is_followed: bool) -> usize {
+    pub(super) fn slabs_for(&self, depth: usize, batches: u64, is_followed: bool) -> usize {
         if is_followed {
             return self.slabs(depth);
         }
-        let batches = self.cut(0).batches();
         let most = usize::try_from(batches.saturating_mul(2)).unwrap_or(usize::MAX);
         self.slabs(depth).min(most)
     }
 }
 
-/// Makes the plan of an epoch, from a position on. `is_followed`: other epochs follow it, and share its slabs.
+/// Makes the plan of an epoch with these batches. `is_followed`: other epochs follow it, and share its slabs.
 ///
 /// Epochs that follow each other are loaded across their boundary only if their plans are alike. So the cut depends neither on how far
 /// ahead batches are sent, nor on how fast loading turned out to be.
@@ -196,13 +241,17 @@ pub(crate) fn plan(
     machine: Option<Machine>,
     hints: Hints,
     destination: Destination,
-    position: u64,
+    cut: Cut,
     is_followed: bool,
 ) -> EpochPlan {
+    let parts = match &cut {
+        Cut::Even(even) => Parts::of(options, machine, hints, *even),
+        Cut::Listed(_) => None,
+    };
     let whole = EpochPlan {
-        cut: options.cut(position),
         window: options.prefetch,
-        slabs: options.slabs_for(destination.depth(), is_followed),
+        slabs: options.slabs_for(destination.depth(), cut.batches(), is_followed),
+        cut,
         resident: None,
         slabs_per_unit: match &options.pinning {
             None => 0,
@@ -226,13 +275,13 @@ pub(crate) fn plan(
             ..
         }
     );
-    let Some(parts) = Parts::of(options, machine, hints, position).filter(|_| may_be_cut) else {
+    let Some(parts) = parts.filter(|_| may_be_cut) else {
         return whole;
     };
     let count = parts.cut.parts_per_batch() as usize;
     let units = usize::try_from(parts.cut.units()).unwrap_or(usize::MAX);
     EpochPlan {
-        cut: parts.cut,
+        cut: Cut::Even(parts.cut),
         window: options.prefetch.saturating_mul(count),
         // For the open batches, and one on its way.
         slabs: count
@@ -250,12 +299,16 @@ pub(crate) fn destination_matters(
     machine: Option<Machine>,
     hints: Hints,
 ) -> bool {
-    hints.is_gatherable || Parts::of(options, machine, hints, 0).is_some()
+    let is_cut = || match &options.batching {
+        Batching::Even(even) => Parts::of(options, machine, hints, options.even(even)).is_some(),
+        Batching::Listed(_) => false,
+    };
+    hints.is_gatherable || is_cut()
 }
 
 /// How batches are cut into parts.
 struct Parts {
-    cut: Cut,
+    cut: Even,
     /// How many of their slabs stay in the cache together.
     resident: usize,
     sample_bytes: usize,
@@ -265,23 +318,18 @@ impl Parts {
     /// Cuts batches so that the slabs in use stay in the last-level cache until the device has read them. `None`: they fit
     /// anyway, or the size of samples is not known.
     /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) says what that is worth.)
-    fn of(
-        options: &Options,
-        machine: Option<Machine>,
-        hints: Hints,
-        position: u64,
-    ) -> Option<Parts> {
+    fn of(options: &Options, machine: Option<Machine>, hints: Hints, cut: Even) -> Option<Parts> {
         let machine = machine?;
         let pinning = options.pinning.as_ref()?;
         // Of a row that the device gathers, the slab holds only the address.
         let sample_bytes = hints
             .sample_bytes
             .filter(|_| !pinning.by_copy && !hints.is_gatherable)?;
-        let cut = options.cut(position);
         let batch_bytes = sample_bytes.checked_mul(cut.full_rows())?;
-        if batch_bytes.saturating_mul(options.slabs_for(DEFAULT_DEPTH_BATCHES, false))
-            <= machine.resident_bytes
-        {
+        // Of a resumed epoch as of a whole one: those that follow must be cut alike.
+        let batches = cut.from(0).batches();
+        let slabs = options.slabs_for(DEFAULT_DEPTH_BATCHES, batches, false);
+        if batch_bytes.saturating_mul(slabs) <= machine.resident_bytes {
             return None;
         }
         let part_bytes = (machine.resident_bytes / SLABS_IN_TURN).max(machine.least_part_bytes);
@@ -319,27 +367,31 @@ impl EpochPlan {
 
     /// Whether an epoch of this plan can follow one of the other as if they were one epoch, with the same slabs.
     pub(crate) fn joins(&self, before: &EpochPlan) -> bool {
-        let shape =
-            |plan: &EpochPlan| (plan.cut.part_rows(), plan.cut.parts_per_batch(), plan.solo);
-        shape(self) == shape(before)
+        self.cut.is_like(&before.cut) && self.solo == before.solo
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cut::Sharding;
     use super::*;
+    use crate::sampler::SequentialSampler;
 
     const MIB: usize = 1 << 20;
 
-    fn options(pinned: bool) -> Options {
+    fn options_of(samples: u64, pinned: bool) -> Options {
         Options {
-            samples: 1_000,
-            batch_size: 64,
+            batching: Batching::Even(EvenBatching {
+                sampler: Arc::new(SequentialSampler::new(samples)),
+                samples,
+                batch_size: 64,
+                sharding: Sharding::Slices,
+            }),
             last_batch: LastBatch::Partial,
             lane: 0,
             lanes: 1,
-            sharding: Sharding::Slices,
             workers: 4,
+            at_once: 1,
             prefetch: 2,
             prefetch_grows: true,
             pinning: pinned.then(|| Pinning {
@@ -352,6 +404,30 @@ mod tests {
             timeout: None,
             patience: None,
         }
+    }
+
+    fn options(pinned: bool) -> Options {
+        options_of(1_000, pinned)
+    }
+
+    /// Of an epoch from its beginning.
+    fn plan(
+        options: &Options,
+        machine: Option<Machine>,
+        hints: Hints,
+        destination: Destination,
+        position: u64,
+        is_followed: bool,
+    ) -> EpochPlan {
+        let start = Start { epoch: 0, position };
+        super::plan(
+            options,
+            machine,
+            hints,
+            destination,
+            options.cut(start),
+            is_followed,
+        )
     }
 
     fn device(depth: usize, pins: bool) -> Destination {
@@ -369,7 +445,7 @@ mod tests {
             "{} units, {} parts of {} rows; window {}, slabs {}, resident {:?}; solo {:?}; streamed {}",
             plan.cut.units(),
             plan.cut.parts_per_batch(),
-            plan.cut.part_rows(),
+            plan.cut.usual_rows(),
             plan.window,
             plan.slabs,
             plan.resident,
@@ -436,7 +512,7 @@ mod tests {
         // What joins what: parts join parts, whatever the depth.
         let find = |name| {
             let mut rows = table.iter();
-            rows.find(|(case, ..)| *case == name).unwrap().1
+            rows.find(|(case, ..)| *case == name).unwrap().1.clone()
         };
         assert!(find("deeper").joins(&find("to the device")));
         assert!(find("small samples").joins(&find("to the host")));
@@ -456,10 +532,7 @@ mod tests {
     /// An epoch of few batches has few slabs, unless others follow it.
     #[test]
     fn few_batches_need_few_slabs() {
-        let few = Options {
-            samples: 64,
-            ..options(true)
-        };
+        let few = options_of(64, true);
         let hints = Hints {
             sample_bytes: None,
             is_gatherable: false,

@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::cut::Place;
+use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::line::Pass;
@@ -48,6 +48,7 @@ pub(crate) trait Pull<B>: Send {
     fn pull(
         &mut self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: &Arc<Meter>,
         at: &Desk,
@@ -99,7 +100,6 @@ pub(crate) struct StreamParts<S, C> {
     pub(crate) source: S,
     pub(crate) collate: Arc<C>,
     pub(crate) shard: Shard,
-    pub(crate) numbers: Arc<dyn Sampler>,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
     pub(crate) seed: u64,
@@ -134,13 +134,20 @@ where
     S: StreamSource,
     C: Collate<S::Sample>,
 {
-    fn open(&self, _: Place, _: Option<Backend>, _: Arc<Meter>) -> Arc<dyn Work<C::Batch>> {
+    fn open(
+        &self,
+        _: Place,
+        _: &EpochOrder,
+        _: Option<Backend>,
+        _: Arc<Meter>,
+    ) -> Arc<dyn Work<C::Batch>> {
         unreachable!("the units of a stream are opened by who pulls their items")
     }
 
     fn make(
         &self,
         _: Place,
+        _: &EpochOrder,
         _: &Meter,
         _: &dyn Fn(usize) -> Option<Slab>,
         _: Changes,
@@ -149,8 +156,14 @@ where
         unreachable!("the units of a stream have recipes of their own")
     }
 
-    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId {
-        let number = || self.0.numbers.index(place.epoch, place.key(row));
+    fn sample_id(
+        &self,
+        place: Place,
+        order: &EpochOrder,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId {
+        let number = || order.index(place.epoch, place.key(row));
         SampleId {
             index: index.unwrap_or_else(number),
             row: place.first_row + row,
@@ -179,7 +192,7 @@ where
         }))
     }
 
-    fn unlike(&self, _: Place, _: Place, _: CollateError) -> Error {
+    fn unlike(&self, _: Place, _: Place, _: &EpochOrder, _: CollateError) -> Error {
         unreachable!("batches of streams are not cut into parts")
     }
 
@@ -230,6 +243,7 @@ where
     fn pull(
         &mut self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: &Arc<Meter>,
         at: &Desk,
@@ -280,14 +294,13 @@ where
         };
         let recipe = Arc::new(DatasetRecipe {
             dataset: Arc::new(items),
-            sampler: Arc::clone(&parts.numbers),
             collate: Arc::clone(&parts.collate),
             seed: parts.seed,
             on_error: parts.on_error,
             retry: Arc::clone(&parts.retry),
             learned: Arc::clone(&parts.learned),
         });
-        let work = recipe.open(place, gathered_by, Arc::clone(meter));
+        let work = recipe.open(place, order, gathered_by, Arc::clone(meter));
         let own = Box::new(OwnItems {
             recipe,
             place,
@@ -371,7 +384,8 @@ impl<B: Batch> Pipeline<B> {
         desk.since(Instant::now());
         let place = pass.place(unit);
         // Unwind safety: a stream that panicked is not asked again.
-        let pull = AssertUnwindSafe(|| stream.pull(place, gathered_by, &pass.meter, desk));
+        let pull =
+            AssertUnwindSafe(|| stream.pull(place, &pass.order, gathered_by, &pass.meter, desk));
         let pulled = catch_unwind(pull).unwrap_or_else(|payload| {
             Err(Error::StreamPanicked {
                 epoch: pass.epoch,

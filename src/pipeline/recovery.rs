@@ -92,9 +92,9 @@ impl Retry {
     pub(super) fn wait(&self, attempt: u32) -> bool {
         let factor = 1u32.checked_shl(attempt).unwrap_or(u32::MAX);
         let wait = self.first_wait.saturating_mul(factor).min(LONGEST_WAIT);
-        let end = Instant::now() + wait;
+        let end = Instant::now().checked_add(wait);
         let mut is_over = self.is_over.lock();
-        while !*is_over && Instant::now() < end {
+        while let Some(end) = end.filter(|end| !*is_over && Instant::now() < *end) {
             self.ends.wait_until(&mut is_over, end);
         }
         !*is_over

@@ -45,6 +45,8 @@ pub(crate) struct Schedule<E, U> {
     open_sent: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
+    /// The fewest samples that a worker claims at once, if there are as many.
+    least_run: usize,
     /// The bytes of a sample, if units outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
     streamed_bytes: u64,
     /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
@@ -79,7 +81,7 @@ pub(crate) struct Claimant {
 
 impl<E, U> Schedule<E, U> {
     /// `is_wide`: what an earlier line found out.
-    pub(crate) fn new(is_wide: Option<bool>) -> Schedule<E, U> {
+    pub(crate) fn new(is_wide: Option<bool>, least_run: usize) -> Schedule<E, U> {
         Schedule {
             segments: VecDeque::new(),
             appended: 0,
@@ -89,6 +91,7 @@ impl<E, U> Schedule<E, U> {
             taken: 0,
             open_sent: 0,
             sample_ns: 0,
+            least_run,
             streamed_bytes: 0,
             is_wide,
             pulls_first: false,
@@ -128,10 +131,10 @@ impl<E, U> Schedule<E, U> {
             });
         }
         let (index, units) = self.next_to_open(claimant).filter(|_| may_load)?;
-        let units = *units;
         let unit = self.end();
-        let solo = self.solo_run(&units);
+        let solo = self.solo_run(units);
         let is_pulled = units.plan.pulls.is_some();
+        let segment = &self.segments[index];
         let stage = match solo {
             _ if is_pulled => Stage::Pulling,
             0 => Stage::Loading,
@@ -139,8 +142,11 @@ impl<E, U> Schedule<E, U> {
         };
         let opened = unit.0..unit.0 + solo.max(1);
         for unit in opened.clone().map(Unit) {
+            let Some(units) = &segment.units else {
+                unreachable!("units are opened of epochs that are planned");
+            };
             let is_own = solo > 0 || is_pulled;
-            let payload = open(&self.segments[index].payload, unit, is_own);
+            let payload = open(&segment.payload, unit, is_own);
             let rows = units.plan.cut.rows(units.number(unit));
             let slabs = units.plan.slabs_per_unit;
             let entry = UnitEntry::new(rows, slabs, stage, payload);
@@ -228,9 +234,9 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// How long a full unit takes, once that is known.
+    /// How long a unit takes, once that is known.
     fn unit_ns(&self, plan: &EpochPlan) -> Option<u64> {
-        let rows = plan.cut.part_rows() as u64;
+        let rows = plan.cut.usual_rows() as u64;
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
@@ -264,9 +270,14 @@ impl<E, U> Schedule<E, U> {
 
     /// How many samples a worker claims at once.
     fn run(&self) -> usize {
-        match self.sample_ns {
+        let run = match self.sample_ns {
             0 => 1,
-            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX).max(1),
+            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX),
+        };
+        // Whole calls of `get_many`.
+        match self.least_run {
+            1 => run.max(1),
+            calls => (run / calls).max(1).saturating_mul(calls),
         }
     }
 

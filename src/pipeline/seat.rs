@@ -6,6 +6,7 @@
 //! [join](super::plan::EpochPlan::joins) the one before, or if the program takes the epoch while the one before has batches to come.
 
 use super::Pipeline;
+use super::batching::Batching;
 use super::cut::Start;
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
@@ -48,7 +49,8 @@ impl<B: Batch> Pipeline<B> {
         let seat = {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
-            let line = board.add_line(device, Arc::clone(&unit_ready), is_wide);
+            let at_once = self.options[device].at_once;
+            let line = board.add_line(device, Arc::clone(&unit_ready), is_wide, at_once);
             let slot = EpochSlot::new(start.epoch, &meter, None, None, stream);
             let segment = board.append(line, slot, true);
             Seat {
@@ -69,10 +71,12 @@ impl<B: Batch> Pipeline<B> {
         seat
     }
 
-    /// Appends an epoch that follows the seat's. `to`: its batches go to the device of this outbox, that many ahead.
+    /// Appends an epoch that follows the seat's, which has so many `batches`. `to`: its batches go to the device of this outbox, that many
+    /// ahead.
     pub(crate) fn append(
         &self,
         seat: &Seat,
+        batches: u64,
         epoch: u64,
         to: Option<(&Arc<Outbox<B>>, usize)>,
     ) -> (Seat, Option<Arc<Outbox<B>>>) {
@@ -80,10 +84,7 @@ impl<B: Batch> Pipeline<B> {
         let options = &self.options[seat.device];
         let meter = Arc::<Meter>::default();
         let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
-        let outbox = to.map(|(before, _)| {
-            let batches = options.cut(start.position).batches();
-            Outbox::new(before.device(), batches, 0, Some(before))
-        });
+        let outbox = to.map(|(before, _)| Outbox::new(before.device(), 0, Some((before, batches))));
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
         let slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
@@ -131,7 +132,7 @@ impl<B: Batch> Pipeline<B> {
         // In case no worker found the time: while the epoch before is still there to be joined.
         self.plan_early(seat.line, seat.segment);
         let options = &self.options[seat.device];
-        let most_units = options.samples.saturating_add(options.batch_size as u64);
+        let most_units = options.most_units();
         let destination = {
             let mut board = self.lock();
             let Some((line, bin)) = board.line(seat.line) else {
@@ -174,7 +175,9 @@ impl<B: Batch> Pipeline<B> {
                 line.schedule.id_after(seat.segment)
             })
         };
-        if let Some(following) = following {
+        // (What is dropped should not have to wait for a batch sampler.)
+        let is_even = matches!(self.options[seat.device].batching, Batching::Even(_));
+        if let Some(following) = following.filter(|_| is_even) {
             // While this one is still there to be joined.
             self.plan_early(seat.line, following);
         }
@@ -212,8 +215,7 @@ impl<B: Batch> Pipeline<B> {
         given: u64,
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
-        let batches = options.cut(seat.start.position).batches();
-        let outbox = Outbox::new(device, batches, given, None);
+        let outbox = Outbox::new(device, given, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);
@@ -251,15 +253,17 @@ impl<B: Batch> Pipeline<B> {
         }
         let (options, hints) = (&self.options[seat.device], self.recipe.hints());
         let (machine, is_followed) = (options.machine(), seat.is_followed);
-        let position = seat.start.position;
-        let plan = plan(options, machine, hints, destination, position, is_followed);
+        let cut = options.cut(seat.start);
+        let order = options.order(&cut);
+        let plan = plan(options, machine, hints, destination, cut, is_followed);
         // First: who asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.is_wide.get() == Some(&true));
         let account = options.pinning.as_ref();
         let account = account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs));
         let mut board = self.lock();
         let line = board.line(seat.line);
-        let pass = line.and_then(|(line, _)| line.enter_plan(seat.segment, plan, account.clone()));
+        let pass =
+            line.and_then(|(line, _)| line.enter_plan(seat.segment, plan, order, account.clone()));
         board.bin.wake_workers = true;
         if pass.is_none() {
             board.bin.close_account(account);
@@ -281,7 +285,10 @@ impl<B: Batch> Pipeline<B> {
         };
         if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
             let (options, depth) = (&self.options[seat.device], destination.depth());
-            bin.set_limit(account, options.slabs_for(depth, seat.is_followed));
+            bin.set_limit(
+                account,
+                options.slabs_for(depth, pass.plan().cut.batches(), seat.is_followed),
+            );
             bin.tell_pin_thread(line.device);
         }
         true
@@ -289,38 +296,48 @@ impl<B: Batch> Pipeline<B> {
 
     /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
-        let (device, destination) = {
+        let (device, start, destination) = {
             let mut board = self.lock();
             let line = board.line(line).map(|(line, _)| line);
             let Some(line) = line.filter(|line| !line.schedule.is_planned(segment)) else {
                 return;
             };
             let schedule = &mut line.schedule;
-            let own = schedule.epoch(segment).and_then(|own| own.destination);
+            let Some(slot) = schedule.epoch(segment) else {
+                return;
+            };
+            // (No epoch but a line's first begins anywhere else than at its beginning.)
+            let (start, own) = (Start::of(slot.epoch), slot.destination);
             // A program that took the last epoch on the host will do so again.
             let before = schedule.epoch_before(segment);
             let before = before.and_then(|before| before.destination);
             let destination = own.or(before.filter(|before| *before == Destination::Host));
-            (line.device, destination)
+            (line.device, start, destination)
         };
         let destination = destination.or_else(|| self.assumed_destination(device));
         let (options, hints) = (&self.options[device], self.recipe.hints());
         let machine = options.machine();
-        // (No epoch but a line's first begins anywhere else than at its beginning.)
-        let plan =
-            destination.map(|destination| plan(options, machine, hints, destination, 0, true));
+        let plan = destination.map(|destination| {
+            let cut = options.cut(start);
+            let order = options.order(&cut);
+            let plan = plan(options, machine, hints, destination, cut, true);
+            (plan, order)
+        });
         let mut board = self.lock();
         let Some((line, bin)) = board.line(line) else {
             return;
         };
-        let Some(plan) = plan else {
+        let Some((plan, order)) = plan else {
             return line.schedule.plan_when_reached(segment);
         };
         let Some(before) = line.schedule.epoch_before(segment) else {
             return; // the consumer has come to it, and plans it
         };
         let account = before.account().map(Account::share);
-        if line.enter_plan(segment, plan, account.clone()).is_none() {
+        if line
+            .enter_plan(segment, plan, order, account.clone())
+            .is_none()
+        {
             return bin.close_account(account);
         }
         if let Some(slot) = line.schedule.epoch(segment) {

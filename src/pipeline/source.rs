@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
-use super::cut::Place;
+use super::cut::{EpochOrder, Place};
 use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary};
+use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary, panic_message};
 use crate::meter::Meter;
 use crate::rng::SampleRng;
-use crate::sampler::Sampler;
 use crate::sync::Mutex;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
 
@@ -53,10 +52,10 @@ impl Failed {
 /// Where a unit's samples come from.
 pub(super) struct Source<'a, D> {
     pub(super) dataset: &'a D,
-    pub(super) sampler: &'a dyn Sampler,
+    pub(super) order: &'a EpochOrder,
     pub(super) seed: u64,
     pub(super) place: Place,
-    /// Which of the place's rows are made, if some are left out.
+    /// Which of the place's rows are made, if the unit is made again: some may be left out.
     pub(super) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
     pub(super) changes: &'a Mutex<Changes>,
@@ -65,6 +64,20 @@ pub(super) struct Source<'a, D> {
 }
 
 impl<D: Dataset> Source<'_, D> {
+    /// Whether the unit is made again: it may have other samples than its place says, or fewer.
+    pub(super) fn is_changed(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Refuses the rows of an epoch whose batch sampler gave nothing to load.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), Failed> {
+        match self.order {
+            EpochOrder::Sampled(_) => Ok(()),
+            EpochOrder::Listed(listed) => listed.check(self.place.epoch).map_err(Failed::of_unit),
+        }
+    }
+
     /// How many rows are made. Rows are counted without those that are left out.
     pub(super) fn rows(&self) -> usize {
         self.kept.map_or(self.place.rows, <[usize]>::len)
@@ -90,6 +103,51 @@ impl<D: Dataset> Source<'_, D> {
             Ok(sample) => Ok(sample),
             Err(error) => self.get_again(row, in_place, index, error),
         }
+    }
+
+    /// Gets the samples of several rows in one call.
+    pub(super) fn get_many(
+        &self,
+        rows: Range<usize>,
+        indices: &[u64],
+    ) -> Vec<(usize, Result<D::Sample, Failed>)> {
+        let len = self.dataset.len();
+        if indices.iter().any(|index| *index >= len) {
+            let each = rows.zip(indices);
+            return each
+                .map(|(row, index)| (row, self.get(row, row, *index)))
+                .collect();
+        }
+        let (seed, epoch) = (self.seed, self.place.epoch);
+        let rngs = rows
+            .clone()
+            .map(|row| SampleRng::new(seed, epoch, self.place.key(row)));
+        let mut rngs: Vec<SampleRng> = rngs.collect();
+        // Unwind safety: what a panic leaves behind is only dropped.
+        let get = AssertUnwindSafe(|| self.dataset.get_many(indices, &mut rngs));
+        let got = match std::panic::catch_unwind(get) {
+            Ok(got) => got,
+            Err(payload) => {
+                let message = panic_message(payload);
+                let failed = |row| (row, Err(self.sample_panicked(row, message.clone())));
+                return rows.map(failed).collect();
+            }
+        };
+        if got.len() != indices.len() {
+            let (got, asked) = (got.len(), indices.len());
+            let error = format!("`get_many` returned {got} results for {asked} indices");
+            let failed = Failed {
+                is_samples_own: false,
+                ..self.not_loaded(rows.start, indices[0], error.into())
+            };
+            return vec![(rows.start, Err(failed))];
+        }
+        let each = rows.zip(indices).zip(got);
+        let settled = each.map(|((row, index), sample)| {
+            let sample = sample.or_else(|error| self.get_again(row, row, *index, error));
+            (row, sample)
+        });
+        settled.collect()
     }
 
     /// Tries again while the error says that it may go away.
@@ -134,7 +192,13 @@ impl<D: Dataset> Source<'_, D> {
         row = row.saturating_add(distance);
         let mut left = rows.len() as u64;
         while left > 0 {
-            let (position, side_by_side) = self.place.behind(row);
+            let behind = match self.order {
+                EpochOrder::Sampled(_) => Some(self.place.behind(row)),
+                EpochOrder::Listed(listed) => listed.behind(self.place.batch, row),
+            };
+            let Some((position, side_by_side)) = behind else {
+                return;
+            };
             let count = side_by_side.min(left);
             self.announce_run(position, count as usize);
             row = row.saturating_add(count);
@@ -143,14 +207,14 @@ impl<D: Dataset> Source<'_, D> {
     }
 
     fn announce_run(&self, start: u64, count: usize) {
-        let left = self.sampler.len().saturating_sub(start);
+        let left = self.order.len().saturating_sub(start);
         let count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
         let behind = Place {
             start,
             step: 1,
             ..self.place
         };
-        let mut indices = Indices::new(self.sampler, behind, count);
+        let mut indices = Indices::new(self.order, behind, count);
         let mut row = 0;
         // If the order is wrong, that is an error when these samples are loaded.
         while row < count && indices.look_up(row) {
@@ -166,13 +230,19 @@ impl<D: Dataset> Source<'_, D> {
     #[cold]
     pub(super) fn index_of_other(&self, row: usize, attempt: u32) -> u64 {
         let (epoch, place) = (self.place.epoch, &self.place);
-        let key = place.key(self.row_of_place(row));
-        let mut rng = SampleRng::for_replacement(self.seed, epoch, key);
+        let row = self.row_of_place(row);
+        let mut rng = SampleRng::for_replacement(self.seed, epoch, place.key(row));
+        let others = place.rows as u64 - 1;
+        let is_listed = matches!(self.order, EpochOrder::Listed(_));
         let mut position = 0;
         for _ in 0..attempt {
-            position = rng.below(place.samples);
+            position = match is_listed && others > 0 {
+                // One of the same list: it was put together because its samples go together.
+                true => place.start + (row as u64 + 1 + rng.below(others)) % (others + 1),
+                false => rng.below(place.samples),
+            };
         }
-        self.sampler.index(epoch, position)
+        self.order.index(epoch, position)
     }
 
     #[cold]
@@ -217,7 +287,7 @@ impl<D: Dataset> Source<'_, D> {
             return Some(replaced.index);
         }
         let position = self.place.position(row);
-        let index = AssertUnwindSafe(|| self.sampler.index(self.place.epoch, position));
+        let index = AssertUnwindSafe(|| self.order.index(self.place.epoch, position));
         match std::panic::catch_unwind(index) {
             Ok(index) => Some(index),
             Err(payload) => {
@@ -296,9 +366,9 @@ impl<D: Dataset> Source<'_, D> {
     }
 }
 
-/// The indices of a unit's samples, taken from the sampler a few dozen at a time.
+/// The indices of a unit's samples, taken from the order a few dozen at a time.
 pub(super) struct Indices<'a> {
-    sampler: &'a dyn Sampler,
+    order: &'a EpochOrder,
     place: Place,
     /// The first row that is not needed.
     end: usize,
@@ -310,9 +380,9 @@ pub(super) struct Indices<'a> {
 
 impl<'a> Indices<'a> {
     /// For rows below `end`.
-    pub(super) fn new(sampler: &'a dyn Sampler, place: Place, end: usize) -> Indices<'a> {
+    pub(super) fn new(order: &'a EpochOrder, place: Place, end: usize) -> Indices<'a> {
         Indices {
-            sampler,
+            order,
             place,
             end,
             chunk: [0; CHUNK],
@@ -336,7 +406,7 @@ impl<'a> Indices<'a> {
         }
         // The sampler panicked at one of several positions. Asked for the right one, it panics again or has the index.
         let position = self.place.position(row);
-        self.sampler.index(self.place.epoch, position)
+        self.order.index(self.place.epoch, position)
     }
 
     fn look_up(&mut self, row: usize) -> bool {
@@ -347,7 +417,7 @@ impl<'a> Indices<'a> {
         let (epoch, position) = (self.place.epoch, self.place.position(row));
         let chunk = &mut self.chunk[..count];
         // Unwind safety: after a panic, the numbers are not read.
-        let look = AssertUnwindSafe(|| self.sampler.indices(epoch, position, chunk));
+        let look = AssertUnwindSafe(|| self.order.indices(epoch, position, chunk));
         match std::panic::catch_unwind(look) {
             Ok(()) => self.count = count,
             Err(payload) => drop(crate::error::panic_message(payload)),

@@ -51,8 +51,6 @@ pub(super) struct Stopwatch {
     started: Instant,
     decoded: Decoded,
     timed: Timed,
-    /// How many more samples it looks at: those that are timed, and the one after them.
-    left: usize,
     /// When the timed sample began to load; later, when it was loaded.
     mark: Instant,
     /// The timed sample is loaded, and is being filled into its row.
@@ -71,10 +69,6 @@ impl Stopwatch {
         Stopwatch {
             started: now,
             decoded: Decoded::begin(),
-            left: match timed {
-                Timed::First { rows, .. } => rows.saturating_add(1),
-                Timed::None => 0,
-            },
             timed,
             mark: now,
             is_filling: false,
@@ -103,11 +97,6 @@ impl Stopwatch {
     /// A sample begins to load, and the one before is in its row. `true`: it is timed, and the caller says when it is loaded.
     #[inline]
     pub(super) fn begins(&mut self) -> bool {
-        self.left > 0 && self.looks()
-    }
-
-    fn looks(&mut self) -> bool {
-        self.left -= 1;
         self.is_in();
         match self.timed {
             Timed::First { rows, .. } if self.laps < rows => {

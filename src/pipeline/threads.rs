@@ -9,9 +9,7 @@ use super::late::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::sync::{
-    Arc, Condvar, Instant, Mutex, Weak, is_own_thread, mark_own_thread, planted, thread,
-};
+use crate::sync::{Arc, Condvar, Instant, Mutex, Weak, is_own_thread, mark_own_thread, thread};
 use crate::system;
 use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 
@@ -46,9 +44,7 @@ impl Drop for Attendance {
         let mut own = threads.iter_mut();
         if let Some(own) = own.find(|entry| Arc::ptr_eq(&entry.desk, &self.desk)) {
             own.has_ended = true;
-            if !planted("a thread ends in silence") {
-                self.roster.ended.notify_all();
-            }
+            self.roster.ended.notify_all();
         }
     }
 }
@@ -206,12 +202,6 @@ impl<B: Batch> Pipeline<B> {
     /// Starts a worker at this desk. `has_errand`: it takes the place of one that was given up, and reports for it.
     pub(super) fn hire(&self, desk: &Arc<Desk>, has_errand: bool) -> io::Result<()> {
         let pipeline = self.myself()?;
-        if pipeline.options().timeout.is_some()
-            && planted("the system starts no more threads")
-            && has_errand
-        {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
         let own = Arc::clone(desk);
         self.roster.start(desk.name(), desk, move || {
             if has_errand {

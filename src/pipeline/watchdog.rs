@@ -7,10 +7,11 @@ use super::Pipeline;
 use super::board::Board;
 use super::cut::Place;
 use super::desk::{Doing, Seen};
+use super::line::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
 use crate::batch::Batch;
-use crate::sync::Instant;
+use crate::sync::{Arc, Instant};
 use crate::tuning::WORKERS_IN_A_LINE;
 
 /// What the consumer waits for.
@@ -29,7 +30,7 @@ struct Busy {
     worker: String,
     seen: Seen,
     /// `None` if nobody waits for the unit any more.
-    place: Option<Place>,
+    unit: Option<(Place, Arc<Pass>)>,
 }
 
 impl<B: Batch> Board<B> {
@@ -43,7 +44,7 @@ impl<B: Batch> Board<B> {
                 Some(seen) => busy.push(Busy {
                     worker,
                     seen,
-                    place: task.and_then(|task| self.place(task.line, task.unit())),
+                    unit: task.and_then(|task| self.place(task.line, task.unit())),
                 }),
                 None => idle += 1,
             }
@@ -54,27 +55,31 @@ impl<B: Batch> Board<B> {
         Stall {
             waited: now.saturating_duration_since(since),
             epoch: seat.start.epoch,
-            batch: self.place(seat.line, unit).map(|place| place.batch),
+            batch: self.place(seat.line, unit).map(|(place, _)| place.batch),
             state,
             busy,
             idle,
         }
     }
 
-    fn place(&mut self, line: u64, unit: Unit) -> Option<Place> {
+    fn place(&mut self, line: u64, unit: Unit) -> Option<(Place, Arc<Pass>)> {
         let line = self.line(line)?;
-        let is_open = line.schedule.holds(unit);
-        is_open.then(|| line.pass(unit).place(unit))
+        let pass = line.schedule.holds(unit).then(|| line.pass(unit))?;
+        Some((pass.place(unit), pass))
     }
 }
 
 impl<B: Batch> Pipeline<B> {
     /// Writes the line. A thread of its own does, for the data set is asked to describe samples, and that may hang as they do.
     pub(super) fn say(&self, stall: Stall) {
-        let brief = stall.line(|_, _| None);
+        let brief = stall.line(|_, _, _| None);
         let said = self.start("pinfeed-watchdog".to_owned(), move |pipeline| {
-            let describe = |place: Place, seen: Seen| {
-                let id = || pipeline.recipe.sample_id(place, seen.row, seen.index);
+            let describe = |place: Place, pass: &Pass, seen: Seen| {
+                let id = || {
+                    pipeline
+                        .recipe
+                        .sample_id(place, &pass.order, seen.row, seen.index)
+                };
                 let id = std::panic::catch_unwind(std::panic::AssertUnwindSafe(id));
                 id.ok().map(|id| id.to_string())
             };
@@ -87,7 +92,7 @@ impl<B: Batch> Pipeline<B> {
 }
 
 impl Stall {
-    fn line(&self, describe: impl Fn(Place, Seen) -> Option<String>) -> String {
+    fn line(&self, describe: impl Fn(Place, &Pass, Seen) -> Option<String>) -> String {
         let mut line = match self.batch {
             Some(batch) => format!("batch {batch} of epoch {}", self.epoch),
             None => format!("the next batch of epoch {}", self.epoch),
@@ -114,21 +119,23 @@ impl Stall {
 }
 
 impl Busy {
-    fn said(&self, describe: impl Fn(Place, Seen) -> Option<String>) -> String {
+    fn said(&self, describe: impl Fn(Place, &Pass, Seen) -> Option<String>) -> String {
         let seen = self.seen;
         let is_of_sample = seen.is_of_sample();
-        let mut said = match self.place {
+        let mut said = match &self.unit {
             None => "a batch that nobody waits for".to_owned(),
-            Some(place) => match is_of_sample.then(|| describe(place, seen)).flatten() {
-                Some(sample) => sample,
-                None if is_of_sample => format!(
-                    "row {} of batch {} in epoch {},",
-                    place.first_row + seen.row,
-                    place.batch,
-                    place.epoch
-                ),
-                None => format!("batch {} of epoch {}", place.batch, place.epoch),
-            },
+            Some((place, pass)) => {
+                match is_of_sample.then(|| describe(*place, pass, seen)).flatten() {
+                    Some(sample) => sample,
+                    None if is_of_sample => format!(
+                        "row {} of batch {} in epoch {},",
+                        place.first_row + seen.row,
+                        place.batch,
+                        place.epoch
+                    ),
+                    None => format!("batch {} of epoch {}", place.batch, place.epoch),
+                }
+            }
         };
         said.push_str(match seen.doing {
             Doing::Sampling => " asks the sampler for a position",

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::cut::Place;
+use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::plan::Hints;
@@ -21,16 +21,16 @@ use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId, panic_message};
 use crate::meter::Meter;
-use crate::sampler::Sampler;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
 
-/// How batches of type `B` are made: a data set, an order and a collate.
+/// How batches of type `B` are made: of a data set, by a collate. Each epoch has its own order.
 pub(crate) trait Recipe<B>: Send + Sync {
     /// Opens a unit for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
     fn open(
         &self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
@@ -39,6 +39,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn make(
         &self,
         place: Place,
+        order: &EpochOrder,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -46,7 +47,13 @@ pub(crate) trait Recipe<B>: Send + Sync {
     ) -> MadeAlone<B>;
 
     /// What is known of the sample at a row. It calls the data set, and the sampler if the index is not known.
-    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId;
+    fn sample_id(
+        &self,
+        place: Place,
+        order: &EpochOrder,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
@@ -58,7 +65,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     }
 
     /// The error of a part that does not match an earlier part of its batch.
-    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error;
+    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error;
 
     /// The loader is being dropped: nobody waits to try a sample again.
     fn end(&self);
@@ -112,7 +119,6 @@ impl<B> MadeAlone<B> {
 
 pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) dataset: Arc<D>,
-    pub(crate) sampler: Arc<dyn Sampler>,
     pub(crate) collate: Arc<C>,
     pub(crate) seed: u64,
     pub(crate) on_error: OnError,
@@ -156,13 +162,14 @@ impl<D, C> DatasetRecipe<D, C> {
     fn source<'a>(
         &'a self,
         place: Place,
+        order: &'a EpochOrder,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
         meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
-            sampler: &*self.sampler,
+            order,
             seed: self.seed,
             place,
             kept,
@@ -174,37 +181,30 @@ impl<D, C> DatasetRecipe<D, C> {
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
-    /// Makes a unit; without the rows that were left out, and with the samples that replaced others, if `is_changed`.
+    /// Makes a unit once: with what is known of its bad samples, it may have to be made again.
     fn make_once(
         &self,
-        place: Place,
-        meter: &Meter,
+        source: &Source<'_, D>,
         slab: &dyn Fn(usize) -> Option<Slab>,
-        changes: &Mutex<Changes>,
-        is_changed: bool,
         watch: &mut Stopwatch,
         at: &Desk,
     ) -> Result<C::Batch, Failed> {
-        let kept = is_changed.then(|| changes.lock().kept(place.rows));
-        let source = self.source(place, kept.as_deref(), changes, meter);
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
             gathered_by: None,
         });
         let making = Making {
-            source: &source,
+            source,
             table: &table,
             learned: &self.learned,
             at,
             on_error: self.on_error,
-            meter,
             loading: Loading::Solo,
-            is_changed,
             left_out: RefCell::new(None),
         };
         making.make_rows(slab, watch)?;
         at.begins(Doing::Collating);
-        finish(&source, &mut table)
+        finish(source, &mut table)
     }
 }
 
@@ -212,12 +212,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn open(
         &self,
         place: Place,
+        order: &EpochOrder,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             dataset: Arc::clone(&self.dataset),
-            sampler: Arc::clone(&self.sampler),
+            order: order.clone(),
             learned: Arc::clone(&self.learned),
             table: self.collate.open(Opening {
                 rows: place.rows,
@@ -236,6 +237,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn make(
         &self,
         place: Place,
+        order: &EpochOrder,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -247,12 +249,22 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let mut watch = Stopwatch::start(timed);
         at.since(watch.started());
         let made = loop {
-            match self.make_once(place, meter, slab, &changes, is_changed, &mut watch, at) {
+            let kept = is_changed.then(|| changes.lock().kept(place.rows));
+            let source = self.source(place, order, kept.as_deref(), &changes, meter);
+            match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
                 made => break made,
             }
         };
+        if at.is_given_up() {
+            // Nobody counts it.
+            return MadeAlone {
+                made: made.map_err(|failed| failed.error),
+                changes: Changes::default(),
+                elapsed_ns: None,
+            };
+        }
         let elapsed_ns = watch.end_solo(meter);
         if made.is_ok() {
             let skipped = changes.lock().skipped.len();
@@ -266,9 +278,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
-    fn sample_id(&self, place: Place, row: usize, index: Option<u64>) -> SampleId {
+    fn sample_id(
+        &self,
+        place: Place,
+        order: &EpochOrder,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId {
         let (changes, meter) = (Mutex::default(), Meter::default());
-        let source = self.source(place, None, &changes, &meter);
+        let source = self.source(place, order, None, &changes, &meter);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -285,10 +303,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
-    fn unlike(&self, part: Place, like: Place, error: CollateError) -> Error {
+    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
         let meter = Meter::default();
-        let source = |place| self.source(place, None, &changes, &meter);
+        let source = |place| self.source(place, order, None, &changes, &meter);
         source(part).unlike(&source(like), error)
     }
 
@@ -305,11 +323,8 @@ struct Making<'a, D, T> {
     /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
     at: &'a Desk,
     on_error: OnError,
-    meter: &'a Meter,
     /// Who is alone announces samples one at a time as it goes, instead of a run at once.
     loading: Loading,
-    /// The unit is made again: it has other samples than its place says, or fewer.
-    is_changed: bool,
     /// The last of the samples that are left out, if there are any.
     left_out: RefCell<Option<Failed>>,
 }
@@ -317,9 +332,13 @@ struct Making<'a, D, T> {
 /// What of a claim is not loaded yet.
 enum Left<S> {
     Rows(Range<usize>),
+    /// Rows whose samples the data set gets several at a time, and those that it got.
+    Many(Range<usize>, std::vec::IntoIter<Got<S>>),
     /// Loaded samples with their rows, to be filled in.
     Parked(std::vec::IntoIter<(usize, S)>),
 }
+
+type Got<S> = (usize, Result<S, Failed>);
 
 /// Another sample for the row of one that failed.
 #[derive(Debug, Clone, Copy)]
@@ -349,6 +368,11 @@ impl<D: Dataset, T> Making<'_, D, T> {
             Claimed::Parked(_) => 0,
         });
         let mut left = match claimed {
+            Claimed::Rows(rows)
+                if self.source.dataset.at_once() > 1 && !self.source.is_changed() =>
+            {
+                Left::Many(rows, Vec::new().into_iter())
+            }
             Claimed::Rows(rows) => Left::Rows(rows),
             Claimed::Parked(count) => Left::Parked(self.table.unpark(count).into_iter()),
         };
@@ -360,14 +384,18 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 if let Some(again) = again.take() {
                     self.load_other(again, &mut run, ask, &mut took)?;
                 }
+                if !matches!(left, Left::Parked(_)) {
+                    self.source.check().map_err(NotLoaded::Sample)?;
+                }
+                if let (Left::Rows(rows) | Left::Many(rows, _), Loading::Shared, false) =
+                    (&left, self.loading, is_announced)
+                {
+                    is_announced = true;
+                    self.source.announce(rows.clone());
+                }
                 match &mut left {
-                    Left::Rows(rows) => {
-                        if self.loading == Loading::Shared && !is_announced {
-                            is_announced = true;
-                            self.source.announce(rows.clone());
-                        }
-                        self.load_rows(rows, &mut run, ask, watch, &mut took)
-                    }
+                    Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
+                    Left::Many(rows, got) => self.load_many(rows, got, &mut run, ask, &mut took),
                     Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
                 }
             });
@@ -413,10 +441,10 @@ impl<D: Dataset, T> Making<'_, D, T> {
     {
         let (source, at) = (self.source, self.at);
         let is_solo = self.loading == Loading::Solo;
-        if self.is_changed {
+        if source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
-        let mut indices = Indices::new(source.sampler, source.place, rows.end);
+        let mut indices = Indices::new(source.order, source.place, rows.end);
         let tells = watch.times_all();
         let next = || {
             let row = rows.next()?;
@@ -444,6 +472,48 @@ impl<D: Dataset, T> Making<'_, D, T> {
         self.table.load(next, run, took, ask)
     }
 
+    /// Loads rows whose samples the data set gets several at a time.
+    #[inline(never)]
+    fn load_many<B>(
+        &self,
+        rows: &mut Range<usize>,
+        got: &mut std::vec::IntoIter<Got<D::Sample>>,
+        run: &mut T::Run,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>>
+    where
+        T: Table<D::Sample, B>,
+    {
+        let source = self.source;
+        let mut indices = Indices::new(source.order, source.place, rows.end);
+        let next = || {
+            if got.len() == 0 && rows.start < rows.end {
+                let end = rows.start.saturating_add(source.dataset.at_once());
+                let some = rows.start..end.min(rows.end);
+                rows.start = some.end;
+                *got = self.get_many(some, &mut indices).into_iter();
+            }
+            let (row, sample) = got.next()?;
+            self.at.fills(row);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Gets the samples of these rows in one call. If it panics, all of them did.
+    fn get_many(&self, rows: Range<usize>, indices: &mut Indices<'_>) -> Vec<Got<D::Sample>> {
+        let (source, at) = (self.source, self.at);
+        if self.loading == Loading::Solo {
+            source.announce(rows.clone());
+        }
+        at.set(rows.start);
+        at.samples(rows.start, Instant::now());
+        let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
+        at.gets(own[0]);
+        source.get_many(rows, &own)
+    }
+
     /// Loads rows of a unit that is made again.
     #[cold]
     fn load_changed<B>(
@@ -457,7 +527,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let (source, at) = (self.source, self.at);
-        let mut indices = Indices::new(source.sampler, source.place, source.place.rows);
+        let mut indices = Indices::new(source.order, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -527,7 +597,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let takes_any = self.table.takes_any();
         let settled = self
             .on_error
-            .settle(failed, attempt, self.loading, takes_any, self.meter);
+            .settle(failed, attempt, self.loading, takes_any, source.meter);
         match settled {
             Settled::Fail(failed) => Err(failed),
             Settled::Skip(failed) => {
@@ -629,7 +699,7 @@ fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
 
 struct DatasetWork<D, T, B> {
     dataset: Arc<D>,
-    sampler: Arc<dyn Sampler>,
+    order: EpochOrder,
     table: T,
     learned: Arc<Learned>,
     seed: u64,
@@ -645,7 +715,7 @@ impl<D, T, B> DatasetWork<D, T, B> {
     fn source(&self) -> Source<'_, D> {
         Source {
             dataset: &self.dataset,
-            sampler: &*self.sampler,
+            order: &self.order,
             seed: self.seed,
             place: self.place,
             kept: None,
@@ -677,12 +747,18 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             learned: &self.learned,
             at,
             on_error: self.on_error,
-            meter: &self.meter,
             loading: Loading::Shared,
-            is_changed: false,
             left_out: RefCell::new(None),
         };
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
+        if at.is_given_up() {
+            // Nobody counts it.
+            return Report {
+                rows,
+                elapsed_ns: None,
+                failure,
+            };
+        }
         if is_fresh && failure.is_none() {
             self.meter.samples.add(rows.claimed as u64);
         }
@@ -708,7 +784,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         let watch = Stopwatch::start(Timed::None);
         let source = Source {
             dataset: &*self.dataset,
-            sampler: &*self.sampler,
+            order: &self.order,
             seed: self.seed,
             place: self.place,
             kept: None,

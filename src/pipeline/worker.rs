@@ -117,7 +117,8 @@ impl<B: Batch> Pipeline<B> {
             Some(slab.for_epoch(pass.meter.clone()))
         };
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
-        let make = || recipe.make(place, &pass.meter, &slab, changes, desk);
+        let (order, meter) = (&pass.order, &*pass.meter);
+        let make = || recipe.make(place, order, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => made,
             Err(payload) => MadeAlone::failed(pass.collate_panicked(unit, panic_message(payload))),

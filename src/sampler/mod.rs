@@ -9,10 +9,20 @@
 //! | [`MixtureSampler`] | several data sets in fixed proportions, each in random order |
 //! | `Vec<u64>` | these indices, in this order |
 //!
-//! They are pure functions of seed, epoch and position. None depends on the number of workers or ranks, and a run that
+//! | batch sampler | an epoch |
+//! | --- | --- |
+//! | [`GroupedBatchSampler`] | all samples once, each batch of one group: one size, one class |
+//! | [`TokenBatchSampler`] | all samples once, batches of similar lengths under a budget of tokens |
+//! | [`FixedBatchSampler`] | a sampler's order in batches of one size |
+//! | `Vec<Vec<u64>>` | these batches |
+//!
+//! They are pure functions of seed, epoch and position; batch samplers, which list whole epochs, of seed and epoch. None depends on the number of workers or ranks, and a run that
 //! is resumed at a position computes nothing that came before it.
 
 mod alias;
+mod batches;
+mod fixed;
+mod grouped;
 mod mixture;
 #[cfg_attr(
     target_arch = "x86_64",
@@ -27,12 +37,17 @@ mod sequential;
 mod splits;
 mod subset;
 mod successive;
+mod tokens;
 mod weighted;
 
+pub use batches::{BatchSampler, Batches};
+pub use fixed::FixedBatchSampler;
+pub use grouped::GroupedBatchSampler;
 pub use mixture::MixtureSampler;
 pub use random::RandomSampler;
 pub use sequential::SequentialSampler;
 pub use subset::SubsetRandomSampler;
+pub use tokens::TokenBatchSampler;
 pub use weighted::WeightedRandomSampler;
 
 use std::fmt;

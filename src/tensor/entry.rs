@@ -31,7 +31,7 @@ use crate::error::CollateError;
     message = "samples that are arrays or Vecs of `{Self}` cannot be collated into a batch",
     label = "`{Self}` is not a number, nor an array of numbers",
     note = "arrays and Vecs hold numbers, bool, and arrays of these; a Vec holds strings and paths too, which stay on the host",
-    note = "instead of a Vec of Vecs, take a Tensor, or pinfeed::Ragged where lengths differ",
+    note = "instead of a Vec of Vecs, take a Tensor, or where lengths differ pinfeed::Padded or pinfeed::Ragged",
     note = "wrap the whole in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
 )]
 pub trait Entry: Sized + Send + 'static + sealed::Sealed {

@@ -1,6 +1,7 @@
 //! The host tensor.
 
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::storage::VecStorage;
@@ -10,8 +11,8 @@ use crate::sync::Arc;
 
 /// A tensor in host memory: dense, row-major, of any rank.
 ///
-/// It owns its memory alone, or shares it with views ([`view`](Tensor::view), [`row`](Tensor::row)) and with transfers
-/// in flight. It can always be read, and written only while nothing shares it ([`as_mut_slice`](Tensor::as_mut_slice)).
+/// It owns its memory alone, or shares it with views ([`view`](Tensor::view), [`row`](Tensor::row),
+/// [`slice`](Tensor::slice)) and with transfers in flight. It can always be read, and written only while nothing shares it ([`as_mut_slice`](Tensor::as_mut_slice)).
 /// There is no `Clone`: [`view`](Tensor::view) shares, [`to_vec`](Tensor::to_vec) copies.
 ///
 /// # Examples
@@ -229,6 +230,42 @@ impl<T: Element> Tensor<T> {
         }
     }
 
+    /// Shares some rows: those of the range along the first dimension. Neither tensor can be written while both exist.
+    ///
+    /// # Panics
+    ///
+    /// If the tensor is a scalar, or the range is not within the first dimension.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::Tensor;
+    ///
+    /// let tokens = Tensor::from(vec![5u16, 6, 7, 8, 9]); // or over a mapped file, by `from_owner`
+    /// assert_eq!(tokens.slice(1..3).as_slice(), [6, 7]);
+    /// assert_eq!(Tensor::<f32>::zeros(&[4, 2]).slice(2..4).shape()[..], [2, 2]);
+    /// ```
+    pub fn slice(&self, rows: Range<usize>) -> Tensor<T> {
+        let Some((&all, row)) = self.shape.split_first() else {
+            panic!("a scalar has no rows");
+        };
+        assert!(
+            rows.start <= rows.end && rows.end <= all,
+            "rows {rows:?} of a tensor of {all} rows"
+        );
+        let row_elements = self.elements / all.max(1);
+        let shape = Shape::batched(rows.len(), row);
+        Tensor {
+            // SAFETY: the range lies within the tensor's rows, so it begins inside its elements, or where they end
+            // (*layouts are in bounds*).
+            pointer: unsafe { self.base().add(rows.start * row_elements) },
+            elements: rows.len() * row_elements,
+            shape,
+            storage: Arc::clone(&self.storage),
+            scattered: false,
+        }
+    }
+
     /// Returns the same elements in another shape.
     ///
     /// # Errors
@@ -374,6 +411,28 @@ mod tests {
         assert_eq!(tensor.sharers(), 1);
         drop(tensor);
         assert_eq!(row.as_slice(), [8, 9, 10, 11]);
+    }
+
+    #[test]
+    fn a_slice_is_some_of_the_rows() {
+        let tensor = Tensor::from_vec((0..12).collect::<Vec<i32>>(), &[3, 4]).unwrap();
+        let slice = tensor.slice(1..3);
+        assert_eq!(
+            (slice.shape()[..].to_vec(), tensor.sharers()),
+            (vec![2, 4], 1)
+        );
+        assert_eq!(slice.slice(1..2).as_slice(), [8, 9, 10, 11]);
+        drop(tensor);
+        assert_eq!(slice.as_slice(), [4, 5, 6, 7, 8, 9, 10, 11]);
+        assert!(slice.slice(2..2).is_empty());
+        let nothing = Tensor::<u8>::zeros(&[0, usize::MAX, usize::MAX]);
+        assert_eq!(nothing.slice(0..0).shape(), nothing.shape());
+    }
+
+    #[test]
+    #[should_panic(expected = "rows 1..3 of a tensor of 2 rows")]
+    fn rows_that_are_not_there_cannot_be_shared() {
+        Tensor::from(vec![1u8, 2]).slice(1..3);
     }
 
     #[test]

@@ -195,6 +195,11 @@ impl Layout {
         result
     }
 
+    /// The name of the fields that are being planned.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// The size of the slab in bytes.
     #[inline]
     pub fn size_bytes(&self) -> usize {

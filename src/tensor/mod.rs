@@ -4,7 +4,7 @@
 //! both alike.
 
 // A tensor's memory belongs to its `Storage`: a `Vec`, a slab of the ring, registered memory. This module also puts a
-// batch's rows into one slab, public as `sample` and `ragged`: a batch is planned as a `Layout` of `Field`s, filled
+// batch's rows into one slab, public as `sample`, `ragged`, `padded` and `packed`: a batch is planned as a `Layout` of `Field`s, filled
 // through `Row`s, possibly by several threads at once, and taken out of `Filled` as tensors. `Sample` ties the three
 // together.
 
@@ -18,11 +18,14 @@ pub(crate) mod filled;
 )]
 mod host;
 pub(crate) mod layout;
+pub(crate) mod optional;
 #[expect(
     unsafe_code,
     reason = "elements lie in memory that something else owns"
 )]
 mod owned;
+pub(crate) mod packed;
+pub(crate) mod padded;
 pub(crate) mod ragged;
 #[expect(unsafe_code, reason = "several threads write rows of one slab")]
 pub(crate) mod row;
@@ -39,7 +42,9 @@ pub use host::Tensor;
 pub(crate) use entry::Entry;
 pub(crate) use filled::Filled;
 pub(crate) use layout::{ALIGNMENT, Field, Layout};
-pub(crate) use ragged::RaggedTensor;
+pub(crate) use packed::{PackedBatch, PackedRow};
+pub(crate) use padded::PaddedTensor;
+pub(crate) use ragged::{Ragged, RaggedTensor};
 pub(crate) use row::Row;
 pub(crate) use sample::{Host, Sample};
 pub(crate) use scattered::{Scattered, Sources};

@@ -7,7 +7,7 @@ use crate::sync::Arc;
 /// A sample of `k` rows of one shape, where `k` differs between samples: an image's boxes, a text's tokens. `k` may be
 /// 0.
 ///
-/// A batch of them is a [`RaggedTensor`]: nothing is padded. A batch with ragged fields is planned from all of its
+/// A batch of them is a [`RaggedTensor`]: nothing is padded ([`Padded`](crate::Padded) samples are). A batch with ragged fields is planned from all of its
 /// samples, and travels to a device in one piece.
 ///
 /// # Examples
@@ -60,6 +60,10 @@ impl<T: Element> Ragged<T> {
 
     pub(crate) fn rows(&self) -> &Tensor<T> {
         &self.0
+    }
+
+    pub(super) fn into_rows(self) -> Tensor<T> {
+        self.0
     }
 
     /// Shares the memory, as [`Tensor::view`] does.
@@ -337,7 +341,7 @@ mod tests {
         let error = collate(vec![masks(&[0, 4]), masks(&[2, 3])]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "field `1`: its shape is [3], and the batch's rows are [4]: make all samples of one shape (a collate_fn can pad them), or use pinfeed::Ragged"
+            "field `1`: its shape is [3], and the batch's rows are [4]: make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged"
         );
         let error = collate(vec![
             Ragged::from(vec![[0u8; 0]; usize::MAX]),

@@ -90,15 +90,25 @@ impl<'a> Row<'a> {
         if row.len() != elements.len() {
             return Err(self.mismatch(field, [elements.len()].as_slice().into()));
         }
-        let bytes = size_of_val(elements);
-        if streaming && bytes >= STREAMED_ROW_BYTES {
-            let (from, to) = (elements.as_ptr().cast(), row.as_mut_ptr().cast());
-            // SAFETY: both are borrowed, have the same length, and do not overlap: the row is borrowed exclusively.
-            unsafe { copy_streaming(from, to, bytes) };
-        } else {
-            row.copy_from_slice(elements);
-        }
+        copy(elements, row, streaming);
         Ok(())
+    }
+
+    /// Copies fewer elements than a row has, and writes `padding` behind them. `None` if there are more.
+    pub(super) fn write_padded<T: Element>(
+        &mut self,
+        field: &Field<T>,
+        elements: &[T],
+        padding: T,
+    ) -> Result<Option<()>, CollateError> {
+        let streaming = self.streaming;
+        let Some((front, back)) = self.slice_mut(field)?.split_at_mut_checked(elements.len())
+        else {
+            return Ok(None);
+        };
+        copy(elements, front, streaming);
+        back.fill(padding);
+        Ok(Some(()))
     }
 
     /// Takes a tensor as the row: its elements must have the field's row shape.
@@ -365,4 +375,17 @@ impl<'a> Row<'a> {
             field: self.layout.fields()[field].name,
         }
     }
+}
+
+/// Copies elements into as many others.
+#[inline]
+fn copy<T: Element>(elements: &[T], row: &mut [T], streaming: bool) {
+    let bytes = size_of_val(elements);
+    if !streaming || bytes < STREAMED_ROW_BYTES {
+        return row.copy_from_slice(elements);
+    }
+    assert_eq!(row.len(), elements.len());
+    let (from, to) = (elements.as_ptr().cast(), row.as_mut_ptr().cast());
+    // SAFETY: both are borrowed, have the same length, and do not overlap: the row is borrowed exclusively.
+    unsafe { copy_streaming(from, to, bytes) };
 }

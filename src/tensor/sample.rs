@@ -20,6 +20,8 @@ use crate::error::CollateError;
 /// | `[[T; N]; M]`, `Vec<[T; N]>`, and deeper | `Tensor<T>` of shape `[n, M, N]` |
 /// | `Tensor<T>` | `Tensor<T>` of shape `[n, shape..]` |
 /// | [`Ragged<T>`](crate::Ragged) of `k` rows, where `k` may differ | [`RaggedTensor<T>`](crate::ragged::RaggedTensor): all rows, and where each sample's rows begin |
+/// | [`Padded<T>`](crate::Padded) of `k` rows, where `k` may differ | [`PaddedTensor<T>`](crate::padded::PaddedTensor): `[n, longest, ..]`, and the lengths |
+/// | `Option<S>` of numbers, arrays, `Vec`s and `Tensor`s ([`Optional`](crate::sample::Optional)) | the batch of `S`, zeros where it is `None`, and a `Tensor<u8>` of shape `[n]`, 1 where it is not |
 /// | `String`, `PathBuf`, `Host<X>` | `Vec<String>`, `Vec<PathBuf>`, `Vec<X>` |
 /// | `Vec<S>`, `Option<S>` of strings or paths | `Vec<Vec<S>>`, `Vec<Option<S>>` |
 /// | `(A, B, ..)` | `(A::Batch, B::Batch, ..)` |
@@ -71,8 +73,8 @@ use crate::error::CollateError;
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` cannot be collated into a batch",
     label = "this is `{Self}`",
-    note = "numbers, bool, arrays and Vec of these, Tensor, String, tuples of these, and structs with #[derive(pinfeed::Sample)] can",
-    note = "instead of an Option, take the value and a bool; of a Vec of Vecs, a Tensor, or pinfeed::Ragged where lengths differ",
+    note = "numbers, bool, arrays and Vec of these, Tensor, Option of these, String, tuples, and structs with #[derive(pinfeed::Sample)] can",
+    note = "instead of a Vec of Vecs, take a Tensor, or where lengths differ pinfeed::Padded or pinfeed::Ragged",
     note = "wrap a value in pinfeed::Host(..) to keep it on the host (a field of a struct: #[pinfeed(host)]), or give the builder a collate_fn"
 )]
 pub trait Sample: Send + Sized + 'static {

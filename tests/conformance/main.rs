@@ -15,12 +15,14 @@ mod cuda;
 mod devices;
 mod epochs;
 mod gathered;
+mod listed;
 mod loaders;
 mod mixing;
 mod normalize;
 mod parts;
 mod ragged;
 mod resumed;
+mod sequences;
 mod slabs;
 mod staging;
 mod stress;
@@ -57,11 +59,13 @@ fn main() -> ExitCode {
         loaders::TESTS,
         epochs::TESTS,
         gathered::TESTS,
+        listed::TESTS,
         parts::TESTS,
         normalize::TESTS,
         mixing::TESTS,
         ragged::TESTS,
         resumed::TESTS,
+        sequences::TESTS,
         slabs::TESTS,
         devices::TESTS,
         staging::TESTS,

@@ -17,6 +17,7 @@ mod failures;
 mod forgotten;
 mod giving_back;
 mod growth;
+mod hanging;
 mod memory;
 mod order;
 mod owners;

@@ -38,6 +38,17 @@ fn found(bug: &str, scenario: &str) {
     assert!(again.is_some(), "{bug}: seed {seed} does not repeat it");
 }
 
+/// What is planted here is no bug, but a system in need: where it starts no thread in the place of one that hangs, all batches
+/// come, or their errors.
+#[test]
+fn no_threads_are_left() {
+    for scenario in ["hanging::all_hang", "hanging::who_hangs_costs_a_batch"] {
+        let in_need = "the system starts no more threads";
+        let failed = run(in_need, scenario, ("PINFEED_SCHEDULES", "300"));
+        assert_eq!(failed, None);
+    }
+}
+
 macro_rules! planted {
     ($($name:ident: $bug:literal, $scenario:literal;)*) => {$(
         #[test]
@@ -87,4 +98,9 @@ planted! {
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
     silent_ends: "the end of a stream is found in silence", "streams::batches_come_until_the_end";
     untold_outbox: "an outbox is not told of the end", "streams::batches_of_streams_travel_across_the_boundary";
+    two_reports: "who was given up reports", "hanging::who_hangs_comes_back";
+    no_report: "nobody reports for who was given up", "hanging::who_hangs_costs_a_batch";
+    lost_run: "a run is lost with its worker", "hanging::runs_of_batches_hang";
+    lost_place: "a worker that hangs is not replaced", "hanging::all_hang";
+    described_once: "a description that hangs is waited for", "hanging::who_hangs_costs_a_batch";
 }

@@ -14,6 +14,7 @@ mod dropping;
 mod ends;
 mod explore;
 mod failures;
+mod hanging;
 mod loading;
 mod parts;
 mod pinning;

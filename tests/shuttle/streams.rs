@@ -115,7 +115,8 @@ fn batches_of_streams_travel_across_the_boundary() {
             check_there(&there, how.samples_of(at % how.batches()));
         }
         assert!(batches.next().is_none());
-        drop((batches, loader));
+        drop(batches);
+        drop(loader);
         check_all_back(&device);
     });
 }

@@ -21,7 +21,7 @@ pub(super) struct Segment<E> {
 }
 
 /// The units of one epoch: how they are made, and their numbers within the line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpochUnits {
     pub(crate) plan: EpochPlan,
     /// The first unit, and the one after the last: [`OPEN_END`] as long as it is not known.
@@ -117,7 +117,7 @@ impl<E, U> Schedule<E, U> {
 
     /// The segment to plan next, if workers will soon have nothing else to do.
     pub(super) fn segment_to_plan(&mut self) -> Option<&mut Segment<E>> {
-        let before = self.segments.front()?.units?;
+        let before = self.segments.front()?.units.as_ref()?;
         if before.end == OPEN_END {
             return None;
         }
@@ -142,15 +142,16 @@ impl<E, U> Schedule<E, U> {
         let first = match index.checked_sub(1) {
             None => self.first,
             Some(before) => {
-                let before = self.segments[before].units;
+                let before = self.segments[before].units.as_ref();
                 if before.is_some_and(|before| before.end == OPEN_END) {
                     return None; // for now
                 }
-                let Some(before) = before.filter(|before| plan.joins(&before.plan)) else {
+                let end = before.filter(|before| plan.joins(&before.plan));
+                let Some(end) = end.map(|before| before.end) else {
                     self.segments[index].may_plan_early = false;
                     return None;
                 };
-                before.end
+                end
             }
         };
         if plan.is_cut() {
@@ -158,15 +159,14 @@ impl<E, U> Schedule<E, U> {
         }
         self.pulls_first |= plan.pulls.is_some_and(|pulls| pulls.before_loading);
         let units = EpochUnits {
-            plan,
             first,
             end: match plan.pulls {
                 Some(_) => OPEN_END,
                 None => Unit(first.0.saturating_add(plan.cut.units())),
             },
+            plan,
         };
-        self.segments[index].units = Some(units);
-        Some(units)
+        Some(self.segments[index].units.insert(units).clone())
     }
 
     /// The stream of a segment ended, or is given up: all of its units are open, or were. Returns how many it has; `None`: that was known
@@ -182,7 +182,7 @@ impl<E, U> Schedule<E, U> {
 
     /// How many units a segment has, if that is known.
     pub(crate) fn units_of(&self, id: u64) -> Option<u64> {
-        let units = self.segments[self.index_of(id)?].units?;
+        let units = self.segments[self.index_of(id)?].units.as_ref()?;
         (units.end != OPEN_END).then(|| units.number(units.end))
     }
 
@@ -195,7 +195,7 @@ impl<E, U> Schedule<E, U> {
         removed: &mut Removed<E, U>,
     ) -> Option<u64> {
         let index = self.index_of(id)?;
-        let units = self.segments[index].units;
+        let units = self.segments[index].units.as_ref();
         units.filter(|units| units.end == OPEN_END)?;
         debug_assert_eq!(unit.0 + 1, self.end().0);
         let count = self.open.len() - 1;
@@ -244,10 +244,13 @@ impl<E, U> Schedule<E, U> {
         let Some(front) = self.segments.front().filter(|front| front.id == id) else {
             return;
         };
-        let end = front.units.map_or(self.first, |units| match units.end {
-            OPEN_END => self.end(),
-            end => end,
-        });
+        let end = front
+            .units
+            .as_ref()
+            .map_or(self.first, |units| match units.end {
+                OPEN_END => self.end(),
+                end => end,
+            });
         let count = (end.0 - self.first.0).min(self.open.len() as u64) as usize;
         self.remove_units(..count, removed);
         self.first = end;
@@ -261,8 +264,9 @@ impl<E, U> Schedule<E, U> {
             .iter()
             .take_while(|segment| segment.is_reached);
         let kept = kept.count();
-        if let Some(units) = self.segments.get(kept).and_then(|segment| segment.units) {
-            let count = units.first.0.saturating_sub(self.first.0);
+        let units = |segment: &Segment<E>| segment.units.as_ref().map(|units| units.first);
+        if let Some(first) = self.segments.get(kept).and_then(units) {
+            let count = first.0.saturating_sub(self.first.0);
             let count = count.min(self.open.len() as u64) as usize;
             self.remove_units(count.., removed);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::cut::{Cut, LastBatch};
+use super::super::cut::{Cut, Even, LastBatch};
 use super::entry::SlabState;
 use super::*;
 use crate::pipeline::plan::Pulls;
@@ -27,8 +27,13 @@ const OWN: Claimant = Claimant {
 type TestSchedule = Schedule<(), ()>;
 
 fn plan(samples: u64, batch_size: usize, window: usize) -> EpochPlan {
+    plan_in_parts((samples, batch_size, 1), window)
+}
+
+fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usize) -> EpochPlan {
+    let cut = Even::whole(samples, batch_size, LastBatch::Partial);
     EpochPlan {
-        cut: Cut::whole(samples, batch_size, LastBatch::Partial),
+        cut: Cut::Even(cut.into_parts(parts)),
         window,
         slabs: usize::MAX,
         resident: None,
@@ -41,7 +46,7 @@ fn plan(samples: u64, batch_size: usize, window: usize) -> EpochPlan {
 
 /// A line of one epoch.
 fn line(plan: EpochPlan) -> TestSchedule {
-    let mut schedule = Schedule::new(None);
+    let mut schedule = Schedule::new(None, 1);
     let first = schedule.append((), true);
     assert!(schedule.enter_plan(first, plan).is_some());
     schedule
@@ -109,15 +114,13 @@ proptest! {
     ) {
         let (batch_size, parts, window) = sizes;
         let plans: Vec<EpochPlan> = epochs.iter().map(|&samples| {
-            let mut plan = plan(samples, batch_size, window);
-            plan.cut = plan.cut.into_parts(parts);
-            plan
+            plan_in_parts((samples, batch_size, parts), window)
         }).collect();
-        let mut schedule = Schedule::new(None);
+        let mut schedule = Schedule::new(None, 1);
         let mut ids = vec![schedule.append((), true)];
         let mut appended = 1;
         let mut current = 0;
-        schedule.enter_plan(ids[0], plans[0]);
+        schedule.enter_plan(ids[0], plans[0].clone());
         // What somebody is at.
         let mut claims: Vec<Claim> = Vec::new();
         let mut wanted: Vec<Unit> = Vec::new();
@@ -148,7 +151,7 @@ proptest! {
                     match claims.swap_remove(number) {
                         Claim::Plan { segment } => {
                             let place = ids.iter().position(|id| *id == segment).unwrap();
-                            schedule.enter_plan(segment, plans[place]);
+                            schedule.enter_plan(segment, plans[place].clone());
                         }
                         Claim::Load { unit, claimed: Claimed::Rows(rows) } => {
                             let fate = fate(unit);
@@ -208,7 +211,7 @@ proptest! {
                             let mut removed = Removed::default();
                             prop_assert!(schedule.come_to(ids[current], &mut removed));
                             prop_assert_eq!(removed.epochs.len(), 1);
-                            schedule.enter_plan(ids[current], plans[current]);
+                            schedule.enter_plan(ids[current], plans[current].clone());
                         }
                         0 => schedule.block(),
                         count => {
@@ -401,8 +404,7 @@ fn an_epoch_is_left_alone() {
 fn plans_that_do_not_join_wait_for_the_boundary() {
     let mut schedule = line(plan(8, 4, 4));
     let next = schedule.append((), false);
-    let mut cut = plan(8, 4, 4);
-    cut.cut = cut.cut.into_parts(2);
+    let cut = plan_in_parts((8, 4, 2), 4);
     assert_eq!(schedule.enter_plan(next, cut), None);
     let mut removed = Removed::default();
     assert!(
@@ -502,7 +504,7 @@ fn streams(before_loading: bool, count: usize) -> TestSchedule {
         pulls: Some(Pulls { before_loading }),
         ..plan(1 << 62, 2, 2)
     };
-    let mut schedule = Schedule::new(None);
+    let mut schedule = Schedule::new(None, 1);
     let ids: Vec<u64> = (0..count)
         .map(|number| schedule.append((), number == 0))
         .collect();
@@ -546,9 +548,9 @@ fn a_stream_ends_where_nothing_is_left_to_pull() {
     schedule.pulled(Unit(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
     let next = schedule.segments[1].id;
-    let early = schedule.segments[0].units.unwrap().plan;
+    let early = schedule.segments[0].units.clone().unwrap().plan;
     assert_eq!(
-        schedule.enter_plan(next, early),
+        schedule.enter_plan(next, early.clone()),
         None,
         "nobody knows where it begins"
     );
@@ -583,7 +585,7 @@ fn a_stream_that_is_left_ends_there() {
     assert_eq!(claim(&mut schedule, WORKER), pull(0));
     schedule.pulled(Unit(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
-    let plan = schedule.segments[0].units.unwrap().plan;
+    let plan = schedule.segments[0].units.clone().unwrap().plan;
     assert_eq!(schedule.close_end(0), Some(2));
     assert_eq!(schedule.enter_plan(1, plan).unwrap().first, Unit(2));
     schedule.leave(0, &mut removed);

@@ -1,7 +1,7 @@
 //~ ERROR E0277
 //~ once
 //~ says: samples that are arrays or Vecs of `Vec<f32>` cannot be collated into a batch
-//~ says: take a Tensor, or pinfeed::Ragged where lengths differ
+//~ says: take a Tensor, or where lengths differ pinfeed::Padded or pinfeed::Ragged
 
 use pinfeed::Sample;
 

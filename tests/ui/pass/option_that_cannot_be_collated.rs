@@ -3,9 +3,9 @@ use pinfeed::{Host, Sample, Tensor};
 #[derive(Sample)]
 struct Example {
     image: Tensor<u8>,
-    weight: (f32, bool),
-    caption: Option<String>,
-    other: Host<Option<f32>>,
+    weight: (Option<f32>, Option<String>),
+    mask: Option<Tensor<u8>>,
+    other: Host<Option<(f32, String)>>,
 }
 
 fn main() {}

@@ -31,7 +31,7 @@ use candle_core::{
 };
 use candle_nn::ops::log_softmax;
 use pinfeed::ops::{Mixing, Normalize};
-use pinfeed::{DataLoader, Device, SampleRng, Tensor};
+use pinfeed::{DataLoader, Device, Tensor};
 
 use data::Data;
 use optimizer::{Schedule, Sgd};
@@ -97,7 +97,6 @@ fn run(mut options: Options) -> Result<()> {
             train.len(),
         ),
         mixing: Mixing::new().mixup(0.2).cutmix(1.0),
-        seed: args.seed,
         classes: data.classes,
         network,
         device,
@@ -137,7 +136,6 @@ struct Training {
     sgd: Sgd,
     schedule: Schedule,
     mixing: Mixing,
-    seed: u64,
     classes: usize,
     device: Device,
     candle: CandleDevice,

@@ -1,0 +1,50 @@
+//! Errors of documents that were to be packed.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use super::BoxError;
+
+/// A document could not be had, for a row of [`Packed`](crate::dataset::Packed) or to count its tokens.
+///
+/// It prints as the document's name and the cause, and its [`source`](StdError::source) begins behind the cause.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct DocumentError {
+    /// The document's index.
+    pub document: u64,
+    /// The data set's description of the document, such as its path.
+    pub description: Option<String>,
+    /// Why not: what the data set returned.
+    pub cause: BoxError,
+}
+
+impl DocumentError {
+    pub(crate) fn new(
+        document: u64,
+        description: Option<String>,
+        cause: BoxError,
+    ) -> DocumentError {
+        DocumentError {
+            document,
+            description,
+            cause,
+        }
+    }
+}
+
+impl fmt::Display for DocumentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.description {
+            Some(description) => write!(f, "document {} ({description})", self.document),
+            None => write!(f, "document {}", self.document),
+        }?;
+        write!(f, ": {}", self.cause)
+    }
+}
+
+impl StdError for DocumentError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.source()
+    }
+}

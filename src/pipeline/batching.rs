@@ -1,0 +1,146 @@
+//! Which batches an epoch has: the sampler's order in even batches, or the lists of a batch sampler.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::cut::{Listed, Lists, Sharding, Start};
+use crate::error::{Error, Result};
+use crate::sampler::{BatchSampler, Sampler};
+use crate::sync::{Arc, Mutex, OnceLock};
+
+/// How samples are put together to batches.
+#[derive(Debug, Clone)]
+pub(crate) enum Batching {
+    /// Batches of one size, out of a sampler's order.
+    Even(EvenBatching),
+    /// The lists of a batch sampler.
+    Listed(Arc<Lister>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct EvenBatching {
+    pub(crate) sampler: Arc<dyn Sampler>,
+    /// How many positions the sampler has.
+    pub(crate) samples: u64,
+    pub(crate) batch_size: usize,
+    pub(crate) sharding: Sharding,
+}
+
+impl Batching {
+    /// A fingerprint of the order, by which another one is told. It asks the program's sampler.
+    pub(crate) fn fingerprint(&self) -> u32 {
+        match self {
+            Batching::Even(even) => even.sampler.fingerprint(),
+            Batching::Listed(lister) => lister.sampler.fingerprint(),
+        }
+    }
+
+    /// How many samples an epoch has. It may ask the program's batch sampler.
+    pub(crate) fn samples(&self, epoch: u64) -> u64 {
+        match self {
+            Batching::Even(even) => even.samples,
+            Batching::Listed(lister) => lister.lists(epoch).samples(),
+        }
+    }
+
+    /// How many samples each batch has, if all have equally many.
+    pub(crate) fn batch_size(&self) -> Option<usize> {
+        match self {
+            Batching::Even(even) => Some(even.batch_size),
+            Batching::Listed(_) => None,
+        }
+    }
+
+    /// Refuses to begin an epoch where none of its batches begins.
+    pub(crate) fn check(&self, start: Start) -> Result<()> {
+        match self {
+            Batching::Listed(lister) if start.position > 0 => lister.check(start),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A batch sampler, and the lists that it gave last. An epoch's lists are made once, by whoever needs them first: others wait
+/// for that. (It is the program's code, so nobody asks under the board's lock.)
+pub(crate) struct Lister {
+    sampler: Arc<dyn BatchSampler>,
+    /// Of the epochs that were asked for last. Whoever uses lists holds them as well.
+    latest: Mutex<VecDeque<(u64, Arc<OnceLock<Arc<Lists>>>)>>,
+    /// What epoch 0 is like.
+    first: OnceLock<FirstEpoch>,
+}
+
+/// How many batches a rank has in epoch 0, and how many samples the largest of them has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FirstEpoch {
+    pub(crate) batches: u64,
+    pub(crate) most_rows: usize,
+}
+
+/// How many epochs' lists are kept: those of the epoch that the consumer is at, and of the next.
+const KEPT: usize = 2;
+
+impl Lister {
+    pub(crate) fn new(sampler: Arc<dyn BatchSampler>) -> Lister {
+        Lister {
+            sampler,
+            latest: Mutex::default(),
+            first: OnceLock::new(),
+        }
+    }
+
+    /// The lists of an epoch.
+    pub(crate) fn lists(&self, epoch: u64) -> Arc<Lists> {
+        let lists = {
+            let mut latest = self.latest.lock();
+            let at = latest.iter().position(|(kept, _)| *kept == epoch);
+            let entry = at.and_then(|at| latest.remove(at));
+            let entry = entry.unwrap_or_else(|| (epoch, Arc::default()));
+            let lists = Arc::clone(&entry.1);
+            latest.push_front(entry);
+            latest.truncate(KEPT);
+            lists
+        };
+        let lists = lists.get_or_init(|| {
+            let lists = Lists::of(&*self.sampler, epoch);
+            if lists.is_empty() {
+                log::warn!("epoch {epoch} is empty: the batch sampler gave no lists");
+            }
+            Arc::new(lists)
+        });
+        Arc::clone(lists)
+    }
+
+    /// What epoch 0 is like; `cut` says which of its lists this rank gets.
+    pub(crate) fn first(&self, cut: impl FnOnce(Arc<Lists>) -> Listed) -> FirstEpoch {
+        *self.first.get_or_init(|| {
+            let cut = cut(self.lists(0));
+            FirstEpoch {
+                batches: cut.batches(),
+                most_rows: cut.most_rows(),
+            }
+        })
+    }
+
+    fn check(&self, Start { epoch, position }: Start) -> Result<()> {
+        let lists = self.lists(epoch);
+        lists.check(epoch)?;
+        match lists.begins_at(position) {
+            true => Ok(()),
+            false => Err(Error::State {
+                reason: format!(
+                    "it stands at position {position} of epoch {epoch}, where none of the batch sampler's lists begins: the batch \
+                     sampler gives other lists than it did"
+                ),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Lister {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lister")
+            .field("sampler", &self.sampler)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,333 @@
+//! Listed batches: what a batch sampler says.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Place;
+use crate::error::{Error, Result, panic_message};
+use crate::sampler::{BatchSampler, Batches};
+use crate::sync::Arc;
+
+/// The lists of one epoch, shared by all who load it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Lists {
+    batches: Batches,
+    /// The batch sampler gave no lists, or none that can be loaded, for this reason. Then there is one list of one row, whose batch is
+    /// that error.
+    refused: Option<String>,
+}
+
+impl Lists {
+    /// Asks the batch sampler, which is the program's: not under the board's lock.
+    pub(crate) fn of(sampler: &dyn BatchSampler, epoch: u64) -> Lists {
+        let batches = catch_unwind(AssertUnwindSafe(|| sampler.batches(epoch)));
+        let refused = match &batches {
+            Ok(batches) => batches
+                .iter()
+                .position(<[u64]>::is_empty)
+                .map(|empty| {
+                    format!(
+                        "its list {empty} (counted from 0) is empty: a batch has at least one sample, so leave the list out"
+                    )
+                }),
+            Err(_) => None,
+        };
+        match (batches, refused) {
+            (Ok(batches), None) => Lists {
+                batches,
+                refused: None,
+            },
+            (Ok(_), Some(reason)) => Lists::refused(reason),
+            (Err(payload), _) => Lists::refused(format!("it panicked: {}", panic_message(payload))),
+        }
+    }
+
+    fn refused(reason: String) -> Lists {
+        Lists {
+            batches: Batches::from(vec![vec![0]]),
+            refused: Some(reason),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// How many samples all lists have together.
+    pub(crate) fn samples(&self) -> u64 {
+        self.batches.start(self.batches.len())
+    }
+
+    /// Whether a list begins at a position.
+    pub(crate) fn begins_at(&self, position: u64) -> bool {
+        let before = self.batches.ending_by(position);
+        before < self.batches.len() && self.batches.start(before) == position
+    }
+
+    /// The error of the epoch's only batch, if the lists were refused.
+    pub(crate) fn check(&self, epoch: u64) -> Result<()> {
+        match &self.refused {
+            None => Ok(()),
+            Some(reason) => Err(Error::BatchSampler {
+                epoch,
+                reason: reason.clone(),
+            }),
+        }
+    }
+}
+
+/// The lists of one epoch that one lane gets: of so many lanes, lane `l` gets list `l`, `l + lanes`, and so on, from a first one on. A
+/// position is counted through all lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    lists: Arc<Lists>,
+    /// How many lists come before those of the first batch of each lane.
+    first: usize,
+    lane: usize,
+    lanes: usize,
+    /// How many batches each lane has.
+    count: usize,
+    mean_rows: usize,
+}
+
+impl Listed {
+    /// From a position on, where a list begins. `drops_last`: if there are not as many lists as lanes in the end, they are left out.
+    pub(crate) fn new(
+        lists: Arc<Lists>,
+        position: u64,
+        (lane, lanes): (u64, u64),
+        drops_last: bool,
+    ) -> Listed {
+        let [lane, lanes] =
+            [lane, lanes].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        let (len, samples) = (lists.batches.len(), lists.batches.samples());
+        let first = lists.batches.ending_by(position);
+        let left = len - first;
+        let count = match drops_last {
+            // (What was refused is an error on all lanes.)
+            true if lists.refused.is_none() => left / lanes,
+            _ => left.div_ceil(lanes),
+        };
+        let mean_rows = samples.div_ceil(len.max(1) as u64).max(1);
+        Listed {
+            lists,
+            first,
+            lane,
+            lanes,
+            count,
+            mean_rows: usize::try_from(mean_rows).unwrap_or(usize::MAX),
+        }
+    }
+
+    pub(crate) fn batches(&self) -> u64 {
+        self.count as u64
+    }
+
+    pub(super) fn mean_rows(&self) -> usize {
+        self.mean_rows
+    }
+
+    /// How many rows the largest batch has.
+    pub(crate) fn most_rows(&self) -> usize {
+        let lists = self.lists.batches.iter();
+        lists.map(<[u64]>::len).max().unwrap_or(0)
+    }
+
+    /// How many positions there are.
+    pub(super) fn samples(&self) -> u64 {
+        self.lists.batches.samples()
+    }
+
+    /// Why there is nothing to load, if that is so.
+    pub(crate) fn check(&self, epoch: u64) -> Result<()> {
+        self.lists.check(epoch)
+    }
+
+    pub(super) fn index(&self, position: u64) -> u64 {
+        self.lists.batches.indices()[position as usize]
+    }
+
+    pub(super) fn indices(&self, start: u64, indices: &mut [u64]) {
+        let from = &self.lists.batches.indices()[start as usize..];
+        indices.copy_from_slice(&from[..indices.len()]);
+    }
+
+    /// The number of the lane's list. There may be none in the last batch.
+    fn number(&self, batch: usize) -> usize {
+        batch
+            .saturating_mul(self.lanes)
+            .saturating_add(self.first)
+            .saturating_add(self.lane)
+    }
+
+    pub(super) fn place(&self, epoch: u64, batch: u64) -> Place {
+        let (number, samples) = (self.number(batch as usize), self.samples());
+        let (start, rows) = match self.lists.batches.get(number) {
+            Some(list) => (self.lists.batches.start(number), list.len()),
+            // One filler row, with a position of its own.
+            None => (samples.saturating_add(self.lane as u64), 1),
+        };
+        Place {
+            epoch,
+            batch,
+            start,
+            step: 1,
+            rows,
+            first_row: 0,
+            batch_rows: rows,
+            stride: 0,
+            samples,
+        }
+    }
+
+    pub(super) fn position_after(&self, batches: u64) -> u64 {
+        let lists = (batches as usize).saturating_mul(self.lanes);
+        let lists = self.first.saturating_add(lists);
+        self.lists
+            .batches
+            .start(lists.min(self.lists.batches.len()))
+    }
+
+    /// The position of a row of this lane, counted from a batch's first row on through the batches that follow; and how many rows from
+    /// there on lie side by side. `None`: the lane's lists end before it.
+    pub(crate) fn behind(&self, batch: u64, mut row: u64) -> Option<(u64, u64)> {
+        let mut batch = batch as usize;
+        if self.lanes == 1 {
+            // All lists are this lane's.
+            let start = self.lists.batches.start(self.number(batch));
+            return Some((start.saturating_add(row), u64::MAX));
+        }
+        while batch < self.count {
+            let number = self.number(batch);
+            let rows = self.lists.batches.get(number)?.len() as u64;
+            if row < rows {
+                return Some((self.lists.batches.start(number) + row, rows - row));
+            }
+            row -= rows;
+            batch += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::LastBatch;
+    use super::*;
+
+    fn lists_of(sizes: &[usize]) -> (Arc<Lists>, Vec<Vec<u64>>) {
+        let mut start = 0;
+        let lists: Vec<Vec<u64>> = sizes
+            .iter()
+            .map(|size| {
+                start += *size as u64;
+                (start - *size as u64..start)
+                    .map(|at| at * 7 % 1_009)
+                    .collect()
+            })
+            .collect();
+        (Arc::new(Lists::of(&lists, 0)), lists)
+    }
+
+    /// Which list each of a lane's batches is; `None`: it has a filler row.
+    fn dealt(
+        (first, lists): (usize, usize),
+        (lane, lanes): (usize, usize),
+        last: LastBatch,
+    ) -> Vec<Option<usize>> {
+        let numbers: Vec<usize> = (first..lists).collect();
+        let steps = numbers.chunks(lanes);
+        let steps = steps.filter(|step| last != LastBatch::Drop || step.len() == lanes);
+        steps.map(|step| step.get(lane).copied()).collect()
+    }
+
+    proptest! {
+        /// A lane's batches are every so many-th list, from any of them on; what comes behind a row is found in the lists.
+        #[test]
+        fn lists_are_dealt_out_whole(
+            sizes in prop::collection::vec(1usize..9, 0..40), lane in 0..6usize, lanes in 1..6usize, first in 0..40usize,
+            drops: bool, row in 0..60u64
+        ) {
+            let (lane, first) = (lane % lanes, first.min(sizes.len()));
+            let (lists, all) = lists_of(&sizes);
+            let position = all[..first].concat().len() as u64;
+            prop_assert_eq!(lists.begins_at(position), first < all.len());
+            let last = if drops { LastBatch::Drop } else { LastBatch::Fill };
+            let listed = Listed::new(Arc::clone(&lists), position, (lane as u64, lanes as u64), drops);
+            let expected = dealt((first, all.len()), (lane, lanes), last);
+            prop_assert_eq!(listed.batches(), expected.len() as u64);
+            let samples = all.concat().len() as u64;
+            for (batch, number) in expected.iter().enumerate() {
+                let place = listed.place(3, batch as u64);
+                prop_assert_eq!((place.epoch, place.batch), (3, batch as u64));
+                prop_assert!(place.ends_batch());
+                match number {
+                    Some(number) => {
+                        let indices: Vec<u64> = (0..place.rows).map(|row| listed.index(place.position(row))).collect();
+                        prop_assert_eq!(&indices, &all[*number]);
+                        prop_assert_eq!(place.start, all[..*number].concat().len() as u64);
+                        prop_assert_eq!(place.real_rows(), place.rows);
+                    }
+                    None => {
+                        prop_assert_eq!((place.rows, place.real_rows()), (1, 0));
+                        prop_assert_eq!(place.start, samples + lane as u64);
+                        prop_assert!(place.position(0) < samples);
+                    }
+                }
+                let before = (first + batch * lanes).min(all.len());
+                prop_assert_eq!(listed.position_after(batch as u64), all[..before].concat().len() as u64);
+                // This lane's rows from here on.
+                let own = expected[batch..].iter().flatten().flat_map(|number| {
+                    let start = all[..*number].concat().len() as u64;
+                    start..start + all[*number].len() as u64
+                });
+                let own: Vec<u64> = own.collect();
+                let found = listed.behind(batch as u64, row);
+                match own.get(row as usize) {
+                    Some(position) => {
+                        let (start, side_by_side) = found.unwrap();
+                        prop_assert_eq!(start, *position);
+                        let run = own[row as usize..].iter().take(side_by_side.min(99) as usize);
+                        prop_assert!(run.copied().eq((start..).take(own.len() - row as usize).take(side_by_side.min(99) as usize)));
+                    }
+                    // (Of one lane, it is found out by whoever asks for the index.)
+                    None => prop_assert!(found.is_none_or(|(start, _)| start >= samples)),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lists_that_cannot_be_loaded_are_one_batch_on_every_lane() {
+        struct Panics;
+        impl BatchSampler for Panics {
+            fn batches(&self, epoch: u64) -> Batches {
+                panic!("no lists for {epoch}")
+            }
+        }
+        let empty = vec![vec![1], vec![], vec![2]];
+        let refused = [
+            (Lists::of(&Panics, 3), "it panicked: no lists for 3"),
+            (Lists::of(&empty, 3), "its list 1 (counted from 0) is empty"),
+        ];
+        for (lists, reason) in refused {
+            let error = lists.check(3).unwrap_err().to_string();
+            assert!(
+                error.contains(reason) && error.contains("epoch 3"),
+                "{error}"
+            );
+            let lists = Arc::new(lists);
+            for lane in 0..3 {
+                let listed = Listed::new(Arc::clone(&lists), 0, (lane, 3), true);
+                assert_eq!(listed.batches(), 1);
+                assert!(listed.check(3).is_err());
+            }
+        }
+        let none = Lists::of(&Vec::new(), 0);
+        assert!(none.check(0).is_ok() && none.is_empty());
+        let listed = Listed::new(Arc::new(none), 0, (0, 1), false);
+        assert_eq!((listed.batches(), listed.most_rows()), (0, 0));
+    }
+}

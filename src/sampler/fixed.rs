@@ -1,0 +1,96 @@
+//! Any order, in batches of one size.
+
+use std::fmt;
+
+use super::{BatchSampler, Batches, Sampler};
+use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
+use crate::sync::Arc;
+
+/// Batches of one size, out of any order; PyTorch's `BatchSampler`.
+///
+/// What a loader with [`batch_size`](crate::loader::Builder::batch_size) and [`sampler`](crate::loader::Builder::sampler) does by
+/// itself: prefer these, which store no lists, and cut batches into parts where that is faster. It is for whoever chooses between batch
+/// samplers, or changes what one gives.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::sampler::{BatchSampler, Batches, FixedBatchSampler, SequentialSampler};
+///
+/// let sampler = FixedBatchSampler::new(SequentialSampler::new(7), 3)?;
+/// assert_eq!(sampler.batches(0), Batches::from(vec![vec![0, 1, 2], vec![3, 4, 5], vec![6]]));
+/// assert_eq!(sampler.drop_last(true).batches(0).len(), 2);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct FixedBatchSampler {
+    sampler: Arc<dyn Sampler>,
+    batch_size: usize,
+    drop_last: bool,
+}
+
+impl FixedBatchSampler {
+    /// Makes batches of `batch_size` samples of the sampler's order; the last one has what is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if `batch_size` is 0.
+    pub fn new(sampler: impl Sampler, batch_size: usize) -> Result<FixedBatchSampler> {
+        check_batch_size("FixedBatchSampler::new", batch_size)?;
+        Ok(FixedBatchSampler {
+            sampler: Arc::new(sampler),
+            batch_size,
+            drop_last: false,
+        })
+    }
+
+    /// Leaves out the last batch if it has fewer samples than the others; off by default.
+    pub fn drop_last(self, drop_last: bool) -> FixedBatchSampler {
+        FixedBatchSampler { drop_last, ..self }
+    }
+}
+
+impl BatchSampler for FixedBatchSampler {
+    fn batches(&self, epoch: u64) -> Batches {
+        let order = order(&*self.sampler, epoch);
+        let chunks = order.chunks(self.batch_size);
+        let is_kept = |chunk: &&[u64]| !self.drop_last || chunk.len() == self.batch_size;
+        chunks.filter(is_kept).collect()
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add_number(u64::from(self.sampler.fingerprint()));
+        print.add_number(self.batch_size as u64);
+        print.add_number(u64::from(self.drop_last));
+        print.finish()
+    }
+}
+
+impl fmt::Debug for FixedBatchSampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FixedBatchSampler")
+            .field("sampler", &self.sampler)
+            .field("batch_size", &self.batch_size)
+            .field("drop_last", &self.drop_last)
+            .finish()
+    }
+}
+
+/// All indices of an epoch's order.
+pub(super) fn order(sampler: &(impl Sampler + ?Sized), epoch: u64) -> Vec<u64> {
+    let mut order = vec![0; sampler.len() as usize];
+    sampler.indices(epoch, 0, &mut order);
+    order
+}
+
+pub(super) fn check_batch_size(option: &'static str, batch_size: usize) -> Result<()> {
+    match batch_size {
+        0 => Err(Error::option(
+            option,
+            "the batch size is 0: a batch has at least one sample",
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,197 @@
+//! Batches of sequences under a budget of tokens.
+
+use std::fmt;
+
+use super::fixed::order;
+use super::grouped::shuffled;
+use super::{BatchSampler, Batches, RandomSampler};
+use crate::error::{Error, Result};
+use crate::fingerprint::{Fingerprint, spread};
+use crate::sync::Arc;
+
+/// Batches of sequences of similar lengths, as many as a budget of tokens holds: no batch has more than `budget` tokens when all of its
+/// rows are padded to its longest.
+///
+/// Short sequences so come in large batches, and long ones in small batches: all take about the same memory and time. Each sample
+/// comes once in an epoch. The samples are shuffled, sorted by length within [windows](TokenBatchSampler::window), and cut into batches;
+/// the batches are shuffled. So which samples share a batch changes from epoch to epoch. An epoch takes memory and time for all of
+/// its samples.
+///
+/// The batches are as large as the budget only if the collate pads them ([`collate_fn`](crate::loader::Builder::collate_fn)); of
+/// [`Ragged`](crate::Ragged) samples, which need no padding, they have fewer elements.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::sampler::{BatchSampler, TokenBatchSampler};
+///
+/// let lengths: Vec<u32> = (0..1_000).map(|index| 10 + index * 7 % 90).collect();
+/// let sampler = TokenBatchSampler::new(lengths.clone(), 4_096, 17)?;
+/// let batches = sampler.batches(0);
+/// for batch in batches.iter() {
+///     let longest = batch.iter().map(|&index| lengths[index as usize]).max().unwrap_or(0);
+///     assert!(batch.len() as u64 * u64::from(longest) <= 4_096);
+/// }
+/// assert_eq!(batches.samples(), 1_000);
+/// assert!((13..20).contains(&batches.len())); // 54,500 tokens
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct TokenBatchSampler {
+    lengths: Arc<[u32]>,
+    budget: u64,
+    seed: u64,
+    window: usize,
+    most_rows: usize,
+    shuffle: bool,
+}
+
+/// How many batches a window holds, if nobody says how large it is. Each window has a batch that is not full, of half the size on
+/// average: half a percent of all.
+const BATCHES_IN_WINDOW: u64 = 100;
+
+impl TokenBatchSampler {
+    /// Makes batches of at most `budget` tokens, counted as rows times the longest of them. `lengths`: of each sample of the data set, in
+    /// its order. A length of 0 counts as 1.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if a single sample is longer than the budget; it says which.
+    pub fn new(
+        lengths: impl IntoIterator<Item = u32>,
+        budget: u64,
+        seed: u64,
+    ) -> Result<TokenBatchSampler> {
+        let lengths: Arc<[u32]> = lengths.into_iter().collect();
+        let is_too_long = |length: &u32| tokens(*length) > budget;
+        if let Some(index) = lengths.iter().position(is_too_long) {
+            let reason = format!(
+                "sample {index} has length {}, and a batch may have {budget} tokens: raise the budget, or leave the sample out \
+                 (dataset::Subset)",
+                lengths[index]
+            );
+            return Err(Error::option("TokenBatchSampler::new", reason));
+        }
+        let total: u64 = lengths.iter().copied().map(tokens).sum();
+        let rows = budget.saturating_mul(lengths.len() as u64) / total.max(1);
+        let window = rows.saturating_mul(BATCHES_IN_WINDOW);
+        Ok(TokenBatchSampler {
+            lengths,
+            budget,
+            seed,
+            window: usize::try_from(window).unwrap_or(usize::MAX).max(1),
+            most_rows: usize::MAX,
+            shuffle: true,
+        })
+    }
+
+    /// Sets how many samples are sorted by length together; as many as 100 batches have, by default.
+    ///
+    /// Larger windows pad less; smaller ones mix short and long samples more. `usize::MAX`: all samples are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if it is 0.
+    pub fn window(self, samples: usize) -> Result<TokenBatchSampler> {
+        at_least_one("TokenBatchSampler::window", samples)?;
+        Ok(TokenBatchSampler {
+            window: samples,
+            ..self
+        })
+    }
+
+    /// Sets how many samples a batch may have, however short they are; by default as many as the budget holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if it is 0.
+    pub fn most_rows(self, rows: usize) -> Result<TokenBatchSampler> {
+        at_least_one("TokenBatchSampler::most_rows", rows)?;
+        Ok(TokenBatchSampler {
+            most_rows: rows,
+            ..self
+        })
+    }
+
+    /// Whether samples and batches are shuffled; on by default. Otherwise windows are parts of the data set, and batches come in the
+    /// order of lengths within each.
+    pub fn shuffle(self, shuffle: bool) -> TokenBatchSampler {
+        TokenBatchSampler { shuffle, ..self }
+    }
+
+    fn tokens_of(&self, index: u64) -> u64 {
+        tokens(self.lengths[index as usize])
+    }
+
+    /// Adds the batches of samples that are sorted by length.
+    fn cut(&self, mut sorted: &[u64], batches: &mut Batches) {
+        while !sorted.is_empty() {
+            // The longest so far is the last.
+            let fits = |(before, index): &(usize, &u64)| {
+                let rows = before + 1;
+                rows <= self.most_rows
+                    && (rows as u64).saturating_mul(self.tokens_of(**index)) <= self.budget
+            };
+            let rows = sorted.iter().enumerate().take_while(fits).count();
+            let (batch, rest) = sorted.split_at(rows.max(1));
+            batches.push(batch.iter().copied());
+            sorted = rest;
+        }
+    }
+}
+
+impl BatchSampler for TokenBatchSampler {
+    fn batches(&self, epoch: u64) -> Batches {
+        let samples = self.lengths.len();
+        let mut order = match self.shuffle {
+            true => order(&RandomSampler::new(samples as u64, self.seed), epoch),
+            false => (0..samples as u64).collect(),
+        };
+        let mut batches = Batches::with_capacity(samples, 0);
+        for window in order.chunks_mut(self.window) {
+            // Those of equal lengths stay in random order.
+            window.sort_by_key(|index| self.tokens_of(*index));
+            self.cut(window, &mut batches);
+        }
+        match self.shuffle {
+            true => shuffled(&batches, self.seed, epoch),
+            false => batches,
+        }
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        let samples = self.lengths.len() as u64;
+        let sizes = [self.window, self.most_rows].map(|size| size as u64);
+        let numbers = [samples, self.budget, self.seed, u64::from(self.shuffle)];
+        let numbers = numbers.into_iter().chain(sizes);
+        numbers.for_each(|number| print.add_number(number));
+        spread(samples, 64).for_each(|at| print.add_number(self.tokens_of(at)));
+        print.finish()
+    }
+}
+
+impl fmt::Debug for TokenBatchSampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenBatchSampler")
+            .field("samples", &self.lengths.len())
+            .field("budget", &self.budget)
+            .field("seed", &self.seed)
+            .field("window", &self.window)
+            .field("most_rows", &self.most_rows)
+            .field("shuffle", &self.shuffle)
+            .finish()
+    }
+}
+
+/// How many tokens a sample counts as. (Of those that have none, a batch would have no end.)
+fn tokens(length: u32) -> u64 {
+    u64::from(length).max(1)
+}
+
+fn at_least_one(option: &'static str, count: usize) -> Result<()> {
+    match count {
+        0 => Err(Error::option(option, "is 0: it must be at least 1")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,304 @@
+//! Samples that come several at a time are the samples that come one by one.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+
+use pinfeed::dataset::{ConcatDataset, Subset};
+use pinfeed::loader::{OnError, World};
+use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
+
+/// Numbers, and what each draws; it remembers how many it was asked for at once.
+struct Numbers {
+    len: u64,
+    at_once: usize,
+    asked: Arc<Mutex<Vec<usize>>>,
+    bad: Option<u64>,
+    /// One result too few.
+    forgets: bool,
+    panics: bool,
+}
+
+fn numbers(len: u64, at_once: usize) -> Numbers {
+    Numbers {
+        len,
+        at_once,
+        asked: Arc::default(),
+        bad: None,
+        forgets: false,
+        panics: false,
+    }
+}
+
+impl Dataset for Numbers {
+    type Sample = (i64, i64);
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<(i64, i64), BoxError> {
+        if self.bad == Some(index) {
+            return Err("it is broken".into());
+        }
+        Ok((index as i64, rng.range(0..1_000_000)))
+    }
+
+    fn get_many(
+        &self,
+        indices: &[u64],
+        rngs: &mut [SampleRng],
+    ) -> Vec<Result<(i64, i64), BoxError>> {
+        assert!(!self.panics, "the query panics");
+        self.asked.lock().unwrap().push(indices.len());
+        let each = indices.iter().zip(rngs);
+        let mut got: Vec<_> = each.map(|(index, rng)| self.get(*index, rng)).collect();
+        if self.forgets {
+            got.pop();
+        }
+        got
+    }
+
+    fn at_once(&self) -> usize {
+        self.at_once
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        Some(format!("row {index}"))
+    }
+}
+
+type Pair = (Tensor<i64>, Tensor<i64>);
+
+fn loader<D>(data: D, workers: usize, pinned: bool) -> DataLoader<Pair>
+where
+    D: Dataset<Sample = (i64, i64)>,
+{
+    let mut builder = DataLoader::builder(data)
+        .batch_size(24)
+        .shuffle(true)
+        .seed(4)
+        .num_workers(workers);
+    if pinned {
+        builder = builder.pin_memory(&Device::cpu());
+    }
+    builder.build().unwrap()
+}
+
+fn rows(loader: &DataLoader<Pair>, epoch: u64) -> Vec<(i64, i64)> {
+    let batches = loader.epoch(epoch).map(|batch| {
+        let (indices, drawn) = batch.unwrap();
+        indices
+            .as_slice()
+            .iter()
+            .copied()
+            .zip(drawn.as_slice().iter().copied())
+            .collect::<Vec<_>>()
+    });
+    batches.collect::<Vec<_>>().concat()
+}
+
+#[test]
+fn what_comes_is_what_comes_one_by_one() {
+    for workers in [0, 1, 4] {
+        for pinned in [false, true] {
+            for at_once in [2, 7, 1_000] {
+                let many = numbers(100, at_once);
+                let asked = Arc::clone(&many.asked);
+                let many = loader(many, workers, pinned);
+                let single = loader(numbers(100, 1), 0, false);
+                for epoch in 0..2 {
+                    assert_eq!(
+                        rows(&many, epoch),
+                        rows(&single, epoch),
+                        "{workers} workers, {at_once} at once"
+                    );
+                }
+                let asked = asked.lock().unwrap();
+                assert!(asked.iter().all(|count| *count <= at_once));
+                assert_eq!(asked.iter().sum::<usize>(), 200);
+                assert!(asked.contains(&at_once.min(24)));
+            }
+        }
+    }
+}
+
+/// Through everything that data sets are made of, in whatever order.
+#[test]
+fn adapters_pass_it_on() {
+    fn build(at_once: usize, asked: &Arc<Mutex<Vec<usize>>>) -> impl Dataset<Sample = (i64, i64)> {
+        let part = |len| Numbers {
+            asked: Arc::clone(asked),
+            ..numbers(len, at_once)
+        };
+        let both = ConcatDataset::new(vec![part(30), part(50)]).unwrap();
+        let subset = Subset::new(both, (0..80).rev().step_by(2).collect::<Vec<u64>>()).unwrap();
+        let zipped = subset.zip(part(40)).unwrap();
+        let mapped =
+            zipped.map(|(a, b), rng| Ok((a.0 * 1_000 + b.0, a.1 ^ b.1 ^ rng.range(0..1_000))));
+        Arc::new(Box::new(mapped))
+    }
+    let (many_asked, single_asked) = (Arc::default(), Arc::default());
+    for workers in [0, 3] {
+        let many = loader(build(16, &many_asked), workers, false);
+        let single = loader(build(1, &single_asked), workers, false);
+        for epoch in 0..2 {
+            assert_eq!(rows(&many, epoch), rows(&single, epoch));
+        }
+    }
+    assert!(single_asked.lock().unwrap().is_empty());
+    assert!(many_asked.lock().unwrap().iter().any(|count| *count > 4));
+}
+
+#[test]
+fn a_cache_asks_for_what_it_does_not_have() {
+    struct Plain(Arc<Mutex<Vec<Vec<u64>>>>);
+    impl Dataset for Plain {
+        type Sample = i64;
+
+        fn len(&self) -> u64 {
+            40
+        }
+
+        fn get(&self, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+            Ok(index as i64)
+        }
+
+        fn get_many(&self, indices: &[u64], _: &mut [SampleRng]) -> Vec<Result<i64, BoxError>> {
+            self.0.lock().unwrap().push(indices.to_vec());
+            indices.iter().map(|index| Ok(*index as i64)).collect()
+        }
+
+        fn at_once(&self) -> usize {
+            8
+        }
+    }
+    let asked = Arc::default();
+    let cached = Arc::new(Plain(Arc::clone(&asked)).cached(1 << 20));
+    let loader = DataLoader::builder(Arc::clone(&cached))
+        .batch_size(8)
+        .shuffle(true)
+        .build()
+        .unwrap();
+    for epoch in 0..3 {
+        let mut seen: Vec<i64> = loader
+            .epoch(epoch)
+            .flat_map(|batch| batch.unwrap().to_vec())
+            .collect();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..40));
+    }
+    let asked: Vec<u64> = asked.lock().unwrap().concat();
+    assert_eq!(asked.len(), 40);
+    assert_eq!((cached.stats().hits, cached.stats().misses), (80, 40));
+}
+
+/// One sample that fails costs its batch; replaced or left out, it costs nothing else; so it is where the whole call panics.
+#[test]
+fn failures_are_those_of_their_samples() {
+    for workers in [0, 3] {
+        let bad = || Numbers {
+            bad: Some(17),
+            ..numbers(100, 6)
+        };
+        let batches: Vec<_> = loader(bad(), workers, false).epoch(0).collect();
+        let failed: Vec<_> = batches.into_iter().filter_map(Result::err).collect();
+        assert!(
+            matches!(&failed[..], [Error::Sample(sample, _)] if sample.index == 17),
+            "{failed:?}"
+        );
+        assert!(failed[0].to_string().contains("row 17"));
+
+        let sound = rows(&loader(numbers(100, 1), 0, false), 0);
+        for on_error in [
+            OnError::Replace { at_most: 5 },
+            OnError::Skip { at_most: 5 },
+        ] {
+            let loader = DataLoader::builder(bad())
+                .batch_size(24)
+                .shuffle(true)
+                .seed(4)
+                .num_workers(workers)
+                .on_error(on_error)
+                .build()
+                .unwrap();
+            let found = rows(&loader, 0);
+            match on_error {
+                OnError::Skip { .. } => {
+                    let kept: Vec<_> = sound.iter().copied().filter(|row| row.0 != 17).collect();
+                    assert_eq!(found, kept);
+                }
+                _ => assert!(
+                    found
+                        .iter()
+                        .zip(&sound)
+                        .all(|(found, sound)| (found == sound) != (sound.0 == 17))
+                ),
+            }
+            assert_eq!(loader.stats().replaced + loader.stats().skipped, 1);
+        }
+
+        let panics = Numbers {
+            panics: true,
+            ..numbers(100, 6)
+        };
+        let batches: Vec<_> = loader(panics, workers, true).epoch(0).collect();
+        assert_eq!(batches.len(), 5);
+        assert!(
+            batches
+                .iter()
+                .all(|batch| matches!(batch, Err(Error::SamplePanicked(..))))
+        );
+        let forgets = Numbers {
+            forgets: true,
+            ..numbers(100, 6)
+        };
+        for batch in loader(forgets, workers, false).epoch(0) {
+            let said = batch.unwrap_err().to_string();
+            assert!(
+                said.contains("results for") && said.contains("indices"),
+                "{said}"
+            );
+        }
+    }
+}
+
+/// A sampler that names what is not there, beside what is.
+#[test]
+fn what_is_not_there_is_one_samples_error() {
+    let data = numbers(10, 4);
+    let loader = DataLoader::builder(data)
+        .sampler(vec![1u64, 2, 30, 4, 5, 6])
+        .batch_size(3)
+        .build()
+        .unwrap();
+    let batches: Vec<_> = loader.epoch(0).collect();
+    assert!(
+        batches[0]
+            .as_ref()
+            .unwrap_err()
+            .to_string()
+            .contains("index 30")
+    );
+    assert_eq!(batches[1].as_ref().unwrap().0.as_slice(), [4, 5, 6]);
+}
+
+#[test]
+fn ranks_get_their_own() {
+    let whole = rows(&loader(numbers(96, 5), 2, false), 1);
+    let ranks = [0, 1].map(|rank| {
+        let loader = DataLoader::builder(numbers(96, 5))
+            .global_batch_size(24)
+            .shuffle(true)
+            .seed(4)
+            .num_workers(2)
+            .world(World::new(rank, 2).unwrap())
+            .build()
+            .unwrap();
+        rows(&loader, 1)
+    });
+    let both = ranks[0]
+        .chunks(12)
+        .zip(ranks[1].chunks(12))
+        .flat_map(|(a, b)| [a, b].concat());
+    assert!(both.eq(whole));
+}
