@@ -229,13 +229,14 @@ fn an_end_that_comes_late_ends_the_epoch() {
             epoch.next_timeout(Duration::from_millis(5)),
             Poll::Pending
         ));
-        let waiting = std::thread::spawn(move || {
+        let ending = std::thread::Builder::new().name("ending".to_owned());
+        let ending = ending.spawn(move || {
             std::thread::sleep(Duration::from_millis(5));
             drop(send);
         });
         assert!(epoch.next().is_none());
         assert!(epoch.next().is_none());
-        waiting.join().unwrap();
+        ending.unwrap().join().unwrap();
     }
 }
 
@@ -316,7 +317,13 @@ fn an_item_that_fails_is_an_error_of_its_batch_and_the_stream_goes_on() {
                 seen.push(values(&batch));
             }
             assert_eq!(seen, [&[0, 1, 2][..], &[3, 4], &[6, 7, 8], &[10, 11]]);
-            assert_eq!(loader.stats().skipped, 2);
+            let stats = loader.stats();
+            assert_eq!((stats.skipped, stats.samples), (2, 10));
+            assert!(
+                stats.bad_samples[0].ends_with("line 5 is no number"),
+                "{stats:?}"
+            );
+            assert!(stats.bad_samples[1].ends_with("nine"), "{stats:?}");
         }
     }
     let refused = DataLoader::stream(source()).on_error(OnError::Replace { at_most: 1 });
@@ -700,8 +707,7 @@ where
             for next in epoch {
                 let (numbers, noise) = next.unwrap();
                 seen.0.extend(values(&numbers));
-                seen.1
-                    .extend(noise.as_slice().iter().map(|&noise| noise as u32));
+                seen.1.extend(noise.as_slice().iter().copied());
                 if let Some(left) = &mut left {
                     *left -= 1;
                     if *left == 0 {
@@ -893,7 +899,7 @@ fn items_and_streams_may_panic_when_they_are_dropped() {
             }))
         });
         let source = items.map(|(number, fragile), _| {
-            std::mem::forget(fragile);
+            let _held = std::mem::ManuallyDrop::new(fragile);
             Ok(number)
         });
         let loader = DataLoader::stream(source)

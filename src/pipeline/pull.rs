@@ -58,9 +58,15 @@ pub(crate) trait Pull<B>: Send {
 /// What was pulled for a unit.
 pub(crate) struct Pulled<B> {
     /// `None`: the stream has ended before it.
-    pub(super) unit: Option<(Arc<dyn Work<B>>, Box<OwnItems<B>>)>,
+    pub(super) unit: Option<PulledUnit<B>>,
     /// The stream has ended.
     pub(super) is_last: bool,
+}
+
+/// A unit whose items were pulled.
+pub(super) struct PulledUnit<B> {
+    pub(super) work: Arc<dyn Work<B>>,
+    pub(super) own: Box<OwnItems<B>>,
 }
 
 /// The items that were pulled for a unit.
@@ -87,7 +93,7 @@ pub(crate) struct Reached {
 
 impl<B: 'static> OwnItems<B> {
     /// Drops what is left of the items. (They are the user's.)
-    pub(crate) fn into_reached(self: Box<Self>) -> Reached {
+    pub(crate) fn into_reached(self) -> Reached {
         drop_each([self.recipe]);
         self.reached
     }
@@ -307,7 +313,7 @@ where
             reached,
         });
         Ok(Pulled {
-            unit: Some((work, own)),
+            unit: Some(PulledUnit { work, own }),
             is_last,
         })
     }
@@ -326,17 +332,6 @@ enum Slot<I> {
     Gone,
 }
 
-impl<S, C> Items<S, C>
-where
-    S: StreamSource,
-{
-    fn take(&self, index: u64) -> Option<(&Mutex<Slot<S::Item>>, Slot<S::Item>)> {
-        let slot = self.slots.get(index.checked_sub(self.first)? as usize)?;
-        let taken = std::mem::replace(&mut *slot.lock(), Slot::Gone);
-        Some((slot, taken))
-    }
-}
-
 impl<S, C> Dataset for Items<S, C>
 where
     S: StreamSource,
@@ -349,8 +344,12 @@ where
     }
 
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
-        let item = match self.take(index) {
-            Some((slot, Slot::Item(item))) => {
+        let slot = index.checked_sub(self.first);
+        let slot = slot.and_then(|slot| self.slots.get(slot as usize));
+        let slot = slot.ok_or("the batch has no such item")?;
+        let taken = std::mem::replace(&mut *slot.lock(), Slot::Gone);
+        let item = match taken {
+            Slot::Item(item) => {
                 if self.parts.keeps {
                     // (One thread at a time loads a row, and nobody else looks.)
                     let kept = item.clone();
@@ -358,12 +357,21 @@ where
                 }
                 item
             }
-            // A stream cannot be asked for it again.
-            Some((_, Slot::Failed(error))) if is_temporary(&error) => {
-                return Err(error.to_string().into());
+            Slot::Failed(error) => {
+                if !self.parts.keeps {
+                    return Err(error);
+                }
+                // Whoever asks again gets it again, in its words. (Errors cannot be cloned, and a stream cannot be asked for
+                // the item once more, so this one does not go away.)
+                let said = error.to_string();
+                *slot.lock() = Slot::Failed(said.clone().into());
+                return Err(if is_temporary(&error) {
+                    said.into()
+                } else {
+                    error
+                });
             }
-            Some((_, Slot::Failed(error))) => return Err(error),
-            Some((_, Slot::Gone)) | None => return Err("the stream's item is used up".into()),
+            Slot::Gone => return Err("the stream's item is used up".into()),
         };
         self.parts.source.load(item, rng)
     }
@@ -413,7 +421,7 @@ impl<B: Batch> Pipeline<B> {
         };
         // (If the consumer is just leaving the epoch, its end is known, and its units are about to go.)
         let count = match pulled.unit {
-            Some((work, own)) => {
+            Some(PulledUnit { work, own }) => {
                 line.schedule.pulled(unit, own.place.rows);
                 let slot = line.slot(unit);
                 slot.work = Some(work);
