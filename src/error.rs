@@ -77,6 +77,24 @@ pub enum Error {
         message: String,
     },
 
+    /// A stream did not open, or did not go to where a resumed run stood. The epoch ends with this error.
+    Stream {
+        /// The epoch.
+        epoch: u64,
+        /// What the source returned.
+        source: BoxError,
+    },
+
+    /// A stream panicked when it was opened, or asked for its next item. The epoch ends with this error.
+    StreamPanicked {
+        /// The epoch.
+        epoch: u64,
+        /// The batch whose items were pulled.
+        batch: u64,
+        /// The panic's message.
+        message: String,
+    },
+
     /// A sample took longer than the loader's [`timeout`](crate::loader::Builder::timeout), or the making of a batch of its samples
     /// did; the loader continues.
     TimedOut(Box<TimedOut>),
@@ -322,6 +340,8 @@ pub struct TimedOut {
 pub enum Stage {
     /// The sampler is asked for the index at a position.
     Sampling,
+    /// A stream is opened, or asked for its next item.
+    Pulling,
     /// The data set's `get`.
     Loading,
     /// The sample is filled into its row: lazy ones are decoded.

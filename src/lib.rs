@@ -33,6 +33,7 @@
 //!
 //! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, packed documents, a
 //!   cache in memory: [`dataset`].
+//! - Sources without a length or an index, such as files that are read from their beginning: [`stream`].
 //! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
@@ -92,6 +93,7 @@ mod pipeline;
 pub mod rng;
 pub mod sampler;
 mod shape;
+pub mod stream;
 mod sync;
 #[cfg_attr(
     all(unix, not(miri)),

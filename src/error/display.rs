@@ -25,6 +25,15 @@ impl fmt::Display for Error {
                 f,
                 "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
             ),
+            Error::Stream { epoch, .. } => write!(f, "the stream of epoch {epoch} did not open"),
+            Error::StreamPanicked {
+                epoch,
+                batch,
+                message,
+            } => write!(
+                f,
+                "the stream of epoch {epoch} panicked in batch {batch}, and has ended: {message}"
+            ),
             Error::TimedOut(late) => write!(f, "{late}"),
             Error::BatchSampler { epoch, reason } => write!(
                 f,
@@ -164,7 +173,9 @@ impl Error {
     /// The error that caused this one.
     fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Error::Sample(_, cause) | Error::CollateFn { source: cause, .. } => Some(&**cause),
+            Error::Sample(_, cause)
+            | Error::CollateFn { source: cause, .. }
+            | Error::Stream { source: cause, .. } => Some(&**cause),
             Error::Collate(misfit) => Some(&misfit.source),
             Error::Stack(misfit) => StdError::source(&**misfit),
             Error::Io { source, .. }
@@ -215,6 +226,10 @@ impl fmt::Display for TimedOut {
                 f,
                 "a position of the sampler, in batch {batch} of epoch {epoch},"
             )?,
+            None if self.stage == Stage::Pulling => write!(
+                f,
+                "an item of the stream, for batch {batch} of epoch {epoch},"
+            )?,
             None => write!(f, "batch {batch} of epoch {epoch}")?,
         }
         let (elapsed, worker) = (self.elapsed, &self.worker);
@@ -231,6 +246,7 @@ impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Stage::Sampling => "looked up",
+            Stage::Pulling => "pulled",
             Stage::Loading => "loaded",
             Stage::Filling => "filled into its row",
             Stage::Planning => "laid out",

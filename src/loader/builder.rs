@@ -36,21 +36,21 @@ use crate::sync::{Arc, OnceLock};
 /// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<D, C> {
-    dataset: D,
-    collate: C,
+    pub(super) dataset: D,
+    pub(super) collate: C,
     batch_size: Option<usize>,
     global_batch_size: Option<usize>,
     shuffle: bool,
-    seed: u64,
+    pub(super) seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
     batch_sampler: Option<Arc<dyn BatchSampler>>,
-    num_workers: usize,
+    pub(super) num_workers: usize,
     prefetch: Option<usize>,
-    last_batch: LastBatch,
-    world: World,
+    pub(super) last_batch: LastBatch,
+    pub(super) world: World,
     sharding: Sharding,
-    on_error: OnError,
-    retry: (u32, Duration),
+    pub(super) on_error: OnError,
+    pub(super) retry: (u32, Duration),
     device: Option<Device>,
     strict: bool,
     by_copy: bool,
@@ -59,7 +59,7 @@ pub struct Builder<D, C> {
     patience: Option<Duration>,
 }
 
-impl<D: Dataset> Builder<D, crate::batch::Stack> {
+impl<D> Builder<D, crate::batch::Stack> {
     pub(super) fn new(dataset: D) -> Self {
         Builder {
             dataset,
@@ -87,7 +87,7 @@ impl<D: Dataset> Builder<D, crate::batch::Stack> {
     }
 }
 
-impl<D: Dataset, C> Builder<D, C> {
+impl<D, C> Builder<D, C> {
     /// Sets the number of samples per batch; 1 by default. With several ranks, each has so many.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
@@ -359,7 +359,9 @@ impl<D: Dataset, C> Builder<D, C> {
         self.patience = Some(patience);
         self
     }
+}
 
+impl<D: Dataset, C> Builder<D, C> {
     /// Collates by a function of your own. It gets a batch's samples in order, whatever their type, and an [`Arena`] whose
     /// tensors lie in the batch's slab.
     ///
@@ -396,9 +398,96 @@ impl<D: Dataset, C> Builder<D, C> {
         B: Batch,
         F: Fn(Vec<D::Sample>, &mut Arena) -> Result<B, BoxError> + Send + Sync + 'static,
     {
+        self.collated_by(CollateFn::new(f))
+    }
+
+    /// Builds the loader, and starts its threads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if options make no sense, alone or together, or if there are more workers than the system has stacks
+    /// for; [`Error::Thread`] if the system does not start another thread: those that were started are ended.
+    pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
+    where
+        C: Collate<D::Sample, Batch = B>,
+    {
+        let batch_size = self.check()?;
+        let len = self.dataset.len();
+        let even = |sampler: Arc<dyn Sampler>| EvenBatching {
+            samples: sampler.len(),
+            sampler,
+            batch_size,
+            sharding: self.sharding,
+        };
+        let batching = match (&self.batch_sampler, &self.sampler) {
+            (Some(lists), _) => Batching::Listed(Arc::new(Lister::new(Arc::clone(lists)))),
+            (None, Some(sampler)) => Batching::Even(even(Arc::clone(sampler))),
+            (None, None) if self.shuffle => {
+                Batching::Even(even(Arc::new(RandomSampler::new(len, self.seed))))
+            }
+            (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
+        };
+        let options = Options {
+            at_once: self.dataset.at_once().max(1),
+            ..self.options(batching)
+        };
+        warn_of_empty_epochs(&options);
+        let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
+        let dataset = Arc::new(self.dataset);
+        let order = Order {
+            seed: self.seed,
+            data: {
+                let dataset = Arc::clone(&dataset);
+                Box::new(move || (dataset.len(), dataset.fingerprint()))
+            },
+            owner: OnceLock::new(),
+        };
+        let recipe = DatasetRecipe {
+            dataset,
+            collate: Arc::new(self.collate),
+            seed: self.seed,
+            on_error: self.on_error,
+            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
+            learned: Arc::new(learned),
+        };
+        let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
+        Ok(DataLoader::start(threads, order))
+    }
+}
+
+impl<D, C> Builder<D, C> {
+    /// What the pipeline is told.
+    pub(super) fn options(&self, batching: Batching) -> Options {
+        Options {
+            batching,
+            last_batch: self.last_batch,
+            lane: self.world.data_rank() as u64,
+            lanes: self.world.data_ranks() as u64,
+            workers: self.num_workers,
+            at_once: 1,
+            prefetch: if self.num_workers == 0 {
+                1
+            } else {
+                self.prefetch.unwrap_or(2)
+            },
+            prefetch_grows: self.prefetch.is_none(),
+            pinning: self.device.as_ref().map(|device| Pinning {
+                device: device.clone(),
+                strict: self.strict,
+                by_copy: self.by_copy,
+                max_batch_bytes: self.max_batch_bytes,
+            }),
+            is_stream: false,
+            timeout: self.timeout,
+            patience: self.patience,
+        }
+    }
+
+    /// The same, with another collate.
+    pub(super) fn collated_by<O>(self, collate: O) -> Builder<D, O> {
         Builder {
             dataset: self.dataset,
-            collate: CollateFn::new(f),
+            collate,
             batch_size: self.batch_size,
             global_batch_size: self.global_batch_size,
             shuffle: self.shuffle,
@@ -421,79 +510,8 @@ impl<D: Dataset, C> Builder<D, C> {
         }
     }
 
-    /// Builds the loader, and starts its threads.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Option`] if options make no sense, alone or together, or if there are more workers than the system has stacks
-    /// for; [`Error::Thread`] if the system does not start another thread: those that were started are ended.
-    pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
-    where
-        C: Collate<D::Sample, Batch = B>,
-    {
-        let batch_size = self.check()?;
-        let len = self.dataset.len();
-        let even = |sampler: Arc<dyn Sampler>| EvenBatching {
-            samples: sampler.len(),
-            sampler,
-            batch_size,
-            sharding: self.sharding,
-        };
-        let batching = match (self.batch_sampler, self.sampler) {
-            (Some(lists), _) => Batching::Listed(Arc::new(Lister::new(lists))),
-            (None, Some(sampler)) => Batching::Even(even(sampler)),
-            (None, None) if self.shuffle => {
-                Batching::Even(even(Arc::new(RandomSampler::new(len, self.seed))))
-            }
-            (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
-        };
-        let options = Options {
-            batching,
-            last_batch: self.last_batch,
-            lane: self.world.data_rank() as u64,
-            lanes: self.world.data_ranks() as u64,
-            workers: self.num_workers,
-            at_once: self.dataset.at_once().max(1),
-            prefetch: if self.num_workers == 0 {
-                1
-            } else {
-                self.prefetch.unwrap_or(2)
-            },
-            prefetch_grows: self.prefetch.is_none(),
-            pinning: self.device.map(|device| Pinning {
-                device,
-                strict: self.strict,
-                by_copy: self.by_copy,
-                max_batch_bytes: self.max_batch_bytes,
-            }),
-            timeout: self.timeout,
-            patience: self.patience,
-        };
-        warn_of_empty_epochs(&options);
-        let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
-        let dataset = Arc::new(self.dataset);
-        let order = Order {
-            seed: self.seed,
-            data: {
-                let dataset = Arc::clone(&dataset);
-                Box::new(move || (dataset.len(), dataset.fingerprint()))
-            },
-            owner: OnceLock::new(),
-        };
-        let recipe = DatasetRecipe {
-            dataset,
-            collate: self.collate,
-            seed: self.seed,
-            on_error: self.on_error,
-            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
-            learned: Arc::new(learned),
-        };
-        let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
-        Ok(DataLoader::start(threads, order))
-    }
-
     /// Refuses what makes no sense. Returns the batch size of this rank.
-    fn check(&self) -> Result<usize> {
+    pub(super) fn check(&self) -> Result<usize> {
         self.check_batch_sampler()?;
         let batch_size = self.own_batch_size()?;
         if self.prefetch == Some(0) {

@@ -5,7 +5,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use super::epoch::{Epoch, until, waited};
-use super::info::{BatchInfo, WithInfo};
+use super::info::WithInfo;
 use super::state::LoaderState;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -106,22 +106,20 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.poll(until(timeout))
     }
 
-    /// How many batches were given out.
-    pub(super) fn given(&self) -> u64 {
-        self.epoch.given()
-    }
-
-    /// What batch `batch`, which was given out last, is.
-    pub(super) fn info(&self, batch: u64) -> BatchInfo {
-        self.epoch.info(batch)
+    /// The epoch, on the host.
+    pub(super) fn inner(&self) -> &Epoch<'a, B> {
+        &self.epoch
     }
 
     /// Allows `depth` batches beyond those given out to be sent, across the epoch's end if the next epoch goes there too. `is_asked`: at
     /// least the next batch.
     fn allow(&self, is_asked: bool) {
-        let (depth, left) = (self.depth as u64, self.epoch.left());
+        let depth = self.depth as u64;
         self.outbox.allow(depth.max(u64::from(is_asked)));
         if let Some(following) = self.following_outbox() {
+            // (Of a stream, what is left is known when it has ended.)
+            let end = self.outbox.end().map(|end| end - self.epoch.given());
+            let left = end.unwrap_or_else(|| self.epoch.left());
             following.allow(depth.saturating_sub(left));
         }
     }
@@ -142,6 +140,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             let (pass, unit) = (next.pass, next.unit);
             let place = pass.place(unit);
             self.epoch.add_changes(place.first_row, next.changes);
+            self.epoch.reaches(next.own);
             let outcome = match next.outcome {
                 Ok(Made::Here(made)) if self.failed.is_none() => {
                     let pipeline = self.epoch.pipeline();

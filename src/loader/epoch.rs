@@ -12,8 +12,8 @@ use crate::batch::Batch;
 use crate::device::Device;
 use crate::error::Result;
 use crate::pipeline::{
-    Asking, Changes, Cut, Delivered, Made, Patience, Pipeline, Seat, Start, Taken, Waiting,
-    drop_each,
+    Asking, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start, Taken,
+    Waiting, drop_each,
 };
 use crate::sync::{Arc, Instant, Ordering};
 
@@ -76,6 +76,8 @@ pub struct Epoch<'a, B: Batch> {
     batches: u64,
     /// How the batch that was given out last differs from what its place says.
     changes: Option<Box<Changes>>,
+    /// How many rows it has, if it is of a stream.
+    rows: Option<usize>,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
     /// For how long the next unit has been waited for.
@@ -84,8 +86,14 @@ pub struct Epoch<'a, B: Batch> {
 
 impl<'a, B: Batch> Epoch<'a, B> {
     /// `is_followed`: other epochs will follow it.
-    pub(super) fn begin(loader: Loader<'a, B>, start: Start, is_followed: bool) -> Epoch<'a, B> {
-        let seat = loader.pipeline().begin(start, is_followed);
+    /// `state`: that of its stream, if it is resumed by one.
+    pub(super) fn begin(
+        loader: Loader<'a, B>,
+        start: Start,
+        state: Option<Vec<u8>>,
+        is_followed: bool,
+    ) -> Epoch<'a, B> {
+        let seat = loader.pipeline().begin(start, state, is_followed);
         Epoch::at(loader, seat)
     }
 
@@ -101,6 +109,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             batches: cut.batches(),
             cut,
             changes: None,
+            rows: None,
             given_at: None,
             waiting: Waiting::default(),
         }
@@ -154,10 +163,27 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// What batch `batch`, which was given out last, is.
     pub(super) fn info(&self, batch: u64) -> BatchInfo {
-        let place = self.cut.batch_place(self.number(), batch);
+        let mut place = self.cut.batch_place(self.number(), batch);
+        if let Some(rows) = self.rows {
+            (place.rows, place.batch_rows) = (rows, rows);
+        }
         let order = self.pipeline().options[self.seat.device].order(&self.cut);
         let seed = self.loader.get().order.seed;
         BatchInfo::new(place, seed, order, self.changes.as_deref())
+    }
+
+    /// The batch that is given out was made of these items of a stream.
+    pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
+        if let (Some(own), Some(reached)) = (own, &self.seat.reached) {
+            let behind = own.into_reached();
+            self.rows = Some(behind.rows);
+            *reached.lock() = behind;
+        }
+    }
+
+    /// The loader.
+    pub(super) fn loader(&self) -> &DataLoader<B> {
+        self.loader.get()
     }
 
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
@@ -322,7 +348,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let waited = &self.seat.meter.consumer_wait_ns;
         waited.add_between(asked, came);
         self.given_at = match &next {
-            Poll::Ready(None) => None,
+            Poll::Ready(None) => {
+                if let Some(reached) = &self.seat.reached {
+                    reached.lock().is_over = true;
+                }
+                None
+            }
             _ => Some(came),
         };
         next
@@ -335,6 +366,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             let next = next?;
             self.gives();
             self.changes = next.changes;
+            self.reaches(next.own);
             Some(next.outcome.map(|made| match made {
                 Made::Here(batch) => batch,
                 Made::Sent => unreachable!("only a device epoch's batches are sent"),

@@ -37,8 +37,8 @@ use crate::sync::Arc;
 #[must_use = "it gives its epochs to whoever iterates it"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
-    /// Where the first epoch begins, if it was told already.
-    first: Option<Start>,
+    /// Where the first epoch begins, if it was told already, and the state of its stream.
+    first: Option<(Start, Option<Vec<u8>>)>,
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
     following: Option<Seat>,
@@ -55,11 +55,11 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     /// The same, from where a run stands: earlier epochs are left out.
-    pub(super) fn resumed(mut self, start: Start) -> Epochs<'a, B, I> {
+    pub(super) fn resumed(mut self, start: Start, state: Option<Vec<u8>>) -> Epochs<'a, B, I> {
         let first = self.numbers.find(|number| *number >= start.epoch);
         self.first = first.map(|number| match number == start.epoch {
-            true => start,
-            false => Start::of(number),
+            true => (start, state),
+            false => (Start::of(number), None),
         });
         self
     }
@@ -85,17 +85,18 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
             let joins = self.loader.pipeline().come_to(&seat);
             let epoch = match joins {
                 true => Epoch::at(self.loader.clone(), seat),
-                false => self.begin(seat.start),
+                false => self.begin(seat.start, None),
             };
             return Some((epoch, joins));
         }
-        let start = self.first.take();
-        let start = start.or_else(|| self.numbers.next().map(Start::of))?;
-        Some((self.begin(start), false))
+        let first = self.first.take();
+        let next = || Some((Start::of(self.numbers.next()?), None));
+        let (start, state) = first.or_else(next)?;
+        Some((self.begin(start, state), false))
     }
 
-    fn begin(&self, start: Start) -> Epoch<'a, B> {
-        Epoch::begin(self.loader.clone(), start, true)
+    fn begin(&self, start: Start, state: Option<Vec<u8>>) -> Epoch<'a, B> {
+        Epoch::begin(self.loader.clone(), start, state, true)
     }
 
     /// Lets the next epoch be loaded after this one. `to`: its batches go to the device of this outbox, that many ahead. Returns the

@@ -5,7 +5,7 @@ use std::iter::FusedIterator;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{DeviceEpoch, Epoch, LoaderState};
+use super::{DeviceEpoch, Epoch, LoaderState, StreamDeviceEpoch, StreamEpoch, StreamState};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
@@ -181,7 +181,7 @@ impl<E> WithInfo<E> {
 }
 
 macro_rules! epochs {
-    ($($epoch:ident: $batch:ty;)*) => {$(
+    ($($epoch:ident: $batch:ty, $state:ty, |$inner:ident| $as_epoch:expr;)*) => {$(
         impl<B: Batch> WithInfo<$epoch<'_, B>> {
             /// Returns the number of this epoch.
             pub fn number(&self) -> u64 {
@@ -189,13 +189,13 @@ macro_rules! epochs {
             }
 
             /// Returns where the run stands in this epoch.
-            pub fn state(&self) -> LoaderState {
+            pub fn state(&self) -> $state {
                 self.epoch.state()
             }
 
             /// Gives the next batch if it is there, as the epoch's own `try_next`.
             pub fn try_next(&mut self) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                let given = self.epoch.given();
+                let given = self.inner().given();
                 let next = self.epoch.try_next();
                 self.inform(given, next)
             }
@@ -205,9 +205,14 @@ macro_rules! epochs {
                 &mut self,
                 timeout: Duration,
             ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                let given = self.epoch.given();
+                let given = self.inner().given();
                 let next = self.epoch.next_timeout(timeout);
                 self.inform(given, next)
+            }
+
+            fn inner(&self) -> &Epoch<'_, B> {
+                let $inner = &self.epoch;
+                $as_epoch
             }
 
             fn inform(
@@ -215,7 +220,7 @@ macro_rules! epochs {
                 number: u64,
                 next: Poll<Option<Result<$batch>>>,
             ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                next.map_ok(|batch| (batch, self.epoch.info(number)))
+                next.map_ok(|batch| (batch, self.inner().info(number)))
             }
         }
 
@@ -223,9 +228,9 @@ macro_rules! epochs {
             type Item = Result<($batch, BatchInfo)>;
 
             fn next(&mut self) -> Option<Self::Item> {
-                let given = self.epoch.given();
+                let given = self.inner().given();
                 let batch = self.epoch.next()?;
-                Some(batch.map(|batch| (batch, self.epoch.info(given))))
+                Some(batch.map(|batch| (batch, self.inner().info(given))))
             }
 
             fn size_hint(&self) -> (usize, Option<usize>) {
@@ -233,12 +238,16 @@ macro_rules! epochs {
             }
         }
 
-        impl<B: Batch> ExactSizeIterator for WithInfo<$epoch<'_, B>> {}
         impl<B: Batch> FusedIterator for WithInfo<$epoch<'_, B>> {}
     )*};
 }
 
 epochs! {
-    Epoch: B;
-    DeviceEpoch: B::OnDevice;
+    Epoch: B, LoaderState, |epoch| epoch;
+    DeviceEpoch: B::OnDevice, LoaderState, |epoch| epoch.inner();
+    StreamEpoch: B, StreamState, |epoch| epoch.inner();
+    StreamDeviceEpoch: B::OnDevice, StreamState, |epoch| epoch.inner();
 }
+
+impl<B: Batch> ExactSizeIterator for WithInfo<Epoch<'_, B>> {}
+impl<B: Batch> ExactSizeIterator for WithInfo<DeviceEpoch<'_, B>> {}

@@ -7,6 +7,8 @@ mod epochs;
 mod info;
 mod state;
 mod stats;
+mod stream;
+mod stream_state;
 mod world;
 
 use std::fmt;
@@ -18,6 +20,10 @@ pub use epochs::{DeviceEpochs, Epochs};
 pub use info::{BatchInfo, WithInfo};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
+pub use stream::{
+    StreamBuilder, StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs, StreamLoader,
+};
+pub use stream_state::StreamState;
 pub use world::World;
 
 pub use crate::pipeline::{LastBatch, OnError, Sharding};
@@ -27,6 +33,7 @@ use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::pipeline::{Cut, Seat, Start, Threads};
+use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
 /// Loads batches of type `B`. The types of data set and collate are erased, so that a loader fits in a struct's field.
@@ -96,6 +103,12 @@ impl DataLoader<()> {
     pub fn builder<D: Dataset>(dataset: D) -> Builder<D, Stack> {
         Builder::new(dataset)
     }
+
+    /// Begins to describe a loader of a source without a length or an index ([`stream`](crate::stream)), whose samples are stacked
+    /// unless you say otherwise.
+    pub fn stream<S: StreamSource>(source: S) -> StreamBuilder<S, Stack> {
+        StreamBuilder::new(source)
+    }
 }
 
 impl<B: Batch> DataLoader<B> {
@@ -142,13 +155,13 @@ impl<B: Batch> DataLoader<B> {
     /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Borrowed(self), start, false)
+        Epoch::begin(epoch::Loader::Borrowed(self), start, None, false)
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), start, false)
+        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), start, None, false)
     }
 
     /// Gives the epochs of these numbers one after the other, and loads across their boundaries: after the last batches of one epoch,
@@ -260,7 +273,7 @@ impl<B: Batch> DataLoader<B> {
         I: IntoIterator<Item = u64>,
     {
         let start = self.resumed(state)?;
-        Ok(self.epochs(numbers).resumed(start))
+        Ok(self.epochs(numbers).resumed(start, None))
     }
 
     /// The same, with epochs that own a reference to their loader.
@@ -277,7 +290,7 @@ impl<B: Batch> DataLoader<B> {
         I: IntoIterator<Item = u64>,
     {
         let start = self.resumed(state)?;
-        Ok(self.owned_epochs(numbers).resumed(start))
+        Ok(self.owned_epochs(numbers).resumed(start, None))
     }
 
     /// Where the state says to go on.

@@ -171,8 +171,51 @@ impl fmt::Display for LoaderState {
                 " samples={samples} data={data:08x} order={order:08x} seed={seed} batch={batch_size} ranks={ranks}"
             );
         }
-        write!(f, "{text} check={:08x}", check(&text))
+        f.write_str(&with_check(&text))
     }
+}
+
+/// What is said of a text that is no state any more.
+pub(super) const DAMAGED: &str = "it was cut off or changed: its check does not match";
+
+pub(super) fn wrong(reason: impl Into<String>) -> Error {
+    Error::State {
+        reason: reason.into(),
+    }
+}
+
+/// Adds the check to the text of a state.
+pub(super) fn with_check(text: &str) -> String {
+    format!("{text} check={:08x}", check(text))
+}
+
+/// Returns the fields of a state's text, without its check, which is right.
+pub(super) fn verified<'a>(text: &'a str, format: &str, what: &str) -> Result<&'a str> {
+    let text = text.trim();
+    let version = text.strip_prefix(format);
+    let version =
+        version.ok_or_else(|| wrong(format!("it is no {what}: these begin with \"{format}\"")))?;
+    let version = version.split(' ').next().unwrap_or_default();
+    match version.parse::<u64>() {
+        Ok(VERSION) => {}
+        Ok(newer) if newer > VERSION => {
+            return Err(wrong(format!(
+                "its format is version {newer}, and this version of pinfeed reads up to {VERSION}: update pinfeed"
+            )));
+        }
+        _ => return Err(wrong("its format has no version")),
+    }
+    let (content, sum) = text.rsplit_once(" check=").ok_or_else(|| wrong(DAMAGED))?;
+    match sum == format!("{:08x}", check(content)) {
+        true => Ok(content),
+        false => Err(wrong(DAMAGED)),
+    }
+}
+
+/// The value of a field of a state's text.
+pub(super) fn field<'a>(content: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = content.split(' ').filter_map(|field| field.split_once('='));
+    fields.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 fn check(text: &str) -> u32 {
@@ -190,34 +233,9 @@ impl FromStr for LoaderState {
     ///
     /// [`Error::State`] if the text is no loader's state, was cut off or changed, or comes from a newer version.
     fn from_str(text: &str) -> Result<LoaderState> {
-        let wrong = |reason: &str| Error::State {
-            reason: reason.to_owned(),
-        };
-        let text = text.trim();
-        let version = text
-            .strip_prefix(FORMAT)
-            .ok_or_else(|| wrong("it is no loader's state: these begin with \"pinfeed-state-\""))?;
-        let version = version.split(' ').next().unwrap_or_default();
-        match version.parse::<u64>() {
-            Ok(VERSION) => {}
-            Ok(newer) if newer > VERSION => {
-                return Err(Error::State {
-                    reason: format!(
-                        "its format is version {newer}, and this version of pinfeed reads up to {VERSION}: update pinfeed"
-                    ),
-                });
-            }
-            _ => return Err(wrong("its format has no version")),
-        }
-        let damaged = || wrong("it was cut off or changed: its check does not match");
-        let (content, sum) = text.rsplit_once(" check=").ok_or_else(damaged)?;
-        if sum != format!("{:08x}", check(content)) {
-            return Err(damaged());
-        }
-        let field = |name: &str| {
-            let mut fields = content.split(' ').filter_map(|field| field.split_once('='));
-            fields.find(|(key, _)| *key == name).map(|(_, value)| value)
-        };
+        let content = verified(text, FORMAT, "loader's state")?;
+        let damaged = || wrong(DAMAGED);
+        let field = |name| field(content, name);
         let number = |name| field(name)?.parse::<u64>().ok();
         let print = |name| u32::from_str_radix(field(name)?, 16).ok();
         let owner = || {

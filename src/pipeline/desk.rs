@@ -37,9 +37,11 @@ pub(super) enum Doing {
     Memory,
     /// Describes the sample of a worker that was given up.
     Describing,
+    /// Opens a stream, or pulls an item from it.
+    Pulling,
 }
 
-const STAGES: [Doing; 7] = [
+const STAGES: [Doing; 8] = [
     Doing::Sampling,
     Doing::Loading,
     Doing::Filling,
@@ -47,6 +49,7 @@ const STAGES: [Doing; 7] = [
     Doing::Collating,
     Doing::Memory,
     Doing::Describing,
+    Doing::Pulling,
 ];
 
 /// What one worker is doing. A cache line of its own: it is written for each sample.
@@ -263,6 +266,7 @@ impl Seen {
             Doing::Sampling => Stage::Sampling,
             Doing::Loading | Doing::Memory | Doing::Describing => Stage::Loading,
             Doing::Filling => Stage::Filling,
+            Doing::Pulling => Stage::Pulling,
             Doing::Planning => Stage::Planning,
             Doing::Collating => Stage::Collating,
         };

@@ -49,6 +49,7 @@ pub(super) enum What {
     LayOut { unit: Unit },
     Finish { unit: Unit },
     Solo { units: Range<u64> },
+    Pull { unit: Unit },
 }
 
 /// A worker's place that is to be filled.
@@ -94,6 +95,7 @@ impl Task {
                 let units = units.clone();
                 (pass, What::Solo { units })
             }
+            Job::Pull { pass, unit, .. } => (pass, What::Pull { unit: *unit }),
         };
         Task::new(pass.line, what)
     }
@@ -101,7 +103,10 @@ impl Task {
     /// The unit that the worker is at.
     pub(super) fn unit(&self) -> Unit {
         match &self.what {
-            What::Load { unit, .. } | What::LayOut { unit } | What::Finish { unit } => *unit,
+            What::Load { unit, .. }
+            | What::LayOut { unit }
+            | What::Finish { unit }
+            | What::Pull { unit } => *unit,
             What::Solo { units } => Unit(units.start),
         }
     }
@@ -333,6 +338,7 @@ impl<B: Batch> Pipeline<B> {
                 });
             }
             What::Finish { unit } => self.publish(pass, *unit, Err(error)),
+            What::Pull { unit } => self.fail_pull(pass, *unit, error),
             What::Solo { units } => {
                 let mut board = self.lock();
                 board.made(pass, Unit(units.start), MadeAlone::failed(error));
@@ -362,7 +368,10 @@ impl<B: Batch> Pipeline<B> {
             self.perform(job, &Desk::of_caller(self.began)); // a plan: nothing of the program's
             return true;
         };
-        let (Job::Load { pass, .. } | Job::Finish { pass, .. } | Job::Solo { pass, .. }) = &job
+        let (Job::Load { pass, .. }
+        | Job::Finish { pass, .. }
+        | Job::Solo { pass, .. }
+        | Job::Pull { pass, .. }) = &job
         else {
             return true;
         };

@@ -6,6 +6,7 @@ use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
 use super::plan::{Destination, EpochPlan};
+use super::pull::{OwnItems, Pull};
 use super::recovery::Changes;
 use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
 use super::source::Failed;
@@ -36,6 +37,8 @@ pub(super) struct EpochSlot<B> {
     /// Sends its units to a device as soon as they are made.
     pub(super) outbox: Option<Arc<dyn Sends<B>>>,
     pub(super) pass: Option<Arc<Pass>>,
+    /// The stream of its items, while nobody pulls; `None` for samples that have an index.
+    pub(super) stream: Option<Box<dyn Pull<B>>>,
 }
 
 /// How the units of one epoch are made, shared by everybody who works on them. It never changes.
@@ -74,6 +77,8 @@ pub(super) struct UnitSlot<B> {
     pub(super) is_unpinned: bool,
     /// What became of samples that failed.
     pub(super) changes: Option<Box<Changes>>,
+    /// The items that were pulled for it, and how to make them again.
+    pub(super) own: Option<Box<OwnItems<B>>>,
 }
 
 /// A unit that the consumer took.
@@ -82,6 +87,7 @@ pub(crate) struct Delivered<B> {
     pub(crate) unit: Unit,
     pub(crate) outcome: Result<Made<B>>,
     pub(crate) changes: Option<Box<Changes>>,
+    pub(crate) own: Option<Box<OwnItems<B>>>,
 }
 
 /// Something to do, with all that is needed to do it.
@@ -103,6 +109,12 @@ pub(super) enum Job<B> {
     Solo {
         pass: Arc<Pass>,
         units: std::ops::Range<u64>,
+    },
+    Pull {
+        pass: Arc<Pass>,
+        unit: Unit,
+        stream: Box<dyn Pull<B>>,
+        gathered_by: Option<crate::tensor::Backend>,
     },
 }
 
@@ -133,13 +145,13 @@ impl Pass {
 
 impl<B: 'static> Line<B> {
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, claimant: Claimant) -> Option<Job<B>> {
-        let open = |epoch: &EpochSlot<B>, unit: Unit, is_solo: bool| {
+        let open = |epoch: &EpochSlot<B>, unit: Unit, is_own: bool| {
             let Some(pass) = &epoch.pass else {
                 unreachable!("units are opened of epochs that are planned");
             };
             UnitSlot {
                 pass: Arc::clone(pass),
-                work: (!is_solo).then(|| {
+                work: (!is_own).then(|| {
                     let gathered_by = epoch.gathered_by();
                     recipe.open(
                         pass.place(unit),
@@ -153,6 +165,7 @@ impl<B: 'static> Line<B> {
                 waiting_since: None,
                 is_unpinned: false,
                 changes: None,
+                own: None,
             }
         };
         match self.schedule.claim(claimant, open)? {
@@ -176,6 +189,20 @@ impl<B: 'static> Line<B> {
             Claim::Solo { units } => {
                 let pass = self.pass(Unit(units.start));
                 Some(Job::Solo { pass, units })
+            }
+            Claim::Pull { unit } => {
+                let pass = self.pass(unit);
+                let epoch = self.schedule.epoch(pass.segment)?;
+                let gathered_by = epoch.gathered_by();
+                let Some(stream) = epoch.stream.take() else {
+                    unreachable!("a unit is opened for whoever pulls next, and the stream is back");
+                };
+                Some(Job::Pull {
+                    pass,
+                    unit,
+                    stream,
+                    gathered_by,
+                })
             }
         }
     }
@@ -237,6 +264,7 @@ impl<B: 'static> Line<B> {
                 unit: Unit(first.0 + index as u64),
                 outcome: slot.outcome?,
                 changes: slot.changes,
+                own: slot.own,
             })
         });
         let next = delivered.next();
@@ -357,7 +385,7 @@ impl<B: 'static> Line<B> {
         }
     }
 
-    fn tell_consumer(&self, unit: Unit) {
+    pub(super) fn tell_consumer(&self, unit: Unit) {
         if unit == self.schedule.first() && !planted("the consumer is not told") {
             self.unit_ready.notify_one();
         }
@@ -370,6 +398,7 @@ impl<B> EpochSlot<B> {
         meter: &Arc<Meter>,
         destination: Option<Destination>,
         outbox: Option<Arc<dyn Sends<B>>>,
+        stream: Option<Box<dyn Pull<B>>>,
     ) -> EpochSlot<B> {
         EpochSlot {
             epoch,
@@ -377,6 +406,7 @@ impl<B> EpochSlot<B> {
             destination,
             outbox,
             pass: None,
+            stream,
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Outbox<B: Batch> {
 }
 
 struct State<B: Batch> {
+    /// How many batches the epoch has, if its stream has ended.
+    end: Option<u64>,
     /// Batches from number `first` on, as far as any unit of them came.
     batches: VecDeque<Outgoing<B>>,
     first: u64,
@@ -77,6 +79,12 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// A unit of the batch failed before it could be sent, so the batch is in nobody's way.
     fn give_up(&self, batch: u64, unit: Unit);
 
+    /// The epoch has that many batches, as its stream has ended. Returns how many of the epoch after it may be sent.
+    fn ends(&self, batches: u64) -> u64;
+
+    /// Allows the first `batches` batches to be sent, before the consumer has come to the epoch.
+    fn allow_first(&self, batches: u64);
+
     /// The first batch whose units may not be sent yet.
     fn allowed(&self) -> u64;
 
@@ -109,6 +117,17 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         }
     }
 
+    fn ends(&self, batches: u64) -> u64 {
+        let mut state = self.state.lock();
+        state.end = Some(batches);
+        state.progress += 1;
+        state.allowed.saturating_sub(batches)
+    }
+
+    fn allow_first(&self, batches: u64) {
+        self.allow(batches);
+    }
+
     fn allowed(&self) -> u64 {
         self.state.lock().allowed
     }
@@ -134,6 +153,7 @@ impl<B: Batch> Outbox<B> {
             device: device.clone(),
             before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
             state: Mutex::new(State {
+                end: None,
                 batches: VecDeque::new(),
                 first,
                 allowed: first,
@@ -146,9 +166,15 @@ impl<B: Batch> Outbox<B> {
         &self.device
     }
 
+    /// How many batches the epoch has, if its stream has ended.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.state.lock().end
+    }
+
     /// Whether every batch of so many has begun or failed.
     fn has_begun_all(&self, batches: u64) -> bool {
         let state = self.state.lock();
+        let batches = state.end.unwrap_or(batches);
         let came = state.first.saturating_add(state.batches.len() as u64);
         came >= batches && state.batches.iter().all(Outgoing::makes_way)
     }

@@ -24,6 +24,8 @@ pub(crate) struct Options {
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
     pub(crate) pinning: Option<Pinning>,
+    /// Samples come from streams: `samples` is no limit.
+    pub(crate) is_stream: bool,
     /// How long a sample may take; `None`: for ever.
     pub(crate) timeout: Option<Duration>,
     /// How long the consumer waits before the log says for what, and from one line to the next.
@@ -116,6 +118,16 @@ pub(crate) struct EpochPlan {
     pub(crate) solo: Option<Solo>,
     /// How many bytes a sample has, where units are cut for the cache; 0 otherwise.
     pub(crate) streamed_bytes: u64,
+    /// The items of units are pulled from a stream, whose end is not known.
+    pub(crate) pulls: Option<Pulls>,
+}
+
+/// How items are pulled from a stream: by one worker at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pulls {
+    /// Rather than load items that were pulled: there are other workers for that. (With a single one, items that were pulled must not wait
+    /// for a stream that gives no more for now.)
+    pub(crate) before_loading: bool,
 }
 
 /// How units are made by one thread each.
@@ -246,11 +258,14 @@ pub(crate) fn plan(
             Some(pinning) if pinning.by_copy || !hints.may_be_elsewhere => 1,
             Some(_) => 2,
         },
-        solo: options.pinning.is_none().then_some(Solo {
+        solo: (options.pinning.is_none() && !options.is_stream).then_some(Solo {
             workers: options.workers,
             grows: options.prefetch_grows,
         }),
         streamed_bytes: 0,
+        pulls: options.is_stream.then_some(Pulls {
+            before_loading: options.workers > 1,
+        }),
     };
     let may_be_cut = matches!(
         destination,
@@ -385,6 +400,7 @@ mod tests {
                 by_copy: false,
                 max_batch_bytes: None,
             }),
+            is_stream: false,
             timeout: None,
             patience: None,
         }

@@ -51,6 +51,8 @@ pub(crate) struct Schedule<E, U> {
     streamed_bytes: u64,
     /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
     is_wide: Option<bool>,
+    /// Units of some plan are pulled before rows of earlier ones are loaded.
+    pulls_first: bool,
 }
 
 /// Something to do for a worker.
@@ -64,6 +66,8 @@ pub(crate) enum Claim {
     Finish { unit: Unit },
     /// Make these units from end to end, and report each as it is done.
     Solo { units: Range<u64> },
+    /// Pull the items of the unit, which was opened for them, from its epoch's stream.
+    Pull { unit: Unit },
 }
 
 /// Who asks for something to do.
@@ -90,11 +94,12 @@ impl<E, U> Schedule<E, U> {
             least_run,
             streamed_bytes: 0,
             is_wide,
+            pulls_first: false,
         }
     }
 
     /// What a worker should do next, oldest unit first. `open` makes the payload of a new unit; its flag says whether one worker
-    /// makes the unit alone.
+    /// has the unit to itself: it makes it alone, or pulls its items first.
     pub(crate) fn claim(
         &mut self,
         claimant: Claimant,
@@ -102,6 +107,7 @@ impl<E, U> Schedule<E, U> {
     ) -> Option<Claim> {
         let run = self.run();
         let may_load = self.may_load(claimant);
+        let pulls = self.pulls_first && self.can_pull(claimant);
         let count = self.open.len().min(self.reach(claimant));
         for (index, entry) in self.open.iter_mut().take(count).enumerate() {
             let unit = Unit(self.first.0 + index as u64);
@@ -113,7 +119,7 @@ impl<E, U> Schedule<E, U> {
                 let claimed = entry.claim_parked(run);
                 return Some(Claim::Load { unit, claimed });
             }
-            if may_load && entry.has_rows() {
+            if may_load && !pulls && entry.has_rows() {
                 let claimed = entry.claim_rows(run);
                 return Some(Claim::Load { unit, claimed });
             }
@@ -127,8 +133,10 @@ impl<E, U> Schedule<E, U> {
         let (index, units) = self.next_to_open(claimant).filter(|_| may_load)?;
         let unit = self.end();
         let solo = self.solo_run(units);
+        let is_pulled = units.plan.pulls.is_some();
         let segment = &self.segments[index];
         let stage = match solo {
+            _ if is_pulled => Stage::Pulling,
             0 => Stage::Loading,
             _ => Stage::Solo,
         };
@@ -137,11 +145,15 @@ impl<E, U> Schedule<E, U> {
             let Some(units) = &segment.units else {
                 unreachable!("units are opened of epochs that are planned");
             };
-            let payload = open(&segment.payload, unit, solo > 0);
+            let is_own = solo > 0 || is_pulled;
+            let payload = open(&segment.payload, unit, is_own);
             let rows = units.plan.cut.rows(units.number(unit));
             let slabs = units.plan.slabs_per_unit;
             let entry = UnitEntry::new(rows, slabs, stage, payload);
             self.open.push_back(entry);
+        }
+        if is_pulled {
+            return Some(Claim::Pull { unit });
         }
         if solo > 0 {
             return Some(Claim::Solo { units: opened });
@@ -175,7 +187,21 @@ impl<E, U> Schedule<E, U> {
             return None;
         }
         let (index, units) = self.segment_of(next)?;
-        (self.room(&units.plan) > 0).then_some((index, units))
+        let may_open = units.plan.pulls.is_none() || !self.is_pulling();
+        (self.room(&units.plan) > 0 && may_open).then_some((index, units))
+    }
+
+    /// Whether the claimant could pull the items of another unit, before it loads those of earlier ones.
+    fn can_pull(&self, claimant: Claimant) -> bool {
+        let next = self.next_to_open(claimant);
+        let pulls = next.and_then(|(_, units)| units.plan.pulls);
+        pulls.is_some_and(|pulls| pulls.before_loading)
+    }
+
+    /// Whether somebody pulls the items of a unit: one at a time, in order.
+    fn is_pulling(&self) -> bool {
+        let last = self.open.back();
+        last.is_some_and(|entry| entry.stage == Stage::Pulling)
     }
 
     /// How many more units fit in the window.
@@ -296,6 +322,14 @@ impl<E, U> Schedule<E, U> {
             self.learn(rows, elapsed_ns);
         }
         self.ready(unit);
+    }
+
+    /// The items of a unit were pulled, and others may load its `rows`.
+    pub(crate) fn pulled(&mut self, unit: Unit, rows: usize) {
+        let entry = self.entry(unit);
+        debug_assert_eq!(entry.stage, Stage::Pulling);
+        entry.rows = rows;
+        entry.stage = Stage::Loading;
     }
 
     /// The caller has laid out the unit.

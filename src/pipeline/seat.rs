@@ -11,12 +11,13 @@ use super::cut::Start;
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
 use super::plan::{Destination, destination_matters, plan};
+use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Device};
 use crate::meter::Meter;
 use crate::sync::plain::AtomicU64;
-use crate::sync::{Arc, Condvar};
+use crate::sync::{Arc, Condvar, Mutex};
 
 /// An epoch of a line, as its consumer holds it.
 #[derive(Clone)]
@@ -29,6 +30,8 @@ pub(crate) struct Seat {
     pub(crate) meter: Arc<Meter>,
     /// How many batches were given out.
     pub(crate) given: Arc<AtomicU64>,
+    /// Where its stream stands behind what was given out; `None` for samples that have an index.
+    pub(crate) reached: Option<Arc<Mutex<Reached>>>,
     /// The line's consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     /// Other epochs follow it, and share its slabs.
@@ -37,8 +40,10 @@ pub(crate) struct Seat {
 
 impl<B: Batch> Pipeline<B> {
     /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
-    pub(crate) fn begin(&self, start: Start, is_followed: bool) -> Seat {
+    /// `state`: that of the epoch's stream, if it is resumed by one.
+    pub(crate) fn begin(&self, start: Start, state: Option<Vec<u8>>, is_followed: bool) -> Seat {
         let device = 0; // the only one so far
+        let (stream, reached) = self.stream(start, state);
         let unit_ready = Arc::new(Condvar::new());
         let meter = Arc::<Meter>::default();
         let seat = {
@@ -46,7 +51,7 @@ impl<B: Batch> Pipeline<B> {
             let is_wide = self.is_wide.get().copied();
             let at_once = self.options[device].at_once;
             let line = board.add_line(device, Arc::clone(&unit_ready), is_wide, at_once);
-            let slot = EpochSlot::new(start.epoch, &meter, None, None);
+            let slot = EpochSlot::new(start.epoch, &meter, None, None, stream);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
@@ -55,6 +60,7 @@ impl<B: Batch> Pipeline<B> {
                 start,
                 meter,
                 given: Arc::default(),
+                reached,
                 unit_ready,
                 is_followed,
             }
@@ -80,7 +86,8 @@ impl<B: Batch> Pipeline<B> {
         let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
         let outbox = to.map(|(before, _)| Outbox::new(before.device(), 0, Some((before, batches))));
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
-        let slot = EpochSlot::new(epoch, &meter, destination, sends);
+        let (stream, reached) = self.stream(start, None);
+        let slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
         let mut board = self.lock();
         let segment = board.append(seat.line, slot, false);
         board.bin.wake_workers = true; // short epochs may be planned at once
@@ -89,9 +96,34 @@ impl<B: Batch> Pipeline<B> {
             start,
             meter,
             given: Arc::default(),
+            reached,
             ..seat.clone()
         };
         (seat, outbox)
+    }
+
+    /// The stream of an epoch, not opened yet; and where it stands.
+    #[expect(clippy::type_complexity, reason = "a pair of options")]
+    fn stream(
+        &self,
+        start: Start,
+        state: Option<Vec<u8>>,
+    ) -> (Option<Box<dyn Pull<B>>>, Option<Arc<Mutex<Reached>>>) {
+        if !self.options().is_stream {
+            return (None, None);
+        }
+        let items = start.position / self.options().lanes;
+        let reached = Reached {
+            items,
+            state: state.clone(),
+            ..Reached::default()
+        };
+        let stream = self.recipe.stream(StreamStart {
+            epoch: start.epoch,
+            items,
+            state,
+        });
+        (stream, Some(Arc::new(Mutex::new(reached))))
     }
 
     /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and slabs for one epoch are
@@ -137,7 +169,11 @@ impl<B: Batch> Pipeline<B> {
         let following = {
             let mut board = self.lock();
             let line = board.line(seat.line);
-            line.and_then(|(line, _)| line.schedule.id_after(seat.segment))
+            line.and_then(|(line, _)| {
+                // If its stream has not ended, it ends here.
+                line.schedule.close_end(seat.segment);
+                line.schedule.id_after(seat.segment)
+            })
         };
         // (What is dropped should not have to wait for a batch sampler.)
         let is_even = matches!(self.options[seat.device].batching, Batching::Even(_));
@@ -180,12 +216,19 @@ impl<B: Batch> Pipeline<B> {
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
         let outbox = Outbox::new(device, given, None);
-        let failed = {
+        let (failed, end) = {
             let mut board = self.lock();
-            let line = board.line(seat.line);
-            let outbox = Arc::clone(&outbox) as Arc<dyn Sends<B>>;
-            line.map(|(line, _)| line.set_outbox(seat.segment, outbox))
-        };
+            let line = board.line(seat.line).map(|(line, _)| line);
+            let sends = Arc::clone(&outbox) as Arc<dyn Sends<B>>;
+            line.map(|line| {
+                let failed = line.set_outbox(seat.segment, sends);
+                (failed, line.schedule.units_of(seat.segment))
+            })
+        }
+        .unzip();
+        if let Some(batches) = end.flatten().filter(|_| options.is_stream) {
+            outbox.ends(batches); // its stream has ended already
+        }
         for (batch, unit) in failed.into_iter().flatten() {
             outbox.give_up(batch, unit);
         }

@@ -53,7 +53,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Sends what the epoch after this one has ready: it may have waited for this one's last batch to begin.
-    fn send_following(&self, pass: &Pass) {
+    pub(super) fn send_following(&self, pass: &Pass) {
         let following = {
             let mut board = self.lock();
             board.line(pass.line).and_then(|(line, _)| {

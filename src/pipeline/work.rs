@@ -11,6 +11,7 @@ use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::plan::Hints;
+use super::pull::{Pull, StreamStart};
 use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
@@ -56,6 +57,12 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
+
+    /// The stream of an epoch, from where it begins or is resumed; `None` for samples that have an index.
+    fn stream(&self, from: StreamStart) -> Option<Box<dyn Pull<B>>> {
+        drop(from);
+        None
+    }
 
     /// The error of a part that does not match an earlier part of its batch.
     fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error;
@@ -112,7 +119,7 @@ impl<B> MadeAlone<B> {
 
 pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) dataset: Arc<D>,
-    pub(crate) collate: C,
+    pub(crate) collate: Arc<C>,
     pub(crate) seed: u64,
     pub(crate) on_error: OnError,
     pub(crate) retry: Arc<Retry>,
@@ -133,6 +140,10 @@ impl Learned {
             is_gatherable: AtomicBool::new(is_gatherable),
             sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
         }
+    }
+
+    pub(super) fn is_gatherable(&self) -> bool {
+        self.is_gatherable.load(Ordering::Relaxed)
     }
 
     /// Learns from a batch. (All workers read this. Most batches are alike, and those do not write.)
@@ -287,7 +298,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         Hints {
             sample_bytes: Some(sample_bytes)
                 .filter(|bytes| *bytes > 0 && C::IN_PARTS && !self.on_error.skips()),
-            is_gatherable: self.learned.is_gatherable.load(Ordering::Relaxed),
+            is_gatherable: self.learned.is_gatherable(),
             may_be_elsewhere: !C::IN_PLACE,
         }
     }

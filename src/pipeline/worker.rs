@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
+use super::cut::Place;
 use super::desk::{Desk, Doing};
 use super::guard::{Bin, drop_each};
 use super::late::{Task, What};
@@ -10,7 +11,7 @@ use super::line::{Job, Line, Made, Pass, UnitSlot};
 use super::recovery::Changes;
 use super::schedule::{Claimed, Next, Unit};
 use super::source::Failed;
-use super::work::{MadeAlone, Work};
+use super::work::{MadeAlone, Recipe, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
@@ -63,6 +64,12 @@ impl<B: Batch> Pipeline<B> {
                 self.attend(desk, &pass, unit, || self.finish(desk, &pass, unit));
             }
             Job::Solo { pass, units } => self.make_all(desk, &pass, units),
+            Job::Pull {
+                pass,
+                unit,
+                stream,
+                gathered_by,
+            } => self.pull(desk, &pass, unit, stream, gathered_by),
         }
     }
 
@@ -91,14 +98,27 @@ impl<B: Batch> Pipeline<B> {
         changes: Changes,
         desk: &Desk,
     ) -> MadeAlone<B> {
+        self.make_by(&*self.recipe, pass.place(unit), pass, unit, changes, desk)
+    }
+
+    /// The same, by this recipe, with the rows of this place.
+    fn make_by(
+        &self,
+        recipe: &dyn Recipe<B>,
+        place: Place,
+        pass: &Pass,
+        unit: Unit,
+        changes: Changes,
+        desk: &Desk,
+    ) -> MadeAlone<B> {
         span!("make", epoch = pass.epoch, unit = unit.0);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
             Some(slab.for_epoch(pass.meter.clone()))
         };
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
-        let (place, order, meter) = (pass.place(unit), &pass.order, &*pass.meter);
-        let make = || self.recipe.make(place, order, meter, &slab, changes, desk);
+        let (order, meter) = (&pass.order, &*pass.meter);
+        let make = || recipe.make(place, order, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => made,
             Err(payload) => MadeAlone::failed(pass.collate_panicked(unit, panic_message(payload))),
@@ -279,7 +299,7 @@ impl<B: Batch> Pipeline<B> {
     fn publish_failure(&self, desk: &Desk, pass: &Pass, unit: Unit) {
         // The pin thread runs no samples: others wait for it.
         let can_make = !desk.is_nobodys() || self.options().workers == 0;
-        let (failure, work) = {
+        let (failure, work, own) = {
             let mut board = self.lock();
             let Some((line, _)) = board.line_of(pass, unit) else {
                 return;
@@ -289,13 +309,15 @@ impl<B: Batch> Pipeline<B> {
                 return;
             };
             failure.can_remake &= can_make;
-            let mut work = None;
+            let (mut work, mut own) = (None, None);
             if failure.can_remake {
                 work = slot.work.take();
+                let items = slot.own.as_ref();
+                own = items.map(|items| (Arc::clone(&items.recipe), items.place));
                 line.schedule.remaking(unit);
                 board.takes_on(desk, Task::new(pass.line, What::Finish { unit }));
             }
-            (failure, work)
+            (failure, work, own)
         };
         if !failure.can_remake {
             return self.publish(pass, unit, Err(failure.error));
@@ -303,7 +325,12 @@ impl<B: Batch> Pipeline<B> {
         let changes = work.as_ref().map(|work| work.changes());
         desk.enter(Doing::Loading, 0);
         drop_each([work]); // its samples are the user's
-        let alone = self.make(pass, unit, changes.unwrap_or_default(), desk);
+        let changes = changes.unwrap_or_default();
+        let alone = match &own {
+            None => self.make(pass, unit, changes, desk),
+            Some((recipe, place)) => self.make_by(&**recipe, *place, pass, unit, changes, desk),
+        };
+        drop_each([own]);
         if !desk.leave() {
             return drop_each([alone.made]);
         }

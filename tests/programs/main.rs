@@ -34,6 +34,7 @@ programs! {
     images,
     in_a_thread,
     languages,
+    lines,
     missing_values,
     mixed_ranks,
     ndarrays,
@@ -53,6 +54,7 @@ programs! {
     segments,
     sentiment,
     server_gone,
+    shards,
     speech,
     structs,
     tabular,
@@ -63,6 +65,7 @@ programs! {
     train_val_test,
     translation,
     two_cameras,
+    two_corpora,
     two_sources,
 }
 

@@ -96,6 +96,8 @@ planted! {
     left_behind: "who sends does not look behind", "ahead::batches_travel_while_the_program_is_busy";
     left_for_host: "who keeps does not look again", "ahead::batches_travel_while_the_program_is_busy";
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
+    silent_ends: "the end of a stream is found in silence", "streams::batches_come_until_the_end";
+    untold_outbox: "an outbox is not told of the end", "streams::batches_of_streams_travel_across_the_boundary";
     two_reports: "who was given up reports", "hanging::who_hangs_comes_back";
     no_report: "nobody reports for who was given up", "hanging::who_hangs_costs_a_batch";
     lost_run: "a run is lost with its worker", "hanging::runs_of_batches_hang";

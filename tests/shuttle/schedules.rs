@@ -19,4 +19,5 @@ mod loading;
 mod parts;
 mod pinning;
 mod planted;
+mod streams;
 mod support;

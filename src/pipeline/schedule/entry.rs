@@ -39,6 +39,8 @@ pub(super) enum SlabState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// Somebody pulls its items from a stream.
+    Pulling,
     /// Samples are being loaded.
     Loading,
     /// All samples are parked, and somebody lays the unit out from them.

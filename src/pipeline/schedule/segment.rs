@@ -24,10 +24,13 @@ pub(super) struct Segment<E> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpochUnits {
     pub(crate) plan: EpochPlan,
-    /// The first unit, and the one after the last.
+    /// The first unit, and the one after the last: [`OPEN_END`] as long as it is not known.
     pub(crate) first: Unit,
     pub(crate) end: Unit,
 }
+
+/// The end of an epoch whose stream has not ended yet.
+const OPEN_END: Unit = Unit(u64::MAX);
 
 impl EpochUnits {
     /// The number of a unit within its epoch.
@@ -115,6 +118,9 @@ impl<E, U> Schedule<E, U> {
     /// The segment to plan next, if workers will soon have nothing else to do.
     pub(super) fn segment_to_plan(&mut self) -> Option<&mut Segment<E>> {
         let before = self.segments.front()?.units.as_ref()?;
+        if before.end == OPEN_END {
+            return None;
+        }
         let next = self.segments.get(1)?;
         if next.units.is_some() || next.is_planning || !next.may_plan_early {
             return None;
@@ -137,6 +143,9 @@ impl<E, U> Schedule<E, U> {
             None => self.first,
             Some(before) => {
                 let before = self.segments[before].units.as_ref();
+                if before.is_some_and(|before| before.end == OPEN_END) {
+                    return None; // for now
+                }
                 let end = before.filter(|before| plan.joins(&before.plan));
                 let Some(end) = end.map(|before| before.end) else {
                     self.segments[index].may_plan_early = false;
@@ -148,12 +157,51 @@ impl<E, U> Schedule<E, U> {
         if plan.is_cut() {
             self.streamed_bytes = plan.streamed_bytes;
         }
+        self.pulls_first |= plan.pulls.is_some_and(|pulls| pulls.before_loading);
         let units = EpochUnits {
             first,
-            end: Unit(first.0.saturating_add(plan.cut.units())),
+            end: match plan.pulls {
+                Some(_) => OPEN_END,
+                None => Unit(first.0.saturating_add(plan.cut.units())),
+            },
             plan,
         };
         Some(self.segments[index].units.insert(units).clone())
+    }
+
+    /// The stream of a segment ended, or is given up: all of its units are open, or were. Returns how many it has; `None`: that was known
+    /// before, or the segment is gone.
+    pub(crate) fn close_end(&mut self, id: u64) -> Option<u64> {
+        let end = self.end();
+        let index = self.index_of(id)?;
+        let units = self.segments[index].units.as_mut();
+        let units = units.filter(|units| units.end == OPEN_END)?;
+        units.end = end;
+        Some(units.number(end))
+    }
+
+    /// How many units a segment has, if that is known.
+    pub(crate) fn units_of(&self, id: u64) -> Option<u64> {
+        let units = self.segments[self.index_of(id)?].units.as_ref()?;
+        (units.end != OPEN_END).then(|| units.number(units.end))
+    }
+
+    /// Nothing was left to pull for the last open unit, whose stream is at its end. Returns how many units the segment has: the unit is
+    /// none of them. `None`: its end was known.
+    pub(crate) fn close_end_before(
+        &mut self,
+        unit: Unit,
+        id: u64,
+        removed: &mut Removed<E, U>,
+    ) -> Option<u64> {
+        let index = self.index_of(id)?;
+        let units = self.segments[index].units.as_ref();
+        units.filter(|units| units.end == OPEN_END)?;
+        debug_assert_eq!(unit.0 + 1, self.end().0);
+        let count = self.open.len() - 1;
+        self.remove_units(count.., removed);
+        self.is_blocked &= count > 0;
+        self.close_end(id)
     }
 
     /// The segment cannot be planned before the consumer reaches it.
@@ -196,7 +244,13 @@ impl<E, U> Schedule<E, U> {
         let Some(front) = self.segments.front().filter(|front| front.id == id) else {
             return;
         };
-        let end = front.units.as_ref().map_or(self.first, |units| units.end);
+        let end = front
+            .units
+            .as_ref()
+            .map_or(self.first, |units| match units.end {
+                OPEN_END => self.end(),
+                end => end,
+            });
         let count = (end.0 - self.first.0).min(self.open.len() as u64) as usize;
         self.remove_units(..count, removed);
         self.first = end;

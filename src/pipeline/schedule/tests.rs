@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::super::cut::{Cut, Even, LastBatch};
 use super::entry::SlabState;
 use super::*;
+use crate::pipeline::plan::Pulls;
 
 const WORKER: Claimant = Claimant {
     is_spare: false,
@@ -39,6 +40,7 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
         slabs_per_unit: 1,
         solo: None,
         streamed_bytes: 0,
+        pulls: None,
     }
 }
 
@@ -172,7 +174,9 @@ proptest! {
                             finishing.push((unit, schedule.loaded(unit, all(count), Some(1_000_000))));
                         }
                         Claim::Finish { unit } => finishing.push((unit, Next::Finish)),
-                        Claim::Solo { .. } => unreachable!("these plans have none"),
+                        Claim::Solo { .. } | Claim::Pull { .. } => {
+                            unreachable!("these plans have none")
+                        }
                     }
                 }
                 4 if !finishing.is_empty() => {
@@ -492,4 +496,100 @@ fn tiny_units_are_made_alone() {
         .clone()
         .for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
     assert_eq!(schedule.deliverable(), 17);
+}
+
+/// A line of streams of batches of two.
+fn streams(before_loading: bool, count: usize) -> TestSchedule {
+    let plan = EpochPlan {
+        pulls: Some(Pulls { before_loading }),
+        ..plan(1 << 62, 2, 2)
+    };
+    let mut schedule = Schedule::new(None, 1);
+    let ids: Vec<u64> = (0..count)
+        .map(|number| schedule.append((), number == 0))
+        .collect();
+    assert!(schedule.enter_plan(ids[0], plan).is_some());
+    schedule
+}
+
+fn pull(unit: u64) -> Option<Claim> {
+    Some(Claim::Pull { unit: Unit(unit) })
+}
+
+/// One worker pulls at a time. With others, it pulls while there is room; alone, it loads first what was pulled.
+#[test]
+fn items_are_pulled_one_unit_at_a_time() {
+    for before_loading in [false, true] {
+        let mut schedule = streams(before_loading, 1);
+        assert_eq!(claim(&mut schedule, WORKER), pull(0));
+        assert_eq!(claim(&mut schedule, WORKER), None, "somebody pulls");
+        schedule.pulled(Unit(0), 2);
+        let next = claim(&mut schedule, WORKER);
+        match before_loading {
+            true => assert_eq!(next, pull(1)),
+            false => assert_eq!(next, rows(0, 0..1)),
+        }
+        // The other one does the rest; then the window is full.
+        while let Some(claimed) = claim(&mut schedule, WORKER) {
+            assert!(
+                matches!(claimed, Claim::Load { .. }) != (claimed == Claim::Pull { unit: Unit(1) })
+            );
+        }
+        assert_eq!(schedule.end(), Unit(2));
+    }
+}
+
+/// The end of a stream is found by whoever pulls next: the unit is gone again, and the next epoch goes on with its number.
+#[test]
+fn a_stream_ends_where_nothing_is_left_to_pull() {
+    let mut schedule = streams(true, 2);
+    let mut removed = Removed::default();
+    assert_eq!(claim(&mut schedule, WORKER), pull(0));
+    schedule.pulled(Unit(0), 2);
+    assert_eq!(claim(&mut schedule, WORKER), pull(1));
+    let next = schedule.segments[1].id;
+    let early = schedule.segments[0].units.clone().unwrap().plan;
+    assert_eq!(
+        schedule.enter_plan(next, early.clone()),
+        None,
+        "nobody knows where it begins"
+    );
+    assert_eq!(
+        (
+            schedule.units_of(0),
+            schedule.remaining().is_some_and(|left| left > 0)
+        ),
+        (None, true)
+    );
+    assert_eq!(schedule.close_end_before(Unit(1), 0, &mut removed), Some(1));
+    assert_eq!((removed.units.len(), schedule.remaining()), (1, Some(1)));
+    assert_eq!(
+        schedule.close_end_before(Unit(1), 0, &mut removed),
+        None,
+        "once"
+    );
+    // Now the next one is planned.
+    let mut claims = std::iter::from_fn(|| claim(&mut schedule, WORKER));
+    assert!(claims.any(|claim| claim == Claim::Plan { segment: next }));
+    drop(claims);
+    let units = schedule.enter_plan(next, early).unwrap();
+    assert_eq!(units.first, Unit(1));
+    assert_eq!(claim(&mut schedule, WORKER), pull(1));
+}
+
+/// Who leaves an epoch of a stream leaves what was opened of it, and the next one begins there.
+#[test]
+fn a_stream_that_is_left_ends_there() {
+    let mut schedule = streams(true, 2);
+    let mut removed = Removed::default();
+    assert_eq!(claim(&mut schedule, WORKER), pull(0));
+    schedule.pulled(Unit(0), 2);
+    assert_eq!(claim(&mut schedule, WORKER), pull(1));
+    let plan = schedule.segments[0].units.clone().unwrap().plan;
+    assert_eq!(schedule.close_end(0), Some(2));
+    assert_eq!(schedule.enter_plan(1, plan).unwrap().first, Unit(2));
+    schedule.leave(0, &mut removed);
+    assert!(!schedule.holds(Unit(1)), "who pulls finds that out");
+    assert!(schedule.come_to(1, &mut removed));
+    assert_eq!(claim(&mut schedule, OWN), pull(2));
 }

@@ -1,0 +1,212 @@
+//! Where a run of a stream stands, on one rank.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::state::{DAMAGED, field, verified, with_check, wrong};
+use crate::error::{Error, Result};
+use crate::pipeline::Start;
+
+/// Where a run of a stream stands, on one rank: how many items of which epoch it was given, and where its source stands. A line of text,
+/// for a checkpoint.
+///
+/// [`StreamLoader::state`](super::StreamLoader::state) makes it, and [`StreamLoader::resume`](super::StreamLoader::resume) goes on from
+/// there, on any number of workers, with any batch size. It counts what the iterator gave out, not what was pulled ahead.
+///
+/// *Each rank has its own*, so save it for each: a stream is split by its source, and nobody else knows how. So a run is resumed on as
+/// many ranks as before.
+///
+/// # Format
+///
+/// [`Display`](fmt::Display) writes it, [`FromStr`] reads it; with the feature `serde`, it is this string in any format:
+///
+/// ```text
+/// pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=2d3e8a26
+/// ```
+///
+/// `source` is the source's own state ([`ItemStream::state`](crate::stream::ItemStream::state)) in hexadecimal, or missing: then
+/// resuming pulls `items` items again, and drops them.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::StreamState;
+/// use pinfeed::{DataLoader, stream};
+///
+/// let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+/// let loader = DataLoader::stream(numbers).batch_size(10).build()?;
+/// let mut epoch = loader.epoch(0);
+/// epoch.next();
+/// let saved = epoch.state().to_string(); // into a file
+///
+/// let state: StreamState = saved.parse()?;
+/// assert_eq!((state.epoch(), state.items()), (0, 10));
+/// for resumed in loader.resume(0..1, &state)? {
+///     assert_eq!(resumed.map(|batch| batch.unwrap().as_slice()[0]).next(), Some(10));
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct StreamState {
+    epoch: u64,
+    items: u64,
+    source: Option<Vec<u8>>,
+    /// What it belongs to. `None`: the beginning of any run.
+    owner: Option<StreamOwner>,
+}
+
+/// What a stream's state belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct StreamOwner {
+    pub(super) seed: u64,
+    pub(super) rank: u64,
+    pub(super) ranks: u64,
+}
+
+const FORMAT: &str = "pinfeed-stream-";
+
+impl StreamState {
+    pub(super) fn new(
+        epoch: u64,
+        items: u64,
+        source: Option<Vec<u8>>,
+        owner: StreamOwner,
+    ) -> StreamState {
+        StreamState {
+            epoch,
+            items,
+            source,
+            owner: Some(owner),
+        }
+    }
+
+    /// Returns the epoch to go on with. When an epoch's iterator has returned `None`, that is the next one.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns how many items of that epoch this rank was given.
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
+    pub(super) fn start(&self, ranks: u64) -> Start {
+        Start {
+            epoch: self.epoch,
+            position: self.items.saturating_mul(ranks),
+        }
+    }
+
+    pub(super) fn source(&self) -> Option<Vec<u8>> {
+        self.source.clone()
+    }
+
+    /// Refuses to go on with what the state does not belong to, and says which of it.
+    pub(super) fn check(&self, loader: StreamOwner) -> Result<()> {
+        let Some(saved) = self.owner else {
+            return Ok(());
+        };
+        let mut differences = Vec::new();
+        if saved.seed != loader.seed {
+            differences.push(format!(
+                "its seed is {}, the loader's {}",
+                saved.seed, loader.seed
+            ));
+        }
+        if saved.ranks != loader.ranks {
+            differences.push(format!(
+                "it is of {} ranks, and there are {}: a stream is split by its source, and goes on with as many ranks only",
+                saved.ranks, loader.ranks
+            ));
+        } else if saved.rank != loader.rank {
+            differences.push(format!(
+                "it is that of rank {}, and this is rank {}: each goes on from its own",
+                saved.rank, loader.rank
+            ));
+        }
+        match differences.is_empty() {
+            true => Ok(()),
+            false => Err(wrong(format!(
+                "it is another run's: {}",
+                differences.join("; ")
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for StreamState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = format!("{FORMAT}1 epoch={} items={}", self.epoch, self.items);
+        if let Some(StreamOwner { seed, rank, ranks }) = self.owner {
+            text += &format!(" seed={seed} rank={rank} ranks={ranks}");
+        }
+        if let Some(source) = &self.source {
+            text += " source=";
+            source
+                .iter()
+                .for_each(|byte| text += &format!("{byte:02x}"));
+        }
+        f.write_str(&with_check(&text))
+    }
+}
+
+/// Bytes from their hexadecimal digits.
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| match pair.len() {
+        2 => u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok(),
+        _ => None,
+    };
+    pairs.map(byte).collect()
+}
+
+impl FromStr for StreamState {
+    type Err = Error;
+
+    /// Reads what [`Display`](fmt::Display) writes; white space around it is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] if the text is no stream's state, was cut off or changed, or comes from a newer version.
+    fn from_str(text: &str) -> Result<StreamState> {
+        let content = verified(text, FORMAT, "stream's state")?;
+        let number = |name| field(content, name)?.parse::<u64>().ok();
+        let damaged = || wrong(DAMAGED);
+        let owner = || {
+            Some(StreamOwner {
+                seed: number("seed")?,
+                rank: number("rank")?,
+                ranks: number("ranks")?,
+            })
+        };
+        let state = StreamState {
+            epoch: number("epoch").ok_or_else(damaged)?,
+            items: number("items").ok_or_else(damaged)?,
+            source: match field(content, "source") {
+                Some(digits) => Some(bytes(digits).ok_or_else(damaged)?),
+                None => None,
+            },
+            owner: owner(),
+        };
+        // Only the beginning belongs to any run.
+        match state.owner.is_some() || state == StreamState::default() {
+            true => Ok(state),
+            false => Err(damaged()),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for StreamState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for StreamState {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<StreamState, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,432 @@
+//! Sources made of other sources.
+
+use std::fmt;
+
+use super::state::{Reader, Tag, Writer, wrong};
+use super::{ItemStream, Shard, StreamSource};
+use crate::error::BoxError;
+use crate::rng::SampleRng;
+use crate::sync::Arc;
+
+/// A source whose samples are changed by a function: [`StreamSource::map`] makes it.
+#[derive(Clone)]
+pub struct Map<S, F> {
+    source: S,
+    f: F,
+}
+
+impl<S, F> Map<S, F> {
+    pub(super) fn new(source: S, f: F) -> Map<S, F> {
+        Map { source, f }
+    }
+}
+
+impl<S, T, F> StreamSource for Map<S, F>
+where
+    S: StreamSource,
+    T: Send + 'static,
+    F: Fn(S::Sample, &mut SampleRng) -> Result<T, BoxError> + Send + Sync + 'static,
+{
+    type Item = S::Item;
+    type Sample = T;
+    type Stream = S::Stream;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<S::Stream, BoxError> {
+        self.source.open(epoch, shard)
+    }
+
+    fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<T, BoxError> {
+        (self.f)(self.source.load(item, rng)?, rng)
+    }
+}
+
+impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map")
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The first items of a source: [`StreamSource::take`] makes it.
+#[derive(Debug, Clone)]
+pub struct Take<S> {
+    source: S,
+    count: u64,
+}
+
+/// An open stream of [`Take`].
+#[derive(Debug)]
+pub struct TakeStream<I> {
+    inner: I,
+    left: u64,
+}
+
+impl<S> Take<S> {
+    pub(super) fn new(source: S, count: u64) -> Take<S> {
+        Take { source, count }
+    }
+}
+
+impl<S: StreamSource> StreamSource for Take<S> {
+    type Item = S::Item;
+    type Sample = S::Sample;
+    type Stream = TakeStream<S::Stream>;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+        Ok(TakeStream {
+            inner: self.source.open(epoch, shard)?,
+            left: self.count,
+        })
+    }
+
+    fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
+        self.source.load(item, rng)
+    }
+}
+
+impl<I: ItemStream> ItemStream for TakeStream<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
+        self.left = self.left.checked_sub(1)?;
+        self.inner.next()
+    }
+
+    fn state(&self) -> Option<Vec<u8>> {
+        let inner = self.inner.state()?;
+        Some(
+            Writer::new(Tag::Take)
+                .number(self.left)
+                .inner(&inner)
+                .finish(),
+        )
+    }
+
+    fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        let mut state = Reader::new(Tag::Take, state)?;
+        self.left = state.number()?;
+        self.inner.seek(state.inner()?)?;
+        state.end()
+    }
+}
+
+/// A source without its first items: [`StreamSource::skip`] makes it.
+#[derive(Debug, Clone)]
+pub struct Skip<S> {
+    source: S,
+    count: u64,
+}
+
+/// An open stream of [`Skip`].
+#[derive(Debug)]
+pub struct SkipStream<I> {
+    inner: I,
+    left: u64,
+}
+
+impl<S> Skip<S> {
+    pub(super) fn new(source: S, count: u64) -> Skip<S> {
+        Skip { source, count }
+    }
+}
+
+impl<S: StreamSource> StreamSource for Skip<S> {
+    type Item = S::Item;
+    type Sample = S::Sample;
+    type Stream = SkipStream<S::Stream>;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+        Ok(SkipStream {
+            inner: self.source.open(epoch, shard)?,
+            left: self.count,
+        })
+    }
+
+    fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
+        self.source.load(item, rng)
+    }
+}
+
+impl<I: ItemStream> ItemStream for SkipStream<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
+        while self.left > 0 {
+            self.left -= 1;
+            drop(self.inner.next()?);
+        }
+        self.inner.next()
+    }
+
+    fn state(&self) -> Option<Vec<u8>> {
+        let inner = self.inner.state()?;
+        Some(
+            Writer::new(Tag::Skip)
+                .number(self.left)
+                .inner(&inner)
+                .finish(),
+        )
+    }
+
+    fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        let mut state = Reader::new(Tag::Skip, state)?;
+        self.left = state.number()?;
+        self.inner.seek(state.inner()?)?;
+        state.end()
+    }
+}
+
+/// One source after another: [`StreamSource::chain`] makes it.
+#[derive(Debug)]
+pub struct Chain<A, B> {
+    first: A,
+    second: Arc<B>,
+}
+
+/// An item of one of two sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// Of the first.
+    First(A),
+    /// Of the second.
+    Second(B),
+}
+
+/// An open stream of [`Chain`].
+pub struct ChainStream<A: StreamSource, B: StreamSource> {
+    second: Arc<B>,
+    epoch: u64,
+    shard: Shard,
+    at: Either<A::Stream, B::Stream>,
+    is_over: bool,
+}
+
+impl<A, B> Chain<A, B> {
+    pub(super) fn new(first: A, second: B) -> Chain<A, B> {
+        Chain {
+            first,
+            second: Arc::new(second),
+        }
+    }
+}
+
+impl<A, B> StreamSource for Chain<A, B>
+where
+    A: StreamSource,
+    B: StreamSource<Sample = A::Sample>,
+{
+    type Item = Either<A::Item, B::Item>;
+    type Sample = A::Sample;
+    type Stream = ChainStream<A, B>;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+        Ok(ChainStream {
+            second: Arc::clone(&self.second),
+            epoch,
+            shard,
+            at: Either::First(self.first.open(epoch, shard.of_child(0))?),
+            is_over: false,
+        })
+    }
+
+    fn load(&self, item: Self::Item, rng: &mut SampleRng) -> Result<A::Sample, BoxError> {
+        match item {
+            Either::First(item) => self.first.load(item, rng),
+            Either::Second(item) => self.second.load(item, rng),
+        }
+    }
+}
+
+impl<A: StreamSource, B: StreamSource> ChainStream<A, B> {
+    fn open_second(&self) -> Result<B::Stream, BoxError> {
+        self.second.open(self.epoch, self.shard.of_child(1))
+    }
+}
+
+impl<A: StreamSource, B: StreamSource> ItemStream for ChainStream<A, B> {
+    type Item = Either<A::Item, B::Item>;
+
+    fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
+        if self.is_over {
+            return None;
+        }
+        if let Either::First(first) = &mut self.at {
+            if let Some(item) = first.next() {
+                return Some(item.map(Either::First));
+            }
+            match self.open_second() {
+                Ok(second) => self.at = Either::Second(second),
+                Err(error) => {
+                    self.is_over = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        match &mut self.at {
+            Either::Second(second) => Some(second.next()?.map(Either::Second)),
+            Either::First(_) => None,
+        }
+    }
+
+    fn state(&self) -> Option<Vec<u8>> {
+        let (number, inner) = match &self.at {
+            Either::First(first) => (0, first.state()?),
+            Either::Second(second) => (1, second.state()?),
+        };
+        let number = if self.is_over { 2 } else { number };
+        Some(
+            Writer::new(Tag::Chain)
+                .number(number)
+                .inner(&inner)
+                .finish(),
+        )
+    }
+
+    fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        let mut state = Reader::new(Tag::Chain, state)?;
+        let (number, inner) = (state.number()?, state.inner()?);
+        state.end()?;
+        match (number, &mut self.at) {
+            (0, Either::First(first)) => first.seek(inner),
+            (1, _) => {
+                let mut second = self.open_second()?;
+                second.seek(inner)?;
+                self.at = Either::Second(second);
+                Ok(())
+            }
+            (2, _) => {
+                self.is_over = true;
+                Ok(())
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl<A: StreamSource, B: StreamSource> fmt::Debug for ChainStream<A, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChainStream").finish_non_exhaustive()
+    }
+}
+
+/// A source that is opened again at its end: [`StreamSource::repeat`] and [`StreamSource::repeat_n`] make it.
+#[derive(Debug)]
+pub struct Repeat<S> {
+    source: Arc<S>,
+    /// `None`: without end.
+    times: Option<u64>,
+}
+
+/// An open stream of [`Repeat`].
+pub struct RepeatStream<S: StreamSource> {
+    source: Arc<S>,
+    times: Option<u64>,
+    epoch: u64,
+    shard: Shard,
+    /// The number of the pass, and whether it gave an item.
+    pass: u64,
+    has_given: bool,
+    /// `None`: it is over.
+    inner: Option<S::Stream>,
+}
+
+impl<S> Repeat<S> {
+    pub(super) fn new(source: S, times: Option<u64>) -> Repeat<S> {
+        Repeat {
+            source: Arc::new(source),
+            times,
+        }
+    }
+}
+
+impl<S: StreamSource> StreamSource for Repeat<S> {
+    type Item = S::Item;
+    type Sample = S::Sample;
+    type Stream = RepeatStream<S>;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+        let mut stream = RepeatStream {
+            source: Arc::clone(&self.source),
+            times: self.times,
+            epoch,
+            shard,
+            pass: 0,
+            has_given: false,
+            inner: None,
+        };
+        if self.times != Some(0) {
+            stream.inner = Some(stream.open()?);
+        }
+        Ok(stream)
+    }
+
+    fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
+        self.source.load(item, rng)
+    }
+}
+
+impl<S: StreamSource> RepeatStream<S> {
+    fn open(&self) -> Result<S::Stream, BoxError> {
+        let first = self.epoch.wrapping_mul(self.times.unwrap_or(1));
+        self.source.open(first.wrapping_add(self.pass), self.shard)
+    }
+}
+
+impl<S: StreamSource> ItemStream for RepeatStream<S> {
+    type Item = S::Item;
+
+    fn next(&mut self) -> Option<Result<S::Item, BoxError>> {
+        loop {
+            if let Some(item) = self.inner.as_mut()?.next() {
+                self.has_given = true;
+                return Some(item);
+            }
+            self.inner = None;
+            self.pass += 1;
+            if self.times.is_some_and(|times| self.pass >= times) {
+                return None;
+            }
+            // (An endless search for an item would hang.)
+            if !std::mem::take(&mut self.has_given) {
+                return None;
+            }
+            match self.open() {
+                Ok(inner) => self.inner = Some(inner),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    fn state(&self) -> Option<Vec<u8>> {
+        let state = Writer::new(Tag::Repeat).number(self.pass);
+        let state = state.number(u64::from(self.has_given));
+        Some(match &self.inner {
+            Some(inner) => state.number(0).inner(&inner.state()?).finish(),
+            None => state.number(1).inner(&[]).finish(),
+        })
+    }
+
+    fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        let mut state = Reader::new(Tag::Repeat, state)?;
+        self.pass = state.number()?;
+        self.has_given = state.number()? == 1;
+        let (is_over, inner) = (state.number()?, state.inner()?);
+        state.end()?;
+        self.inner = None;
+        if is_over == 0 {
+            let mut stream = self.open()?;
+            stream.seek(inner)?;
+            self.inner = Some(stream);
+        }
+        Ok(())
+    }
+}
+
+impl<S: StreamSource> fmt::Debug for RepeatStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RepeatStream")
+            .field("pass", &self.pass)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,151 @@
+//! Items of several sources in proportions.
+
+use super::state::{Reader, Tag, Writer, wrong};
+use super::{ItemStream, Shard, StreamSource};
+use crate::error::{BoxError, Error, Result};
+use crate::rng::SampleRng;
+
+/// Gives items of several sources, in proportion to their weights. When one ends, the others go on in their proportions, until all have
+/// ended; [`repeat`](StreamSource::repeat) the shorter ones if that is not what you want.
+///
+/// Which one comes next is not drawn: of `n` items, each source has its share, to within the number of sources. So all batches are mixed
+/// alike. Each source keeps its order.
+///
+/// # Errors
+///
+/// [`Error::Option`] if there are no sources, or if a weight is negative, not finite, or so small that none of them is above 0.
+///
+/// # Examples
+///
+/// Sources of different types become one by an `enum` of your own; these are of one type:
+///
+/// ```
+/// use pinfeed::stream::{self, StreamSource};
+/// use pinfeed::DataLoader;
+///
+/// let numbers = |first: i64| stream::from_fn(move |_, _| Ok((first..).map(Ok)));
+/// let mixed = stream::mix([(numbers(0), 3.0), (numbers(1_000), 1.0)])?;
+/// let batch = DataLoader::stream(mixed.take(8)).batch_size(8).build()?.epoch(0).next().unwrap()?;
+/// assert_eq!(batch.as_slice(), [0, 1, 1_000, 2, 3, 4, 1_001, 5]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+pub fn mix<S: StreamSource>(sources: impl IntoIterator<Item = (S, f64)>) -> Result<Mix<S>> {
+    let (sources, weights): (Vec<S>, Vec<f64>) = sources.into_iter().unzip();
+    let sum: f64 = weights.iter().sum();
+    let is_good = |weight: &f64| weight.is_finite() && *weight >= 0.0;
+    if !weights.iter().all(is_good) || !sum.is_normal() {
+        return Err(Error::option(
+            "mix",
+            format!(
+                "has the weights {weights:?}: they are finite, none is negative, and one at least is above 0"
+            ),
+        ));
+    }
+    Ok(Mix { sources, weights })
+}
+
+/// Several sources in proportions: [`mix`] makes it.
+#[derive(Debug, Clone)]
+pub struct Mix<S> {
+    sources: Vec<S>,
+    weights: Vec<f64>,
+}
+
+impl<S: StreamSource> StreamSource for Mix<S> {
+    type Item = (usize, S::Item);
+    type Sample = S::Sample;
+    type Stream = MixStream<S::Stream>;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+        let sources = (0..).zip(&self.sources);
+        let inner = sources.map(|(number, source)| source.open(epoch, shard.of_child(number)));
+        let inner: Vec<_> = inner.collect::<Result<_, _>>()?;
+        Ok(MixStream {
+            inner,
+            is_live: self.weights.iter().map(|weight| *weight > 0.0).collect(),
+            given: vec![0; self.weights.len()],
+            weights: self.weights.clone(),
+        })
+    }
+
+    fn load(&self, (source, item): Self::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
+        self.sources[source].load(item, rng)
+    }
+}
+
+/// An open stream of [`Mix`].
+#[derive(Debug)]
+pub struct MixStream<I> {
+    inner: Vec<I>,
+    weights: Vec<f64>,
+    is_live: Vec<bool>,
+    /// How many items each has given since one of them ended last.
+    given: Vec<u64>,
+}
+
+impl<I> MixStream<I> {
+    /// The source that is furthest behind its share, if one has not ended.
+    fn choose(&self) -> Option<usize> {
+        let live = || (0..self.inner.len()).filter(|&source| self.is_live[source]);
+        let sum: f64 = live().map(|source| self.weights[source]).sum();
+        let given: u64 = live().map(|source| self.given[source]).sum();
+        let behind = |source: usize| {
+            let share = self.weights[source] / sum;
+            share * (given + 1) as f64 - self.given[source] as f64
+        };
+        // Of several, the first.
+        live().reduce(|best, other| {
+            if behind(other) > behind(best) {
+                other
+            } else {
+                best
+            }
+        })
+    }
+}
+
+impl<I: ItemStream> ItemStream for MixStream<I> {
+    type Item = (usize, I::Item);
+
+    fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
+        loop {
+            let source = self.choose()?;
+            if let Some(item) = self.inner[source].next() {
+                self.given[source] += 1;
+                return Some(item.map(|item| (source, item)));
+            }
+            self.is_live[source] = false;
+            // The others need not make up for what it had.
+            self.given.fill(0);
+        }
+    }
+
+    fn state(&self) -> Option<Vec<u8>> {
+        let mut state = Writer::new(Tag::Mix).number(self.inner.len() as u64);
+        for (source, inner) in self.inner.iter().enumerate() {
+            state = state.number(u64::from(self.is_live[source]));
+            state = state.number(self.given[source]);
+            state = match self.is_live[source] {
+                true => state.inner(&inner.state()?),
+                false => state.inner(&[]),
+            };
+        }
+        Some(state.finish())
+    }
+
+    fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        let mut state = Reader::new(Tag::Mix, state)?;
+        if state.number()? != self.inner.len() as u64 {
+            return Err(wrong());
+        }
+        for (source, inner) in self.inner.iter_mut().enumerate() {
+            self.is_live[source] = state.number()? == 1;
+            self.given[source] = state.number()?;
+            let inner_state = state.inner()?;
+            if self.is_live[source] {
+                inner.seek(inner_state)?;
+            }
+        }
+        state.end()
+    }
+}

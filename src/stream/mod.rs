@@ -1,0 +1,501 @@
+//! Sources without a length or an index: files that are read from their beginning, archives, queues, whatever comes next.
+//!
+//! [`from_fn`] makes one from a function that opens an iterator; [`StreamSource`] is the trait. What changes a source is a method:
+//! [`map`](StreamSource::map), [`shuffle`](StreamSource::shuffle), [`chain`](StreamSource::chain), [`take`](StreamSource::take),
+//! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat); and [`mix`] gives items of several in proportions.
+//! [`DataLoader::stream`](crate::DataLoader::stream) loads one.
+//!
+//! ```
+//! use pinfeed::{DataLoader, stream};
+//!
+//! let numbers = stream::from_fn(|_epoch, shard| {
+//!     let own = (0..1_000u64).filter(move |number| shard.keeps(*number));
+//!     Ok(own.map(|number| Ok(number as f32)))
+//! });
+//! let loader = DataLoader::stream(numbers.shuffle(100)).batch_size(64).num_workers(2).build()?;
+//! for batch in loader.epoch(0) {
+//!     let numbers = batch?;
+//!     # assert!(numbers.len() <= 64);
+//! }
+//! # Ok::<(), pinfeed::Error>(())
+//! ```
+//!
+//! # Items and samples
+//!
+//! A stream gives *items*, one after the other: a line, a record's bytes, a path. They are pulled by one worker at a time, so keep
+//! that cheap. An item is *loaded* into a sample ([`map`](StreamSource::map), [`StreamSource::load`]) by all workers at once: parse,
+//! decode and augment there. So the order is that of the stream, whatever the number of workers, and each sample has random numbers
+//! that follow from seed, epoch and position.
+//!
+//! # Ranks
+//!
+//! A stream is opened once on each rank, with a [`Shard`], and gives that rank's items: every `ranks`-th file, or every `ranks`-th
+//! item ([`Shard::keeps`]). *Nobody else splits it*: a source that ignores its shard gives the same items on all ranks. The workers of
+//! a rank share its one stream, so nothing is split over them, or comes twice.
+//!
+//! If ranks have different numbers of items, they have different numbers of batches. Where each step is a collective operation, end
+//! them together: `repeat` and `take`.
+
+mod adapters;
+mod mix;
+mod shuffle;
+mod state;
+
+use std::fmt;
+
+pub use adapters::{
+    Chain, ChainStream, Either, Map, Repeat, RepeatStream, Skip, SkipStream, Take, TakeStream,
+};
+pub use mix::{Mix, MixStream, mix};
+pub use shuffle::{Shuffle, ShuffleStream};
+
+use crate::error::BoxError;
+use crate::rng::SampleRng;
+use crate::sync::Arc;
+
+/// A source of samples that has no length and no index: it is opened for an epoch, and gives one item after the other.
+///
+/// [`from_fn`] makes one from a function. Implement the trait for a stream that can [seek](ItemStream::seek), so that a run is resumed
+/// without reading what came before, or for items that are loaded in a way of their own.
+///
+/// # Examples
+///
+/// Records of a file, one behind the other, each of 8 bytes. It resumes where it was:
+///
+/// ```
+/// use std::fs::File;
+/// use std::io::{BufReader, Read, Seek, SeekFrom};
+/// use std::path::PathBuf;
+///
+/// use pinfeed::stream::{ItemStream, Shard, StreamSource};
+/// use pinfeed::{BoxError, DataLoader, SampleRng};
+///
+/// struct Records(PathBuf);
+///
+/// struct Reading {
+///     file: BufReader<File>,
+///     offset: u64,
+/// }
+///
+/// impl StreamSource for Records {
+///     type Item = [u8; 8];
+///     type Sample = f64;
+///     type Stream = Reading;
+///
+///     fn open(&self, _epoch: u64, _shard: Shard) -> Result<Reading, BoxError> {
+///         Ok(Reading { file: BufReader::new(File::open(&self.0)?), offset: 0 })
+///     }
+///
+///     fn load(&self, item: [u8; 8], _rng: &mut SampleRng) -> Result<f64, BoxError> {
+///         Ok(f64::from_le_bytes(item))
+///     }
+/// }
+///
+/// impl ItemStream for Reading {
+///     type Item = [u8; 8];
+///
+///     fn next(&mut self) -> Option<Result<[u8; 8], BoxError>> {
+///         let mut record = [0; 8];
+///         match self.file.read(&mut record[..1]) {
+///             Ok(0) => return None,
+///             Ok(_) => {}
+///             Err(error) => return Some(Err(error.into())),
+///         }
+///         let read = self.file.read_exact(&mut record[1..]);
+///         self.offset += 8;
+///         Some(read.map(|()| record).map_err(BoxError::from))
+///     }
+///
+///     fn state(&self) -> Option<Vec<u8>> {
+///         Some(self.offset.to_le_bytes().to_vec())
+///     }
+///
+///     fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+///         self.offset = u64::from_le_bytes(state.try_into()?);
+///         self.file.seek(SeekFrom::Start(self.offset))?;
+///         Ok(())
+///     }
+/// }
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("records");
+/// # let bytes: Vec<u8> = (0..10).flat_map(|number| f64::from(number).to_le_bytes()).collect();
+/// # std::fs::write(&path, bytes)?;
+/// let loader = DataLoader::stream(Records(path)).batch_size(4).build()?;
+/// let batches: Vec<Vec<f64>> = loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect::<pinfeed::Result<_>>()?;
+/// assert_eq!(batches, [&[0.0, 1.0, 2.0, 3.0][..], &[4.0, 5.0, 6.0, 7.0], &[8.0, 9.0]]);
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
+pub trait StreamSource: Send + Sync + 'static {
+    /// What the stream gives. It is `Clone` for when an item must be loaded again (`retry`, `OnError::Skip`); otherwise none is
+    /// cloned.
+    type Item: Clone + Send + 'static;
+
+    /// What an item is loaded into.
+    type Sample: Send + 'static;
+
+    /// A stream that was opened.
+    type Stream: ItemStream<Item = Self::Item> + 'static;
+
+    /// Opens the stream of an epoch, at its beginning, for one rank. A worker calls it, before it pulls the epoch's first item.
+    ///
+    /// The items must follow from the epoch and the shard alone, if runs are to be repeated or resumed.
+    ///
+    /// # Errors
+    ///
+    /// Any error. The epoch then has one batch, which is this error.
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError>;
+
+    /// Loads an item. Several workers do so at once. Draw random augmentation from `rng`: it is keyed by seed, epoch, and the item's
+    /// position and rank.
+    ///
+    /// # Errors
+    ///
+    /// Any error. It is reported in place of the sample's batch, unless the loader leaves bad samples out
+    /// ([`StreamBuilder::on_error`](crate::loader::StreamBuilder::on_error)).
+    fn load(&self, item: Self::Item, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
+
+    /// Changes each sample with `f`, on the worker that loads it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::DataLoader;
+    ///
+    /// let words = stream::from_fn(|_, _| Ok(["3", "5", "8"].map(|word| Ok(word)).into_iter()));
+    /// let numbers = words.map(|word, rng| Ok(word.parse::<i64>()? + rng.range(0..1)));
+    /// let batch = DataLoader::stream(numbers).batch_size(3).build()?.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.as_slice(), [3, 5, 8]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn map<T, F>(self, f: F) -> Map<Self, F>
+    where
+        Self: Sized,
+        T: Send + 'static,
+        F: Fn(Self::Sample, &mut SampleRng) -> Result<T, BoxError> + Send + Sync + 'static,
+    {
+        Map::new(self, f)
+    }
+
+    /// Gives items in a random order within windows of `buffer_size`: the first so many items of this rank in a random order, then the
+    /// next so many, and so on. The order follows from the loader's seed, epoch and rank. (With 0 and 1, it is the stream's.)
+    ///
+    /// While one window is given out, the next is filled, an item for each item given: so no more than `buffer_size` items are held,
+    /// and after the first window no pull takes longer than another.
+    ///
+    /// It is *not* the buffer of `tf.data` or WebDataset, which give out a random item of the buffer and put the next of the stream in
+    /// its place: there, an item may stay in the buffer for long, and no state says what is in it. An item moves by less than two
+    /// windows here, and a run resumes exactly: it reads at most two windows again, and loads none of them. To mix further than that,
+    /// choose a larger buffer (items are not loaded yet, so they may be small), and change the order of files with the epoch.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::DataLoader;
+    ///
+    /// let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+    /// let loader = DataLoader::stream(numbers.shuffle(10)).batch_size(10).seed(17).build()?;
+    /// for (number, batch) in loader.epoch(0).enumerate() {
+    ///     let mut window = batch?.as_slice().to_vec();
+    ///     window.sort();
+    ///     assert!(window.iter().copied().eq(number as i64 * 10..number as i64 * 10 + 10));
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn shuffle(self, buffer_size: usize) -> Shuffle<Self>
+    where
+        Self: Sized,
+    {
+        Shuffle::new(self, buffer_size)
+    }
+
+    /// Gives the items of this source and then those of another, which is opened then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::DataLoader;
+    ///
+    /// let numbers = |range: std::ops::Range<i64>| stream::from_fn(move |_, _| Ok(range.clone().map(Ok)));
+    /// let both = numbers(0..2).chain(numbers(10..12).map(|number, _| Ok(-number)));
+    /// let batch = DataLoader::stream(both).batch_size(9).build()?.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.as_slice(), [0, 1, -10, -11]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn chain<O>(self, other: O) -> Chain<Self, O>
+    where
+        Self: Sized,
+        O: StreamSource<Sample = Self::Sample>,
+    {
+        Chain::new(self, other)
+    }
+
+    /// Gives the first `count` items of each rank.
+    fn take(self, count: u64) -> Take<Self>
+    where
+        Self: Sized,
+    {
+        Take::new(self, count)
+    }
+
+    /// Leaves out the first `count` items of each rank. They are pulled, and not loaded.
+    fn skip(self, count: u64) -> Skip<Self>
+    where
+        Self: Sized,
+    {
+        Skip::new(self, count)
+    }
+
+    /// Opens the source again at its end, without end. An epoch of it is infinite: leave it by `break`, or end it by
+    /// [`take`](StreamSource::take).
+    ///
+    /// Pass `p` of epoch `e` is opened as epoch `e + p`, so that a source which has another order in each epoch has another one in each
+    /// pass. A pass without items ends the stream.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::DataLoader;
+    ///
+    /// let numbers = stream::from_fn(|epoch, _| Ok((0..3).map(move |number| Ok(10 * epoch as i64 + number))));
+    /// let loader = DataLoader::stream(numbers.repeat().take(8)).batch_size(8).build()?;
+    /// let batch = loader.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.as_slice(), [0, 1, 2, 10, 11, 12, 20, 21]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn repeat(self) -> Repeat<Self>
+    where
+        Self: Sized,
+    {
+        Repeat::new(self, None)
+    }
+
+    /// Gives the source `times` times. Pass `p` of epoch `e` is opened as epoch `e * times + p`.
+    fn repeat_n(self, times: u64) -> Repeat<Self>
+    where
+        Self: Sized,
+    {
+        Repeat::new(self, Some(times))
+    }
+}
+
+/// A stream that was opened: it gives one item after the other. One worker at a time calls it.
+///
+/// Any iterator of `Result<T, BoxError>` that is `Send` is one. It cannot [`seek`](ItemStream::seek); [`StreamSource`] shows one that
+/// can.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::BoxError;
+/// use pinfeed::stream::ItemStream;
+///
+/// fn count(mut items: impl ItemStream<Item = String>) -> Result<usize, BoxError> {
+///     let mut count = 0;
+///     while let Some(item) = items.next() {
+///         item?;
+///         count += 1;
+///     }
+///     Ok(count)
+/// }
+/// assert_eq!(count(["a", "b"].map(|line| Ok(line.to_string())).into_iter())?, 2);
+/// # Ok::<(), BoxError>(())
+/// ```
+pub trait ItemStream: Send {
+    /// What it gives.
+    type Item;
+
+    /// Gives the next item; `None` at the end, after which it is not called again. An error is that of one item, and the stream goes on.
+    /// (So end it, if there is nothing behind the error.) A panic ends it.
+    fn next(&mut self) -> Option<Result<Self::Item, BoxError>>;
+
+    /// Where the stream stands: by this, [`seek`](ItemStream::seek) goes to the item that comes next. It is asked for with each batch, and
+    /// saved in the loader's state, so a few bytes are best. Default: `None`, it cannot seek.
+    fn state(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Goes where another stream of the same epoch and shard stood. It is called before the first item. Without it, a run is resumed by
+    /// pulling as many items as were given out, and dropping them; none is loaded.
+    ///
+    /// # Errors
+    ///
+    /// Any error, for instance if the state is none of this source. The epoch then has one batch, which is this error.
+    fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+        let _ = state;
+        Err("this stream has no state to go to".into())
+    }
+}
+
+impl<T, I: Iterator<Item = Result<T, BoxError>> + Send> ItemStream for I {
+    type Item = T;
+
+    fn next(&mut self) -> Option<Result<T, BoxError>> {
+        Iterator::next(self)
+    }
+}
+
+/// Which items of a stream a rank has, and what random choices of the stream are keyed by.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::stream::Shard;
+///
+/// let shard = Shard::new(1, 4, 17); // rank 1 of 4, seed 17
+/// let files: Vec<u64> = (0..10).filter(|number| shard.keeps(*number)).collect();
+/// assert_eq!(files, [1, 5, 9]);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    rank: u64,
+    ranks: u64,
+    seed: u64,
+}
+
+impl Shard {
+    /// Makes a shard: the loader does, and so does who tests a source.
+    ///
+    /// # Panics
+    ///
+    /// If `rank` is not below `ranks`.
+    pub fn new(rank: u64, ranks: u64, seed: u64) -> Shard {
+        assert!(
+            rank < ranks,
+            "rank {rank} of {ranks}: ranks are counted from 0"
+        );
+        Shard { rank, ranks, seed }
+    }
+
+    /// Returns the number of this rank, among those that load different batches.
+    pub fn rank(&self) -> u64 {
+        self.rank
+    }
+
+    /// Returns how many ranks load different batches.
+    pub fn ranks(&self) -> u64 {
+        self.ranks
+    }
+
+    /// Returns the loader's seed, or what follows from it for one of several sources that are mixed or chained: for a source that draws
+    /// random numbers itself, such as its order of files.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether item, or file, number `number` is this rank's: of `R` ranks, each has every `R`-th.
+    pub fn keeps(&self, number: u64) -> bool {
+        number % self.ranks == self.rank
+    }
+
+    /// The shard of one of several sources within a source: it draws other numbers than its neighbours.
+    fn of_child(self, number: u64) -> Shard {
+        Shard {
+            seed: scramble(self.seed ^ scramble(number + 1)),
+            ..self
+        }
+    }
+}
+
+/// Spreads a number over all bits: the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014).
+fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Makes a source from a function that opens an iterator over an epoch's items, for one rank. The items are the samples;
+/// [`map`](StreamSource::map) changes them, on all workers.
+///
+/// An iterator cannot go back to where it was, so a run is resumed by pulling as many items again, and dropping them. Where that takes too
+/// long, implement [`StreamSource`].
+///
+/// # Examples
+///
+/// The lines of several files; each rank reads its own:
+///
+/// ```
+/// use std::fs::File;
+/// use std::io::{BufRead, BufReader};
+///
+/// use pinfeed::stream::{self, StreamSource};
+/// use pinfeed::{BoxError, DataLoader};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let paths: Vec<_> = (0..3).map(|file| folder.path().join(file.to_string())).collect();
+/// # paths.iter().for_each(|path| std::fs::write(path, "1 2\n3 4\n").unwrap());
+/// let lines = stream::from_fn(move |_epoch, shard| {
+///     let mut files = Vec::new();
+///     for path in (0..).zip(&paths).filter(|(number, _)| shard.keeps(*number)).map(|(_, path)| path) {
+///         files.push(BufReader::new(File::open(path)?));
+///     }
+///     Ok(files.into_iter().flat_map(|file| file.lines().map(|line| Ok(line?))))
+/// });
+/// let sums = lines.map(|line: String, _| {
+///     let numbers: Result<Vec<f32>, _> = line.split(' ').map(str::parse).collect();
+///     Ok(numbers?.iter().sum::<f32>())
+/// });
+/// let loader = DataLoader::stream(sums).batch_size(4).num_workers(2).build()?;
+/// let mut batches = loader.epoch(0);
+/// assert_eq!(batches.next().unwrap()?.as_slice(), [3.0, 7.0, 3.0, 7.0]);
+/// # Ok::<(), BoxError>(())
+/// ```
+pub fn from_fn<T, I, F>(open: F) -> FromFn<F>
+where
+    F: Fn(u64, Shard) -> Result<I, BoxError> + Send + Sync + 'static,
+    I: Iterator<Item = Result<T, BoxError>> + Send + 'static,
+    T: Clone + Send + 'static,
+{
+    FromFn { open }
+}
+
+/// The source that [`from_fn`] makes.
+#[derive(Clone)]
+pub struct FromFn<F> {
+    open: F,
+}
+
+impl<F, I, T> StreamSource for FromFn<F>
+where
+    F: Fn(u64, Shard) -> Result<I, BoxError> + Send + Sync + 'static,
+    I: Iterator<Item = Result<T, BoxError>> + Send + 'static,
+    T: Clone + Send + 'static,
+{
+    type Item = T;
+    type Sample = T;
+    type Stream = I;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<I, BoxError> {
+        (self.open)(epoch, shard)
+    }
+
+    fn load(&self, item: T, _: &mut SampleRng) -> Result<T, BoxError> {
+        Ok(item)
+    }
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FromFn").finish_non_exhaustive()
+    }
+}
+
+impl<S: StreamSource> StreamSource for Arc<S> {
+    type Item = S::Item;
+    type Sample = S::Sample;
+    type Stream = S::Stream;
+
+    fn open(&self, epoch: u64, shard: Shard) -> Result<S::Stream, BoxError> {
+        (**self).open(epoch, shard)
+    }
+
+    fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
+        (**self).load(item, rng)
+    }
+}
