@@ -21,7 +21,7 @@ use crate::pipeline::Start;
 /// [`Display`](fmt::Display) writes it, [`FromStr`] reads it; with the feature `serde`, it is this string in any format:
 ///
 /// ```text
-/// pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=2d3e8a26
+/// pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=98e3aa1c
 /// ```
 ///
 /// `source` is the source's own state ([`ItemStream::state`](crate::stream::ItemStream::state)) in hexadecimal, or missing: then
@@ -208,5 +208,53 @@ impl<'de> serde::Deserialize<'de> for StreamState {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<StreamState, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// What an earlier version wrote can be read.
+    #[test]
+    fn the_format_stays_what_it_is() {
+        let owner = StreamOwner {
+            seed: 17,
+            rank: 0,
+            ranks: 8,
+        };
+        let state = StreamState::new(3, 4096, Some(vec![0, 16, 0, 0]), owner);
+        let text = "pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=98e3aa1c";
+        assert_eq!(state.to_string(), text);
+        assert_eq!(text.parse::<StreamState>().unwrap(), state);
+        let unknown = StreamState::new(3, 4096, None, owner);
+        assert_eq!(unknown.to_string().parse::<StreamState>().unwrap(), unknown);
+        let beginning = StreamState::default();
+        assert_eq!(
+            beginning.to_string().parse::<StreamState>().unwrap(),
+            beginning
+        );
+    }
+
+    #[test]
+    fn a_text_that_was_changed_is_refused() {
+        let said = |text: &str| {
+            with_check(text)
+                .parse::<StreamState>()
+                .unwrap_err()
+                .to_string()
+        };
+        // Not even with a check that is right.
+        for text in [
+            "pinfeed-stream-1 epoch=3 items=4096",
+            "pinfeed-stream-1 epoch=3 items=x seed=1 rank=0 ranks=1",
+            "pinfeed-stream-1 epoch=3 items=0 seed=1 rank=0 ranks=1 source=0",
+            "pinfeed-stream-1 epoch=3 items=0 seed=1 rank=0 ranks=1 source=zz",
+        ] {
+            assert!(said(text).contains("cut off or changed"), "{text}");
+        }
+        assert!(said("pinfeed-stream-2 epoch=0").contains("update pinfeed"));
+        assert!(said("pinfeed-state-1 epoch=0").contains("no stream's state"));
     }
 }

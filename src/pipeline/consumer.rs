@@ -239,7 +239,7 @@ impl<B: Batch> Pipeline<B> {
                 (Some(Job::Solo { pass, units }), ..) => {
                     // One unit, which is reported and taken under one lock.
                     let unit = Unit(units.start);
-                    let made = self.make(&pass, unit, Changes::default(), &desk);
+                    let made = self.make(&pass, unit, None, Changes::default(), &desk);
                     board = self.lock();
                     board.made(&pass, unit, made);
                     continue;

@@ -72,7 +72,7 @@ pub(super) struct PulledUnit<B> {
 /// The items that were pulled for a unit.
 pub(crate) struct OwnItems<B> {
     /// Makes the unit again, if a sample is left out.
-    pub(super) recipe: Arc<dyn Recipe<B>>,
+    recipe: Arc<dyn Recipe<B>>,
     /// With its real number of rows, which the plan does not know.
     pub(super) place: Place,
     reached: Reached,
@@ -91,7 +91,20 @@ pub(crate) struct Reached {
     pub(crate) is_over: bool,
 }
 
+/// What makes a unit again, of items that were pulled for it.
+pub(super) struct Remade<B> {
+    pub(super) recipe: Arc<dyn Recipe<B>>,
+    pub(super) place: Place,
+}
+
 impl<B: 'static> OwnItems<B> {
+    pub(super) fn again(&self) -> Remade<B> {
+        Remade {
+            recipe: Arc::clone(&self.recipe),
+            place: self.place,
+        }
+    }
+
     /// Drops what is left of the items. (They are the user's.)
     pub(crate) fn into_reached(self) -> Reached {
         drop_each([self.recipe]);

@@ -3,15 +3,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::cut::Place;
 use super::desk::{Desk, Doing};
 use super::guard::{Bin, drop_each};
 use super::late::{Task, What};
 use super::line::{Job, Line, Made, Pass, UnitSlot};
+use super::pull::Remade;
 use super::recovery::Changes;
 use super::schedule::{Claimed, Next, Unit};
 use super::source::Failed;
-use super::work::{MadeAlone, Recipe, Work};
+use super::work::{MadeAlone, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
@@ -77,7 +77,7 @@ impl<B: Batch> Pipeline<B> {
     fn make_all(&self, desk: &Desk, pass: &Pass, units: std::ops::Range<u64>) {
         for unit in units.clone() {
             desk.enter(Doing::Loading, 0);
-            let made = self.make(pass, Unit(unit), Changes::default(), desk);
+            let made = self.make(pass, Unit(unit), None, Changes::default(), desk);
             if !desk.leave() {
                 return drop_each([made.made]);
             }
@@ -90,24 +90,12 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Makes one unit from end to end.
+    /// Makes one unit from end to end. `own`: again, of items that were pulled for it.
     pub(super) fn make(
         &self,
         pass: &Pass,
         unit: Unit,
-        changes: Changes,
-        desk: &Desk,
-    ) -> MadeAlone<B> {
-        self.make_by(&*self.recipe, pass.place(unit), pass, unit, changes, desk)
-    }
-
-    /// The same, by this recipe, with the rows of this place.
-    fn make_by(
-        &self,
-        recipe: &dyn Recipe<B>,
-        place: Place,
-        pass: &Pass,
-        unit: Unit,
+        own: Option<&Remade<B>>,
         changes: Changes,
         desk: &Desk,
     ) -> MadeAlone<B> {
@@ -117,6 +105,10 @@ impl<B: Batch> Pipeline<B> {
             Some(slab.for_epoch(pass.meter.clone()))
         };
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
+        let (recipe, place) = match own {
+            None => (&*self.recipe, pass.place(unit)),
+            Some(own) => (&*own.recipe, own.place),
+        };
         let (order, meter) = (&pass.order, &*pass.meter);
         let make = || recipe.make(place, order, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
@@ -313,7 +305,7 @@ impl<B: Batch> Pipeline<B> {
             if failure.can_remake {
                 work = slot.work.take();
                 let items = slot.own.as_ref();
-                own = items.map(|items| (Arc::clone(&items.recipe), items.place));
+                own = items.map(|items| items.again());
                 line.schedule.remaking(unit);
                 board.takes_on(desk, Task::new(pass.line, What::Finish { unit }));
             }
@@ -326,10 +318,7 @@ impl<B: Batch> Pipeline<B> {
         desk.enter(Doing::Loading, 0);
         drop_each([work]); // its samples are the user's
         let changes = changes.unwrap_or_default();
-        let alone = match &own {
-            None => self.make(pass, unit, changes, desk),
-            Some((recipe, place)) => self.make_by(&**recipe, *place, pass, unit, changes, desk),
-        };
+        let alone = self.make(pass, unit, own.as_ref(), changes, desk);
         drop_each([own]);
         if !desk.leave() {
             return drop_each([alone.made]);

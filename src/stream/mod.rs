@@ -6,7 +6,8 @@
 //! [`DataLoader::stream`](crate::DataLoader::stream) loads one.
 //!
 //! ```
-//! use pinfeed::{DataLoader, stream};
+//! use pinfeed::DataLoader;
+//! use pinfeed::stream::{self, StreamSource};
 //!
 //! let numbers = stream::from_fn(|_epoch, shard| {
 //!     let own = (0..1_000u64).filter(move |number| shard.keeps(*number));

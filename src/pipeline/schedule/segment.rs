@@ -118,11 +118,9 @@ impl<E, U> Schedule<E, U> {
     /// The segment to plan next, if workers will soon have nothing else to do.
     pub(super) fn segment_to_plan(&mut self) -> Option<&mut Segment<E>> {
         let before = self.segments.front()?.units.as_ref()?;
-        if before.end == OPEN_END {
-            return None;
-        }
         let next = self.segments.get(1)?;
-        if next.units.is_some() || next.is_planning || !next.may_plan_early {
+        let is_due = before.end != OPEN_END && next.may_plan_early;
+        if next.units.is_some() || next.is_planning || !is_due {
             return None;
         }
         // Whether all units can be opened once the consumer has taken what it can take next.
