@@ -221,6 +221,7 @@ fn bad_samples_are_replaced_and_nothing_else_changes() {
                     "{what}: {stats:?}"
                 );
                 assert_eq!(stats.bad_samples.len() as u64, stats.replaced);
+                assert_eq!(stats.samples, LEN, "{what}");
                 assert!(
                     stats
                         .bad_samples
@@ -270,6 +271,7 @@ fn bad_samples_are_left_out_and_rows_move_up() {
                 }
                 let stats = loader.stats();
                 assert_eq!((stats.skipped, stats.replaced), (BAD, 0), "{what}");
+                assert_eq!(stats.samples, LEN - BAD, "{what}");
                 assert_eq!(stats.bad_samples.len() as u64, BAD, "{what}");
             }
         }

@@ -35,7 +35,7 @@ use crate::pipeline::{Options, Seat};
 pub struct Stats {
     /// The epoch.
     pub epoch: u64,
-    /// Samples loaded.
+    /// Samples in the batches that were made.
     pub samples: u64,
     /// Batches made.
     pub batches: u64,

@@ -759,9 +759,6 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
                 failure,
             };
         }
-        if is_fresh && failure.is_none() {
-            self.meter.samples.add(rows.claimed as u64);
-        }
         let elapsed_ns = watch.end_run(&self.meter, asked_ns.get());
         Report {
             rows,
@@ -794,6 +791,9 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         };
         let finished = finish(&source, &mut self.table);
         watch.end_collating(&self.meter);
+        if finished.is_ok() {
+            self.meter.samples.add(self.place.rows as u64);
+        }
         finished
     }
 

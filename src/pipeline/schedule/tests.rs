@@ -569,9 +569,8 @@ fn a_stream_ends_where_nothing_is_left_to_pull() {
         "once"
     );
     // Now the next one is planned.
-    let mut claims = std::iter::from_fn(|| claim(&mut schedule, WORKER));
-    assert!(claims.any(|claim| claim == Claim::Plan { segment: next }));
-    drop(claims);
+    let plans = Claim::Plan { segment: next };
+    assert!(std::iter::from_fn(|| claim(&mut schedule, WORKER)).any(|claim| claim == plans));
     let units = schedule.enter_plan(next, early).unwrap();
     assert_eq!(units.first, Unit(1));
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
