@@ -290,7 +290,7 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Makes a sample an error ([`Error::TimedOut`](crate::Error::TimedOut)) that takes longer than this: a read from a server that
+    /// Makes a sample an error ([`Error::TimedOut`]) that takes longer than this: a read from a server that
     /// is gone, a lock that nobody gives back. The error takes the batch's place, and later batches come. By default, a sample
     /// may take as long as it likes, and only the log says after 30 seconds what the program waits for. Needs workers.
     ///

@@ -2,7 +2,7 @@
 //!
 //! [`from_fn`] makes one from a function that opens an iterator; [`StreamSource`] is the trait. What changes a source is a method:
 //! [`map`](StreamSource::map), [`shuffle`](StreamSource::shuffle), [`chain`](StreamSource::chain), [`take`](StreamSource::take),
-//! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat); and [`mix`] gives items of several in proportions.
+//! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat); and [`mix()`] gives items of several in proportions.
 //! [`DataLoader::stream`](crate::DataLoader::stream) loads one.
 //!
 //! ```
