@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pinfeed::dataset::{ConcatDataset, Subset};
 use pinfeed::loader::{OnError, World};
+use pinfeed::sampler::Sampler;
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 
 /// Numbers, and what each draws; it remembers how many it was asked for at once.
@@ -280,6 +281,59 @@ fn what_is_not_there_is_one_samples_error() {
             .contains("index 30")
     );
     assert_eq!(batches[1].as_ref().unwrap().0.as_slice(), [4, 5, 6]);
+}
+
+/// A sampler that panics in the middle of a call: its batch is an error, whatever the policy, and the others come.
+#[test]
+fn a_sampler_may_panic_in_the_middle() {
+    struct Panicking;
+    impl Sampler for Panicking {
+        fn len(&self) -> u64 {
+            40
+        }
+
+        fn index(&self, _: u64, position: u64) -> u64 {
+            assert!(position != 13, "no such position");
+            position
+        }
+
+        fn fingerprint(&self) -> u32 {
+            0
+        }
+    }
+    for on_error in [
+        OnError::Fail,
+        OnError::Replace { at_most: 99 },
+        OnError::Skip { at_most: 99 },
+    ] {
+        for workers in [0, 3] {
+            for pinned in [false, true] {
+                let device = Device::cpu();
+                let mut builder = DataLoader::builder(numbers(40, 6))
+                    .sampler(Panicking)
+                    .batch_size(10)
+                    .num_workers(workers)
+                    .on_error(on_error);
+                if pinned {
+                    builder = builder.pin_memory(&device);
+                }
+                let loader = builder.build().unwrap();
+                let batches: Vec<_> = loader.epoch(0).collect();
+                let failed: Vec<_> = batches.iter().map(Result::is_err).collect();
+                assert_eq!(
+                    failed,
+                    [false, true, false, false],
+                    "{on_error:?}, {workers} workers"
+                );
+                for (number, batch) in batches.into_iter().enumerate() {
+                    if let Ok((indices, _)) = batch {
+                        let first = number as i64 * 10;
+                        assert!(indices.as_slice().iter().copied().eq(first..first + 10));
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -487,6 +487,69 @@ fn batches_of_unlike_samples_are_made_again() {
     }
 }
 
+/// Announcements that panic: no sample is to blame. Their batches are errors or whole, and the epoch ends.
+#[test]
+fn announcements_that_panic_end_no_epoch() {
+    struct Panicking(usize);
+    impl Dataset for Panicking {
+        type Sample = i64;
+
+        fn len(&self) -> u64 {
+            40
+        }
+
+        fn get(&self, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+            Ok(index as i64)
+        }
+
+        fn at_once(&self) -> usize {
+            self.0
+        }
+
+        fn lookahead(&self) -> usize {
+            4
+        }
+
+        fn will_need(&self, indices: &[u64]) {
+            assert!(!indices.contains(&25), "the hint panics");
+        }
+    }
+    for on_error in [
+        OnError::Replace { at_most: 99 },
+        OnError::Skip { at_most: 99 },
+        OnError::Fail,
+    ] {
+        for (workers, at_once) in [(0, 1), (3, 1), (0, 4), (3, 4)] {
+            for pinned in [false, true] {
+                let device = Device::cpu();
+                let mut builder = DataLoader::builder(Panicking(at_once))
+                    .batch_size(10)
+                    .num_workers(workers)
+                    .on_error(on_error);
+                if pinned {
+                    builder = builder.pin_memory(&device);
+                }
+                let loader = builder.build().unwrap();
+                for _ in 0..2 {
+                    let batches: Vec<_> = loader.epoch(0).with_info().collect();
+                    assert_eq!(batches.len(), 4);
+                    for batch in batches {
+                        match batch {
+                            Err(error) => {
+                                assert!(error.to_string().contains("the hint panics"), "{error}")
+                            }
+                            Ok((batch, info)) => {
+                                let indices = info.indices().into_iter().map(|index| index as i64);
+                                assert!(batch.as_slice().iter().copied().eq(indices));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// A collate function gets the samples that are left.
 #[test]
 fn a_collate_function_gets_what_is_left() {

@@ -7,7 +7,7 @@ use super::cut::{EpochOrder, Place};
 use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary, panic_message};
+use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary};
 use crate::meter::Meter;
 use crate::rng::SampleRng;
 use crate::sync::Mutex;
@@ -123,16 +123,7 @@ impl<D: Dataset> Source<'_, D> {
             .clone()
             .map(|row| SampleRng::new(seed, epoch, self.place.key(row)));
         let mut rngs: Vec<SampleRng> = rngs.collect();
-        // Unwind safety: what a panic leaves behind is only dropped.
-        let get = AssertUnwindSafe(|| self.dataset.get_many(indices, &mut rngs));
-        let got = match std::panic::catch_unwind(get) {
-            Ok(got) => got,
-            Err(payload) => {
-                let message = panic_message(payload);
-                let failed = |row| (row, Err(self.sample_panicked(row, message.clone())));
-                return rows.map(failed).collect();
-            }
-        };
+        let got = self.dataset.get_many(indices, &mut rngs);
         if got.len() != indices.len() {
             let (got, asked) = (got.len(), indices.len());
             let error = format!("`get_many` returned {got} results for {asked} indices");

@@ -391,7 +391,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
                     (&left, self.loading, is_announced)
                 {
                     is_announced = true;
-                    self.source.announce(rows.clone());
+                    self.announce(rows.clone()).map_err(NotLoaded::Sample)?;
                 }
                 match &mut left {
                     Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
@@ -425,7 +425,22 @@ impl<D: Dataset, T> Making<'_, D, T> {
             filled: took.filled,
             parked: took.parked,
         };
+        let leaves_out = failure.is_some() || self.left_out.borrow().is_some();
+        debug_assert!(
+            leaves_out || loaded.filled + loaded.parked == count,
+            "a row is missing, or there twice, and nobody says why"
+        );
         (loaded, failure)
+    }
+
+    /// Announces what follows these rows, before the first of them is taken. If that panics, no sample is to blame, so none is replaced.
+    fn announce(&self, rows: Range<usize>) -> Result<(), Failed> {
+        let first = rows.start;
+        let announce = AssertUnwindSafe(|| self.source.announce(rows));
+        catch_unwind(announce).map_err(|payload| Failed {
+            is_samples_own: false,
+            ..self.source.sample_panicked(first, panic_message(payload))
+        })
     }
 
     fn load_rows<B>(
@@ -501,17 +516,25 @@ impl<D: Dataset, T> Making<'_, D, T> {
         self.table.load(next, run, took, ask)
     }
 
-    /// Gets the samples of these rows in one call. If it panics, all of them did.
+    /// Gets the samples of these rows in one call. If it panics, all of them did: each row has its result.
     fn get_many(&self, rows: Range<usize>, indices: &mut Indices<'_>) -> Vec<Got<D::Sample>> {
         let (source, at) = (self.source, self.at);
-        if self.loading == Loading::Solo {
-            source.announce(rows.clone());
-        }
         at.set(rows.start);
-        at.samples(rows.start, Instant::now());
-        let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
-        at.gets(own[0]);
-        source.get_many(rows, &own)
+        // Unwind safety: what a panic leaves behind is only dropped.
+        let get = AssertUnwindSafe(|| {
+            if self.loading == Loading::Solo {
+                source.announce(rows.clone());
+            }
+            at.samples(rows.start, Instant::now());
+            let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
+            at.gets(own[0]);
+            source.get_many(rows.clone(), &own)
+        });
+        catch_unwind(get).unwrap_or_else(|payload| {
+            let message = panic_message(payload);
+            let failed = |row| (row, Err(source.sample_panicked(row, message.clone())));
+            rows.map(failed).collect()
+        })
     }
 
     /// Loads rows of a unit that is made again.
