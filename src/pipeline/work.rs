@@ -217,19 +217,21 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
-            dataset: Arc::clone(&self.dataset),
-            order: order.clone(),
-            learned: Arc::clone(&self.learned),
+            samples: UnitSamples {
+                dataset: Arc::clone(&self.dataset),
+                order: order.clone(),
+                seed: self.seed,
+                retry: Arc::clone(&self.retry),
+                changes: Mutex::default(),
+                place,
+                meter,
+            },
             table: self.collate.open(Opening {
                 rows: place.rows,
                 gathered_by,
             }),
-            seed: self.seed,
+            learned: Arc::clone(&self.learned),
             on_error: self.on_error,
-            retry: Arc::clone(&self.retry),
-            changes: Mutex::default(),
-            place,
-            meter,
             collated: std::marker::PhantomData,
         })
     }
@@ -721,20 +723,25 @@ fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
 }
 
 struct DatasetWork<D, T, B> {
-    dataset: Arc<D>,
-    order: EpochOrder,
+    samples: UnitSamples<D>,
     table: T,
     learned: Arc<Learned>,
-    seed: u64,
     on_error: OnError,
+    collated: std::marker::PhantomData<fn() -> B>,
+}
+
+/// Where a shared unit's samples come from.
+struct UnitSamples<D> {
+    dataset: Arc<D>,
+    order: EpochOrder,
+    seed: u64,
     retry: Arc<Retry>,
     changes: Mutex<Changes>,
     place: Place,
     meter: Arc<Meter>,
-    collated: std::marker::PhantomData<fn() -> B>,
 }
 
-impl<D, T, B> DatasetWork<D, T, B> {
+impl<D> UnitSamples<D> {
     fn source(&self) -> Source<'_, D> {
         Source {
             dataset: &self.dataset,
@@ -765,7 +772,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             granted
         };
         let making = Making {
-            source: &self.source(),
+            source: &self.samples.source(),
             table: &self.table,
             learned: &self.learned,
             at,
@@ -782,7 +789,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
                 failure,
             };
         }
-        let elapsed_ns = watch.end_run(&self.meter, asked_ns.get());
+        let elapsed_ns = watch.end_run(&self.samples.meter, asked_ns.get());
         Report {
             rows,
             elapsed_ns: is_fresh.then_some(elapsed_ns),
@@ -791,7 +798,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
     }
 
     fn lay_out(&self) -> Result<usize, Failed> {
-        let needs = lay_out(&self.source(), &self.table)?;
+        let needs = lay_out(&self.samples.source(), &self.table)?;
         self.learned.note(needs);
         Ok(needs.bytes)
     }
@@ -802,25 +809,16 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
 
     fn finish(&mut self) -> Result<B, Failed> {
         let watch = Stopwatch::start(Timed::None);
-        let source = Source {
-            dataset: &*self.dataset,
-            order: &self.order,
-            seed: self.seed,
-            place: self.place,
-            kept: None,
-            changes: &self.changes,
-            retry: &self.retry,
-            meter: &self.meter,
-        };
-        let finished = finish(&source, &mut self.table);
-        watch.end_collating(&self.meter);
+        let samples = &self.samples;
+        let finished = finish(&samples.source(), &mut self.table);
+        watch.end_collating(&samples.meter);
         if finished.is_ok() {
-            self.meter.samples.add(self.place.rows as u64);
+            samples.meter.samples.add(samples.place.rows as u64);
         }
         finished
     }
 
     fn changes(&self) -> Changes {
-        self.changes.lock().clone()
+        self.samples.changes.lock().clone()
     }
 }
