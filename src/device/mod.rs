@@ -104,6 +104,13 @@ pub(crate) struct DeviceInner {
     parking: Arc<Parking>,
 }
 
+/// One device, where several may be named.
+impl AsRef<[Device]> for Device {
+    fn as_ref(&self) -> &[Device] {
+        std::slice::from_ref(self)
+    }
+}
+
 impl Device {
     /// The CPU as a device: each stream is a queue with a thread, events are events, and the same program runs.
     ///

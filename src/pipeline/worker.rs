@@ -17,7 +17,6 @@ use crate::device::Tensors;
 use crate::error::{Result, panic_message};
 use crate::sync::{Arc, Instant, planted};
 use crate::trace::span;
-use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
     /// Runs a worker until the loader is dropped, or the worker is given up.
@@ -29,22 +28,21 @@ impl<B: Batch> Pipeline<B> {
 
     /// Waits for something to do; `None` when the loader is dropped, or another thread has the worker's place.
     fn next_job(&self, desk: &Desk) -> Option<Job<B>> {
-        let is_spare = desk.number() >= COPYING_WORKERS;
-        let kind = usize::from(is_spare);
         let mut board = self.lock();
+        let group = board.group(desk.number());
         loop {
             if board.is_closed || desk.is_given_up() {
                 return None;
             }
-            if let Some(job) = board.claim(&*self.recipe, is_spare) {
+            if let Some(job) = board.claim(&*self.recipe, group) {
                 board.takes_on(desk, Task::of(&job));
                 // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
                 board.bin.wake_workers = !planted("a claim wakes nobody");
                 return Some(job);
             }
-            board.idle[kind] += 1;
-            board.wait(&self.worker_wakeups[kind]);
-            board.idle[kind] -= 1;
+            board.idle[group] += 1;
+            board.wait(&self.worker_wakeups[group]);
+            board.idle[group] -= 1;
         }
     }
 
