@@ -17,7 +17,7 @@ use crate::Outcome;
 use crate::args::{Args, cores};
 use crate::data::{self, Number};
 use crate::drive::{self, mean};
-use crate::gather::Direction;
+use crate::gather::{Direction, Rows};
 use crate::report::{Record, Report};
 use crate::target::Target;
 use crate::window::Window;
@@ -106,6 +106,7 @@ impl<T: Number> Run<'_, T> {
             }
         };
         let limit = mean(before, self.limit()?);
+        let bare_loop = self.bare_loop()?;
         let names: Vec<String> = self
             .targets
             .iter()
@@ -127,6 +128,7 @@ impl<T: Number> Run<'_, T> {
         Ok(record
             .with("variant", variant)
             .with_numbers("each_gb_s", &of_each)
+            .with_number("bare_loop_gb_s", bare_loop)
             .with("slabs_made_after_warmup", fed.slabs_made)
             .with("checked_batches", checked))
     }
@@ -143,6 +145,26 @@ impl<T: Number> Run<'_, T> {
             builder = builder.prefetch(prefetch);
         }
         Ok(builder.build()?)
+    }
+
+    /// The bare loop of all devices at once, which share the threads evenly.
+    fn bare_loop(&self) -> Outcome<f64> {
+        let rows = Rows {
+            bytes: data::bytes(self.data),
+            row_bytes: SHAPE.iter().product::<usize>() * size_of::<T>(),
+            batch: self.batch_size,
+        };
+        let threads = self.workers / self.targets.len();
+        thread::scope(|scope| {
+            let rates = self.targets.iter();
+            let rates = rates.map(|target| scope.spawn(move || target.bare_loop(rows, threads)));
+            let rates: Vec<_> = rates.collect();
+            let mut sum = 0.0;
+            for rate in rates {
+                sum += rate.join().map_err(|_| "a bare loop panicked")??;
+            }
+            Ok(sum)
+        })
     }
 
     /// Bare copies to all devices at once.

@@ -11,6 +11,7 @@
 
 mod assembly;
 mod block;
+mod buffers;
 mod download;
 mod flights;
 mod helpers;
@@ -30,6 +31,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
+pub use self::buffers::{DeviceBuffers, Target};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Lane, Timing};

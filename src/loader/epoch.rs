@@ -9,7 +9,7 @@ use super::info::{BatchInfo, WithInfo};
 use super::state::LoaderState;
 use super::{DataLoader, last};
 use crate::batch::Batch;
-use crate::device::Device;
+use crate::device::Target;
 use crate::error::Result;
 use crate::pipeline::{
     Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
@@ -205,10 +205,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Synchronization
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
+    ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
+        let target = target.into();
+        let depth = target.depth(depth);
         let outbox = self
             .pipeline()
-            .send_to(&self.seat, device, depth, self.given());
+            .send_to(&self.seat, &target, depth, self.given());
         DeviceEpoch::new(self, outbox, depth, None)
     }
 

@@ -7,7 +7,7 @@ use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
 use super::split::First;
 use crate::batch::Batch;
-use crate::device::Device;
+use crate::device::Target;
 use crate::pipeline::{Beginning, Outbox, Seat, Share, Start};
 use crate::sync::Arc;
 
@@ -94,11 +94,14 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     /// # Synchronization
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpochs<'a, B, I> {
+    ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpochs<'a, B, I> {
+        let target = target.into();
         DeviceEpochs {
             epochs: self,
-            device: device.clone(),
-            depth,
+            depth: target.depth(depth),
+            target,
             outbox: None,
         }
     }
@@ -219,7 +222,7 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 #[must_use = "it gives its epochs to whoever iterates it"]
 pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,
-    device: Device,
+    target: Target,
     depth: usize,
     /// The outbox of the next epoch.
     outbox: Option<Arc<Outbox<B>>>,
@@ -234,7 +237,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
             Some(outbox) => outbox,
             None => {
                 let pipeline = epoch.pipeline();
-                pipeline.send_to(epoch.seat(), &self.device, self.depth, epoch.given())
+                pipeline.send_to(epoch.seat(), &self.target, self.depth, epoch.given())
             }
         };
         self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));
@@ -258,7 +261,7 @@ impl<B: Batch, I> fmt::Debug for DeviceEpochs<'_, B, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEpochs")
             .field("epochs", &self.epochs)
-            .field("device", &self.device)
+            .field("target", &self.target)
             .field("depth", &self.depth)
             .finish()
     }

@@ -4,7 +4,7 @@ use super::device_epoch::DeviceEpoch;
 use super::epoch::{Epoch, Loader};
 use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
-use crate::device::Device;
+use crate::device::Target;
 use crate::pipeline::{Beginning, Share, Start};
 use crate::sync::{Arc, Ordering};
 
@@ -61,11 +61,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// assert_eq!(steps, [10, 10]);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    pub fn split(self, devices: &[Device], depth: usize) -> Vec<DeviceEpoch<'a, B>> {
+    pub fn split<T>(self, targets: &[T], depth: usize) -> Vec<DeviceEpoch<'a, B>>
+    where
+        for<'t> &'t T: Into<Target>,
+    {
         let (loader, start) = (self.reference().clone(), self.reached());
         drop(self);
-        let shares = shares(&loader, devices);
-        let epochs = shares.map(|(at, share, device)| {
+        let shares = shares(&loader, targets);
+        let epochs = shares.map(|(at, share, target)| {
             let beginning = Beginning {
                 start,
                 state: None,
@@ -73,7 +76,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
                 device: at,
                 share,
             };
-            Epoch::begin(loader.clone(), beginning).to_device(device, depth)
+            Epoch::begin(loader.clone(), beginning).to_device(target, depth)
         });
         epochs.collect()
     }
@@ -111,40 +114,47 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
     /// assert_eq!(loader.state().epoch(), 3);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    pub fn split(self, devices: &[Device], depth: usize) -> Vec<DeviceEpochs<'a, B, I>> {
+    pub fn split<T>(self, targets: &[T], depth: usize) -> Vec<DeviceEpochs<'a, B, I>>
+    where
+        for<'t> &'t T: Into<Target>,
+    {
         let (loader, first, numbers) = self.to_come();
-        let shares = shares(&loader, devices);
-        let epochs = shares.map(|(at, share, device)| {
+        let shares = shares(&loader, targets);
+        let epochs = shares.map(|(at, share, target)| {
             let epochs =
                 Epochs::shared(loader.clone(), first.clone(), numbers.clone(), (at, share));
-            epochs.to_device(device, depth)
+            epochs.to_device(target, depth)
         });
         epochs.collect()
     }
 }
 
 /// The share of each device, and the number of the loader's device that it is loaded for.
-fn shares<'d, B: Batch>(
+fn shares<T, B: Batch>(
     loader: &Loader<'_, B>,
-    devices: &'d [Device],
-) -> impl Iterator<Item = (usize, Share, &'d Device)> + use<'d, B> {
+    targets: &[T],
+) -> impl Iterator<Item = (usize, Share, Target)> + use<T, B>
+where
+    for<'t> &'t T: Into<Target>,
+{
     let split = loader.get().splits.fetch_add(1, Ordering::Relaxed) + 1;
-    let of = devices.len() as u64;
+    let targets: Vec<Target> = targets.iter().map(Into::into).collect();
+    let of = targets.len() as u64;
     let options = &loader.pipeline().options;
-    let is = |device: &Device| {
+    let is = |target: &Target| {
         let mut own = options.iter();
         // One that the loader does not pin for gets its batches from the first one's ring.
         own.position(|own| {
             own.pinning
                 .as_ref()
-                .is_some_and(|own| Arc::ptr_eq(&own.device.inner, &device.inner))
+                .is_some_and(|own| Arc::ptr_eq(&own.device.inner, &target.device().inner))
         })
         .unwrap_or(0)
     };
-    let at: Vec<usize> = devices.iter().map(is).collect();
+    let at: Vec<usize> = targets.iter().map(is).collect();
     let shares = (0..of).map(move |index| Share { index, of, split });
-    let shares = at.into_iter().zip(shares).zip(devices);
-    shares.map(|((at, share), device)| (at, share, device))
+    let shares = at.into_iter().zip(shares).zip(targets);
+    shares.map(|((at, share), target)| (at, share, target))
 }
 
 /// Where the first epoch begins, and the state of its stream.

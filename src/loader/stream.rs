@@ -14,7 +14,7 @@ use super::{
     Sharding, Stats, World,
 };
 use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
-use crate::device::Device;
+use crate::device::{Device, Target};
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
     Batching, Beginning, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry,
@@ -436,9 +436,9 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
     }
 
     /// Sends batches to the device ahead of the consumer, as [`Epoch::to_device`]. (They do not travel in parts.)
-    pub fn to_device(self, device: &Device, depth: usize) -> StreamDeviceEpoch<'a, B> {
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> StreamDeviceEpoch<'a, B> {
         StreamDeviceEpoch {
-            epoch: self.epoch.to_device(device, depth),
+            epoch: self.epoch.to_device(target, depth),
         }
     }
 
@@ -570,9 +570,13 @@ pub struct StreamEpochs<'a, B: Batch, I> {
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> StreamEpochs<'a, B, I> {
     /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epochs::to_device`].
-    pub fn to_device(self, device: &Device, depth: usize) -> StreamDeviceEpochs<'a, B, I> {
+    pub fn to_device(
+        self,
+        target: impl Into<Target>,
+        depth: usize,
+    ) -> StreamDeviceEpochs<'a, B, I> {
         StreamDeviceEpochs {
-            epochs: self.epochs.to_device(device, depth),
+            epochs: self.epochs.to_device(target, depth),
         }
     }
 }

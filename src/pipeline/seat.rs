@@ -14,7 +14,7 @@ use super::plan::{Destination, Share, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use crate::batch::Batch;
-use crate::device::{Account, Device};
+use crate::device::{Account, Target};
 use crate::meter::Meter;
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Condvar, Mutex};
@@ -118,8 +118,9 @@ impl<B: Batch> Pipeline<B> {
         let start = Start::of(epoch);
         let options = &self.options[seat.device];
         let meter = Arc::<Meter>::default();
-        let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
-        let outbox = to.map(|(before, _)| Outbox::new(before.device(), 0, Some((before, batches))));
+        let destination =
+            to.map(|(before, depth)| options.destination(before.target().device(), depth));
+        let outbox = to.map(|(before, _)| Outbox::new(before.target(), 0, Some((before, batches))));
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
         let slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
@@ -245,12 +246,12 @@ impl<B: Batch> Pipeline<B> {
     pub(crate) fn send_to(
         &self,
         seat: &Seat,
-        device: &Device,
+        target: &Target,
         depth: usize,
         given: u64,
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
-        let outbox = Outbox::new(device, given, None);
+        let outbox = Outbox::new(target, given, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);
@@ -268,7 +269,7 @@ impl<B: Batch> Pipeline<B> {
             outbox.give_up(batch, unit);
         }
         // Then, so that the first units find it.
-        self.decide(seat, options.destination(device, depth));
+        self.decide(seat, options.destination(target.device(), depth));
         outbox
     }
 
