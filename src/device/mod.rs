@@ -11,6 +11,7 @@
 
 mod assembly;
 mod block;
+mod buffers;
 mod download;
 mod flights;
 mod helpers;
@@ -30,6 +31,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
+pub use self::buffers::{DeviceBuffers, Target};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Lane, Timing};
@@ -102,6 +104,13 @@ pub(crate) struct DeviceInner {
     cut_at: Mutex<Option<(usize, usize)>>,
     /// After `flights`, so it is dropped later: it unlocks what the last copies held.
     parking: Arc<Parking>,
+}
+
+/// One device, where several may be named.
+impl AsRef<[Device]> for Device {
+    fn as_ref(&self) -> &[Device] {
+        std::slice::from_ref(self)
+    }
 }
 
 impl Device {

@@ -181,7 +181,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn send_ahead(&mut self) {
-        let (pipeline, seat, taken) = self.epoch.split();
+        let (pipeline, seat, taken) = self.epoch.fields();
         pipeline.send_ahead(seat, taken, &self.outbox);
         if let Some(following) = &self.following
             && let Some(outbox) = following.outbox.upgrade()

@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
 use super::state::LoaderState;
-use super::{DataLoader, Last};
+use super::{DataLoader, last};
 use crate::batch::Batch;
-use crate::device::Device;
+use crate::device::Target;
 use crate::error::Result;
 use crate::pipeline::{
-    Asking, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start, Taken,
-    Waiting, drop_each,
+    Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
+    Taken, Waiting, drop_each,
 };
 use crate::sync::{Arc, Instant, Ordering};
 
@@ -85,23 +85,16 @@ pub struct Epoch<'a, B: Batch> {
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
-    /// `is_followed`: other epochs will follow it.
-    /// `state`: that of its stream, if it is resumed by one.
-    pub(super) fn begin(
-        loader: Loader<'a, B>,
-        start: Start,
-        state: Option<Vec<u8>>,
-        is_followed: bool,
-    ) -> Epoch<'a, B> {
-        let seat = loader.pipeline().begin(start, state, is_followed);
+    pub(super) fn begin(loader: Loader<'a, B>, beginning: Beginning) -> Epoch<'a, B> {
+        let seat = loader.pipeline().begin(beginning);
         Epoch::at(loader, seat)
     }
 
     /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
         let options = &loader.pipeline().options[seat.device];
-        let cut = options.cut(seat.start);
-        *loader.get().last.lock() = Last::Begun(seat.clone(), cut.clone());
+        let cut = options.cut(seat.start, seat.share);
+        loader.get().last.lock().begun(&seat, &cut);
         Epoch {
             loader,
             seat,
@@ -140,7 +133,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn state(&self) -> LoaderState {
-        self.loader.get().state_of(&self.seat, &self.cut)
+        let loader = self.loader.get();
+        LoaderState::new(self.reached(), loader.owner(self.seat.share.of))
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -181,6 +175,15 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
+    /// Where the run stands after the batches that were given out.
+    pub(super) fn reached(&self) -> Start {
+        last::reached(&self.seat, &self.cut)
+    }
+
+    pub(super) fn reference(&self) -> &Loader<'a, B> {
+        &self.loader
+    }
+
     /// The loader.
     pub(super) fn loader(&self) -> &DataLoader<B> {
         self.loader.get()
@@ -202,10 +205,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Synchronization
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
+    ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
+        let target = target.into();
+        let depth = target.depth(depth);
         let outbox = self
             .pipeline()
-            .send_to(&self.seat, device, depth, self.given());
+            .send_to(&self.seat, &target, depth, self.given());
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
@@ -290,7 +297,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// The pipeline, the seat, and the units that were taken in advance.
-    pub(super) fn split(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
+    pub(super) fn fields(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
     }
 

@@ -5,6 +5,8 @@ mod device_epoch;
 mod epoch;
 mod epochs;
 mod info;
+mod last;
+mod split;
 mod state;
 mod stats;
 mod stream;
@@ -28,11 +30,12 @@ pub use world::World;
 
 pub use crate::pipeline::{LastBatch, OnError, Sharding};
 
+use self::last::Last;
 use self::state::Owner;
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Cut, Seat, Start, Threads};
+use crate::pipeline::{Beginning, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
@@ -75,16 +78,10 @@ pub struct DataLoader<B: Batch> {
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
     order: Order,
+    /// Counts epochs that were shared by several devices.
+    splits: AtomicU64,
     /// The epoch that was given out last, for `stats` and `state`.
     last: Mutex<Last>,
-}
-
-/// What the program did last with the loader.
-enum Last {
-    /// It began this epoch.
-    Begun(Seat, Cut),
-    /// It built the loader, or asked to go on from here.
-    At(Start),
 }
 
 /// What tells the loader's samples, and their random numbers, from those of another.
@@ -117,7 +114,8 @@ impl<B: Batch> DataLoader<B> {
             threads,
             next_epoch: AtomicU64::new(0),
             order,
-            last: Mutex::new(Last::At(Start::of(0))),
+            splits: AtomicU64::new(0),
+            last: Mutex::new(Last::at(Start::of(0))),
         }
     }
 
@@ -155,13 +153,15 @@ impl<B: Batch> DataLoader<B> {
     /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Borrowed(self), start, None, false)
+        let beginning = Beginning::whole(start, None, false);
+        Epoch::begin(epoch::Loader::Borrowed(self), beginning)
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), start, None, false)
+        let beginning = Beginning::whole(start, None, false);
+        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), beginning)
     }
 
     /// Gives the epochs of these numbers one after the other, and loads across their boundaries: after the last batches of one epoch,
@@ -295,10 +295,11 @@ impl<B: Batch> DataLoader<B> {
 
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
-        state.check(self.owner())?;
+        let devices = self.threads.pipeline().options.len() as u64;
+        state.check(&[self.owner(1), self.owner(devices)])?;
         let options = self.threads.pipeline().options();
         options.batching.check(state.start())?;
-        *self.last.lock() = Last::At(state.start());
+        *self.last.lock() = Last::at(state.start());
         Ok(state.start())
     }
 
@@ -309,11 +310,9 @@ impl<B: Batch> DataLoader<B> {
     /// [`Sampler::fingerprint`](crate::sampler::Sampler::fingerprint)), or at the lists of two epochs
     /// ([`BatchSampler::fingerprint`](crate::sampler::BatchSampler::fingerprint)).
     pub fn state(&self) -> LoaderState {
-        let owner = self.owner(); // first: it calls the program's code
-        match &*self.last.lock() {
-            Last::Begun(seat, cut) => self.state_of(seat, cut),
-            Last::At(start) => LoaderState::new(*start, owner),
-        }
+        self.owner(1); // first: it calls the program's code
+        let last = self.last.lock();
+        LoaderState::new(last.start(), self.owner(last.devices()))
     }
 
     /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to go on from a step that
@@ -337,23 +336,12 @@ impl<B: Batch> DataLoader<B> {
             true => Start { epoch, position },
             false => Start::of(epoch.saturating_add(1)),
         };
-        LoaderState::new(start, self.owner())
+        LoaderState::new(start, self.owner(1))
     }
 
-    fn state_of(&self, seat: &Seat, cut: &Cut) -> LoaderState {
-        let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
-        let start = match given < cut.batches() {
-            true => Start {
-                epoch,
-                position: cut.position_after(given),
-            },
-            false => Start::of(epoch.saturating_add(1)),
-        };
-        LoaderState::new(start, self.owner())
-    }
-
-    fn owner(&self) -> Owner {
-        *self.order.owner.get_or_init(|| {
+    /// What states belong to, if so many devices share each epoch.
+    fn owner(&self, devices: u64) -> Owner {
+        let owner = *self.order.owner.get_or_init(|| {
             let options = self.threads.pipeline().options();
             let (samples, data) = (self.order.data)();
             Owner {
@@ -364,16 +352,20 @@ impl<B: Batch> DataLoader<B> {
                 batch_size: options.batching.batch_size().unwrap_or(0) as u64,
                 ranks: options.lanes,
             }
-        })
+        });
+        Owner {
+            ranks: owner.ranks.saturating_mul(devices),
+            ..owner
+        }
     }
 
     /// Says where the time went in the epoch that was given out last; all zeros before the first.
     ///
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
-        let seat = match &*self.last.lock() {
-            Last::Begun(seat, _) => seat.clone(),
-            Last::At(_) => return Stats::default(),
+        let seat = self.last.lock().seats().next().cloned();
+        let Some(seat) = seat else {
+            return Stats::default();
         };
         Stats::of(&seat, &self.threads.pipeline().options[seat.device])
     }

@@ -98,8 +98,9 @@ impl LoaderState {
         }
     }
 
-    /// Refuses to go on with what the state does not belong to, and says which of it.
-    pub(super) fn check(&self, loader: Owner) -> Result<()> {
+    /// Refuses to go on with what the state does not belong to, and says which of it. `devices`: the loader, if that many devices share its
+    /// epochs.
+    pub(super) fn check(&self, [loader, devices]: &[Owner; 2]) -> Result<()> {
         let Some(saved) = self.owner else {
             return Ok(());
         };
@@ -129,7 +130,11 @@ impl LoaderState {
                 _ => ["those of a batch sampler", "of one size"],
             };
             differences.push(format!("its batches were {was}, the loader's are {is}"));
-        } else if saved.batch_size != loader.batch_size && global(saved) != global(loader) {
+        } else if saved.batch_size != loader.batch_size
+            && ![loader, devices]
+                .map(|owner| global(*owner))
+                .contains(&global(saved))
+        {
             differences.push(format!(
                 "its batch size is {} on each of {} ranks, the loader's {} on each of {}: keep that of a rank, or that of all together",
                 saved.batch_size, saved.ranks, loader.batch_size, loader.ranks

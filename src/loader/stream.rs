@@ -14,11 +14,11 @@ use super::{
     Sharding, Stats, World,
 };
 use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
-use crate::device::Device;
+use crate::device::{Device, Target};
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
-    Batching, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry, Seat, Start,
-    StreamParts, StreamRecipe, Threads,
+    Batching, Beginning, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry,
+    Seat, Start, StreamParts, StreamRecipe, Threads,
 };
 use crate::sampler::Sampler;
 use crate::stream::{Shard, StreamSource};
@@ -97,7 +97,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         on_error(on_error: OnError);
 
         /// Collates batches in page-locked memory, as [`Builder::pin_memory`].
-        pin_memory(device: &Device);
+        pin_memory(devices: impl AsRef<[Device]>);
 
         /// Makes a batch that cannot be page-locked an error, as [`Builder::strict_pinning`].
         strict_pinning(strict: bool);
@@ -167,11 +167,13 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             // Positions of this rank's items, as if the ranks took turns: so no two samples have the same random numbers.
             sharding: Sharding::Strided { drop_last: false },
         });
-        let options = Options {
+        let options = builder.options(&batching).into_iter();
+        let options = options.map(|options| Options {
             last_batch: LastBatch::Partial,
             is_stream: true,
-            ..builder.options(batching)
-        };
+            ..options
+        });
+        let options = options.collect();
         let order = Order {
             seed: builder.seed,
             data: Box::new(|| (0, 0)),
@@ -242,7 +244,10 @@ impl<B: Batch> StreamLoader<B> {
     pub fn epoch(&self, epoch: u64) -> StreamEpoch<'_, B> {
         let start = Start::of(epoch);
         StreamEpoch {
-            epoch: Epoch::begin(Loader::Borrowed(&self.loader), start, None, false),
+            epoch: Epoch::begin(
+                Loader::Borrowed(&self.loader),
+                Beginning::whole(start, None, false),
+            ),
         }
     }
 
@@ -250,7 +255,7 @@ impl<B: Batch> StreamLoader<B> {
     pub fn owned_epoch(&self, epoch: u64) -> StreamEpoch<'static, B> {
         let start = Start::of(epoch);
         StreamEpoch {
-            epoch: Epoch::begin(self.owned(), start, None, false),
+            epoch: Epoch::begin(self.owned(), Beginning::whole(start, None, false)),
         }
     }
 
@@ -330,7 +335,7 @@ impl<B: Batch> StreamLoader<B> {
         let owner = owner(&self.loader);
         state.check(owner)?;
         let start = state.start(owner.ranks);
-        *self.loader.last.lock() = Last::At(start);
+        *self.loader.last.lock() = Last::at(start);
         *self.resumed.lock() =
             StreamState::new(state.epoch(), state.items(), state.source(), owner);
         Ok(start)
@@ -339,9 +344,9 @@ impl<B: Batch> StreamLoader<B> {
     /// Returns where the run stands on this rank, in the epoch that was begun last: after the batches that were given out, whatever was
     /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
     pub fn state(&self) -> StreamState {
-        match &*self.loader.last.lock() {
-            Last::Begun(seat, _) => state_of(&self.loader, seat),
-            Last::At(_) => {
+        match self.loader.last.lock().seats().next() {
+            Some(seat) => state_of(&self.loader, seat),
+            None => {
                 let resumed = self.resumed.lock().clone();
                 StreamState::new(
                     resumed.epoch(),
@@ -431,9 +436,9 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
     }
 
     /// Sends batches to the device ahead of the consumer, as [`Epoch::to_device`]. (They do not travel in parts.)
-    pub fn to_device(self, device: &Device, depth: usize) -> StreamDeviceEpoch<'a, B> {
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> StreamDeviceEpoch<'a, B> {
         StreamDeviceEpoch {
-            epoch: self.epoch.to_device(device, depth),
+            epoch: self.epoch.to_device(target, depth),
         }
     }
 
@@ -565,9 +570,13 @@ pub struct StreamEpochs<'a, B: Batch, I> {
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> StreamEpochs<'a, B, I> {
     /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epochs::to_device`].
-    pub fn to_device(self, device: &Device, depth: usize) -> StreamDeviceEpochs<'a, B, I> {
+    pub fn to_device(
+        self,
+        target: impl Into<Target>,
+        depth: usize,
+    ) -> StreamDeviceEpochs<'a, B, I> {
         StreamDeviceEpochs {
-            epochs: self.epochs.to_device(device, depth),
+            epochs: self.epochs.to_device(target, depth),
         }
     }
 }

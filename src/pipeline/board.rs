@@ -6,9 +6,11 @@ use super::desk::Desk;
 use super::guard::Bin;
 use super::late::{Station, Task};
 use super::line::{EpochSlot, Job, Line, Pass};
+use super::plan::Share;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
 use crate::sync::{Arc, Condvar};
+use crate::tuning::COPYING_WORKERS;
 
 /// All lines of a loader.
 pub(super) struct Board<B> {
@@ -16,8 +18,8 @@ pub(super) struct Board<B> {
     lines_added: u64,
     /// Counts claims, so that lines take turns.
     turn: u64,
-    /// How many workers sleep: of the first few, and of the spare ones.
-    pub(super) idle: [usize; 2],
+    /// How many workers sleep, in each group of [`COPYING_WORKERS`].
+    pub(super) idle: Vec<usize>,
     /// One for each worker.
     pub(super) stations: Vec<Station>,
     /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
@@ -27,12 +29,12 @@ pub(super) struct Board<B> {
 }
 
 impl<B: 'static> Board<B> {
-    pub(super) fn new() -> Board<B> {
+    pub(super) fn new(groups: usize) -> Board<B> {
         Board {
             lines: Vec::new(),
             lines_added: 0,
             turn: 0,
-            idle: [0; 2],
+            idle: vec![0; groups],
             stations: Vec::new(),
             orphans: VecDeque::new(),
             is_closed: false,
@@ -42,7 +44,7 @@ impl<B: 'static> Board<B> {
     /// Adds a line without epochs; returns its key.
     pub(super) fn add_line(
         &mut self,
-        device: usize,
+        (device, share): (usize, Share),
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
         least_run: usize,
@@ -51,6 +53,7 @@ impl<B: 'static> Board<B> {
         self.lines.push(Line {
             key: self.lines_added,
             device,
+            share,
             unit_ready,
             schedule: Schedule::new(is_wide, least_run),
             last_turn: 0,
@@ -106,8 +109,24 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// Finds something to do, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is at comes last.
-    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, is_spare: bool) -> Option<Job<B>> {
+    /// The group of workers that this one belongs to. The last group has all that are left.
+    pub(super) fn group(&self, worker: usize) -> usize {
+        (worker / COPYING_WORKERS).min(self.idle.len() - 1)
+    }
+
+    /// Whether workers of a group load only where loading is more than copying: one group copies as fast as the link of one device is.
+    fn is_spare(&self, group: usize) -> bool {
+        let lines = self.lines.iter().enumerate();
+        let is_other = |&(index, line): &(usize, &Line<B>)| {
+            let mut before = self.lines[..index].iter();
+            before.all(|before| before.device != line.device)
+        };
+        group > 0 && group >= lines.filter(is_other).count()
+    }
+
+    /// Finds something to do for a worker of a group, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is
+    /// at comes last.
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, group: usize) -> Option<Job<B>> {
         if !self.orphans.is_empty()
             && let Some(job) = self.claim_orphans()
         {
@@ -116,6 +135,7 @@ impl<B: 'static> Board<B> {
         self.turn += 1;
         let turn = self.turn;
         self.urgent_first();
+        let is_spare = self.is_spare(group);
         [false, true].into_iter().find_map(|beyond| {
             let claimant = Claimant { is_spare, beyond };
             self.lines.iter_mut().find_map(|line| {
@@ -126,9 +146,9 @@ impl<B: 'static> Board<B> {
         })
     }
 
-    pub(super) fn has_claim(&mut self, is_spare: bool) -> bool {
+    pub(super) fn has_claim(&mut self, group: usize) -> bool {
         let claimant = Claimant {
-            is_spare,
+            is_spare: self.is_spare(group),
             beyond: true,
         };
         let mut lines = self.lines.iter_mut();
@@ -152,10 +172,8 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// The kind of sleeping worker that has something to do. One is woken, and wakes the next when it has found work.
+    /// The group of a sleeping worker that has something to do. One is woken, and wakes the next when it has found work.
     pub(super) fn worker_to_wake(&mut self) -> Option<usize> {
-        [0, 1]
-            .into_iter()
-            .find(|&kind| self.idle[kind] > 0 && self.has_claim(kind == 1))
+        (0..self.idle.len()).find(|&group| self.idle[group] > 0 && self.has_claim(group))
     }
 }

@@ -244,7 +244,7 @@ impl<B: Batch> Pipeline<B> {
                     board.made(&pass, unit, made);
                     continue;
                 }
-                (Some(job), ..) => self.perform(job, &desk),
+                (Some(job), ..) => _ = self.perform(job, &desk), // it claims nothing by itself
                 (None, Some((pass, unit)), Some(pinning)) => {
                     self.serve_here(pinning, &pass, unit, &mut held_off);
                 }

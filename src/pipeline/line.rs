@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
-use super::plan::{Destination, EpochPlan};
+use super::plan::{Destination, EpochPlan, Share};
 use super::pull::{OwnItems, Pull};
 use super::recovery::Changes;
 use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
@@ -21,6 +21,8 @@ pub(super) struct Line<B> {
     pub(super) key: u64,
     /// The number of the device that it is loaded for.
     pub(super) device: usize,
+    /// Which of this rank's batches it has.
+    pub(super) share: Share,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,

@@ -31,11 +31,11 @@ pub use cut::{LastBatch, Sharding};
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
-pub(crate) use plan::{Options, Pinning};
+pub(crate) use plan::{Options, Pinning, Share};
 pub(crate) use pull::{ENDLESS, ItemNumbers, OwnItems, StreamParts, StreamRecipe};
 pub use recovery::OnError;
 pub(crate) use recovery::{Changes, Retry};
-pub(crate) use seat::Seat;
+pub(crate) use seat::{Beginning, Seat};
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Learned};
 
@@ -49,16 +49,17 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLoc
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
-    /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
-    worker_wakeups: [Condvar; 2],
+    /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
+    /// and one for the workers beyond.
+    worker_wakeups: Vec<Condvar>,
     recipe: Box<dyn Recipe<B>>,
     /// What desks count from.
     began: Instant,
     roster: Arc<Roster>,
     /// For threads that are started later.
     me: OnceLock<Weak<Pipeline<B>>>,
-    /// One for each device that lines are loaded for; so far, the program can set only one. Lines, passes and seats have its number: the
-    /// program may leak them, and they must not keep the device alive.
+    /// One for each device that lines are loaded for; a single one if no memory is page-locked. Lines, passes and seats have its number:
+    /// the program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
@@ -74,20 +75,22 @@ pub(crate) struct Pipeline<B> {
 }
 
 impl<B: 'static> Pipeline<B> {
-    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
+    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
+        let slabs = options.iter().map(|options| options.slabs(0)).sum();
+        let groups = options.len() + 1;
         Pipeline {
-            board: Mutex::new(Board::new()),
-            worker_wakeups: Default::default(),
+            board: Mutex::new(Board::new(groups)),
+            worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
             recipe,
             began: Instant::now(),
             roster: Arc::default(),
             me: OnceLock::new(),
-            pageable: Ring::pageable(options.slabs(0)),
+            pageable: Ring::pageable(slabs),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
-            options: vec![options],
+            options,
         }
     }
 

@@ -10,6 +10,7 @@
 #![allow(unreachable_pub)] // a binary has no public items
 
 mod backend;
+mod buffers;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         sequences::TESTS,
         slabs::TESTS,
         devices::TESTS,
+        buffers::TESTS,
         staging::TESTS,
         stress::TESTS,
     ]

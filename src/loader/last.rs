@@ -1,0 +1,74 @@
+//! What the program did last with a loader: where `state` and `stats` look.
+
+use crate::pipeline::{Cut, Seat, Share, Start};
+use crate::sync::Ordering;
+
+/// The epoch that was begun last; if it is shared by several devices, that of each.
+pub(super) struct Last {
+    /// Tells one split from another.
+    split: u64,
+    places: Vec<Place>,
+}
+
+enum Place {
+    /// This epoch was begun.
+    Begun(Seat, Cut),
+    /// The loader was built, or the program asked to go on from here.
+    At(Start),
+}
+
+impl Last {
+    pub(super) fn at(start: Start) -> Last {
+        Last {
+            split: Share::WHOLE.split,
+            places: vec![Place::At(start)],
+        }
+    }
+
+    /// An epoch was begun, or one of several devices came to its next.
+    pub(super) fn begun(&mut self, seat: &Seat, cut: &Cut) {
+        let Share { index, of, split } = seat.share;
+        let (index, of) = (index as usize, of as usize);
+        if self.split != split || self.places.len() != of {
+            // (The other devices have not begun theirs.)
+            self.split = split;
+            self.places = (0..of).map(|_| Place::At(seat.start)).collect();
+        }
+        self.places[index] = Place::Begun(seat.clone(), cut.clone());
+    }
+
+    /// Where the run stands: after what all devices were given.
+    pub(super) fn start(&self) -> Start {
+        let starts = self.places.iter().map(|place| match place {
+            Place::Begun(seat, cut) => reached(seat, cut),
+            Place::At(start) => *start,
+        });
+        let first = starts.min_by_key(|start| (start.epoch, start.position));
+        first.unwrap_or(Start::of(0))
+    }
+
+    /// How many devices share the epoch.
+    pub(super) fn devices(&self) -> u64 {
+        self.places.len() as u64
+    }
+
+    /// The seats that were begun.
+    pub(super) fn seats(&self) -> impl Iterator<Item = &Seat> {
+        self.places.iter().filter_map(|place| match place {
+            Place::Begun(seat, _) => Some(seat),
+            Place::At(_) => None,
+        })
+    }
+}
+
+/// Where the run stands after the batches of a seat that were given out.
+pub(super) fn reached(seat: &Seat, cut: &Cut) -> Start {
+    let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
+    match given < cut.batches() {
+        true => Start {
+            epoch,
+            position: cut.position_after(given),
+        },
+        false => Start::of(epoch.saturating_add(1)),
+    }
+}
