@@ -382,7 +382,7 @@ fn devices_need_not_be_those_that_are_pinned_for() {
         assert_eq!(*expected.get_or_insert_with(|| found.clone()), found);
         let twice = [own[0].clone(), own[0].clone()];
         assert_eq!(each(loader.epoch(2).split(&twice, 2)), found);
-        assert!(loader.epoch(2).split(&[], 2).is_empty());
+        assert!(loader.epoch(2).split::<Device>(&[], 2).is_empty());
         // Without a split, the rank's batches come one after the other.
         let whole: Vec<Rows> = batches(loader.epoch(2).to_device(&own[0], 1));
         for (step, batch) in whole.iter().take(found[0].len() * 2).enumerate() {

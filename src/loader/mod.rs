@@ -296,7 +296,7 @@ impl<B: Batch> DataLoader<B> {
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
         let devices = self.threads.pipeline().options.len() as u64;
-        state.check(&[self.owner(1), self.owner(devices)])?;
+        state.check(self.owner(1), devices)?;
         let options = self.threads.pipeline().options();
         options.batching.check(state.start())?;
         *self.last.lock() = Last::at(state.start());

@@ -98,9 +98,9 @@ impl LoaderState {
         }
     }
 
-    /// Refuses to go on with what the state does not belong to, and says which of it. `devices`: the loader, if that many devices share its
-    /// epochs.
-    pub(super) fn check(&self, [loader, devices]: &[Owner; 2]) -> Result<()> {
+    /// Refuses to go on with what the state does not belong to, and says which of it. `devices`: how many of this
+    /// rank may share its epochs.
+    pub(super) fn check(&self, loader: Owner, devices: u64) -> Result<()> {
         let Some(saved) = self.owner else {
             return Ok(());
         };
@@ -131,8 +131,8 @@ impl LoaderState {
             };
             differences.push(format!("its batches were {was}, the loader's are {is}"));
         } else if saved.batch_size != loader.batch_size
-            && ![loader, devices]
-                .map(|owner| global(*owner))
+            && ![1, devices]
+                .map(|devices| global(loader).saturating_mul(devices))
                 .contains(&global(saved))
         {
             differences.push(format!(
@@ -349,9 +349,9 @@ mod tests {
 
     #[test]
     fn another_run_is_told_by_what_differs() {
-        let said = |loader: Owner| state().check(loader).unwrap_err().to_string();
-        assert!(state().check(OWNER).is_ok());
-        assert!(LoaderState::default().check(OWNER).is_ok());
+        let said = |loader: Owner| state().check(loader, 1).unwrap_err().to_string();
+        assert!(state().check(OWNER, 1).is_ok());
+        assert!(LoaderState::default().check(OWNER, 1).is_ok());
         let longer = Owner {
             samples: 50_001,
             order: 1,
@@ -376,23 +376,29 @@ mod tests {
                 && both.contains("batch size is 64 on each of 8 ranks, the loader's 32")
         );
         // The batch size of a rank, or that of all together.
-        assert!(state().check(Owner { ranks: 2, ..OWNER }).is_ok());
+        assert!(state().check(Owner { ranks: 2, ..OWNER }, 1).is_ok());
         assert!(
             state()
-                .check(Owner {
-                    ranks: 2,
-                    batch_size: 256,
-                    ..OWNER
-                })
+                .check(
+                    Owner {
+                        ranks: 2,
+                        batch_size: 256,
+                        ..OWNER
+                    },
+                    1
+                )
                 .is_ok()
         );
         assert!(
             state()
-                .check(Owner {
-                    ranks: 2,
-                    batch_size: 128,
-                    ..OWNER
-                })
+                .check(
+                    Owner {
+                        ranks: 2,
+                        batch_size: 128,
+                        ..OWNER
+                    },
+                    1
+                )
                 .is_err()
         );
     }

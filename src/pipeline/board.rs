@@ -114,14 +114,24 @@ impl<B: 'static> Board<B> {
         (worker / COPYING_WORKERS).min(self.idle.len() - 1)
     }
 
-    /// Whether workers of a group load only where loading is more than copying: one group copies as fast as the link of one device is.
-    fn is_spare(&self, group: usize) -> bool {
+    /// For how many devices there are lines.
+    fn devices(&self) -> usize {
         let lines = self.lines.iter().enumerate();
         let is_other = |&(index, line): &(usize, &Line<B>)| {
             let mut before = self.lines[..index].iter();
             before.all(|before| before.device != line.device)
         };
-        group > 0 && group >= lines.filter(is_other).count()
+        lines.filter(is_other).count().max(1)
+    }
+
+    /// A worker of a group. One group copies as fast as the link of one device; the others work only where loading is more than copying.
+    fn claimant(&self, group: usize, beyond: bool) -> Claimant {
+        let devices = self.devices();
+        Claimant {
+            is_spare: group >= devices,
+            beyond,
+            devices,
+        }
     }
 
     /// Finds something to do for a worker of a group, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is
@@ -135,9 +145,8 @@ impl<B: 'static> Board<B> {
         self.turn += 1;
         let turn = self.turn;
         self.urgent_first();
-        let is_spare = self.is_spare(group);
         [false, true].into_iter().find_map(|beyond| {
-            let claimant = Claimant { is_spare, beyond };
+            let claimant = self.claimant(group, beyond);
             self.lines.iter_mut().find_map(|line| {
                 let job = line.claim(recipe, claimant)?;
                 line.last_turn = turn;
@@ -147,10 +156,7 @@ impl<B: 'static> Board<B> {
     }
 
     pub(super) fn has_claim(&mut self, group: usize) -> bool {
-        let claimant = Claimant {
-            is_spare: self.is_spare(group),
-            beyond: true,
-        };
+        let claimant = self.claimant(group, true);
         let mut lines = self.lines.iter_mut();
         !self.orphans.is_empty() || lines.any(|line| line.schedule.has_claim(claimant))
     }

@@ -227,6 +227,7 @@ impl<B: Batch> Pipeline<B> {
             line.schedule.block();
             let claimant = Claimant {
                 is_spare: false,
+                devices: 1,
                 beyond: false,
             };
             let job = line.claim(&*self.recipe, claimant);
