@@ -41,6 +41,7 @@ mod adapters;
 mod mix;
 mod shuffle;
 mod state;
+mod windows;
 
 use std::fmt;
 
