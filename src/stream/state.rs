@@ -11,6 +11,8 @@ pub(super) enum Tag {
     Skip = 4,
     Repeat = 5,
     Mix = 6,
+    Pack = 7,
+    Documents = 8,
 }
 
 /// A state that is being written.
