@@ -635,12 +635,14 @@ fn seeking_reads_what_is_needed_only() {
         let mut epoch = loader.epoch(0);
         assert_eq!(epoch.by_ref().take(80).count(), 80);
         let state = epoch.state();
-        let shown = |batch: Result<PackedBatch<u32>>| batch.map(|batch| rows_of(&batch)).ok();
+        let shown = |batch: Result<PackedBatch<u32>>| match batch {
+            Err(Error::Sample(_, cause)) => Err(cause.to_string()),
+            batch => Ok(rows_of(&batch.unwrap())),
+        };
         let next = shown(epoch.next().unwrap());
         own.pulled.store(0, Ordering::Relaxed);
         let resumed = loader.resume(0..1, &state).unwrap().next().unwrap().next();
         assert_eq!(shown(resumed.unwrap()), next);
-        assert!(next.is_some());
         let pulled = own.pulled.load(Ordering::Relaxed);
         assert!(pulled <= at_most, "{buffer:?}: {pulled}");
         // A few numbers, however far the run is.
@@ -689,41 +691,47 @@ fn memory_and_waiting_are_bounded() {
 
 #[test]
 fn a_state_of_other_rows_is_refused() {
-    let own = Corpus {
+    let own = || Corpus {
         lengths: vec![5; 40],
         ..Corpus::default()
     };
-    let packed = |n, buffer: Option<usize>| {
-        let packed = own.clone().pack(n).unwrap();
-        loader_of(
-            match buffer {
-                Some(size) => packed.best_fit(size),
-                None => packed,
-            },
-            1,
-            0,
-        )
+    let packed = |n, buffer: Option<usize>| match buffer {
+        Some(size) => own().pack(n).unwrap().best_fit(size),
+        None => own().pack(n).unwrap(),
     };
-    let said = |n, buffer, state: &StreamState| match packed(n, buffer).resume(0..1, state) {
-        Err(error) => error.to_string(),
-        Ok(mut epochs) => match epochs.next().unwrap().next() {
-            Some(Err(error)) => error.to_string(),
-            _ => String::new(),
-        },
+    let others = |buffer: Option<usize>| {
+        let other = match buffer {
+            Some(_) => None,
+            None => Some(10),
+        };
+        [(9, buffer), (8, Some(11)), (8, other)]
     };
     for buffer in [None, Some(10)] {
-        let loader = packed(8, buffer);
+        let loader = loader_of(packed(8, buffer), 1, 0);
         let mut epoch = loader.epoch(0);
         assert_eq!(epoch.by_ref().take(5).count(), 5);
         let state = epoch.state();
-        assert!(!said(8, buffer, &state).contains("the state"));
-        for (n, other) in [
-            (9, buffer),
-            (8, Some(11)),
-            (8, Some(10).filter(|_| buffer.is_none())),
-        ] {
-            let said = said(n, other, &state);
+        assert!(loader.resume(0..1, &state).is_ok());
+        for (n, other) in others(buffer) {
+            let refused = loader_of(packed(n, other), 1, 0)
+                .resume(0..1, &state)
+                .err()
+                .unwrap();
+            assert!(matches!(refused, Error::State { .. }), "{refused}");
+        }
+
+        // Streams look themselves, too.
+        let open = |n, buffer| packed(n, buffer).open(0, Shard::new(0, 1, 0)).unwrap();
+        let mut stream = open(8, buffer);
+        (0..5).for_each(|_| drop(stream.next()));
+        let state = stream.state().unwrap();
+        assert!(open(8, buffer).seek(&state).is_ok());
+        for (n, other) in others(buffer) {
+            let said = open(n, other).seek(&state).unwrap_err().to_string();
             assert!(said.contains("the state is that of "), "{said}");
+        }
+        for end in 0..state.len() {
+            assert!(open(8, buffer).seek(&state[..end]).is_err(), "{end}");
         }
     }
 }

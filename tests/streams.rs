@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
+use pinfeed::dataset::Fingerprint;
 use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
 use pinfeed::loader::{OnError, StreamEpoch, StreamState, World};
@@ -835,24 +836,137 @@ fn a_state_of_another_run_or_source_is_refused() {
     }
     assert!("pinfeed-state-1 epoch=0".parse::<StreamState>().is_err());
 
-    let other = DataLoader::stream(
-        Seekable {
-            len: 9,
-            ..Seekable::default()
-        }
-        .take(4),
-    )
-    .seed(1)
-    .world(World::new(0, 2).unwrap())
-    .build()
-    .unwrap();
-    let mut resumed = other.resume(0..1, &state).unwrap().next().unwrap();
-    let error = resumed.next().unwrap().unwrap_err().to_string();
+    // Streams look themselves, too: a source may give a fingerprint of its own.
+    let shard = Shard::new(0, 1, 0);
+    let source = || Seekable {
+        len: 9,
+        ..Seekable::default()
+    };
+    let mut cut = source().take(4).open(0, shard).unwrap();
+    let shuffled = source().shuffle(4).open(0, shard).unwrap().state().unwrap();
+    let error = cut.seek(&shuffled).unwrap_err().to_string();
     assert!(
         error.contains("the state is that of another source"),
         "{error}"
     );
-    assert!(resumed.next().is_none());
+    for end in 0..shuffled.len() {
+        let mut own = source().shuffle(4).open(0, shard).unwrap();
+        assert!(own.seek(&shuffled[..end]).is_err(), "{end}");
+    }
+}
+
+/// Lines of a file that is known by its name.
+#[derive(Clone)]
+struct Named(&'static str);
+
+impl StreamSource for Named {
+    type Item = i64;
+    type Sample = i64;
+    type Stream = std::vec::IntoIter<std::result::Result<i64, BoxError>>;
+
+    fn open(&self, _: u64, _: Shard) -> Result<Self::Stream, BoxError> {
+        Ok((0..40).map(Ok).collect::<Vec<_>>().into_iter())
+    }
+
+    fn load(&self, item: i64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        Ok(item)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add(self.0.as_bytes());
+        print.finish()
+    }
+}
+
+#[test]
+fn sources_are_told_apart_by_fingerprints() {
+    let (a, b) = (Named("a"), Named("b"));
+    let mixed = |first: f64| stream::mix([(a.clone(), first), (b.clone(), 1.0)]).unwrap();
+    let documents = || a.clone().map(|token, _| Ok(vec![token]));
+    let prints = [
+        numbers(3).fingerprint(),
+        a.fingerprint(),
+        b.fingerprint(),
+        a.clone().shuffle(4).fingerprint(),
+        a.clone().shuffle(5).fingerprint(),
+        b.clone().shuffle(4).fingerprint(),
+        a.clone().take(4).fingerprint(),
+        a.clone().take(5).fingerprint(),
+        a.clone().skip(4).fingerprint(),
+        a.clone().skip(5).fingerprint(),
+        a.clone().chain(b.clone()).fingerprint(),
+        b.clone().chain(a.clone()).fingerprint(),
+        a.clone().repeat().fingerprint(),
+        a.clone().repeat_n(2).fingerprint(),
+        a.clone().repeat_n(3).fingerprint(),
+        mixed(1.0).fingerprint(),
+        mixed(2.0).fingerprint(),
+        mixed(2.0).shuffle(4).fingerprint(),
+        a.clone().take(4).shuffle(4).fingerprint(),
+        a.clone().shuffle(4).take(4).fingerprint(),
+        documents().pack(4).unwrap().fingerprint(),
+        documents().pack(5).unwrap().fingerprint(),
+        documents().pack(4).unwrap().best_fit(2).fingerprint(),
+        documents().pack(4).unwrap().best_fit(3).fingerprint(),
+    ];
+    for (number, print) in prints.iter().enumerate() {
+        assert!(!prints[..number].contains(print), "{number}: {prints:x?}");
+    }
+    // What does not change which items come is no part of it; nor is how the program holds it.
+    assert_eq!(documents().fingerprint(), a.fingerprint());
+    assert_eq!(Arc::new(a.clone()).fingerprint(), a.fingerprint());
+    let one = a.clone().shuffle(1).fingerprint();
+    assert_eq!(a.clone().shuffle(0).fingerprint(), one);
+    // A checkpoint of today must fit the loader of tomorrow.
+    assert_eq!(one, 0x2776_0bae);
+}
+
+/// An iterator has no state of its own by which it could tell.
+#[test]
+fn a_state_of_another_source_is_refused_even_where_it_is_resumed_by_skipping() {
+    let run = |name, window, state: &StreamState| -> Result<StreamState> {
+        let loader = DataLoader::stream(Named(name).shuffle(window))
+            .batch_size(5)
+            .build()?;
+        loader.resume(0..1, state)?.next().unwrap().next();
+        // The state before the first batch of a resumed run, and the one behind it, belong to the same source.
+        drop(loader.resume(0..1, &loader.state())?);
+        Ok(loader.state())
+    };
+    let state = run("a.txt", 8, &StreamState::default()).unwrap();
+    let state: StreamState = state.to_string().parse().unwrap();
+    assert_eq!(run("a.txt", 8, &state).unwrap().items(), 10);
+    for (name, window) in [("b.txt", 8), ("a.txt", 9)] {
+        let error = run(name, window, &state).unwrap_err();
+        assert!(matches!(error, Error::State { .. }), "{error}");
+        assert!(
+            error.to_string().contains("its source is another one"),
+            "{error}"
+        );
+    }
+}
+
+/// Two shuffles do not draw the same order twice.
+#[test]
+fn sources_within_sources_draw_other_numbers() {
+    let order = |times| {
+        let once = numbers(64).shuffle(64);
+        let builder = |source| DataLoader::stream(source).batch_size(64).seed(3);
+        match times {
+            1 => all(builder(once).build().unwrap().epoch(0)).remove(0),
+            _ => all(DataLoader::stream(once.shuffle(64))
+                .batch_size(64)
+                .seed(3)
+                .build()
+                .unwrap()
+                .epoch(0))
+            .remove(0),
+        }
+    };
+    let once = order(1);
+    let again: Vec<i64> = once.iter().map(|at| once[*at as usize]).collect();
+    assert_ne!(order(2), again);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::builder::Builder;
 use super::epoch::Loader;
 use super::info::WithInfo;
+use super::state::Owner;
 use super::stream_state::{StreamOwner, StreamState};
 use super::{
     DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError, Order,
@@ -172,11 +173,6 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             is_stream: true,
             ..builder.options(batching)
         };
-        let order = Order {
-            seed: builder.seed,
-            data: Box::new(|| (0, 0)),
-            owner: OnceLock::new(),
-        };
         let parts = StreamParts {
             source: builder.dataset,
             collate: Arc::new(builder.collate),
@@ -189,7 +185,14 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             keeps: builder.retry.0 > 0 || builder.on_error != OnError::Fail,
             learned: Arc::new(Learned::new(false, None)),
         };
-        let recipe = StreamRecipe(Arc::new(parts));
+        let parts = Arc::new(parts);
+        let source = Arc::clone(&parts);
+        let order = Order {
+            seed: parts.seed,
+            data: Box::new(move || (0, source.source.fingerprint())),
+            owner: OnceLock::new(),
+        };
+        let recipe = StreamRecipe(parts);
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
         Ok(StreamLoader {
             loader: Arc::new(DataLoader::start(threads, order)),
@@ -288,9 +291,10 @@ impl<B: Batch> StreamLoader<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::State`], which says what differs, if the state was saved with another seed, on another rank, or on another number of
-    /// ranks. [`StreamState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an
-    /// error, for it is opened later.)
+    /// [`Error::State`], which says what differs, if the state was saved with another source, as far as its
+    /// [fingerprint](StreamSource::fingerprint) tells, with another seed, on another rank, or on another number of ranks.
+    /// [`StreamState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an error, for
+    /// it is opened later.)
     pub fn resume<I>(
         &self,
         numbers: I,
@@ -331,25 +335,17 @@ impl<B: Batch> StreamLoader<B> {
         state.check(owner)?;
         let start = state.start(owner.ranks);
         *self.loader.last.lock() = Last::At(start);
-        *self.resumed.lock() =
-            StreamState::new(state.epoch(), state.items(), state.source(), owner);
+        *self.resumed.lock() = state.clone();
         Ok(start)
     }
 
     /// Returns where the run stands on this rank, in the epoch that was begun last: after the batches that were given out, whatever was
     /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
     pub fn state(&self) -> StreamState {
+        let owner = owner(&self.loader); // first: it calls the program's code
         match &*self.loader.last.lock() {
             Last::Begun(seat, _) => state_of(&self.loader, seat),
-            Last::At(_) => {
-                let resumed = self.resumed.lock().clone();
-                StreamState::new(
-                    resumed.epoch(),
-                    resumed.items(),
-                    resumed.source(),
-                    owner(&self.loader),
-                )
-            }
+            Last::At(_) => self.resumed.lock().clone().of(owner),
         }
     }
 
@@ -360,11 +356,14 @@ impl<B: Batch> StreamLoader<B> {
 }
 
 fn owner<B: Batch>(loader: &DataLoader<B>) -> StreamOwner {
-    let options = loader.threads.pipeline().options();
+    let Owner {
+        data, seed, ranks, ..
+    } = loader.owner();
     StreamOwner {
-        seed: loader.order.seed,
-        rank: options.lane,
-        ranks: options.lanes,
+        data: Some(data),
+        seed,
+        rank: loader.threads.pipeline().options().lane,
+        ranks,
     }
 }
 

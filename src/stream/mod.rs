@@ -164,6 +164,16 @@ pub trait StreamSource: Send + Sync + 'static {
     /// ([`StreamBuilder::on_error`](crate::loader::StreamBuilder::on_error)).
     fn load(&self, item: Self::Item, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
 
+    /// A fingerprint of the source, by which [`StreamLoader::resume`](crate::loader::StreamLoader::resume) tells another one. Default: 0,
+    /// nothing is known of it.
+    ///
+    /// Make it of what the items are, such as the names and sizes of files. It must be the same in the next run and on the same rank.
+    /// [`Fingerprint`](crate::dataset::Fingerprint) makes one. What is done to the source (shuffled, mixed, packed, ...) is added by
+    /// itself, with its numbers.
+    fn fingerprint(&self) -> u32 {
+        0
+    }
+
     /// Changes each sample with `f`, on the worker that loads it.
     ///
     /// # Examples
@@ -420,5 +430,9 @@ impl<S: StreamSource> StreamSource for Arc<S> {
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
         (**self).load(item, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        (**self).fingerprint()
     }
 }

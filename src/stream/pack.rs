@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::state::{Reader, Tag, Writer, wrong};
+use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::windows::{Windows, shuffle};
 use super::{ItemStream, Shard, StreamSource, scramble};
 use crate::dataset::{Document, Packing, Piece, Rows};
@@ -96,10 +96,10 @@ impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
     type Stream = PackStream<S>;
 
     fn open(&self, epoch: u64, shard: Shard) -> Result<PackStream<S>, BoxError> {
-        // Other numbers than those of the rows, and of a shuffle around it.
-        let seed = scramble(scramble(shard.seed() ^ scramble(Tag::Pack as u64)) ^ shard.rank());
+        // Each rank has an order of its own, and documents draw other numbers than rows.
+        let seed = scramble(scramble(shard.seed()) ^ shard.rank());
         let documents = Documents {
-            inner: self.source.open(epoch, shard)?,
+            inner: self.source.open(epoch, shard.of_child(0))?,
             source: Arc::clone(&self.source),
             seed,
             epoch,
@@ -128,6 +128,12 @@ impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
         }
         row.tokens.resize(self.n as usize, self.padding);
         Ok(row)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let buffer_size = self.buffer_size.unwrap_or(0) as u64;
+        let inner = u64::from(self.source.fingerprint());
+        fingerprint(Tag::Pack, [u64::from(self.n), buffer_size, inner])
     }
 }
 

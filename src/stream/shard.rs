@@ -42,7 +42,7 @@ impl Shard {
         self.ranks
     }
 
-    /// Returns the loader's seed, or what follows from it for one of several sources that are mixed or chained: for a source that draws
+    /// Returns the loader's seed, or what follows from it for a source that is mixed, chained, shuffled or packed: for a source that draws
     /// random numbers itself, such as its order of files.
     pub fn seed(&self) -> u64 {
         self.seed
@@ -53,7 +53,7 @@ impl Shard {
         number % self.ranks == self.rank
     }
 
-    /// The shard of one of several sources within a source: it draws other numbers than its neighbours.
+    /// The shard of a source within a source: it draws other numbers than its neighbours, and than what is around it.
     pub(super) fn of_child(self, number: u64) -> Shard {
         Shard {
             seed: scramble(self.seed ^ scramble(number + 1)),

@@ -1,6 +1,6 @@
 //! Shuffling by windows.
 
-use super::state::{Reader, Tag, Writer};
+use super::state::{Reader, Tag, Writer, fingerprint};
 use super::windows::{Windows, shuffle};
 use super::{ItemStream, Shard, StreamSource, scramble};
 use crate::error::BoxError;
@@ -17,7 +17,7 @@ impl<S> Shuffle<S> {
     pub(super) fn new(source: S, buffer_size: usize) -> Shuffle<S> {
         Shuffle {
             source,
-            window: buffer_size,
+            window: buffer_size.max(1),
         }
     }
 }
@@ -28,7 +28,7 @@ impl<S: StreamSource> StreamSource for Shuffle<S> {
     type Stream = ShuffleStream<S::Stream>;
 
     fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
-        let inner = self.source.open(epoch, shard)?;
+        let inner = self.source.open(epoch, shard.of_child(0))?;
         Ok(ShuffleStream {
             windows: Windows::new(inner, self.window),
             // Each rank has an order of its own, and another seed than its samples.
@@ -39,6 +39,11 @@ impl<S: StreamSource> StreamSource for Shuffle<S> {
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
         self.source.load(item, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let inner = u64::from(self.source.fingerprint());
+        fingerprint(Tag::Shuffle, [self.window as u64, inner])
     }
 }
 

@@ -35,7 +35,7 @@ impl<I: ItemStream, T> Windows<I, T> {
     pub(super) fn new(inner: I, size: usize) -> Windows<I, T> {
         Windows {
             inner,
-            size: size.max(1),
+            size,
             window: 0,
             given: 0,
             current: Vec::new(),
