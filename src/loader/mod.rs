@@ -8,6 +8,7 @@ mod info;
 mod state;
 mod stats;
 mod stream;
+mod stream_epochs;
 mod stream_state;
 mod world;
 
@@ -20,9 +21,8 @@ pub use epochs::{DeviceEpochs, Epochs};
 pub use info::{BatchInfo, WithInfo};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
-pub use stream::{
-    StreamBuilder, StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs, StreamLoader,
-};
+pub use stream::{StreamBuilder, StreamLoader};
+pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
 pub use stream_state::StreamState;
 pub use world::World;
 
@@ -83,8 +83,8 @@ pub struct DataLoader<B: Batch> {
 enum Last {
     /// It began this epoch.
     Begun(Seat, Cut),
-    /// It built the loader, or asked to go on from here.
-    At(Start),
+    /// It built the loader, or asked to go on from here, where its stream had this state.
+    At(Start, Option<Vec<u8>>),
 }
 
 /// What tells the loader's samples, and their random numbers, from those of another.
@@ -117,7 +117,7 @@ impl<B: Batch> DataLoader<B> {
             threads,
             next_epoch: AtomicU64::new(0),
             order,
-            last: Mutex::new(Last::At(Start::of(0))),
+            last: Mutex::new(Last::At(Start::of(0), None)),
         }
     }
 
@@ -298,7 +298,7 @@ impl<B: Batch> DataLoader<B> {
         state.check(self.owner())?;
         let options = self.threads.pipeline().options();
         options.batching.check(state.start())?;
-        *self.last.lock() = Last::At(state.start());
+        *self.last.lock() = Last::At(state.start(), None);
         Ok(state.start())
     }
 
@@ -312,7 +312,7 @@ impl<B: Batch> DataLoader<B> {
         let owner = self.owner(); // first: it calls the program's code
         match &*self.last.lock() {
             Last::Begun(seat, cut) => self.state_of(seat, cut),
-            Last::At(start) => LoaderState::new(*start, owner),
+            Last::At(start, _) => LoaderState::new(*start, owner),
         }
     }
 
@@ -373,7 +373,7 @@ impl<B: Batch> DataLoader<B> {
     pub fn stats(&self) -> Stats {
         let seat = match &*self.last.lock() {
             Last::Begun(seat, _) => seat.clone(),
-            Last::At(_) => return Stats::default(),
+            Last::At(..) => return Stats::default(),
         };
         Stats::of(&seat, &self.threads.pipeline().options[seat.device])
     }

@@ -82,14 +82,6 @@ impl StreamState {
         }
     }
 
-    /// The same, of a certain run.
-    pub(super) fn of(self, owner: StreamOwner) -> StreamState {
-        StreamState {
-            owner: Some(owner),
-            ..self
-        }
-    }
-
     /// Returns the epoch to go on with. When an epoch's iterator has returned `None`, that is the next one.
     pub fn epoch(&self) -> u64 {
         self.epoch
