@@ -107,7 +107,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         max_batch_bytes(bytes: usize);
 
         /// Makes a sample an error that takes longer than this, as [`Builder::timeout`]. It holds for pulling one item, too: a stream that
-        /// gives none for longer ends with this error.
+        /// gives none for longer ends with this error. (The first item of a buffer, shuffled or packed, takes as long as filling it.)
         timeout(timeout: Duration);
     }
 

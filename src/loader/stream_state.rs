@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::state::{DAMAGED, field, verified, with_check, wrong};
+use super::state::{DAMAGED, VERSION, field, verified, with_check, wrong};
 use crate::error::{Error, Result};
 use crate::pipeline::Start;
 
@@ -144,7 +144,10 @@ impl StreamState {
 
 impl fmt::Display for StreamState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = format!("{FORMAT}1 epoch={} items={}", self.epoch, self.items);
+        let mut text = format!(
+            "{FORMAT}{VERSION} epoch={} items={}",
+            self.epoch, self.items
+        );
         if let Some(owner) = self.owner {
             let StreamOwner {
                 data,

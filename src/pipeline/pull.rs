@@ -34,7 +34,7 @@ pub(crate) struct StreamStart {
 
 /// The stream of an epoch, with its type erased.
 pub(crate) trait Pull<B>: Send {
-    /// Pulls the items of the unit at a place; fewer, or none, if the stream ends.
+    /// Pulls the items of the unit at a place; fewer if the stream ends, and `None` if it has ended before.
     fn pull(
         &mut self,
         place: Place,
@@ -42,21 +42,15 @@ pub(crate) trait Pull<B>: Send {
         gathered_by: Option<Backend>,
         meter: &Arc<Meter>,
         at: &Desk,
-    ) -> Result<Pulled<B>>;
+    ) -> Result<Option<Pulled<B>>>;
 }
 
 /// What was pulled for a unit.
 pub(crate) struct Pulled<B> {
-    /// `None`: the stream has ended before it.
-    pub(super) unit: Option<PulledUnit<B>>,
-    /// The stream has ended.
-    pub(super) is_last: bool,
-}
-
-/// A unit whose items were pulled.
-pub(super) struct PulledUnit<B> {
     pub(super) work: Arc<dyn Work<B>>,
     pub(super) own: Box<OwnItems<B>>,
+    /// The stream has ended.
+    pub(super) is_last: bool,
 }
 
 /// The items that were pulled for a unit.
@@ -75,8 +69,6 @@ pub(crate) struct Reached {
     pub(crate) items: u64,
     /// Where the stream stands, if it can say so.
     pub(crate) state: Option<Vec<u8>>,
-    /// How many rows the unit has.
-    pub(crate) rows: usize,
     /// The epoch's end was given out.
     pub(crate) is_over: bool,
 }
@@ -93,6 +85,11 @@ impl<B: 'static> OwnItems<B> {
             recipe: Arc::clone(&self.recipe),
             place: self.place,
         }
+    }
+
+    /// How many items there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.place.rows
     }
 
     /// Drops what is left of the items. (They are the user's.)
@@ -138,15 +135,15 @@ impl<B: Batch> Pipeline<B> {
                 return;
             }
         };
-        let (is_last, mut stream) = (pulled.is_last, Some(stream));
+        let mut stream = Some(stream);
         let mut board = self.lock();
         let Some((line, bin)) = board.line_of(pass, unit) else {
-            board.bin.drop_later((pulled.unit, stream));
+            board.bin.drop_later((pulled, stream));
             return;
         };
         // (If the consumer is just leaving the epoch, its end is known, and its units are about to go.)
-        let count = match pulled.unit {
-            Some(PulledUnit { work, own }) => {
+        let count = match pulled {
+            Some(Pulled { work, own, is_last }) => {
                 line.schedule.pulled(unit, own.place.rows);
                 let slot = line.slot(unit);
                 slot.work = Some(work);

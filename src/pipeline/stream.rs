@@ -5,7 +5,7 @@
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::plan::Hints;
-use super::pull::{OwnItems, Pull, Pulled, PulledUnit, Reached, StreamStart};
+use super::pull::{OwnItems, Pull, Pulled, Reached, StreamStart};
 use super::recovery::{Changes, OnError, Retry};
 use super::work::{DatasetRecipe, Learned, MadeAlone, Recipe, Work};
 use crate::batch::Collate;
@@ -176,7 +176,7 @@ where
         gathered_by: Option<Backend>,
         meter: &Arc<Meter>,
         at: &Desk,
-    ) -> Result<Pulled<C::Batch>> {
+    ) -> Result<Option<Pulled<C::Batch>>> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.open(at).map_err(|source| Error::Stream {
@@ -196,10 +196,7 @@ where
         }
         let is_short = slots.len() < self.parts.batch_size;
         if slots.is_empty() || is_short && self.parts.drop_last {
-            return Ok(Pulled {
-                unit: None,
-                is_last,
-            });
+            return Ok(None);
         }
         self.items += slots.len() as u64;
         let rows = slots.len();
@@ -211,7 +208,6 @@ where
         let reached = Reached {
             items: self.items,
             state: stream.state(),
-            rows,
             is_over: false,
         };
         self.stream = Some(stream);
@@ -235,10 +231,7 @@ where
             place,
             reached,
         });
-        Ok(Pulled {
-            unit: Some(PulledUnit { work, own }),
-            is_last,
-        })
+        Ok(Some(Pulled { work, own, is_last }))
     }
 }
 

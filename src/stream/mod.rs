@@ -253,7 +253,8 @@ pub trait StreamSource: Send + Sync + 'static {
     /// [`retry`](crate::loader::StreamBuilder::retry) does not load it again.
     ///
     /// *Resuming* is exact. The state is that of the source before the first document that is still needed, and a few numbers. `n` and
-    /// the buffer must be those of the run that was interrupted.
+    /// the buffer must be those of the run that was interrupted. Where the source cannot [`seek`](ItemStream::seek), all documents of the
+    /// epoch are loaded again up to there, for nothing else tells how long they are.
     ///
     /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`best_fit`](Pack::best_fit) holds a buffer of them.
     ///
