@@ -245,7 +245,8 @@ pub trait StreamSource: Send + Sync + 'static {
     ///
     /// *Loading*: documents are loaded while they are pulled, by one worker at a time, because a row begins where the one before it ends.
     /// So let the source give tokens that are there, or cheap to make, and do what takes time in a [`map`](StreamSource::map) of the
-    /// rows. A document draws random numbers by seed, epoch, rank and its own number. With a
+    /// rows. A tokeniser that takes its time can have a loader of its own, whose batches are the source
+    /// (`tests/programs/tokenised_ahead.rs`). A document draws random numbers by seed, epoch, rank and its own number. With a
     /// [`timeout`](crate::loader::StreamBuilder::timeout), pulling all documents of a row counts as one item.
     ///
     /// *Errors*: a document that fails is an error of its own, a [`DocumentError`](crate::error::DocumentError) in place of a row. No

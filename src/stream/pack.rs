@@ -246,8 +246,9 @@ impl<S: StreamSource> ItemStream for Documents<S> {
     }
 
     fn state(&self) -> Option<Vec<u8>> {
+        let inner = self.inner.state()?;
         let state = Writer::new(Tag::Documents).number(self.next);
-        Some(state.inner(&self.inner.state()?).finish())
+        Some(state.inner(&inner).finish())
     }
 
     fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {

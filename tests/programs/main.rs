@@ -64,6 +64,7 @@ programs! {
     tabular_struct,
     text,
     token_budget,
+    tokenised_ahead,
     tokio_tasks,
     train_val_test,
     translation,
