@@ -11,7 +11,7 @@ use std::time::Duration;
 use pinfeed::dataset::Fingerprint;
 use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
-use pinfeed::loader::{OnError, StreamEpoch, StreamState, World};
+use pinfeed::loader::{OnError, StreamEpoch, StreamLoader, StreamState, World};
 use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
@@ -746,6 +746,49 @@ proptest! {
             (interrupted(source, 0, batch, &[]), interrupted(source, workers, batch, &stops))
         };
         prop_assert_eq!(whole, resumed);
+    }
+}
+
+/// Random numbers are keyed by the item, so a run may go on with another batch size, and others after that.
+#[test]
+fn a_run_goes_on_with_another_batch_size() {
+    let run = |seeks: bool, sizes: &[usize]| {
+        let own = Seekable {
+            len: 60,
+            ..Seekable::default()
+        };
+        let (mut seen, mut state) = (Vec::new(), StreamState::default());
+        for (number, size) in sizes.iter().enumerate() {
+            let is_last = number + 1 == sizes.len();
+            let count = if is_last { usize::MAX } else { 3 };
+            let mut go_on = |loader: StreamLoader<(Tensor<i64>, Tensor<u32>)>| {
+                for epoch in loader.resume(0..1, &state).unwrap() {
+                    for batch in epoch.take(count) {
+                        let (numbers, noise) = batch.unwrap();
+                        seen.extend(values(&numbers).into_iter().zip(noise.to_vec()));
+                    }
+                }
+                state = loader.state();
+            };
+            let noisy = |number, rng: &mut SampleRng| Ok((number, rng.next_u32()));
+            go_on(match seeks {
+                true => DataLoader::stream(own.clone().shuffle(7).map(noisy))
+                    .batch_size(*size)
+                    .num_workers(2)
+                    .build()
+                    .unwrap(),
+                false => DataLoader::stream(numbers(60).shuffle(7).map(noisy))
+                    .batch_size(*size)
+                    .build()
+                    .unwrap(),
+            });
+        }
+        seen
+    };
+    for seeks in [false, true] {
+        let whole = run(seeks, &[9]);
+        assert_eq!(whole.len(), 60);
+        assert_eq!(run(seeks, &[4, 1, 7, 5]), whole);
     }
 }
 

@@ -29,6 +29,8 @@ use crate::tuning::INDICES_AT_ONCE;
 /// data sets of equal lengths are packed alike: tokens and their labels are two of them, side by side
 /// (the second example).
 ///
+/// Documents without an index are packed by [`StreamSource::pack`](crate::stream::StreamSource::pack).
+///
 /// A document that cannot be had is an error of each row that has a part of it ([`DocumentError`]), and
 /// [`OnError`](crate::loader::OnError) leaves out or replaces rows.
 ///
