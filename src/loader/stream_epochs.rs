@@ -157,7 +157,7 @@ impl<B: Batch> fmt::Debug for StreamDeviceEpoch<'_, B> {
     }
 }
 
-/// Several passes over a stream, one after the other: [`StreamLoader::epochs`] makes it. As [`Epochs`].
+/// Several passes over a stream, one after the other: [`StreamLoader::epochs`](super::StreamLoader::epochs) makes it. As [`Epochs`].
 ///
 /// # Examples
 ///
