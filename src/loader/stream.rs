@@ -334,6 +334,8 @@ impl<B: Batch> StreamLoader<B> {
 
     /// Returns where the run stands on this rank, in the epoch that was begun last: after the batches that were given out, whatever was
     /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
+    ///
+    /// The first call asks the source for its [fingerprint](StreamSource::fingerprint).
     pub fn state(&self) -> StreamState {
         let owner = owner(&self.loader); // first: it calls the program's code
         match &*self.loader.last.lock() {
