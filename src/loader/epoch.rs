@@ -169,8 +169,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The batch that is given out was made of these items of a stream.
     pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
         if let (Some(own), Some(reached)) = (own, &self.seat.reached) {
-            let behind = own.into_reached();
-            self.rows = Some(behind.rows);
+            self.rows = Some(own.rows());
+            let behind = own.into_reached(); // without the lock: items are the user's to drop
             *reached.lock() = behind;
         }
     }

@@ -13,15 +13,15 @@ pub(super) struct Last {
 enum Place {
     /// This epoch was begun.
     Begun(Seat, Cut),
-    /// The loader was built, or the program asked to go on from here.
-    At(Start),
+    /// The loader was built, or the program asked to go on from here, where its stream had this state.
+    At(Start, Option<Vec<u8>>),
 }
 
 impl Last {
-    pub(super) fn at(start: Start) -> Last {
+    pub(super) fn at(start: Start, stream: Option<Vec<u8>>) -> Last {
         Last {
             split: Share::WHOLE.split,
-            places: vec![Place::At(start)],
+            places: vec![Place::At(start, stream)],
         }
     }
 
@@ -32,7 +32,7 @@ impl Last {
         if self.split != split || self.places.len() != of {
             // (The other devices have not begun theirs.)
             self.split = split;
-            self.places = (0..of).map(|_| Place::At(seat.start)).collect();
+            self.places = (0..of).map(|_| Place::At(seat.start, None)).collect();
         }
         self.places[index] = Place::Begun(seat.clone(), cut.clone());
     }
@@ -41,10 +41,18 @@ impl Last {
     pub(super) fn start(&self) -> Start {
         let starts = self.places.iter().map(|place| match place {
             Place::Begun(seat, cut) => reached(seat, cut),
-            Place::At(start) => *start,
+            Place::At(start, _) => *start,
         });
         let first = starts.min_by_key(|start| (start.epoch, start.position));
         first.unwrap_or(Start::of(0))
+    }
+
+    /// The state of the stream from where the program asked to go on.
+    pub(super) fn stream(&self) -> Option<Vec<u8>> {
+        self.places.iter().find_map(|place| match place {
+            Place::At(_, stream) => stream.clone(),
+            Place::Begun(..) => None,
+        })
     }
 
     /// How many devices share the epoch.
@@ -56,7 +64,7 @@ impl Last {
     pub(super) fn seats(&self) -> impl Iterator<Item = &Seat> {
         self.places.iter().filter_map(|place| match place {
             Place::Begun(seat, _) => Some(seat),
-            Place::At(_) => None,
+            Place::At(..) => None,
         })
     }
 }

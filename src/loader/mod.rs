@@ -10,6 +10,7 @@ mod split;
 mod state;
 mod stats;
 mod stream;
+mod stream_epochs;
 mod stream_state;
 mod world;
 
@@ -22,9 +23,8 @@ pub use epochs::{DeviceEpochs, Epochs};
 pub use info::{BatchInfo, WithInfo};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
-pub use stream::{
-    StreamBuilder, StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs, StreamLoader,
-};
+pub use stream::{StreamBuilder, StreamLoader};
+pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
 pub use stream_state::StreamState;
 pub use world::World;
 
@@ -115,7 +115,7 @@ impl<B: Batch> DataLoader<B> {
             next_epoch: AtomicU64::new(0),
             order,
             splits: AtomicU64::new(0),
-            last: Mutex::new(Last::at(Start::of(0))),
+            last: Mutex::new(Last::at(Start::of(0), None)),
         }
     }
 
@@ -299,7 +299,7 @@ impl<B: Batch> DataLoader<B> {
         state.check(self.owner(1), devices)?;
         let options = self.threads.pipeline().options();
         options.batching.check(state.start())?;
-        *self.last.lock() = Last::at(state.start());
+        *self.last.lock() = Last::at(state.start(), None);
         Ok(state.start())
     }
 

@@ -70,7 +70,8 @@ pub(super) struct Owner {
 }
 
 const FORMAT: &str = "pinfeed-state-";
-const VERSION: u64 = 1;
+/// That of the formats of all states.
+pub(super) const VERSION: u64 = 1;
 
 impl LoaderState {
     pub(super) fn new(start: Start, owner: Owner) -> LoaderState {
