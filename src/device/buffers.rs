@@ -69,6 +69,28 @@ pub struct DeviceBuffers {
 }
 
 /// Where the batches of an epoch go: a device, or buffers on it. `&Device` and `&DeviceBuffers` can be named in its place.
+///
+/// # Examples
+///
+/// A program that captures graphs only where there are any:
+///
+/// ```
+/// use pinfeed::device::{DeviceBuffers, Target};
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// fn target(device: &Device, captures: bool) -> pinfeed::Result<Target> {
+///     Ok(match captures {
+///         true => Target::from(&DeviceBuffers::new(device, 2)?),
+///         false => Target::from(device),
+///     })
+/// }
+///
+/// let device = Device::cpu();
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
+/// let batches = loader.epoch(0).to_device(&target(&device, false)?, 1);
+/// assert_eq!(batches.count(), 10);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Target(Place);
 
