@@ -15,7 +15,7 @@ use crate::pipeline::{
     Asking, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start, Taken,
     Waiting, drop_each,
 };
-use crate::sync::{Arc, Instant, Ordering};
+use crate::sync::{Arc, Instant};
 
 /// A reference to the loader.
 pub(super) enum Loader<'a, B: Batch> {
@@ -73,7 +73,10 @@ pub struct Epoch<'a, B: Batch> {
     /// Units that were taken in advance.
     taken: Taken<B>,
     cut: Cut,
+    /// How many batches it has, without those that were given out before it was resumed.
     batches: u64,
+    /// The number of the batch that was given out last.
+    last: u64,
     /// How the batch that was given out last differs from what its place says.
     changes: Option<Box<Changes>>,
     /// How many rows it has, if it is of a stream.
@@ -102,12 +105,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let options = &loader.pipeline().options[seat.device];
         let cut = options.cut(seat.start);
         *loader.get().last.lock() = Last::Begun(seat.clone(), cut.clone());
+        let batches = cut.batches() - seat.start.given.count();
         Epoch {
             loader,
             seat,
             taken: Taken::new(),
-            batches: cut.batches(),
+            batches,
             cut,
+            last: 0,
             changes: None,
             rows: None,
             given_at: None,
@@ -161,9 +166,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// What batch `batch`, which was given out last, is.
-    pub(super) fn info(&self, batch: u64) -> BatchInfo {
-        let mut place = self.cut.batch_place(self.number(), batch);
+    /// What the batch is that was given out last.
+    pub(super) fn info(&self) -> BatchInfo {
+        let mut place = self.cut.batch_place(self.number(), self.last);
         if let Some(rows) = self.rows {
             (place.rows, place.batch_rows) = (rows, rows);
         }
@@ -205,7 +210,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
         let outbox = self
             .pipeline()
-            .send_to(&self.seat, device, depth, self.given());
+            .send_to(&self.seat, device, depth, self.seat.given.given());
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
@@ -294,9 +299,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
     }
 
-    /// How many batches the epoch has.
+    /// Whether nobody knows which batch comes next.
+    pub(super) fn is_any_order(&self) -> bool {
+        self.seat.given.next().is_none()
+    }
+
+    /// How many batches its cut has.
     pub(super) fn batches(&self) -> u64 {
-        self.batches
+        self.cut.batches()
     }
 
     /// How many batches are to come.
@@ -306,7 +316,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
-        self.seat.given.load(Ordering::Relaxed)
+        self.seat.given.count()
     }
 
     /// Ends the host's own time, which began with the last batch. Returns the time now.
@@ -319,10 +329,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// Counts a batch that is given out.
-    pub(super) fn gives(&mut self) {
-        // Nobody else counts; others read.
-        let given = self.given() + 1;
-        self.seat.given.store(given, Ordering::Relaxed);
+    pub(super) fn gives(&mut self, batch: u64) {
+        self.last = batch;
+        self.seat.given.add(batch);
     }
 
     /// Starts the host's own time again.
@@ -364,7 +373,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let next = self.wait(asked, patience, false);
         next.map(|next| {
             let next = next?;
-            self.gives();
+            // (Asking for a place takes longer than counting.)
+            let batch = self.seat.given.next();
+            self.gives(batch.unwrap_or_else(|| next.pass.place(next.unit).batch));
             self.changes = next.changes;
             self.reaches(next.own);
             Some(next.outcome.map(|made| match made {

@@ -32,7 +32,7 @@ use self::state::Owner;
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Cut, Seat, Start, Threads};
+use crate::pipeline::{Cut, Given, Seat, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
@@ -295,11 +295,16 @@ impl<B: Batch> DataLoader<B> {
 
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
-        state.check(self.owner())?;
         let options = self.threads.pipeline().options();
-        options.batching.check(state.start())?;
-        *self.last.lock() = Last::At(state.start());
-        Ok(state.start())
+        state.check(self.owner(), options.lane)?;
+        let mut start = state.start();
+        options.batching.check(start)?;
+        *self.last.lock() = Last::At(start);
+        if !start.given.has_no_gap() {
+            // (Of the last ones, this loader may leave some out.)
+            start.given = start.given.of(options.cut(start).batches());
+        }
+        Ok(start)
     }
 
     /// Returns where the run stands, in the epoch that was begun last: after the batches that were given out, whatever was loaded
@@ -312,7 +317,7 @@ impl<B: Batch> DataLoader<B> {
         let owner = self.owner(); // first: it calls the program's code
         match &*self.last.lock() {
             Last::Begun(seat, cut) => self.state_of(seat, cut),
-            Last::At(start) => LoaderState::new(*start, owner),
+            Last::At(start) => self.state_from(*start, owner),
         }
     }
 
@@ -334,22 +339,31 @@ impl<B: Batch> DataLoader<B> {
     pub fn state_at(&self, epoch: u64, position: u64) -> LoaderState {
         let batching = &self.threads.pipeline().options().batching;
         let start = match position < batching.samples(epoch) {
-            true => Start { epoch, position },
+            true => Start::at(epoch, position),
             false => Start::of(epoch.saturating_add(1)),
         };
-        LoaderState::new(start, self.owner())
+        self.state_from(start, self.owner())
+    }
+
+    fn state_from(&self, start: Start, owner: Owner) -> LoaderState {
+        LoaderState::new(start, self.threads.pipeline().options().lane, owner)
     }
 
     fn state_of(&self, seat: &Seat, cut: &Cut) -> LoaderState {
-        let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
-        let start = match given < cut.batches() {
+        let (given, epoch) = (seat.given.given(), seat.start.epoch);
+        let options = self.threads.pipeline().options();
+        let start = match given.first() < cut.batches() {
             true => Start {
                 epoch,
-                position: cut.position_after(given),
+                position: cut.position_after(given.first()),
+                given: Given::behind_first(given.behind()),
+                is_ranks_own: seat.start.is_ranks_own
+                    || !given.has_no_gap()
+                    || options.any_order && options.lanes > 1,
             },
             false => Start::of(epoch.saturating_add(1)),
         };
-        LoaderState::new(start, self.owner())
+        self.state_from(start, self.owner())
     }
 
     fn owner(&self) -> Owner {

@@ -252,21 +252,17 @@ impl<B: 'static> Line<B> {
         bin: &mut Bin<B>,
     ) -> Option<Delivered<B>> {
         self.schedule.used_up();
+        if self.schedule.is_any_order() {
+            return self.deliver_any(taken);
+        }
         let count = self.schedule.deliverable();
         if count == 0 {
             return None;
         }
         let first = self.schedule.first();
         let slots = self.schedule.deliver(count).enumerate();
-        let mut delivered = slots.filter_map(|(index, slot)| {
-            Some(Delivered {
-                pass: slot.pass,
-                unit: Unit(first.0 + index as u64),
-                outcome: slot.outcome?,
-                changes: slot.changes,
-                own: slot.own,
-            })
-        });
+        let mut delivered =
+            slots.filter_map(|(index, slot)| slot.deliver(Unit(first.0 + index as u64)));
         let next = delivered.next();
         taken.extend(delivered);
         bin.found_wide = self.schedule.find_out_if_wide();
@@ -277,6 +273,19 @@ impl<B: 'static> Line<B> {
             bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
             bin.tell_pin_thread(self.device);
         }
+        next
+    }
+
+    /// The same, for units in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
+    fn deliver_any(&mut self, taken: &mut VecDeque<Delivered<B>>) -> Option<Delivered<B>> {
+        let segment = self.schedule.current()?;
+        let is_sent_ahead = self.outbox(segment).is_some();
+        let prefers =
+            |slot: &UnitSlot<B>| !is_sent_ahead || !matches!(slot.outcome, Some(Ok(Made::Here(_))));
+        let slots = self.schedule.deliver_any(prefers).into_iter();
+        let mut delivered = slots.filter_map(|(unit, slot)| slot.deliver(unit));
+        let next = delivered.next();
+        taken.extend(delivered);
         next
     }
 
@@ -386,9 +395,21 @@ impl<B: 'static> Line<B> {
     }
 
     pub(super) fn tell_consumer(&self, unit: Unit) {
-        if unit == self.schedule.first() && !planted("the consumer is not told") {
+        if self.schedule.is_next(unit) && !planted("the consumer is not told") {
             self.unit_ready.notify_one();
         }
+    }
+}
+
+impl<B> UnitSlot<B> {
+    fn deliver(self, unit: Unit) -> Option<Delivered<B>> {
+        Some(Delivered {
+            pass: self.pass,
+            unit,
+            outcome: self.outcome?,
+            changes: self.changes,
+            own: self.own,
+        })
     }
 }
 

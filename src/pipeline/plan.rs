@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::batching::{Batching, EvenBatching, FirstEpoch};
 use super::cut::{Cut, EpochOrder, Even, LastBatch, Listed, Lists, Start};
+use super::given::Given;
 use crate::device::{Device, Kind, Ring};
 use crate::sync::Arc;
 use crate::tensor::Backend;
@@ -23,6 +24,8 @@ pub(crate) struct Options {
     pub(crate) prefetch: usize,
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
+    /// Batches are delivered in the order in which they are ready.
+    pub(crate) any_order: bool,
     pub(crate) pinning: Option<Pinning>,
     /// Samples come from streams: `samples` is no limit.
     pub(crate) is_stream: bool,
@@ -120,6 +123,10 @@ pub(crate) struct EpochPlan {
     pub(crate) streamed_bytes: u64,
     /// The items of units are pulled from a stream, whose end is not known.
     pub(crate) pulls: Option<Pulls>,
+    /// Units are delivered in the order in which they are ready.
+    pub(crate) any_order: bool,
+    /// Which of the cut's batches were given out before the epoch was resumed: no units are made of them.
+    pub(crate) given: Given,
 }
 
 /// How items are pulled from a stream: by one worker at a time.
@@ -266,6 +273,8 @@ pub(crate) fn plan(
         pulls: options.is_stream.then_some(Pulls {
             before_loading: options.workers > 1,
         }),
+        any_order: options.any_order,
+        given: Given::default(),
     };
     let may_be_cut = matches!(
         destination,
@@ -319,7 +328,8 @@ impl Parts {
     /// anyway, or the size of samples is not known.
     /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) says what that is worth.)
     fn of(options: &Options, machine: Option<Machine>, hints: Hints, cut: Even) -> Option<Parts> {
-        let machine = machine?;
+        // (Parts of one batch come one after the other.)
+        let machine = machine.filter(|_| !options.any_order)?;
         let pinning = options.pinning.as_ref()?;
         // Of a row that the device gathers, the slab holds only the address.
         let sample_bytes = hints
@@ -344,6 +354,11 @@ impl Parts {
 }
 
 impl EpochPlan {
+    /// How many units the epoch has.
+    pub(super) fn units(&self) -> u64 {
+        self.cut.units().saturating_sub(self.given.count())
+    }
+
     /// Whether batches travel in parts.
     pub(crate) fn is_cut(&self) -> bool {
         self.cut.parts_per_batch() > 1
@@ -394,6 +409,7 @@ mod tests {
             at_once: 1,
             prefetch: 2,
             prefetch_grows: true,
+            any_order: false,
             pinning: pinned.then(|| Pinning {
                 device: Device::cpu(),
                 strict: false,
@@ -419,7 +435,7 @@ mod tests {
         position: u64,
         is_followed: bool,
     ) -> EpochPlan {
-        let start = Start { epoch: 0, position };
+        let start = Start::at(0, position);
         super::plan(
             options,
             machine,

@@ -19,6 +19,7 @@ use self::entry::{SlabState, Stage, UnitEntry};
 use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
+use super::given::MOST_BEHIND;
 use super::plan::{EpochPlan, Solo};
 use crate::sync::planted;
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
@@ -41,8 +42,8 @@ pub(crate) struct Schedule<E, U> {
     is_blocked: bool,
     /// How many units the consumer took in advance, and has not come to yet.
     taken: usize,
-    /// How many of the open units were sent. They do not count in the window.
-    open_sent: usize,
+    /// How many of the open units were sent, or given out. They do not count in the window.
+    open_away: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
     /// The fewest samples that a worker claims at once, if there are as many.
@@ -53,6 +54,8 @@ pub(crate) struct Schedule<E, U> {
     is_wide: Option<bool>,
     /// Units of some plan are pulled before rows of earlier ones are loaded.
     pulls_first: bool,
+    /// Units are delivered in the order in which they are ready.
+    any_order: bool,
 }
 
 /// Something to do for a worker.
@@ -89,12 +92,13 @@ impl<E, U> Schedule<E, U> {
             first: Unit(0),
             is_blocked: false,
             taken: 0,
-            open_sent: 0,
+            open_away: 0,
             sample_ns: 0,
             least_run,
             streamed_bytes: 0,
             is_wide,
             pulls_first: false,
+            any_order: false,
         }
     }
 
@@ -187,7 +191,10 @@ impl<E, U> Schedule<E, U> {
             return None;
         }
         let (index, units) = self.segment_of(next)?;
-        let may_open = units.plan.pulls.is_none() || !self.is_pulling();
+        let may_open = match units.plan.pulls {
+            Some(_) => !self.is_pulling(),
+            None => self.is_near(next, units),
+        };
         (self.room(&units.plan) > 0 && may_open).then_some((index, units))
     }
 
@@ -204,6 +211,14 @@ impl<E, U> Schedule<E, U> {
         last.is_some_and(|entry| entry.stage == Stage::Pulling)
     }
 
+    /// Whether a unit is no further behind the first than what was given out can be told from what was not. Only units of the consumer's
+    /// epoch are given out, so those of later ones are always near.
+    fn is_near(&self, unit: Unit, units: &EpochUnits) -> bool {
+        !self.any_order
+            || self.first < units.first
+            || units.number(unit) - units.number(self.first) <= MOST_BEHIND
+    }
+
     /// How many more units fit in the window.
     fn room(&self, plan: &EpochPlan) -> usize {
         self.window(plan).saturating_sub(self.ahead())
@@ -211,7 +226,7 @@ impl<E, U> Schedule<E, U> {
 
     /// How many units are ahead of the consumer.
     fn ahead(&self) -> usize {
-        self.open.len() - self.open_sent + self.taken
+        self.open.len() - self.open_away + self.taken
     }
 
     /// The unit that is opened next.
@@ -262,7 +277,9 @@ impl<E, U> Schedule<E, U> {
             (Some(Solo { workers, .. }), Some(ns)) if ns <= RUN_NS / 2 => {
                 let share = (self.window(plan) / (2 * workers)).max(1);
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
-                left.min(share.min(fast).min(self.room(plan)) as u64)
+                // In any order, none waits in the hands of a worker for a slow one before it.
+                let most = if self.any_order { 1 } else { usize::MAX };
+                left.min(share.min(fast).min(self.room(plan)).min(most) as u64)
             }
             _ => 0,
         }
@@ -281,9 +298,11 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// Whether the unit is open.
+    /// Whether the unit is open, and was not given out.
     pub(crate) fn holds(&self, unit: Unit) -> bool {
-        (self.first..self.end()).contains(&unit)
+        let index = unit.0.checked_sub(self.first.0);
+        let entry = index.and_then(|index| self.open.get(index as usize));
+        entry.is_some_and(|entry| entry.stage != Stage::Given)
     }
 
     fn entry(&mut self, unit: Unit) -> &mut UnitEntry<U> {
@@ -292,7 +311,10 @@ impl<E, U> Schedule<E, U> {
 
     /// The payload of an open unit.
     pub(crate) fn payload(&mut self, unit: Unit) -> &mut U {
-        &mut self.entry(unit).payload
+        match &mut self.entry(unit).payload {
+            Some(payload) => payload,
+            None => unreachable!("who looks for a unit asks first whether it is held"),
+        }
     }
 
     /// A worker is done with what it claimed. `elapsed_ns`: how long rows took to load; `None` for parked samples, which were loaded

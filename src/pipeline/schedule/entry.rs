@@ -19,8 +19,10 @@ pub(super) struct UnitEntry<U> {
     pub(super) needs_slabs: usize,
     pub(super) stage: Stage,
     pub(super) has_failed: bool,
-    pub(super) is_sent: bool,
-    pub(super) payload: U,
+    /// It was sent, or given out: it is in nobody's way, and does not count in the window.
+    pub(super) is_away: bool,
+    /// `None` once it is given out.
+    pub(super) payload: Option<U>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub(super) enum Stage {
     Sending,
     /// It, or its error, can be delivered.
     Ready,
+    /// It was delivered before an earlier one: nobody finds it any more.
+    Given,
 }
 
 /// What somebody claimed: rows to load, or a number of parked samples to fill into theirs.
@@ -107,8 +111,8 @@ impl<U> UnitEntry<U> {
             needs_slabs,
             stage,
             has_failed: false,
-            is_sent: false,
-            payload,
+            is_away: false,
+            payload: Some(payload),
         }
     }
 
@@ -186,7 +190,8 @@ impl<U> UnitEntry<U> {
 
     /// How many slabs of the ring must be left for it.
     pub(super) fn reserve(&self) -> usize {
-        match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
+        match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready | Stage::Given)
+        {
             true => 0,
             false => self.needs_slabs,
         }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::super::cut::{Cut, Even, LastBatch};
 use super::entry::SlabState;
 use super::*;
+use crate::pipeline::given::Given;
 use crate::pipeline::plan::Pulls;
 
 const WORKER: Claimant = Claimant {
@@ -41,6 +42,8 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
         solo: None,
         streamed_bytes: 0,
         pulls: None,
+        any_order: false,
+        given: Given::default(),
     }
 }
 
