@@ -432,7 +432,12 @@ impl<B: Batch> State<B> {
     fn allowed(&self) -> u64 {
         match self.capacity {
             None => self.allowed,
-            Some(capacity) if self.in_flight < capacity => u64::MAX,
+            Some(capacity)
+                if self.in_flight < capacity
+                    || planted("what was sent in any order is not counted") =>
+            {
+                u64::MAX
+            }
             Some(_) => 0,
         }
     }

@@ -9,6 +9,7 @@
 #![allow(clippy::mem_forget)] // forgotten loans are what is tested
 #![allow(unreachable_pub)] // a binary has no public items
 
+mod any_order;
 mod backend;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         normalize::TESTS,
         mixing::TESTS,
         ragged::TESTS,
+        any_order::TESTS,
         resumed::TESTS,
         sequences::TESTS,
         slabs::TESTS,

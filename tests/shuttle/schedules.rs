@@ -8,6 +8,7 @@
 #![allow(clippy::mem_forget)] // programs may
 
 mod ahead;
+mod any_order;
 mod boundaries;
 mod copies;
 mod dropping;

@@ -2,6 +2,7 @@
 
 use super::entry::{Stage, UnitEntry};
 use super::{Schedule, Unit};
+use crate::sync::planted;
 use crate::tuning::RUN_NS;
 
 impl<E, U> Schedule<E, U> {
@@ -98,10 +99,12 @@ impl<E, U> Schedule<E, U> {
         for (at, index) in picked.into_iter().enumerate() {
             let entry = &mut self.open[index];
             entry.stage = Stage::Given;
-            let was_away = std::mem::replace(&mut entry.is_away, true);
-            self.open_away += usize::from(!was_away);
             // The consumer comes to the first of them at once.
-            were_ahead += usize::from(at > 0 && !was_away);
+            were_ahead += usize::from(at > 0 && !entry.is_away);
+            if !entry.is_away && !planted("a batch that was given out keeps its place") {
+                entry.is_away = true;
+                self.open_away += 1;
+            }
             let unit = Unit(self.first.0 + index as u64);
             delivered.extend(entry.payload.take().map(|payload| (unit, payload)));
         }
@@ -109,13 +112,11 @@ impl<E, U> Schedule<E, U> {
             self.taken = were_ahead;
             self.is_blocked = false;
         }
-        while self
-            .open
-            .front()
-            .is_some_and(|first| first.stage == Stage::Given)
+        while let Some(first) = self.open.front()
+            && first.stage == Stage::Given
         {
+            self.open_away -= usize::from(first.is_away);
             self.open.pop_front();
-            self.open_away -= 1;
             self.first.0 += 1;
         }
         delivered
@@ -125,6 +126,9 @@ impl<E, U> Schedule<E, U> {
     pub(crate) fn is_next(&self, unit: Unit) -> bool {
         match self.any_order {
             false => unit == self.first,
+            true if planted("a batch that is ready before its turn is no news") => {
+                unit == self.first
+            }
             true => unit < self.consumers_end(),
         }
     }

@@ -106,19 +106,27 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 }
 
 proptest! {
-    /// Whatever is done in whatever order: each row is claimed once, each unit is laid out, finished and delivered once, in order,
-    /// through all epochs, and there is always something to do or somebody to wait for.
+    /// Whatever is done in whatever order: each row is claimed once, each unit is laid out, finished and delivered once, in order or as it is
+    /// ready, through all epochs, and there is always something to do or somebody to wait for.
     #[test]
     fn every_order_of_steps_delivers_every_unit(
         epochs in prop::collection::vec(0u64..12, 1..4),
         sizes in (1usize..5, 1usize..4, 1usize..5),
         fates in fates(),
+        any_order: bool,
+        given: u64,
         mut script in prop::collection::vec(any::<u16>(), 2_000),
     ) {
         let (batch_size, parts, window) = sizes;
         let plans: Vec<EpochPlan> = epochs.iter().map(|&samples| {
-            plan_in_parts((samples, batch_size, parts), window)
+            let parts = if any_order { 1 } else { parts };
+            EpochPlan { any_order, ..plan_in_parts((samples, batch_size, parts), window) }
         }).collect();
+        let mut plans = plans;
+        if parts == 1 || any_order {
+            // The first is resumed.
+            plans[0].given = Given::behind_first(given).of(plans[0].cut.batches());
+        }
         let mut schedule = Schedule::new(None, 1);
         let mut ids = vec![schedule.append((), true)];
         let mut appended = 1;
@@ -129,7 +137,8 @@ proptest! {
         let mut wanted: Vec<Unit> = Vec::new();
         let mut finishing: Vec<(Unit, Next)> = Vec::new();
         let mut loaded: BTreeMap<u64, usize> = BTreeMap::new();
-        let mut delivered = 0;
+        let (mut delivered, mut begins) = (0, 0);
+        let mut numbers = Vec::new();
         let fate = |unit: Unit| fates[unit.0 as usize % fates.len()];
         loop {
             let step = script.pop().unwrap_or(0);
@@ -205,11 +214,26 @@ proptest! {
                 }
                 6 | 7 => {
                     schedule.used_up();
+                    let units = schedule.segments[0].units.clone();
                     match schedule.deliverable() {
+                        _ if any_order && schedule.remaining() != Some(0) => {
+                            let came = schedule.deliver_any(|()| script.len() % 2 == 0);
+                            for (unit, ()) in &came {
+                                prop_assert!(!schedule.holds(*unit));
+                                numbers.push((current, units.as_ref().unwrap().number(*unit)));
+                            }
+                            delivered += came.len() as u64;
+                            if came.is_empty() {
+                                schedule.block();
+                            }
+                        }
                         0 if schedule.remaining() == Some(0) => {
                             if current + 1 == plans.len() {
                                 break;
                             }
+                            // No unit of it came after one of the next.
+                            begins += plans[current].units();
+                            prop_assert_eq!(delivered, begins);
                             current += 1;
                             let mut removed = Removed::default();
                             prop_assert!(schedule.come_to(ids[current], &mut removed));
@@ -219,6 +243,9 @@ proptest! {
                         0 => schedule.block(),
                         count => {
                             prop_assert_eq!(schedule.first(), Unit(delivered));
+                            let units = units.unwrap();
+                            let own = (delivered..).take(count).map(Unit);
+                            numbers.extend(own.map(|unit| (current, units.number(unit))));
                             delivered += schedule.deliver(count).count() as u64;
                         }
                     }
@@ -231,8 +258,16 @@ proptest! {
                 prop_assert!(delivered < 1_000);
             }
         }
-        let units: u64 = plans.iter().map(|plan| plan.cut.units()).sum();
+        let units: u64 = plans.iter().map(|plan| plan.units()).sum();
         prop_assert_eq!(delivered, units);
+        // Each number once: those that were given before are left out.
+        numbers.sort_unstable();
+        let before = |epoch: usize| plans[epoch].given.batches_behind().collect::<Vec<_>>();
+        let expected = (0..plans.len()).flat_map(|epoch| {
+            let all = 0..plans[epoch].cut.units();
+            all.filter(move |number| !before(epoch).contains(number)).map(move |number| (epoch, number))
+        });
+        prop_assert_eq!(numbers, expected.collect::<Vec<_>>());
         // (The consumer may have been there first to plan an epoch.)
         claims.retain(|claim| !matches!(claim, Claim::Plan { .. }));
         prop_assert!(claims.is_empty() && wanted.is_empty());
