@@ -47,6 +47,7 @@ pub struct Builder<D, C> {
     pub(super) num_workers: usize,
     prefetch: Option<usize>,
     in_order: bool,
+    max_bytes: Option<usize>,
     pub(super) last_batch: LastBatch,
     pub(super) world: World,
     sharding: Sharding,
@@ -74,6 +75,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             num_workers: 0,
             prefetch: None,
             in_order: true,
+            max_bytes: None,
             last_batch: LastBatch::Partial,
             world: World::single(),
             sharding: Sharding::Slices,
@@ -220,6 +222,49 @@ impl<D, C> Builder<D, C> {
     /// ```
     pub fn in_order(mut self, in_order: bool) -> Self {
         self.in_order = in_order;
+        self
+    }
+
+    /// Limits the host memory of batches that are loaded ahead, in bytes; no limit by default. Needs workers.
+    ///
+    /// [`prefetch`](Builder::prefetch) counts batches. Where these differ much in size, a number that keeps the device fed with small ones may
+    /// take more memory than there is with large ones: set `prefetch` for the small, and this for the large.
+    ///
+    /// What counts is the memory of each batch, page-locked or not, from when its size is known until the program has it, or until its copy to
+    /// the device is done. A batch waits for its memory until there is room; a single one that is larger than the limit is loaded
+    /// alone. So never more is in flight than this and one batch, the one that the program comes to next. (Epochs that are
+    /// iterated at the same time may have one such batch each.) No more samples are begun than there is room for, if batches are as large as
+    /// the data set says ([`Dataset::sample_bytes`]), or as the largest so far.
+    ///
+    /// Not counted are: what samples hold themselves before they are written to their batch; what a `collate_fn` allocates; batches that
+    /// the program holds; up to two blocks that are kept for the next batches, and page-locked ones, of which there are no more than
+    /// batches may be in flight, and two.
+    /// [`Stats::most_bytes_in_flight`](crate::loader::Stats::most_bytes_in_flight) says how much it was.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Ragged, from_fn};
+    ///
+    /// // Documents of 100 bytes, and now and then one of 100,000.
+    /// let texts = from_fn(400, |index, _| {
+    ///     let len = if index % 40 == 0 { 100_000 } else { 100 };
+    ///     Ok(Ragged::from(vec![index as u8; len]))
+    /// });
+    /// let loader = DataLoader::builder(texts)
+    ///     .batch_size(4)
+    ///     .num_workers(2)
+    ///     .prefetch(50)
+    ///     .max_bytes_in_flight(1 << 20)
+    ///     .build()?;
+    /// for batch in loader.epoch(0) {
+    ///     batch?;
+    /// }
+    /// assert!(loader.stats().most_bytes_in_flight <= (1 << 20) + 110_000);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn max_bytes_in_flight(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
         self
     }
 
@@ -529,6 +574,7 @@ impl<D, C> Builder<D, C> {
             },
             prefetch_grows: self.prefetch.is_none(),
             any_order: !self.in_order && self.num_workers > 0,
+            max_bytes: self.max_bytes,
             pinning: self.device.as_ref().map(|device| Pinning {
                 device: device.clone(),
                 strict: self.strict,
@@ -555,6 +601,7 @@ impl<D, C> Builder<D, C> {
             num_workers: self.num_workers,
             prefetch: self.prefetch,
             in_order: self.in_order,
+            max_bytes: self.max_bytes,
             last_batch: self.last_batch,
             world: self.world,
             sharding: self.sharding,
@@ -584,6 +631,21 @@ impl<D, C> Builder<D, C> {
                 "prefetch",
                 "needs workers: with num_workers(0) batches are loaded when asked",
             ));
+        }
+        match self.max_bytes {
+            Some(0) => {
+                return Err(Error::option(
+                    "max_bytes_in_flight",
+                    "is 0: at least one batch is in flight, whatever its size",
+                ));
+            }
+            Some(_) if self.num_workers == 0 => {
+                return Err(Error::option(
+                    "max_bytes_in_flight",
+                    "needs workers: with num_workers(0) batches are loaded when asked, one at a time",
+                ));
+            }
+            _ => {}
         }
         if !self.in_order && self.world.size() > self.world.data_ranks() {
             return Err(Error::option(

@@ -157,6 +157,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
+            next.charges.end();
             if place.ends_batch() {
                 break place.batch;
             }

@@ -84,6 +84,9 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
         prefetch(prefetch: usize);
 
+        /// Limits the host memory of batches that are loaded ahead, as [`Builder::max_bytes_in_flight`].
+        max_bytes_in_flight(bytes: usize);
+
         /// Leaves out the last batch of an epoch if it has fewer samples than the others; off by default.
         drop_last(drop_last: bool);
 

@@ -8,6 +8,7 @@ use super::late::{Station, Task};
 use super::line::{EpochSlot, Job, Line, Pass};
 use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
+use crate::device::InFlight;
 use crate::sync::{Arc, Condvar};
 
 /// All lines of a loader.
@@ -22,12 +23,14 @@ pub(super) struct Board<B> {
     pub(super) stations: Vec<Station>,
     /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
     pub(super) orphans: VecDeque<(u64, std::ops::Range<u64>)>,
+    /// The bytes in flight, if they are limited.
+    in_flight: Option<Arc<InFlight>>,
     /// The loader is being dropped, and threads end.
     pub(super) is_closed: bool,
 }
 
 impl<B: 'static> Board<B> {
-    pub(super) fn new() -> Board<B> {
+    pub(super) fn new(in_flight: Option<Arc<InFlight>>) -> Board<B> {
         Board {
             lines: Vec::new(),
             lines_added: 0,
@@ -35,6 +38,7 @@ impl<B: 'static> Board<B> {
             idle: [0; 2],
             stations: Vec::new(),
             orphans: VecDeque::new(),
+            in_flight,
             is_closed: false,
         }
     }
@@ -54,6 +58,7 @@ impl<B: 'static> Board<B> {
             unit_ready,
             schedule: Schedule::new(is_wide, least_run),
             last_turn: 0,
+            in_flight: self.in_flight.clone(),
         });
         self.lines_added
     }
@@ -116,8 +121,13 @@ impl<B: 'static> Board<B> {
         self.turn += 1;
         let turn = self.turn;
         self.urgent_first();
+        let free_bytes = self.free_bytes();
         [false, true].into_iter().find_map(|beyond| {
-            let claimant = Claimant { is_spare, beyond };
+            let claimant = Claimant {
+                is_spare,
+                beyond,
+                free_bytes,
+            };
             self.lines.iter_mut().find_map(|line| {
                 let job = line.claim(recipe, claimant)?;
                 line.last_turn = turn;
@@ -126,10 +136,17 @@ impl<B: 'static> Board<B> {
         })
     }
 
+    /// How many more bytes may be in flight.
+    fn free_bytes(&self) -> usize {
+        let limited = self.in_flight.as_ref();
+        limited.map_or(usize::MAX, |in_flight| in_flight.free())
+    }
+
     pub(super) fn has_claim(&mut self, is_spare: bool) -> bool {
         let claimant = Claimant {
             is_spare,
             beyond: true,
+            free_bytes: self.free_bytes(),
         };
         let mut lines = self.lines.iter_mut();
         !self.orphans.is_empty() || lines.any(|line| line.schedule.has_claim(claimant))

@@ -228,6 +228,7 @@ impl<B: Batch> Pipeline<B> {
             line.schedule.block();
             let claimant = Claimant {
                 is_spare: false,
+                free_bytes: usize::MAX,
                 beyond: false,
             };
             let job = line.claim(&*self.recipe, claimant);

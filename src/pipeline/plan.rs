@@ -26,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) prefetch_grows: bool,
     /// Batches are delivered in the order in which they are ready.
     pub(crate) any_order: bool,
+    /// How many bytes may be in flight.
+    pub(crate) max_bytes: Option<usize>,
     pub(crate) pinning: Option<Pinning>,
     /// Samples come from streams: `samples` is no limit.
     pub(crate) is_stream: bool,
@@ -125,8 +127,18 @@ pub(crate) struct EpochPlan {
     pub(crate) pulls: Option<Pulls>,
     /// Units are delivered in the order in which they are ready.
     pub(crate) any_order: bool,
+    /// How many bytes may be in flight.
+    pub(crate) bound: Option<Bound>,
     /// Which of the cut's batches were given out before the epoch was resumed: no units are made of them.
     pub(crate) given: Given,
+}
+
+/// How many bytes the units of a line may have together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub(crate) bytes: usize,
+    /// How many bytes a row has, if that is known before.
+    pub(crate) row_bytes: Option<usize>,
 }
 
 /// How items are pulled from a stream: by one worker at a time.
@@ -255,6 +267,7 @@ pub(crate) fn plan(
         Cut::Even(even) => Parts::of(options, machine, hints, *even),
         Cut::Listed(_) => None,
     };
+    let is_solo = options.pinning.is_none() && !options.is_stream && options.max_bytes.is_none();
     let whole = EpochPlan {
         window: options.prefetch,
         slabs: options.slabs_for(destination.depth(), cut.batches(), is_followed),
@@ -265,7 +278,8 @@ pub(crate) fn plan(
             Some(pinning) if pinning.by_copy || !hints.may_be_elsewhere => 1,
             Some(_) => 2,
         },
-        solo: (options.pinning.is_none() && !options.is_stream).then_some(Solo {
+        // (Who is alone with a unit cannot wait for memory.)
+        solo: is_solo.then_some(Solo {
             workers: options.workers,
             grows: options.prefetch_grows,
         }),
@@ -274,6 +288,10 @@ pub(crate) fn plan(
             before_loading: options.workers > 1,
         }),
         any_order: options.any_order,
+        bound: options.max_bytes.map(|bytes| Bound {
+            bytes,
+            row_bytes: hints.sample_bytes,
+        }),
         given: Given::default(),
     };
     let may_be_cut = matches!(
@@ -410,6 +428,7 @@ mod tests {
             prefetch: 2,
             prefetch_grows: true,
             any_order: false,
+            max_bytes: None,
             pinning: pinned.then(|| Pinning {
                 device: Device::cpu(),
                 strict: false,

@@ -56,6 +56,10 @@ pub(crate) struct Schedule<E, U> {
     pulls_first: bool,
     /// Units are delivered in the order in which they are ready.
     any_order: bool,
+    /// The bytes of the largest unit whose slab was wanted.
+    largest_unit: usize,
+    /// Bytes are limited.
+    is_bounded: bool,
 }
 
 /// Something to do for a worker.
@@ -69,6 +73,8 @@ pub(crate) enum Claim {
     Finish { unit: Unit },
     /// Make these units from end to end, and report each as it is done.
     Solo { units: Range<u64> },
+    /// Grant the unit a slab of so many bytes: there are few enough in flight.
+    Grant { unit: Unit, bytes: usize },
     /// Pull the items of the unit, which was opened for them, from its epoch's stream.
     Pull { unit: Unit },
 }
@@ -80,6 +86,8 @@ pub(crate) struct Claimant {
     pub(crate) is_spare: bool,
     /// It also works beyond the epoch that the consumer is at.
     pub(crate) beyond: bool,
+    /// How many more bytes may be in flight, if they are limited.
+    pub(crate) free_bytes: usize,
 }
 
 impl<E, U> Schedule<E, U> {
@@ -99,6 +107,8 @@ impl<E, U> Schedule<E, U> {
             is_wide,
             pulls_first: false,
             any_order: false,
+            largest_unit: 0,
+            is_bounded: false,
         }
     }
 
@@ -109,6 +119,12 @@ impl<E, U> Schedule<E, U> {
         claimant: Claimant,
         mut open: impl FnMut(&E, Unit, bool) -> U,
     ) -> Option<Claim> {
+        if self.is_bounded
+            && let Some((unit, bytes)) = self.next_held(claimant)
+        {
+            self.entry(unit).slab = SlabState::Granting { bytes };
+            return Some(Claim::Grant { unit, bytes });
+        }
         let run = self.run();
         let may_load = self.may_load(claimant);
         let pulls = self.pulls_first && self.can_pull(claimant);
@@ -153,7 +169,9 @@ impl<E, U> Schedule<E, U> {
             let payload = open(&segment.payload, unit, is_own);
             let rows = units.plan.cut.rows(units.number(unit));
             let slabs = units.plan.slabs_per_unit;
-            let entry = UnitEntry::new(rows, slabs, stage, payload);
+            let bytes = self.expected_bytes(units, unit);
+            let mut entry = UnitEntry::new(rows, slabs, stage, payload);
+            entry.bytes = bytes.unwrap_or(0);
             self.open.push_back(entry);
         }
         if is_pulled {
@@ -172,6 +190,7 @@ impl<E, U> Schedule<E, U> {
         let mut entries = self.open.iter().take(self.reach(claimant));
         entries
             .any(|entry| entry.can_finish() || entry.has_parked() || may_load && entry.has_rows())
+            || self.is_bounded && self.next_held(claimant).is_some()
             || may_load && self.next_to_open(claimant).is_some()
             || claimant.beyond && self.segment_to_plan().is_some()
     }
@@ -195,6 +214,7 @@ impl<E, U> Schedule<E, U> {
             Some(_) => !self.is_pulling(),
             None => self.is_near(next, units),
         };
+        let may_open = may_open && self.has_room_for(units, next);
         (self.room(&units.plan) > 0 && may_open).then_some((index, units))
     }
 

@@ -266,6 +266,7 @@ impl<B: Batch> Pipeline<B> {
         };
         // First: who asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.is_wide.get() == Some(&true));
+        let slabs = self.slabs_within(slabs, plan.kind());
         let account = options.pinning.as_ref();
         let account = account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs));
         let mut board = self.lock();

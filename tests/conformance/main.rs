@@ -11,6 +11,7 @@
 
 mod any_order;
 mod backend;
+mod bytes;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         mixing::TESTS,
         ragged::TESTS,
         any_order::TESTS,
+        bytes::TESTS,
         resumed::TESTS,
         sequences::TESTS,
         slabs::TESTS,

@@ -10,6 +10,7 @@
 mod ahead;
 mod any_order;
 mod boundaries;
+mod bytes;
 mod copies;
 mod dropping;
 mod ends;

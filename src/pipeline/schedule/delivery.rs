@@ -58,7 +58,10 @@ impl<E, U> Schedule<E, U> {
             return 1;
         };
         match self.unit_ns(&units.plan) {
-            Some(ns) if ns <= RUN_NS / 2 => (self.window(&units.plan) / 2).max(1),
+            // (What it took would have to be counted among the bytes in flight.)
+            Some(ns) if ns <= RUN_NS / 2 && !self.is_bounded => {
+                (self.window(&units.plan) / 2).max(1)
+            }
             _ => 1,
         }
     }

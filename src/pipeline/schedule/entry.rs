@@ -15,6 +15,8 @@ pub(super) struct UnitEntry<U> {
     /// Rows that are done.
     filled: usize,
     pub(super) slab: SlabState,
+    /// How many bytes it has, or will have; 0 if nobody knows. Only where bytes are limited, or its slab was wanted.
+    pub(super) bytes: usize,
     /// How many slabs of the ring it may need from now on.
     pub(super) needs_slabs: usize,
     pub(super) stage: Stage,
@@ -30,6 +32,10 @@ pub(super) enum SlabState {
     /// Its size is not known yet.
     Unknown,
     Wanted {
+        bytes: usize,
+    },
+    /// It waits until fewer bytes are in flight. A worker grants it pageable memory then.
+    Held {
         bytes: usize,
     },
     /// Somebody asks the ring for it.
@@ -108,6 +114,7 @@ impl<U> UnitEntry<U> {
             parked: 0,
             filled: 0,
             slab: SlabState::Unknown,
+            bytes: 0,
             needs_slabs,
             stage,
             has_failed: false,
@@ -125,8 +132,26 @@ impl<U> UnitEntry<U> {
     }
 
     pub(super) fn waits_for_slab(&self) -> bool {
-        use SlabState::{Granting, Wanted};
-        matches!(self.slab, Wanted { .. } | Granting { .. })
+        use SlabState::{Granting, Held, Wanted};
+        matches!(self.slab, Wanted { .. } | Granting { .. } | Held { .. })
+    }
+
+    /// Whether it will need a slab, and has none.
+    pub(super) fn is_to_come(&self) -> bool {
+        let has_none = !matches!(self.slab, SlabState::Granting { .. } | SlabState::Granted);
+        let may_ask = matches!(
+            self.stage,
+            Stage::Pulling | Stage::Loading | Stage::LayingOut
+        );
+        has_none && may_ask && !self.has_failed
+    }
+
+    /// How many bytes it waits for, with nobody at it.
+    pub(super) fn held_bytes(&self) -> Option<usize> {
+        match self.slab {
+            SlabState::Held { bytes } if !self.has_failed => Some(bytes),
+            _ => None,
+        }
     }
 
     pub(super) fn claim_rows(&mut self, most: usize) -> Claimed {

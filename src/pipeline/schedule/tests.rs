@@ -9,10 +9,11 @@ use super::super::cut::{Cut, Even, LastBatch};
 use super::entry::SlabState;
 use super::*;
 use crate::pipeline::given::Given;
-use crate::pipeline::plan::Pulls;
+use crate::pipeline::plan::{Bound, Pulls};
 
 const WORKER: Claimant = Claimant {
     is_spare: false,
+    free_bytes: usize::MAX,
     beyond: true,
 };
 const SPARE: Claimant = Claimant {
@@ -43,6 +44,7 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
         streamed_bytes: 0,
         pulls: None,
         any_order: false,
+        bound: None,
         given: Given::default(),
     }
 }
@@ -186,7 +188,7 @@ proptest! {
                             finishing.push((unit, schedule.loaded(unit, all(count), Some(1_000_000))));
                         }
                         Claim::Finish { unit } => finishing.push((unit, Next::Finish)),
-                        Claim::Solo { .. } | Claim::Pull { .. } => {
+                        Claim::Solo { .. } | Claim::Pull { .. } | Claim::Grant { .. } => {
                             unreachable!("these plans have none")
                         }
                     }
@@ -629,4 +631,78 @@ fn a_stream_that_is_left_ends_there() {
     assert!(!schedule.holds(Unit(1)), "who pulls finds that out");
     assert!(schedule.come_to(1, &mut removed));
     assert_eq!(claim(&mut schedule, OWN), pull(2));
+}
+
+/// Where bytes are limited: nothing is known before the first unit's size, and then as many are open as there is room for; one that turns
+/// out larger waits for its memory, unless the consumer is blocked on it.
+#[test]
+fn units_wait_for_room() {
+    const PAGE: usize = 1 << 12;
+    let bound = Some(Bound {
+        bytes: 100 * PAGE,
+        row_bytes: None,
+    });
+    let mut schedule = line(EpochPlan {
+        bound,
+        ..plan(9, 1, 9)
+    });
+    let with = |free_bytes| Claimant {
+        free_bytes,
+        ..WORKER
+    };
+    assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+    assert_eq!(claim(&mut schedule, WORKER), None);
+    assert!(schedule.want_pageable(Unit(0), 40 * PAGE, 100 * PAGE));
+    // Two of 40 pages, and no third.
+    assert_eq!(claim(&mut schedule, WORKER), rows(1, 0..1));
+    assert_eq!(claim(&mut schedule, WORKER), None);
+    assert!(!schedule.want_pageable(Unit(1), 70 * PAGE, 60 * PAGE));
+    assert_eq!(claim(&mut schedule, with(60 * PAGE)), None);
+    let (unit, bytes) = (Unit(1), 70 * PAGE);
+    assert_eq!(
+        claim(&mut schedule, with(70 * PAGE)),
+        Some(Claim::Grant { unit, bytes })
+    );
+    schedule.entry(unit).slab = SlabState::Held { bytes };
+    // The consumer comes to it.
+    schedule.granted_pageable(Unit(0));
+    assert_eq!(schedule.loaded(Unit(0), all(1), None), Next::Finish);
+    schedule.ready(Unit(0));
+    assert_eq!(schedule.deliver(1).count(), 1);
+    assert_eq!(claim(&mut schedule, with(0)), None);
+    schedule.block();
+    assert_eq!(
+        claim(&mut schedule, with(0)),
+        Some(Claim::Grant { unit, bytes })
+    );
+}
+
+/// Up to 64 beyond the first that is missing, of those that are to be made.
+#[test]
+fn gaps_are_not_too_far_behind() {
+    for given in [0, 0b1011, u64::MAX] {
+        let given = Given::behind_first(given);
+        let mut schedule = line(EpochPlan {
+            any_order: true,
+            given,
+            ..plan(500, 1, 500)
+        });
+        let most = (1..=MOST_BEHIND).filter(|batch| given.behind() >> (batch - 1) & 1 == 0);
+        let most = most.count() as u64;
+        assert_eq!(claim(&mut schedule, OWN), rows(0, 0..1));
+        for unit in 1..=most {
+            make(&mut schedule, unit, 1_000_000);
+            assert_eq!(schedule.deliver_any(|()| true), [(Unit(unit), ())]);
+            assert!(!schedule.holds(Unit(unit)));
+        }
+        assert_eq!(claim(&mut schedule, OWN), None);
+        assert_eq!(schedule.remaining(), Some(500 - given.count()));
+        schedule.want(Unit(0), 1);
+        schedule.granted(Unit(0));
+        assert_eq!(schedule.loaded(Unit(0), all(1), None), Next::Finish);
+        schedule.ready(Unit(0));
+        assert_eq!(schedule.deliver_any(|()| true).len(), 1);
+        assert_eq!(schedule.first(), Unit(most + 1));
+        assert_eq!(claim(&mut schedule, OWN), rows(most + 1, 0..1));
+    }
 }
