@@ -45,7 +45,7 @@ impl<B: Batch> Clone for Loader<'_, B> {
     }
 }
 
-/// One pass over the data set: gives its batches in order.
+/// One pass over the data set: gives its batches in order, unless the loader was told [otherwise](crate::loader::Builder::in_order).
 ///
 /// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its loading, and
 /// does not wait.

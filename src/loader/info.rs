@@ -65,7 +65,9 @@ impl BatchInfo {
         self.place.epoch
     }
 
-    /// Returns the batch's number on this rank, counted from 0 where the epoch began, or where it was resumed.
+    /// Returns the batch's number on this rank, counted from 0 where the epoch began, or where it was resumed. With
+    /// [`in_order(false)`](crate::loader::Builder::in_order), it is the number that the batch has in order; and where an epoch was resumed, 0
+    /// is the first that was missing.
     pub fn batch(&self) -> u64 {
         self.place.batch
     }

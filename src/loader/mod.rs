@@ -221,7 +221,8 @@ impl<B: Batch> DataLoader<B> {
     /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
     ///
     /// What comes is what would have come, on any number of workers. On another number of ranks, each of the samples that are left
-    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank.
+    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank. (Not with
+    /// [`in_order(false)`](Builder::in_order), within an epoch.)
     ///
     /// # Errors
     ///

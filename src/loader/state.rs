@@ -13,7 +13,8 @@ use crate::pipeline::{Given, Start};
 /// there, on any number of workers and ranks. It counts the batches that the iterator gave out, not those that were loaded ahead.
 /// It takes about 150 bytes, and no longer to resume than to begin.
 ///
-/// It is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
+/// (In any order, each rank has a state of its own: [`Builder::in_order`](crate::loader::Builder::in_order).)
+/// Otherwise it is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
 /// seed, batch size, sampler or world.) So one rank's state is enough for all.
 ///
 /// # Format
@@ -28,6 +29,10 @@ use crate::pipeline::{Given, Start};
 /// set's length and [fingerprint](crate::Dataset::fingerprint), the [sampler's](crate::sampler::Sampler::fingerprint), the seed, the
 /// batch size of each rank (0 with a [batch sampler](crate::sampler::BatchSampler)), and how many ranks load different batches. `check` is the fingerprint of all before it. Later versions
 /// will read this one.
+///
+/// Within an epoch of a loader with [`in_order(false)`](crate::loader::Builder::in_order), it begins with `pinfeed-state-2`, and has
+/// two fields more before the check: `rank`, whose state it is, and `given`, a hexadecimal number whose bit `i` says that this rank was given
+/// batch `i + 1`, counted from the one that begins at `position` and is missing.
 ///
 /// # Examples
 ///
@@ -382,6 +387,33 @@ mod tests {
             beginning.to_string().parse::<LoaderState>().unwrap(),
             beginning
         );
+    }
+
+    /// With gaps, it is a later version's, and says whose they are.
+    #[test]
+    fn the_format_of_gaps_stays_what_it_is() {
+        let start = Start {
+            given: Given::behind_first(0x8000_0000_0000_0005),
+            is_ranks_own: true,
+            ..Start::at(3, 4096)
+        };
+        let state = LoaderState::new(start, 5, OWNER);
+        let text = "pinfeed-state-2 epoch=3 position=4096 samples=50000 data=5f0e1c77 order=0a1b2c3d seed=17 batch=64 ranks=8 rank=5 given=8000000000000005 check=e494f712";
+        assert_eq!(state.to_string(), text);
+        let read: LoaderState = text.parse().unwrap();
+        assert_eq!((read, read.start()), (state, start));
+        // Without them, it was cut.
+        let content = text.split(" rank=").next().unwrap();
+        assert!(with_check(content).parse::<LoaderState>().is_err());
+        let without = with_check(&content.replace("state-2", "state-1"));
+        assert!(without.parse::<LoaderState>().is_ok());
+        // At the beginning of an epoch, nothing is one rank's own.
+        let begins = Start {
+            is_ranks_own: true,
+            ..Start::of(4)
+        };
+        let begins = LoaderState::new(begins, 5, OWNER).to_string();
+        assert!(begins.starts_with("pinfeed-state-1 "), "{begins}");
     }
 
     #[test]

@@ -27,7 +27,8 @@ use crate::sync::{Arc, Mutex, OnceLock};
 /// Describes a loader of a stream. [`DataLoader::stream`] makes one; [`build`](StreamBuilder::build) makes the loader.
 ///
 /// The options are those of [`Builder`], where they make sense for samples that have no index. (To shuffle, change the source:
-/// [`StreamSource::shuffle`].)
+/// [`StreamSource::shuffle`]. There is no [`in_order`](Builder::in_order): a run is resumed where its source stood behind a batch, and that
+/// place cannot have gaps.)
 ///
 /// # Examples
 ///

@@ -35,6 +35,7 @@ programs! {
     in_a_thread,
     languages,
     lines,
+    long_documents,
     missing_values,
     mixed_ranks,
     ndarrays,
@@ -43,6 +44,8 @@ programs! {
     pairs_in_batches,
     patience,
     picture_sizes,
+    point_clouds,
+    predictions,
     pretraining,
     queries,
     ranks,
@@ -55,6 +58,8 @@ programs! {
     sentiment,
     server_gone,
     shards,
+    shared_machine,
+    slow_reads,
     speech,
     structs,
     tabular,
@@ -67,6 +72,7 @@ programs! {
     two_cameras,
     two_corpora,
     two_sources,
+    unordered_checkpoint,
 }
 
 /// What the README shows compiles, line by line.
