@@ -110,11 +110,9 @@ impl<B: Batch> Pipeline<B> {
             None => None,
             Some(in_flight) => {
                 let mut board = self.lock();
-                let Some((line, bin)) = board.line_of(pass, unit) else {
+                let Some((line, _)) = board.line_of(pass, unit) else {
                     return true;
                 };
-                // Its size is known, so others may be opened.
-                bin.wake_workers = !planted("a unit whose size is known wakes nobody");
                 if !line.schedule.want_pageable(unit, size, in_flight.free()) {
                     return true; // a worker grants it later
                 }

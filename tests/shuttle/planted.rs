@@ -102,7 +102,6 @@ planted! {
     uncounted_copies: "what was sent in any order is not counted", "any_order::a_slow_batch_is_the_last";
     unlimited_bytes: "any number of bytes is in flight", "bytes::never_more_than_the_limit_and_one_batch";
     no_last_resort: "who is blocked waits for room that does not come", "bytes::never_more_than_the_limit_and_one_batch";
-    room_in_silence: "a unit whose size is known wakes nobody", "bytes::never_more_than_the_limit_and_one_batch";
     untold_outbox: "an outbox is not told of the end", "streams::batches_of_streams_travel_across_the_boundary";
     two_reports: "who was given up reports", "hanging::who_hangs_comes_back";
     no_report: "nobody reports for who was given up", "hanging::who_hangs_costs_a_batch";
