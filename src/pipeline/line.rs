@@ -96,18 +96,23 @@ pub(crate) struct Delivered<B> {
     pub(crate) charges: Charges,
 }
 
-/// Shares of the bytes in flight, if these are limited.
+/// Shares of the bytes in flight: none, unless these are limited. (Units are moved often, so it is small.)
 #[derive(Default)]
-pub(crate) struct Charges(Vec<Arc<Charge>>);
+pub(crate) struct Charges(Option<Box<(Arc<Charge>, Charges)>>);
 
 impl Charges {
     /// They are in flight no more.
     pub(crate) fn end(&self) {
-        self.0.iter().for_each(|charge| charge.release());
+        if let Some(charges) = &self.0 {
+            charges.0.release();
+            charges.1.end();
+        }
     }
 
     pub(super) fn add(&mut self, charge: Option<Arc<Charge>>) {
-        self.0.extend(charge);
+        if let Some(charge) = charge {
+            self.0 = Some(Box::new((charge, std::mem::take(self))));
+        }
     }
 }
 
