@@ -15,7 +15,7 @@ use crate::pipeline::{
     Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
     Taken, Waiting, drop_each,
 };
-use crate::sync::{Arc, Instant, Ordering};
+use crate::sync::{Arc, Instant};
 
 /// A reference to the loader.
 pub(super) enum Loader<'a, B: Batch> {
@@ -45,7 +45,7 @@ impl<B: Batch> Clone for Loader<'_, B> {
     }
 }
 
-/// One pass over the data set: gives its batches in order.
+/// One pass over the data set: gives its batches in order, unless the loader was told [otherwise](crate::loader::Builder::in_order).
 ///
 /// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its loading, and
 /// does not wait.
@@ -73,7 +73,10 @@ pub struct Epoch<'a, B: Batch> {
     /// Units that were taken in advance.
     taken: Taken<B>,
     cut: Cut,
+    /// How many batches it has, without those that were given out before it was resumed.
     batches: u64,
+    /// The number of the batch that was given out last.
+    last: u64,
     /// How the batch that was given out last differs from what its place says.
     changes: Option<Box<Changes>>,
     /// How many rows it has, if it is of a stream.
@@ -95,12 +98,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let options = &loader.pipeline().options[seat.device];
         let cut = options.cut(seat.start, seat.share);
         loader.get().last.lock().begun(&seat, &cut);
+        let batches = cut.batches() - seat.start.given.count();
         Epoch {
             loader,
             seat,
             taken: Taken::new(),
-            batches: cut.batches(),
+            batches,
             cut,
+            last: 0,
             changes: None,
             rows: None,
             given_at: None,
@@ -134,7 +139,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// ```
     pub fn state(&self) -> LoaderState {
         let loader = self.loader.get();
-        LoaderState::new(self.reached(), loader.owner(self.seat.share.of))
+        loader.state_from(self.reached(), self.seat.share.of)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -155,9 +160,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// What batch `batch`, which was given out last, is.
-    pub(super) fn info(&self, batch: u64) -> BatchInfo {
-        let mut place = self.cut.batch_place(self.number(), batch);
+    /// What the batch is that was given out last.
+    pub(super) fn info(&self) -> BatchInfo {
+        let mut place = self.cut.batch_place(self.number(), self.last);
         if let Some(rows) = self.rows {
             (place.rows, place.batch_rows) = (rows, rows);
         }
@@ -177,7 +182,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Where the run stands after the batches that were given out.
     pub(super) fn reached(&self) -> Start {
-        last::reached(&self.seat, &self.cut)
+        let options = &self.pipeline().options[self.seat.device];
+        last::reached(&self.seat, &self.cut, options)
     }
 
     pub(super) fn reference(&self) -> &Loader<'a, B> {
@@ -212,7 +218,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let depth = target.depth(depth);
         let outbox = self
             .pipeline()
-            .send_to(&self.seat, &target, depth, self.given());
+            .send_to(&self.seat, &target, depth, self.seat.given.given());
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
@@ -301,9 +307,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
     }
 
-    /// How many batches the epoch has.
+    /// Whether nobody knows which batch comes next.
+    pub(super) fn is_any_order(&self) -> bool {
+        self.seat.given.next().is_none()
+    }
+
+    /// How many batches its cut has.
     pub(super) fn batches(&self) -> u64 {
-        self.batches
+        self.cut.batches()
     }
 
     /// How many batches are to come.
@@ -313,7 +324,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
-        self.seat.given.load(Ordering::Relaxed)
+        self.seat.given.count()
     }
 
     /// Ends the host's own time, which began with the last batch. Returns the time now.
@@ -326,10 +337,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// Counts a batch that is given out.
-    pub(super) fn gives(&mut self) {
-        // Nobody else counts; others read.
-        let given = self.given() + 1;
-        self.seat.given.store(given, Ordering::Relaxed);
+    pub(super) fn gives(&mut self, batch: u64) {
+        self.last = batch;
+        self.seat.given.add(batch);
     }
 
     /// Starts the host's own time again.
@@ -371,7 +381,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let next = self.wait(asked, patience, false);
         next.map(|next| {
             let next = next?;
-            self.gives();
+            // (Asking for a place takes longer than counting.)
+            let batch = self.seat.given.next();
+            self.gives(batch.unwrap_or_else(|| next.pass.place(next.unit).batch));
             self.changes = next.changes;
             self.reaches(next.own);
             Some(next.outcome.map(|made| match made {

@@ -237,7 +237,12 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
             Some(outbox) => outbox,
             None => {
                 let pipeline = epoch.pipeline();
-                pipeline.send_to(epoch.seat(), &self.target, self.depth, epoch.given())
+                pipeline.send_to(
+                    epoch.seat(),
+                    &self.target,
+                    self.depth,
+                    epoch.seat().given.given(),
+                )
             }
         };
         self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));

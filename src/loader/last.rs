@@ -1,7 +1,6 @@
 //! What the program did last with a loader: where `state` and `stats` look.
 
-use crate::pipeline::{Cut, Seat, Share, Start};
-use crate::sync::Ordering;
+use crate::pipeline::{Cut, Given, Options, Seat, Share, Start};
 
 /// The epoch that was begun last; if it is shared by several devices, that of each.
 pub(super) struct Last {
@@ -38,9 +37,9 @@ impl Last {
     }
 
     /// Where the run stands: after what all devices were given.
-    pub(super) fn start(&self) -> Start {
+    pub(super) fn start(&self, options: &Options) -> Start {
         let starts = self.places.iter().map(|place| match place {
-            Place::Begun(seat, cut) => reached(seat, cut),
+            Place::Begun(seat, cut) => reached(seat, cut, options),
             Place::At(start, _) => *start,
         });
         let first = starts.min_by_key(|start| (start.epoch, start.position));
@@ -70,13 +69,23 @@ impl Last {
 }
 
 /// Where the run stands after the batches of a seat that were given out.
-pub(super) fn reached(seat: &Seat, cut: &Cut) -> Start {
-    let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
-    match given < cut.batches() {
-        true => Start {
-            epoch,
-            position: cut.position_after(given),
+pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
+    let (given, epoch) = (seat.given.given(), seat.start.epoch);
+    if given.first() >= cut.batches() {
+        return Start::of(epoch.saturating_add(1));
+    }
+    let start = Start::at(epoch, cut.position_after(given.first()));
+    let is_unlike_others = options.any_order && options.lanes > 1;
+    match seat.share.of {
+        1 => Start {
+            given: Given::behind_first(given.behind()),
+            is_ranks_own: seat.start.is_ranks_own || !given.has_no_gap() || is_unlike_others,
+            ..start
         },
-        false => Start::of(epoch.saturating_add(1)),
+        // A state says nothing of what each device was given before its turn, so that comes again.
+        _ => Start {
+            is_ranks_own: is_unlike_others,
+            ..start
+        },
     }
 }

@@ -35,7 +35,7 @@ use self::state::Owner;
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Beginning, Start, Threads};
+use crate::pipeline::{Beginning, Share, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
@@ -221,7 +221,8 @@ impl<B: Batch> DataLoader<B> {
     /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
     ///
     /// What comes is what would have come, on any number of workers. On another number of ranks, each of the samples that are left
-    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank.
+    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank. (Not with
+    /// [`in_order(false)`](Builder::in_order), within an epoch.)
     ///
     /// # Errors
     ///
@@ -295,12 +296,17 @@ impl<B: Batch> DataLoader<B> {
 
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
-        let devices = self.threads.pipeline().options.len() as u64;
-        state.check(self.owner(1), devices)?;
         let options = self.threads.pipeline().options();
-        options.batching.check(state.start())?;
-        *self.last.lock() = Last::at(state.start(), None);
-        Ok(state.start())
+        let devices = self.threads.pipeline().options.len() as u64;
+        state.check(self.owner(1), options.lane, devices)?;
+        let mut start = state.start();
+        options.batching.check(start)?;
+        *self.last.lock() = Last::at(start, None);
+        if !start.given.has_no_gap() {
+            // (Of the last ones, this loader may leave some out.)
+            start.given = start.given.of(options.cut(start, Share::WHOLE).batches());
+        }
+        Ok(start)
     }
 
     /// Returns where the run stands, in the epoch that was begun last: after the batches that were given out, whatever was loaded
@@ -312,7 +318,10 @@ impl<B: Batch> DataLoader<B> {
     pub fn state(&self) -> LoaderState {
         self.owner(1); // first: it calls the program's code
         let last = self.last.lock();
-        LoaderState::new(last.start(), self.owner(last.devices()))
+        self.state_from(
+            last.start(self.threads.pipeline().options()),
+            last.devices(),
+        )
     }
 
     /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to go on from a step that
@@ -333,10 +342,16 @@ impl<B: Batch> DataLoader<B> {
     pub fn state_at(&self, epoch: u64, position: u64) -> LoaderState {
         let batching = &self.threads.pipeline().options().batching;
         let start = match position < batching.samples(epoch) {
-            true => Start { epoch, position },
+            true => Start::at(epoch, position),
             false => Start::of(epoch.saturating_add(1)),
         };
-        LoaderState::new(start, self.owner(1))
+        self.state_from(start, 1)
+    }
+
+    /// The state of a run that so many devices share.
+    fn state_from(&self, start: Start, devices: u64) -> LoaderState {
+        let lane = self.threads.pipeline().options().lane;
+        LoaderState::new(start, lane, self.owner(devices))
     }
 
     /// What states belong to, if so many devices share each epoch.

@@ -16,6 +16,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// rank `r * D + d`; so do order and random numbers, and [`last_batch`](crate::loader::Builder::last_batch) says what becomes of
     /// the last ones.
     ///
+    /// With [`in_order(false)`](crate::loader::Builder::in_order), each device gets its batches in any order; a state then says only which
+    /// batches all devices have had, and others that were given out come again.
+    ///
     /// Batches are sent to their device as [`to_device`](Epoch::to_device) does, up to `depth` ahead. Name all of the devices in
     /// [`pin_memory`](crate::loader::Builder::pin_memory): then each has page-locked memory of its own, and nothing is loaded before this
     /// call. Workers serve all of them, first those that are waited for.
@@ -65,7 +68,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
     where
         for<'t> &'t T: Into<Target>,
     {
-        let (loader, start) = (self.reference().clone(), self.reached());
+        let start = self.reached();
+        // (What was given out before its turn is not told to the devices.)
+        let (loader, start) = (
+            self.reference().clone(),
+            Start::at(start.epoch, start.position),
+        );
         drop(self);
         let shares = shares(&loader, targets);
         let epochs = shares.map(|(at, share, target)| {
@@ -119,6 +127,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
         for<'t> &'t T: Into<Target>,
     {
         let (loader, first, numbers) = self.to_come();
+        let first = first.map(|(start, state)| (Start::at(start.epoch, start.position), state));
         let shares = shares(&loader, targets);
         let epochs = shares.map(|(at, share, target)| {
             let epochs =

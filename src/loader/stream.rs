@@ -25,7 +25,8 @@ use crate::sync::{Arc, OnceLock};
 /// Describes a loader of a stream. [`DataLoader::stream`] makes one; [`build`](StreamBuilder::build) makes the loader.
 ///
 /// The options are those of [`Builder`], where they make sense for samples that have no index. (To shuffle, change the source:
-/// [`StreamSource::shuffle`].)
+/// [`StreamSource::shuffle`]. There is no [`in_order`](Builder::in_order): a run is resumed where its source stood behind a batch, and that
+/// place cannot have gaps.)
 ///
 /// # Examples
 ///
@@ -81,6 +82,9 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
 
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
         prefetch(prefetch: usize);
+
+        /// Limits the host memory of batches that are loaded ahead, as [`Builder::max_bytes_in_flight`].
+        max_bytes_in_flight(bytes: usize);
 
         /// Leaves out the last batch of an epoch if it has fewer samples than the others; off by default.
         drop_last(drop_last: bool);
@@ -347,7 +351,10 @@ impl<B: Batch> StreamLoader<B> {
         match last.seats().next() {
             Some(seat) => state_of(&self.loader, seat),
             None => {
-                let (start, source) = (last.start(), last.stream());
+                let (start, source) = (
+                    last.start(self.loader.threads.pipeline().options()),
+                    last.stream(),
+                );
                 let items = start.position / owner.ranks;
                 StreamState::new(start.epoch, items, source, owner)
             }

@@ -93,10 +93,7 @@ impl StreamState {
     }
 
     pub(super) fn start(&self, ranks: u64) -> Start {
-        Start {
-            epoch: self.epoch,
-            position: self.items.saturating_mul(ranks),
-        }
+        Start::at(self.epoch, self.items.saturating_mul(ranks))
     }
 
     pub(super) fn source(&self) -> Option<Vec<u8>> {
@@ -189,7 +186,7 @@ impl FromStr for StreamState {
     ///
     /// [`Error::State`] if the text is no stream's state, was cut off or changed, or comes from a newer version.
     fn from_str(text: &str) -> Result<StreamState> {
-        let content = verified(text, FORMAT, "stream's state")?;
+        let content = verified(text, FORMAT, VERSION, "stream's state")?;
         let number = |name| field(content, name)?.parse::<u64>().ok();
         let damaged = || wrong(DAMAGED);
         let owner = || {

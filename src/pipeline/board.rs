@@ -9,6 +9,7 @@ use super::line::{EpochSlot, Job, Line, Pass};
 use super::plan::Share;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
+use crate::device::InFlight;
 use crate::sync::{Arc, Condvar};
 use crate::tuning::COPYING_WORKERS;
 
@@ -24,12 +25,14 @@ pub(super) struct Board<B> {
     pub(super) stations: Vec<Station>,
     /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
     pub(super) orphans: VecDeque<(u64, std::ops::Range<u64>)>,
+    /// The bytes in flight, if they are limited.
+    in_flight: Option<Arc<InFlight>>,
     /// The loader is being dropped, and threads end.
     pub(super) is_closed: bool,
 }
 
 impl<B: 'static> Board<B> {
-    pub(super) fn new(groups: usize) -> Board<B> {
+    pub(super) fn new(groups: usize, in_flight: Option<Arc<InFlight>>) -> Board<B> {
         Board {
             lines: Vec::new(),
             lines_added: 0,
@@ -37,6 +40,7 @@ impl<B: 'static> Board<B> {
             idle: vec![0; groups],
             stations: Vec::new(),
             orphans: VecDeque::new(),
+            in_flight,
             is_closed: false,
         }
     }
@@ -57,6 +61,7 @@ impl<B: 'static> Board<B> {
             unit_ready,
             schedule: Schedule::new(is_wide, least_run),
             last_turn: 0,
+            in_flight: self.in_flight.clone(),
         });
         self.lines_added
     }
@@ -131,6 +136,7 @@ impl<B: 'static> Board<B> {
             is_spare: group >= devices,
             beyond,
             devices,
+            free_bytes: self.free_bytes(),
         }
     }
 
@@ -153,6 +159,12 @@ impl<B: 'static> Board<B> {
                 Some(job)
             })
         })
+    }
+
+    /// How many more bytes may be in flight.
+    fn free_bytes(&self) -> usize {
+        let limited = self.in_flight.as_ref();
+        limited.map_or(usize::MAX, |in_flight| in_flight.free())
     }
 
     pub(super) fn has_claim(&mut self, group: usize) -> bool {

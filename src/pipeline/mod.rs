@@ -6,6 +6,7 @@ mod board;
 mod consumer;
 mod cut;
 mod desk;
+mod given;
 mod guard;
 mod late;
 mod line;
@@ -29,6 +30,7 @@ pub(crate) use batching::{Batching, EvenBatching, Lister};
 pub(crate) use consumer::{Asking, Patience, Taken, Waiting};
 pub(crate) use cut::{Cut, EpochOrder, Place, Start};
 pub use cut::{LastBatch, Sharding};
+pub(crate) use given::Given;
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
@@ -45,8 +47,13 @@ use self::board::Board;
 use self::guard::Guard;
 use self::threads::Roster;
 use self::work::Recipe;
-use crate::device::Ring;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Weak};
+use crate::device::{InFlight, Kind, Ring, block_bytes};
+use crate::sync::{
+    Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Ordering, Weak,
+};
+
+/// How many pageable slabs are kept for later, where bytes in flight are limited.
+const FEWEST_KEPT: usize = 2;
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
@@ -65,6 +72,8 @@ pub(crate) struct Pipeline<B> {
     pub(crate) options: Vec<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
+    /// The bytes of slabs ahead of the program, if they are limited.
+    in_flight: Option<Arc<InFlight>>,
     /// The largest slab so far of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
     /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
@@ -78,16 +87,21 @@ pub(crate) struct Pipeline<B> {
 
 impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
-        let slabs = options.iter().map(|options| options.slabs(0)).sum();
         let groups = options.len() + 1;
+        let in_flight = options[0].max_bytes.map(InFlight::new);
+        let kept = match &in_flight {
+            None => options.iter().map(|options| options.slabs(0)).sum(),
+            Some(_) => FEWEST_KEPT,
+        };
         Pipeline {
-            board: Mutex::new(Board::new(groups)),
+            board: Mutex::new(Board::new(groups, in_flight.clone())),
+            in_flight,
             worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
             recipe,
             began: Instant::now(),
             roster: Arc::default(),
             me: OnceLock::new(),
-            pageable: Ring::pageable(slabs),
+            pageable: Ring::pageable(kept),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
             has_warned: AtomicBool::new(false),
@@ -105,6 +119,18 @@ impl<B: 'static> Pipeline<B> {
     fn tell_pin_thread(&self, device: usize) {
         if let Some(pinning) = &self.options[device].pinning {
             pinning.ring().news().notify();
+        }
+    }
+
+    /// No more slabs than bytes in flight have room for, one that cannot wait, and one with the program.
+    fn slabs_within(&self, slabs: usize, kind: Kind) -> usize {
+        let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
+        match &self.in_flight {
+            Some(in_flight) if bytes > 0 => {
+                let bytes = block_bytes(bytes).unwrap_or(bytes);
+                slabs.min((in_flight.limit() / bytes).max(1).saturating_add(2))
+            }
+            _ => slabs,
         }
     }
 

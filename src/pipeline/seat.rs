@@ -8,15 +8,15 @@
 use super::Pipeline;
 use super::batching::Batching;
 use super::cut::Start;
+use super::given::{Given, Progress};
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, Share, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, Share, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Target};
 use crate::meter::Meter;
-use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// An epoch of a line, as its consumer holds it.
@@ -30,8 +30,8 @@ pub(crate) struct Seat {
     pub(crate) share: Share,
     pub(crate) start: Start,
     pub(crate) meter: Arc<Meter>,
-    /// How many batches were given out.
-    pub(crate) given: Arc<AtomicU64>,
+    /// Which batches were given out.
+    pub(crate) given: Arc<Progress>,
     /// Where its stream stands behind what was given out; `None` for samples that have an index.
     pub(crate) reached: Option<Arc<Mutex<Reached>>>,
     /// The line's consumer sleeps here.
@@ -94,7 +94,7 @@ impl<B: Batch> Pipeline<B> {
                 segment,
                 start,
                 meter,
-                given: Arc::default(),
+                given: Arc::new(Progress::new(start.given, self.options().any_order)),
                 reached,
                 unit_ready,
                 is_followed,
@@ -106,7 +106,7 @@ impl<B: Batch> Pipeline<B> {
         seat
     }
 
-    /// Appends an epoch that follows the seat's, which has so many `batches`. `to`: its batches go to the device of this outbox, that many
+    /// Appends an epoch that follows the seat's, whose cut has so many `batches`. `to`: its batches go to the device of this outbox, that many
     /// ahead.
     pub(crate) fn append(
         &self,
@@ -120,7 +120,10 @@ impl<B: Batch> Pipeline<B> {
         let meter = Arc::<Meter>::default();
         let destination =
             to.map(|(before, depth)| options.destination(before.target().device(), depth));
-        let outbox = to.map(|(before, _)| Outbox::new(before.target(), 0, Some((before, batches))));
+        let outbox = to.map(|(before, _)| {
+            let (target, before) = (before.target(), Some((before, batches)));
+            Outbox::new(target, start.given, options.any_order, before)
+        });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
         let slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
@@ -131,7 +134,7 @@ impl<B: Batch> Pipeline<B> {
             segment,
             start,
             meter,
-            given: Arc::default(),
+            given: Arc::new(Progress::new(start.given, options.any_order)),
             reached,
             ..seat.clone()
         };
@@ -241,17 +244,17 @@ impl<B: Batch> Pipeline<B> {
         self.decide(seat, Destination::Host);
     }
 
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: how many
+    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: which
     /// batches the program already has.
     pub(crate) fn send_to(
         &self,
         seat: &Seat,
         target: &Target,
         depth: usize,
-        given: u64,
+        given: Given,
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
-        let outbox = Outbox::new(target, given, None);
+        let outbox = Outbox::new(target, given, options.any_order, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);
@@ -289,12 +292,18 @@ impl<B: Batch> Pipeline<B> {
             return;
         }
         let (options, hints) = (&self.options[seat.device], self.recipe.hints());
-        let (machine, is_followed) = (options.machine(), seat.is_followed);
+        let (given, is_followed) = (seat.start.given, seat.is_followed);
+        // (Where some batches were given out before, units are whole batches.)
+        let machine = options.machine().filter(|_| given.has_no_gap());
         let cut = options.cut(seat.start, seat.share);
         let order = options.order(&cut);
-        let plan = plan(options, machine, hints, destination, cut, is_followed);
+        let plan = EpochPlan {
+            given,
+            ..plan(options, machine, hints, destination, cut, is_followed)
+        };
         // First: who asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.is_wide.get() == Some(&true));
+        let slabs = self.slabs_within(slabs, plan.kind());
         let account = options.pinning.as_ref();
         let account = account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs));
         let mut board = self.lock();

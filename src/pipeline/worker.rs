@@ -71,6 +71,13 @@ impl<B: Batch> Pipeline<B> {
                 self.attend(desk, &pass, unit, || self.finish(desk, &pass, unit));
             }
             Job::Solo { pass, units } => self.make_all(desk, &pass, units),
+            Job::Grant {
+                pass,
+                unit,
+                bytes,
+                work,
+                charge,
+            } => self.grant_held(&pass, unit, work, bytes, charge),
             Job::Pull {
                 pass,
                 unit,

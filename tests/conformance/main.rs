@@ -9,8 +9,10 @@
 #![allow(clippy::mem_forget)] // forgotten loans are what is tested
 #![allow(unreachable_pub)] // a binary has no public items
 
+mod any_order;
 mod backend;
 mod buffers;
+mod bytes;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
@@ -65,6 +67,8 @@ fn main() -> ExitCode {
         normalize::TESTS,
         mixing::TESTS,
         ragged::TESTS,
+        any_order::TESTS,
+        bytes::TESTS,
         resumed::TESTS,
         sequences::TESTS,
         slabs::TESTS,

@@ -42,6 +42,7 @@ programs! {
     in_a_thread,
     languages,
     lines,
+    long_documents,
     missing_values,
     mixed_ranks,
     ndarrays,
@@ -50,6 +51,8 @@ programs! {
     pairs_in_batches,
     patience,
     picture_sizes,
+    point_clouds,
+    predictions,
     pretraining,
     queries,
     ranks,
@@ -63,6 +66,8 @@ programs! {
     server_gone,
     shards,
     shards_of_text,
+    shared_machine,
+    slow_reads,
     speech,
     steady_memory,
     structs,
@@ -77,6 +82,7 @@ programs! {
     two_cameras,
     two_corpora,
     two_sources,
+    unordered_checkpoint,
 }
 
 /// What the README shows compiles, line by line.
