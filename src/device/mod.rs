@@ -413,7 +413,10 @@ impl DeviceInner {
                 start,
                 end: done.clone(),
                 meter,
-                sum: |meter, elapsed| meter.transfer_ns.add(elapsed),
+                sum: |meter, elapsed| {
+                    meter.transfer_ns.add(elapsed);
+                    meter.transfer_times.count(elapsed);
+                },
             });
             Ok(Flight { done, host, timing })
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
 use super::state::LoaderState;
+use super::stats::Stats;
 use super::{DataLoader, Last};
 use crate::batch::Batch;
 use crate::device::Device;
@@ -16,6 +17,7 @@ use crate::pipeline::{
     Waiting, drop_each,
 };
 use crate::sync::{Arc, Instant, Ordering};
+use crate::trace::span;
 
 /// A reference to the loader.
 pub(super) enum Loader<'a, B: Batch> {
@@ -82,6 +84,8 @@ pub struct Epoch<'a, B: Batch> {
     given_at: Option<Instant>,
     /// For how long the next unit has been waited for.
     waiting: Waiting,
+    /// For how long the next batch has been waited for, in nanoseconds.
+    waited_ns: u64,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -101,6 +105,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
         let options = &loader.pipeline().options[seat.device];
         let cut = options.cut(seat.start);
+        seat.meter.epochs.add(1);
+        seat.meter.epoch.see(seat.start.epoch);
         *loader.get().last.lock() = Last::Begun(seat.clone(), cut.clone());
         Epoch {
             loader,
@@ -112,6 +118,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             rows: None,
             given_at: None,
             waiting: Waiting::default(),
+            waited_ns: 0,
         }
     }
 
@@ -141,6 +148,29 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// ```
     pub fn state(&self) -> LoaderState {
         self.loader.get().state_of(&self.seat, &self.cut)
+    }
+
+    /// Says where the time of this epoch went so far, whatever other epochs the loader has.
+    ///
+    /// Copies and kernels that have not finished are not counted yet. What is loaded ahead is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).num_workers(2).build()?;
+    /// let (mut train, mut check) = (loader.epoch(0), loader.epoch(1));
+    /// train.by_ref().take(5).try_for_each(|batch| batch.map(drop))?;
+    /// check.by_ref().try_for_each(|batch| batch.map(drop))?;
+    /// println!("{}", train.stats());
+    /// assert_eq!(train.stats().consumer_wait_times.count(), 5);
+    /// let both = train.stats() + check.stats();
+    /// assert_eq!((both.epochs, both.consumer_wait_times.count()), (2, 15));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.loader.get().stats_of(&self.seat)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -323,6 +353,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
         // Nobody else counts; others read.
         let given = self.given() + 1;
         self.seat.given.store(given, Ordering::Relaxed);
+        let (meter, waited_ns) = (&self.seat.meter, std::mem::take(&mut self.waited_ns));
+        meter.consumer_wait_times.count(waited_ns);
+        if given == 1 {
+            meter.first_wait_ns.add(waited_ns);
+        }
+        if let Some(ready) = self.waiting.ready.take() {
+            meter.ready_batches.count(ready);
+        }
     }
 
     /// Starts the host's own time again.
@@ -342,11 +380,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
             patience,
             quietly,
         };
+        span!("wait", epoch = self.seat.start.epoch, batch = self.given());
         let pipeline = self.loader.pipeline();
         let next = pipeline.next(&self.seat, &mut self.taken, asking, &mut self.waiting);
         let came = Instant::now();
         let waited = &self.seat.meter.consumer_wait_ns;
-        waited.add_between(asked, came);
+        self.waited_ns += waited.add_between(asked, came);
         self.given_at = match &next {
             Poll::Ready(None) => {
                 if let Some(reached) = &self.seat.reached {

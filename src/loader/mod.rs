@@ -4,6 +4,7 @@ mod builder;
 mod device_epoch;
 mod epoch;
 mod epochs;
+mod histogram;
 mod info;
 mod state;
 mod stats;
@@ -17,6 +18,7 @@ pub use builder::Builder;
 pub use device_epoch::DeviceEpoch;
 pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
+pub use histogram::Histogram;
 pub use info::{BatchInfo, WithInfo};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
@@ -367,7 +369,8 @@ impl<B: Batch> DataLoader<B> {
         })
     }
 
-    /// Says where the time went in the epoch that was given out last; all zeros before the first.
+    /// Says where the time went in the epoch that was begun last; all zeros before the first. [`Epoch::stats`] says it of one that you
+    /// hold, and [`total_stats`](DataLoader::total_stats) of all.
     ///
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
@@ -375,7 +378,36 @@ impl<B: Batch> DataLoader<B> {
             Last::Begun(seat, _) => seat.clone(),
             Last::At(_) => return Stats::default(),
         };
-        Stats::of(&seat, &self.threads.pipeline().options[seat.device])
+        self.stats_of(&seat)
+    }
+
+    /// Says where the time went in all epochs of this loader so far: those that are over, those that were left midway, and those that
+    /// run. What was loaded ahead for an epoch that nobody came to counts as well. It takes no more memory for more epochs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
+    /// for epoch in loader.epochs(0..3) {
+    ///     for batch in epoch {
+    ///         batch?;
+    ///     }
+    /// }
+    /// let stats = loader.total_stats();
+    /// assert_eq!((stats.epochs, stats.batches), (3, 30));
+    /// println!("{stats}");
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn total_stats(&self) -> Stats {
+        let pipeline = self.threads.pipeline();
+        Stats::of(&pipeline.meters.total(), pipeline.options())
+    }
+
+    fn stats_of(&self, seat: &Seat) -> Stats {
+        let options = &self.threads.pipeline().options[seat.device];
+        Stats::of(&seat.meter, options)
     }
 
     fn next_epoch(&self) -> u64 {

@@ -353,9 +353,14 @@ impl<B: Batch> StreamLoader<B> {
         }
     }
 
-    /// Says where the time went in the epoch that was given out last; all zeros before the first.
+    /// Says where the time went in the epoch that was begun last; all zeros before the first.
     pub fn stats(&self) -> Stats {
         self.loader.stats()
+    }
+
+    /// Says where the time went in all epochs of this loader so far, as [`DataLoader::total_stats`].
+    pub fn total_stats(&self) -> Stats {
+        self.loader.total_stats()
     }
 }
 
@@ -423,6 +428,11 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
     /// Returns where the run stands in this epoch, on this rank: after the batches that were given out.
     pub fn state(&self) -> StreamState {
         state_of(self.epoch.loader(), self.epoch.seat())
+    }
+
+    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    pub fn stats(&self) -> Stats {
+        self.epoch.stats()
     }
 
     /// Gives with each batch what it is. Its indices are the numbers of this rank's items, counted from 0 in each epoch.
@@ -501,6 +511,11 @@ impl<'a, B: Batch> StreamDeviceEpoch<'a, B> {
     pub fn state(&self) -> StreamState {
         let epoch = self.epoch.inner();
         state_of(epoch.loader(), epoch.seat())
+    }
+
+    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    pub fn stats(&self) -> Stats {
+        self.epoch.stats()
     }
 
     /// Gives with each batch what it is. Its indices are the numbers of this rank's items, counted from 0 in each epoch.

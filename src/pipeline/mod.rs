@@ -44,6 +44,7 @@ use self::guard::Guard;
 use self::threads::Roster;
 use self::work::Recipe;
 use crate::device::Ring;
+use crate::meter::Meters;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Weak};
 
 /// What the threads of one loader share.
@@ -67,6 +68,8 @@ pub(crate) struct Pipeline<B> {
     /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
     /// whose batches are cut finds out for all that follow, so that no more slabs are made.
     is_wide: OnceLock<bool>,
+    /// Those of all epochs.
+    pub(crate) meters: Meters,
     /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
     /// That there is no thread to take the place of one that hangs has been logged.
@@ -85,6 +88,7 @@ impl<B: 'static> Pipeline<B> {
             pageable: Ring::pageable(options.slabs(0)),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
+            meters: Meters::default(),
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
             options: vec![options],

@@ -449,6 +449,7 @@ fn count_unpinned(pass: &Pass, want: Want, why: Unpinned) {
 
 fn count_wait(pass: &Pass, since: Option<Instant>) {
     if let Some(since) = since {
-        pass.meter.slab_wait_ns.add_since(since);
+        let waited = pass.meter.slab_wait_ns.add_since(since);
+        pass.meter.slab_wait_times.count(waited);
     }
 }
