@@ -133,7 +133,7 @@ pub mod collate {
     //! tensors from an [`Arena`]. The function returns a [`Batch`](crate::Batch). A hand-written one lists its
     //! [`Tensors`], and moves through a [`Relocation`] to page-locked memory and through an [`Upload`] to the device.
 
-    pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Stack};
+    pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Share, Stack};
     pub use crate::device::upload::{Tensors, Upload};
 }
 

@@ -103,11 +103,18 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        let options = &loader.pipeline().options[seat.device];
-        let cut = options.cut(seat.start);
+        let epoch = Epoch::unnoted(loader, seat);
+        let (loader, seat) = (epoch.loader(), &epoch.seat);
         seat.meter.epochs.add(1);
         seat.meter.epoch.see(seat.start.epoch);
-        *loader.get().last.lock() = Last::Begun(seat.clone(), cut.clone());
+        *loader.last.lock() = Last::Begun(seat.clone(), epoch.cut.clone());
+        epoch
+    }
+
+    /// An epoch that is not part of the run.
+    pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
+        let options = &loader.pipeline().options[seat.device];
+        let cut = options.cut(seat.start);
         Epoch {
             loader,
             seat,

@@ -6,6 +6,7 @@ mod epoch;
 mod epochs;
 mod histogram;
 mod info;
+mod replay;
 mod state;
 mod stats;
 mod stream;
@@ -20,6 +21,7 @@ pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
 pub use histogram::Histogram;
 pub use info::{BatchInfo, WithInfo};
+pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
 pub use stream::{
@@ -31,7 +33,7 @@ pub use world::World;
 pub use crate::pipeline::{LastBatch, OnError, Sharding};
 
 use self::state::Owner;
-use crate::batch::{Batch, Stack};
+use crate::batch::{Batch, Share, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::pipeline::{Cut, Seat, Start, Threads};
@@ -217,6 +219,57 @@ impl<B: Batch> DataLoader<B> {
         I: IntoIterator<Item = u64>,
     {
         Epochs::new(epoch::Loader::Owned(Arc::clone(self)), numbers.into_iter())
+    }
+
+    /// Loads the first batch of epoch `epoch`, and gives it again and again, as often as the epoch has batches: the loop runs as fast as it
+    /// would if loading cost nothing.
+    ///
+    /// Replace `loader.epoch(n)` by `loader.replay(n)?`, and measure. If the loop is no faster, loading was hidden already, and what
+    /// limits it is the step, or the copy to the device, which [`to_device`](Replay::to_device) does for each step as ever. To leave out
+    /// the copy as well, keep one device batch and run the step on it.
+    ///
+    /// Only batches that can be given out several times have this function ([`Share`](crate::collate::Share)); they share their memory, and so cannot be
+    /// written on the host. The batch travels whole, even where an epoch's batches travel in parts or have their rows gathered by the
+    /// device. It is no part of the run: [`state`](DataLoader::state) and [`stats`](DataLoader::stats) are those of the epochs.
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks until the batch is loaded.
+    ///
+    /// # Errors
+    ///
+    /// The batch's own error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = from_fn(50, |index, _| {
+    ///     std::thread::sleep(Duration::from_millis(1)); // a slow source
+    ///     Ok(index as i64)
+    /// });
+    /// let loader = DataLoader::builder(samples).batch_size(5).build()?;
+    ///
+    /// let (start, mut loss) = (Instant::now(), 0);
+    /// for batch in loader.replay(0)? {
+    ///     loss += batch?.as_slice()[4]; // the training step
+    /// }
+    /// println!("at best, {:.0} batches/s", 10.0 / start.elapsed().as_secs_f64());
+    /// # assert_eq!(loss, 40);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn replay(&self, epoch: u64) -> Result<Replay<B>>
+    where
+        B: Share,
+    {
+        let loader = epoch::Loader::Borrowed(self);
+        let seat = loader.pipeline().begin(Start::of(epoch), None, false);
+        let mut epoch = Epoch::unnoted(loader, seat);
+        let batches = epoch.batches();
+        Replay::new(epoch.next(), batches)
     }
 
     /// Gives the epochs of these rising numbers from where a run stands: earlier ones are left out, and the one that was begun goes

@@ -10,10 +10,10 @@ use super::epoch::Loader;
 use super::info::WithInfo;
 use super::stream_state::{StreamOwner, StreamState};
 use super::{
-    DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError, Order,
+    DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError, Order, Replay,
     Sharding, Stats, World,
 };
-use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
+use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
@@ -351,6 +351,19 @@ impl<B: Batch> StreamLoader<B> {
                 )
             }
         }
+    }
+
+    /// Loads the first batch of epoch `epoch`, and gives it again and again, without end ([`take`](Iterator::take) some): as
+    /// [`DataLoader::replay`].
+    ///
+    /// # Errors
+    ///
+    /// The batch's own error.
+    pub fn replay(&self, epoch: u64) -> Result<Replay<B>>
+    where
+        B: Share,
+    {
+        self.loader.replay(epoch)
     }
 
     /// Says where the time went in the epoch that was begun last; all zeros before the first.
