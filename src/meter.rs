@@ -2,12 +2,16 @@
 
 mod buckets;
 mod meters;
+mod recorder;
 
 use std::cell::Cell;
 use std::time::Duration;
 
 pub(crate) use self::buckets::{Buckets, middle_of};
 pub(crate) use self::meters::Meters;
+pub(crate) use self::recorder::{
+    Activity, Bar, Enqueued, Event, More, Recorder, Row, Subject, Tape,
+};
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, AtomicBool, Instant, Mutex, Ordering, Weak, thread_local};
 
@@ -66,6 +70,9 @@ pub(crate) struct Meter {
     bad_samples: Mutex<Vec<String>>,
     /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
     pub(crate) get_share: Share,
+    /// The number of its epoch, and who records what happens in it, if anybody asks.
+    number: u64,
+    recorder: Option<Arc<Recorder>>,
     /// The devices that measure for the epoch.
     devices: Mutex<Vec<Weak<dyn Settle>>>,
 }
@@ -77,6 +84,26 @@ pub(crate) trait Settle: Send + Sync {
 }
 
 impl Meter {
+    fn of(number: u64, recorder: &Arc<Recorder>) -> Meter {
+        Meter {
+            number,
+            recorder: Some(Arc::clone(recorder)),
+            ..Meter::default()
+        }
+    }
+
+    /// For whom an event is recorded; `None` unless the program wants a timeline.
+    #[inline]
+    pub(crate) fn subject(&self, batch: impl FnOnce() -> Option<u64>) -> Option<Subject<'_>> {
+        let recorder = self.recorder.as_deref();
+        let recorder = recorder.filter(|recorder| recorder.is_on())?;
+        Some(Subject {
+            recorder,
+            epoch: self.number,
+            batch: batch(),
+        })
+    }
+
     /// Remembers a device that measures for the epoch.
     pub(crate) fn measured_by<D: Settle + 'static>(&self, device: &Arc<D>) {
         let mut devices = self.devices.lock();
@@ -156,6 +183,8 @@ impl Meter {
             has_used_up_quota: _,
             bad_samples,
             get_share: _,
+            number: _,
+            recorder: _,
             devices: _,
         } = other;
         let sums = [

@@ -12,6 +12,7 @@ use super::{DataLoader, Last};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::error::Result;
+use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
     Asking, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start, Taken,
     Waiting, drop_each,
@@ -351,8 +352,17 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let now = Instant::now();
         if let Some(given_at) = self.given_at.take() {
             self.seat.meter.host_ns.add_between(given_at, now);
+            if let Some(subject) = self.subject(0) {
+                subject.add(Activity::Step, given_at, now, More::Nothing);
+            }
         }
         now
+    }
+
+    /// Who records what the consumer does: with the batch that it has, or, `beyond` it, waiting for the next.
+    fn subject(&self, beyond: u64) -> Option<Subject<'_>> {
+        let batch = || (self.given() + beyond).checked_sub(1);
+        self.seat.meter.subject(batch)
     }
 
     /// Counts a batch that is given out.
@@ -393,6 +403,13 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let came = Instant::now();
         let waited = &self.seat.meter.consumer_wait_ns;
         self.waited_ns += waited.add_between(asked, came);
+        if let Some(mut subject) = self.subject(1) {
+            if matches!(next, Poll::Ready(None)) {
+                subject.batch = None;
+            }
+            let ready = self.waiting.ready.map_or(More::Nothing, More::Ready);
+            subject.add(Activity::Wait, asked, came, ready);
+        }
         self.given_at = match &next {
             Poll::Ready(None) => {
                 if let Some(reached) = &self.seat.reached {

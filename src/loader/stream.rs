@@ -10,8 +10,8 @@ use super::epoch::Loader;
 use super::info::WithInfo;
 use super::stream_state::{StreamOwner, StreamState};
 use super::{
-    DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError, Order, Replay,
-    Sharding, Stats, World,
+    DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError, Order,
+    Recording, Replay, Sharding, Stats, World,
 };
 use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
 use crate::device::Device;
@@ -369,6 +369,11 @@ impl<B: Batch> StreamLoader<B> {
     /// Says where the time went in the epoch that was begun last; all zeros before the first.
     pub fn stats(&self) -> Stats {
         self.loader.stats()
+    }
+
+    /// Begins to record what each thread does when, as [`DataLoader::record`].
+    pub fn record(&self) -> Recording {
+        self.loader.record()
     }
 
     /// Says where the time went in all epochs of this loader so far, as [`DataLoader::total_stats`].

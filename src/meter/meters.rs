@@ -1,10 +1,11 @@
 //! The meters of all epochs of a loader, and the sum of those that are over.
 
-use super::Meter;
+use super::{Meter, Recorder};
 use crate::sync::{Arc, Mutex};
 
 #[derive(Default)]
 pub(crate) struct Meters {
+    pub(crate) recorder: Arc<Recorder>,
     state: Mutex<State>,
 }
 
@@ -17,21 +18,25 @@ struct State {
 }
 
 impl Meters {
-    /// The meter of another epoch.
-    pub(crate) fn add(&self) -> Arc<Meter> {
-        let meter = Arc::<Meter>::default();
+    /// The meter of another epoch, of this number.
+    pub(crate) fn add(&self, epoch: u64) -> Arc<Meter> {
+        let meter = Arc::new(Meter::of(epoch, &self.recorder));
         let mut state = self.state.lock();
         state.tidy();
         state.live.push(Arc::clone(&meter));
         meter
     }
 
-    /// What all of them have counted, as far as copies and kernels are over.
-    pub(crate) fn total(&self) -> Meter {
+    /// Makes all devices add up what has completed.
+    pub(crate) fn settle(&self) {
         let live = self.state.lock().live.clone();
         // Without the lock: what finished copies held may be the program's to drop.
         live.iter().for_each(|meter| meter.settle());
-        drop(live);
+    }
+
+    /// What all of them have counted, as far as copies and kernels are over.
+    pub(crate) fn total(&self) -> Meter {
+        self.settle();
         let total = Meter::default();
         let mut state = self.state.lock();
         state.tidy();
@@ -68,7 +73,7 @@ mod tests {
     #[test]
     fn each_meter_is_counted_once() {
         let meters = Meters::default();
-        let [first, second] = [meters.add(), meters.add()];
+        let [first, second] = [meters.add(0), meters.add(1)];
         first.batches.add(3);
         second.batches.add(4);
         assert_eq!(meters.total().batches.get(), 7);
@@ -77,7 +82,7 @@ mod tests {
         second.batches.add(1); // it is still counting
         assert_eq!(meters.total().batches.get(), 8);
         drop(second);
-        let third = meters.add();
+        let third = meters.add(2);
         third.over_budget_bytes.see(5);
         assert!((0..3).all(|_| meters.total().batches.get() == 8));
         assert_eq!(meters.total().over_budget_bytes.get(), 5);
@@ -88,7 +93,7 @@ mod tests {
     fn no_more_bad_samples_are_listed_of_all_than_of_one() {
         let meters = Meters::default();
         for epoch in 0..3 {
-            let meter = meters.add();
+            let meter = meters.add(epoch);
             (0..60).for_each(|sample| _ = meter.note_bad(&format!("{epoch} {sample}")));
         }
         let bad = meters.total().bad_samples();

@@ -13,7 +13,7 @@ use super::source::Failed;
 use super::work::{MadeAlone, Recipe, Work};
 use crate::device::Account;
 use crate::error::{Error, Result};
-use crate::meter::Meter;
+use crate::meter::{Activity, Bar, Meter, Subject};
 use crate::sync::{Arc, Condvar, Instant, planted};
 
 /// What one consumer iterates: an epoch, or several that follow each other.
@@ -132,6 +132,18 @@ impl Pass {
 
     pub(crate) fn plan(&self) -> &EpochPlan {
         &self.units.plan
+    }
+
+    /// Begins an event of a timeline, if the program wants one.
+    #[inline]
+    pub(super) fn bar(&self, kind: Activity, unit: Unit) -> Option<Bar<'_>> {
+        let subject = self.subject(unit)?;
+        Some(subject.begin(kind))
+    }
+
+    #[inline]
+    pub(super) fn subject(&self, unit: Unit) -> Option<Subject<'_>> {
+        self.meter.subject(|| Some(self.place(unit).batch))
     }
 
     pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {

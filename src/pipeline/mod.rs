@@ -69,7 +69,7 @@ pub(crate) struct Pipeline<B> {
     /// whose batches are cut finds out for all that follow, so that no more slabs are made.
     is_wide: OnceLock<bool>,
     /// Those of all epochs.
-    pub(crate) meters: Meters,
+    pub(crate) meters: Arc<Meters>,
     /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
     /// That there is no thread to take the place of one that hangs has been logged.
@@ -88,7 +88,7 @@ impl<B: 'static> Pipeline<B> {
             pageable: Ring::pageable(options.slabs(0)),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
-            meters: Meters::default(),
+            meters: Arc::default(),
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
             options: vec![options],

@@ -22,7 +22,7 @@ use crate::batch::{Batch, Collate};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary, panic_message};
-use crate::meter::Meter;
+use crate::meter::{Activity, Meter};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::stream::{ItemStream, Shard, StreamSource};
@@ -407,6 +407,7 @@ impl<B: Batch> Pipeline<B> {
         // Unwind safety: a stream that panicked is not asked again.
         let pull =
             AssertUnwindSafe(|| stream.pull(place, &pass.order, gathered_by, &pass.meter, desk));
+        let bar = pass.bar(Activity::Pull, unit);
         let pulled = catch_unwind(pull).unwrap_or_else(|payload| {
             Err(Error::StreamPanicked {
                 epoch: pass.epoch,
@@ -414,6 +415,7 @@ impl<B: Batch> Pipeline<B> {
                 message: panic_message(payload),
             })
         });
+        drop(bar);
         let has_left = desk.leave();
         let pulled = match pulled {
             Ok(pulled) if has_left => pulled,

@@ -45,7 +45,7 @@ impl<B: Batch> Pipeline<B> {
         let device = 0; // the only one so far
         let (stream, reached) = self.stream(start, state);
         let unit_ready = Arc::new(Condvar::new());
-        let meter = self.meters.add();
+        let meter = self.meters.add(start.epoch);
         let seat = {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
@@ -82,7 +82,7 @@ impl<B: Batch> Pipeline<B> {
     ) -> (Seat, Option<Arc<Outbox<B>>>) {
         let start = Start::of(epoch);
         let options = &self.options[seat.device];
-        let meter = self.meters.add();
+        let meter = self.meters.add(epoch);
         let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
         let outbox = to.map(|(before, _)| Outbox::new(before.device(), 0, Some((before, batches))));
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);

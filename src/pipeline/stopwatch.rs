@@ -4,7 +4,7 @@
 //! others. Decoding is counted where it happens ([`Decoded`]).
 
 use super::schedule::Claimed;
-use crate::meter::{Decoded, Meter};
+use crate::meter::{Decoded, Meter, More};
 use crate::sync::Instant;
 use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};
 
@@ -46,6 +46,13 @@ impl Timed {
     }
 }
 
+impl Spent {
+    /// For the timeline.
+    pub(super) fn more(self) -> More {
+        More::Spent([self.loading_ns, self.decoding_ns, self.collating_ns])
+    }
+}
+
 /// Runs from `start` to one of its ends.
 pub(super) struct Stopwatch {
     started: Instant,
@@ -67,7 +74,7 @@ pub(super) struct Stopwatch {
 
 /// How long a run took, and what of it went where. (The time in which a slab was asked for is in none of them.)
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Spent {
+pub(crate) struct Spent {
     pub(super) elapsed_ns: u64,
     pub(super) loading_ns: u64,
     pub(super) decoding_ns: u64,

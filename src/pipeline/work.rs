@@ -15,7 +15,7 @@ use super::pull::{Pull, StreamStart};
 use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
-use super::stopwatch::{Stopwatch, Timed, nanoseconds};
+use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
@@ -95,6 +95,7 @@ pub(crate) struct MadeAlone<B> {
     pub(crate) changes: Changes,
     /// How long it took; `None` if it panicked.
     pub(crate) elapsed_ns: Option<u64>,
+    pub(super) spent: Spent,
 }
 
 /// What came of claimed rows.
@@ -102,6 +103,7 @@ pub(crate) struct Report {
     pub(crate) rows: Loaded,
     /// How long rows took to load, without the time in `ask`, because making a slab says nothing about the samples.
     pub(crate) elapsed_ns: Option<u64>,
+    pub(super) spent: Spent,
     /// Why rows are missing.
     pub(crate) failure: Option<Failed>,
 }
@@ -113,6 +115,7 @@ impl<B> MadeAlone<B> {
             made: Err(error),
             changes: Changes::default(),
             elapsed_ns: None,
+            spent: Spent::default(),
         }
     }
 }
@@ -266,6 +269,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 made: made.map_err(|failed| failed.error),
                 changes: Changes::default(),
                 elapsed_ns: None,
+                spent: Spent::default(),
             };
         }
         let spent = watch.end_solo(meter);
@@ -278,6 +282,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             made: made.map_err(|failed| failed.error),
             changes: changes.into_inner(),
             elapsed_ns: Some(spent.elapsed_ns),
+            spent,
         }
     }
 
@@ -799,6 +804,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             return Report {
                 rows,
                 elapsed_ns: None,
+                spent: Spent::default(),
                 failure,
             };
         }
@@ -807,6 +813,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         Report {
             rows,
             elapsed_ns: is_fresh.then_some(spent.elapsed_ns),
+            spent,
             failure,
         }
     }
