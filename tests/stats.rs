@@ -165,6 +165,55 @@ fn the_queue_is_as_full_as_the_program_finds_it() {
     assert_eq!(epoch.stats().ready_batches.count(), 6);
 }
 
+/// Errors are given in their batch's place, and waited for like any; the epoch after them starts from nothing.
+#[test]
+fn batches_that_fail_are_waited_for_and_not_made() {
+    for workers in [0, 2] {
+        let samples = from_fn(40, |index, _| match index {
+            5 | 30 => Err("broken".into()),
+            _ => Ok(index as i64),
+        });
+        let loader = DataLoader::builder(samples)
+            .batch_size(4)
+            .num_workers(workers)
+            .build()
+            .unwrap();
+        for epoch in 0..2 {
+            let mut epoch = loader.epoch(epoch);
+            assert_eq!(epoch.by_ref().filter(Result::is_err).count(), 2);
+            let stats = epoch.stats();
+            assert_eq!((stats.batches, stats.consumer_wait_times.count()), (8, 10));
+            assert_eq!(stats.epochs, 1);
+        }
+        let total = loader.total_stats();
+        assert_eq!((total.batches, total.consumer_wait_times.count()), (16, 20));
+    }
+}
+
+/// An epoch that goes on in a second and a third run has what was done in each.
+#[test]
+fn a_resumed_epoch_counts_from_where_it_goes_on() {
+    let loader = DataLoader::builder(from_fn(40, number))
+        .batch_size(4)
+        .num_workers(1)
+        .build()
+        .unwrap();
+    let mut state = loader.state_at(2, 8);
+    for given in [3, 4, 1] {
+        let mut epochs = loader.resume(0..3, &state).unwrap();
+        let mut epoch = epochs.next().unwrap();
+        take(&mut epoch, given);
+        let stats = epoch.stats();
+        assert_eq!(
+            (stats.epoch, stats.consumer_wait_times.count()),
+            (2, given as u64)
+        );
+        state = epoch.state();
+    }
+    assert_eq!((state.epoch(), state.position()), (3, 0));
+    assert_eq!(loader.total_stats().consumer_wait_times.count(), 8);
+}
+
 /// The calls of a source that gets several samples at once are loading, and not collating.
 #[test]
 fn samples_that_come_together_are_loading() {

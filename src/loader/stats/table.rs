@@ -291,7 +291,9 @@ mod tests {
     #[test]
     fn starvation_is_what_was_waited_for_after_the_first_batch() {
         let waits = Buckets::default();
-        [200_000_000, 50_000_000, 49_000_000].map(|wait| waits.count(wait));
+        for wait in [200_000_000, 50_000_000, 49_000_000] {
+            waits.count(wait);
+        }
         let stats = Stats {
             epochs: 1,
             samples: 30,
@@ -341,7 +343,9 @@ mod tests {
     fn the_queue_and_the_quantiles_are_in_the_table() {
         let [loading, ready] = [(); 2].map(|()| Buckets::default());
         (0..100).for_each(|sample| loading.count(if sample < 98 { 2_000_000 } else { 64_000_000 }));
-        [0, 2, 2, 2].map(|batches| ready.count(batches));
+        for batches in [0, 2, 2, 2] {
+            ready.count(batches);
+        }
         let stats = Stats {
             batches: 10,
             loading_ns: 324_000_000,
