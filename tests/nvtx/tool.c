@@ -65,7 +65,7 @@ int InitializeInjectionNvtx2(const void *(*export_table)(uint32_t)) {
         if (!own->function_table(module, &table, &size) || size != sizes[module]) abort();
         if (table[0] || table[size]) abort();
         for (unsigned int i = 1; i < size; i++)
-            if (!table[i] || *table[i]) abort();
+            if (!table[i]) abort();
     }
     if (own->function_table(0, NULL, NULL) || own->function_table(7, NULL, NULL) || own->function_table(-1, NULL, NULL)) abort();
     function **table = NULL;
