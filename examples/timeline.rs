@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use pinfeed::error::CollateError;
 use pinfeed::sample::{Field, Filled, Layout, Row, Sample};
-use pinfeed::{BoxError, DataLoader, Device, Result, Tensor, from_fn};
+use pinfeed::{BoxError, DataLoader, Device, DeviceTensor, Result, Stream, Tensor, from_fn};
 
 use args::DeviceName;
 
@@ -126,16 +126,17 @@ fn run(options: args::Options) -> Result<(), BoxError> {
         .pin_memory(device)
         .build()?;
 
+    let stream = device.stream()?;
     let recording = loader.record();
     for batch in loader.epoch(0).to_device(device, 2) {
-        step(batch?, &options)?;
+        step(&batch?, &stream, options.step)?;
     }
     let timeline = recording.finish();
     println!("{}\n", loader.stats());
 
     let start = Instant::now();
     for batch in loader.replay(0)?.to_device(device, 2) {
-        step(batch?, &options)?;
+        step(&batch?, &stream, options.step)?;
     }
     let at_best = start.elapsed().as_secs_f64();
     println!("If loading cost nothing, the epoch would take {at_best:.2} s.");
@@ -149,10 +150,9 @@ fn run(options: args::Options) -> Result<(), BoxError> {
 }
 
 /// A training step.
-fn step(batch: pinfeed::DeviceTensor<u8>, options: &Options) -> Result<()> {
-    let stream = options.device.stream()?;
-    let pixels = batch.on(&stream)?;
-    thread::sleep(options.step);
+fn step(batch: &DeviceTensor<u8>, stream: &Stream, time: Duration) -> Result<()> {
+    let pixels = batch.on(stream)?;
+    thread::sleep(time);
     drop(pixels);
     Ok(())
 }

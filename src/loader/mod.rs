@@ -230,7 +230,7 @@ impl<B: Batch> DataLoader<B> {
     /// limits it is the step, or the copy to the device, which [`to_device`](Replay::to_device) does for each step as ever. To leave out
     /// the copy as well, keep one device batch and run the step on it.
     ///
-    /// Only batches that can be given out several times have this function ([`Share`](crate::collate::Share)); they share their memory, and so cannot be
+    /// Only batches that can be given out several times have this function ([`Share`]); they share their memory, and so cannot be
     /// written on the host. The batch travels whole, even where an epoch's batches travel in parts or have their rows gathered by the
     /// device. It is no part of the run: [`state`](DataLoader::state) and [`stats`](DataLoader::stats) are those of the epochs.
     ///

@@ -78,7 +78,8 @@ impl Drop for Recording {
 ///
 /// - A *load* is a run of samples of one batch, or a whole batch that one worker makes; its colours show how much of it was loading,
 ///   decoding and filling rows, not in which order.
-/// - A *copy* is as long as the device's events say. It begins when it was enqueued, or when the copy before it ended.
+/// - A *copy* is as long as the device's events say. It begins when it was enqueued, or when the copy before it ended. (One that the
+///   program starts by `to_device` of a batch has no batch number.)
 /// - The consumer *waits* until the call of `next` has the batch, and is *at work* until the next call.
 ///
 /// # Examples
