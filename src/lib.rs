@@ -62,7 +62,8 @@
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes statistics and element types |
-//! | `tracing` | no | spans around loading, collating, pinning and uploads |
+//! | `tracing` | no | spans around loading, pulling, collating, pinning, sending, uploads, and the consumer's waits |
+//! | `nvtx` | no | the same as ranges of NVTX, in the domain `pinfeed`, which `nsys profile --trace=cuda,nvtx` shows beside the GPU's work; without a profiler they do nothing, and nothing of CUDA is needed to build them |
 //! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs out of memory, to test your own program |
 //!
 //! # Threads
@@ -133,7 +134,7 @@ pub mod collate {
     //! tensors from an [`Arena`]. The function returns a [`Batch`](crate::Batch). A hand-written one lists its
     //! [`Tensors`], and moves through a [`Relocation`] to page-locked memory and through an [`Upload`] to the device.
 
-    pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Stack};
+    pub use crate::batch::{Arena, Collate, CollateFn, Relocation, Share, Stack};
     pub use crate::device::upload::{Tensors, Upload};
 }
 

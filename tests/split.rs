@@ -413,3 +413,51 @@ fn what_is_left_of_an_epoch_is_shared() {
         .collect();
     assert_eq!(steps, [[4, 5], [4, 5]]);
 }
+
+/// In any order, each device gets its own batches, each once; and whatever the state does not count comes again, so nothing is lost.
+#[test]
+fn in_any_order_nothing_is_lost() {
+    let own = devices(2);
+    let build = |own: &[Device]| {
+        let samples = from_fn(160, |index, rng| {
+            let slow = rng.bool(0.1);
+            thread::sleep(std::time::Duration::from_micros(if slow {
+                3_000
+            } else {
+                10
+            }));
+            Ok(index as i64)
+        });
+        DataLoader::builder(samples)
+            .batch_size(4)
+            .shuffle(true)
+            .num_workers(3)
+            .prefetch(4)
+            .in_order(false)
+            .pin_memory(own)
+            .build()
+            .unwrap()
+    };
+    let numbers = |batch: pinfeed::Result<pinfeed::DeviceTensor<i64>>| {
+        let batch = batch.unwrap().to_host(false).unwrap().wait().unwrap();
+        batch.to_vec()
+    };
+    let loader = build(&own);
+    for steps in [0, 1, 7, 20] {
+        let mut epochs = loader.epoch(0).split(&own, 2);
+        let mut seen = Vec::new();
+        for epoch in &mut epochs {
+            seen.extend(epoch.by_ref().take(steps).flat_map(numbers));
+        }
+        let different = |seen: &[i64]| seen.iter().collect::<std::collections::BTreeSet<_>>().len();
+        assert_eq!((seen.len(), different(&seen)), (steps * 8, steps * 8));
+        let state: LoaderState = loader.state().to_string().parse().unwrap();
+        drop(epochs);
+        let again = devices(2);
+        let other = build(&again);
+        for epochs in other.resume(0..1, &state).unwrap().split(&again, 2) {
+            seen.extend(epochs.flatten().flat_map(numbers));
+        }
+        assert_eq!(different(&seen), 160);
+    }
+}

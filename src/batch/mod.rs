@@ -9,6 +9,7 @@ mod padded;
 mod ragged;
 #[expect(unsafe_code, reason = "it cuts a slab into tensors")]
 mod relocation;
+mod share;
 #[expect(unsafe_code, reason = "it promises that each row has one writer")]
 mod stack;
 
@@ -21,6 +22,7 @@ pub use padded::PaddedDeviceTensor;
 pub use ragged::RaggedDeviceTensor;
 pub use relocation::Relocation;
 pub(crate) use relocation::relocated_bytes;
+pub use share::Share;
 pub use stack::Stack;
 
 use crate::device::{Assembly, Device, DeviceTensor, Rows, Target, Tensors, Unsent, Upload};

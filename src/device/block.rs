@@ -109,6 +109,7 @@ impl Drop for DeviceBlock {
                     meter.processed.add(1);
                     meter.processing_ns.add(elapsed);
                 },
+                enqueued: None,
             });
         }
         let memory = Memory {

@@ -10,7 +10,7 @@ use super::staging::Staging;
 use super::tensor::DeviceTensor;
 use crate::driver::{Gather, RawCopy, RawEvent};
 use crate::error::Result;
-use crate::meter::Meter;
+use crate::meter::{Enqueued, Meter};
 use crate::sync::Arc;
 use crate::tensor::{ALIGNMENT, Backend, DType, Element, Scattered, Shape, Storage, Tensor};
 use crate::trace::span;
@@ -288,6 +288,11 @@ pub(super) fn submit(
         .as_ref()
         .map(|_| driver.record(stream, true))
         .transpose()?;
+    let recorded = meter.as_ref().and_then(|meter| meter.subject(|| None));
+    let enqueued = recorded.map(|_| {
+        let bytes = runs.iter().map(|run| run.bytes as u64).sum();
+        Enqueued::now(device.driver.name(), bytes)
+    });
     let mut staging = Staging::new(device, stream);
     let mut copied = Ok(());
     for run in runs.iter().filter(|run| run.bytes > 0) {
@@ -325,7 +330,9 @@ pub(super) fn submit(
         }
     }
     host.extend(staging.hold());
-    match device.add_flight(Lane::Upload, host, start.zip(meter)) {
+    let measured = start.zip(meter);
+    let measured = measured.map(|(start, meter)| (start, meter, enqueued));
+    match device.add_flight(Lane::Upload, host, measured) {
         Ok(done) => {
             blocks
                 .iter()

@@ -7,15 +7,18 @@ use std::time::Duration;
 use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
 use super::state::LoaderState;
+use super::stats::Stats;
 use super::{DataLoader, last};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::error::Result;
+use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
     Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
     Taken, Waiting, drop_each,
 };
 use crate::sync::{Arc, Instant};
+use crate::trace::span;
 
 /// A reference to the loader.
 pub(super) enum Loader<'a, B: Batch> {
@@ -85,6 +88,8 @@ pub struct Epoch<'a, B: Batch> {
     given_at: Option<Instant>,
     /// For how long the next unit has been waited for.
     waiting: Waiting,
+    /// For how long the next batch has been waited for, in nanoseconds.
+    waited_ns: u64,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -95,9 +100,18 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
+        let epoch = Epoch::unnoted(loader, seat);
+        let (loader, seat) = (epoch.loader(), &epoch.seat);
+        seat.meter.epochs.add(1);
+        seat.meter.epoch.see(seat.start.epoch);
+        loader.last.lock().begun(seat, &epoch.cut);
+        epoch
+    }
+
+    /// An epoch that is not part of the run.
+    pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
         let options = &loader.pipeline().options[seat.device];
         let cut = options.cut(seat.start, seat.share);
-        loader.get().last.lock().begun(&seat, &cut);
         let batches = cut.batches() - seat.start.given.count();
         Epoch {
             loader,
@@ -110,6 +124,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             rows: None,
             given_at: None,
             waiting: Waiting::default(),
+            waited_ns: 0,
         }
     }
 
@@ -140,6 +155,29 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub fn state(&self) -> LoaderState {
         let loader = self.loader.get();
         loader.state_from(self.reached(), self.seat.share.of)
+    }
+
+    /// Says where the time of this epoch went so far, whatever other epochs the loader has.
+    ///
+    /// Copies and kernels that have not finished are not counted yet. What is loaded ahead is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).num_workers(2).build()?;
+    /// let (mut train, mut check) = (loader.epoch(0), loader.epoch(1));
+    /// train.by_ref().take(5).try_for_each(|batch| batch.map(drop))?;
+    /// check.by_ref().try_for_each(|batch| batch.map(drop))?;
+    /// println!("{}", train.stats());
+    /// assert_eq!(train.stats().consumer_wait_times.count(), 5);
+    /// let both = train.stats() + check.stats();
+    /// assert_eq!((both.epochs, both.consumer_wait_times.count()), (2, 15));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.loader.get().stats_of(&self.seat)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -332,14 +370,31 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let now = Instant::now();
         if let Some(given_at) = self.given_at.take() {
             self.seat.meter.host_ns.add_between(given_at, now);
+            if let Some(subject) = self.subject(0) {
+                subject.add(Activity::Step, given_at, now, More::Nothing);
+            }
         }
         now
+    }
+
+    /// Who records what the consumer does: with the batch that it has, or, `beyond` it, waiting for the next.
+    fn subject(&self, beyond: u64) -> Option<Subject<'_>> {
+        let batch = || (self.given() + beyond).checked_sub(1);
+        self.seat.meter.subject(batch)
     }
 
     /// Counts a batch that is given out.
     pub(super) fn gives(&mut self, batch: u64) {
         self.last = batch;
         self.seat.given.add(batch);
+        let (meter, waited_ns) = (&self.seat.meter, std::mem::take(&mut self.waited_ns));
+        meter.consumer_wait_times.count(waited_ns);
+        if self.seat.given.count() == 1 {
+            meter.first_wait_ns.add(waited_ns);
+        }
+        if let Some(ready) = self.waiting.ready.take() {
+            meter.ready_batches.count(ready);
+        }
     }
 
     /// Starts the host's own time again.
@@ -359,11 +414,19 @@ impl<'a, B: Batch> Epoch<'a, B> {
             patience,
             quietly,
         };
+        span!("wait", epoch = self.seat.start.epoch, batch = self.given());
         let pipeline = self.loader.pipeline();
         let next = pipeline.next(&self.seat, &mut self.taken, asking, &mut self.waiting);
         let came = Instant::now();
         let waited = &self.seat.meter.consumer_wait_ns;
-        waited.add_between(asked, came);
+        self.waited_ns += waited.add_between(asked, came);
+        if let Some(mut subject) = self.subject(1) {
+            if matches!(next, Poll::Ready(None)) {
+                subject.batch = None;
+            }
+            let ready = self.waiting.ready.map_or(More::Nothing, More::Ready);
+            subject.add(Activity::Wait, asked, came, ready);
+        }
         self.given_at = match &next {
             Poll::Ready(None) => {
                 if let Some(reached) = &self.seat.reached {

@@ -8,7 +8,7 @@ use super::epoch::{Epoch, Loader};
 use super::split::First;
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::pipeline::{Beginning, Outbox, Seat, Share, Start};
+use crate::pipeline::{Beginning, Outbox, Portion, Seat, Start};
 use crate::sync::Arc;
 
 /// Several passes over the data set, one after the other: [`DataLoader::epochs`](crate::DataLoader::epochs) makes it.
@@ -44,19 +44,19 @@ pub struct Epochs<'a, B: Batch, I> {
     /// The epoch after the one that was given out last. It may be loading already.
     following: Option<Seat>,
     /// The number of the device that they are loaded for, and which of the rank's batches they have.
-    share: (usize, Share),
+    share: (usize, Portion),
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
-        Epochs::shared(loader, None, numbers.fuse(), (0, Share::WHOLE))
+        Epochs::shared(loader, None, numbers.fuse(), (0, Portion::WHOLE))
     }
 
     pub(super) fn shared(
         loader: Loader<'a, B>,
         first: First,
         numbers: Fuse<I>,
-        share: (usize, Share),
+        share: (usize, Portion),
     ) -> Epochs<'a, B, I> {
         Epochs {
             loader,

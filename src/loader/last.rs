@@ -1,6 +1,6 @@
 //! What the program did last with a loader: where `state` and `stats` look.
 
-use crate::pipeline::{Cut, Given, Options, Seat, Share, Start};
+use crate::pipeline::{Cut, Given, Options, Portion, Seat, Start};
 
 /// The epoch that was begun last; if it is shared by several devices, that of each.
 pub(super) struct Last {
@@ -19,14 +19,14 @@ enum Place {
 impl Last {
     pub(super) fn at(start: Start, stream: Option<Vec<u8>>) -> Last {
         Last {
-            split: Share::WHOLE.split,
+            split: Portion::WHOLE.split,
             places: vec![Place::At(start, stream)],
         }
     }
 
     /// An epoch was begun, or one of several devices came to its next.
     pub(super) fn begun(&mut self, seat: &Seat, cut: &Cut) {
-        let Share { index, of, split } = seat.share;
+        let Portion { index, of, split } = seat.share;
         let (index, of) = (index as usize, of as usize);
         if self.split != split || self.places.len() != of {
             // (The other devices have not begun theirs.)

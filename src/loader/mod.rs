@@ -4,14 +4,17 @@ mod builder;
 mod device_epoch;
 mod epoch;
 mod epochs;
+mod histogram;
 mod info;
 mod last;
+mod replay;
 mod split;
 mod state;
 mod stats;
 mod stream;
 mod stream_epochs;
 mod stream_state;
+mod timeline;
 mod world;
 
 use std::fmt;
@@ -20,22 +23,25 @@ pub use builder::Builder;
 pub use device_epoch::DeviceEpoch;
 pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
+pub use histogram::Histogram;
 pub use info::{BatchInfo, WithInfo};
+pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
 pub use stream::{StreamBuilder, StreamLoader};
 pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
 pub use stream_state::StreamState;
+pub use timeline::{Recording, Timeline};
 pub use world::World;
 
 pub use crate::pipeline::{LastBatch, OnError, Sharding};
 
 use self::last::Last;
 use self::state::Owner;
-use crate::batch::{Batch, Stack};
+use crate::batch::{Batch, Share, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Beginning, Share, Start, Threads};
+use crate::pipeline::{Beginning, Portion, Seat, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
@@ -217,6 +223,58 @@ impl<B: Batch> DataLoader<B> {
         Epochs::new(epoch::Loader::Owned(Arc::clone(self)), numbers.into_iter())
     }
 
+    /// Loads the first batch of epoch `epoch`, and gives it again and again, as often as the epoch has batches: the loop runs as fast as it
+    /// would if loading cost nothing.
+    ///
+    /// Replace `loader.epoch(n)` by `loader.replay(n)?`, and measure. If the loop is no faster, loading was hidden already, and what
+    /// limits it is the step, or the copy to the device, which [`to_device`](Replay::to_device) does for each step as ever. To leave out
+    /// the copy as well, keep one device batch and run the step on it.
+    ///
+    /// Only batches that can be given out several times have this function ([`Share`]); they share their memory, and so cannot be
+    /// written on the host. The batch travels whole, even where an epoch's batches travel in parts or have their rows gathered by the
+    /// device. It is no part of the run: [`state`](DataLoader::state) and [`stats`](DataLoader::stats) are those of the epochs.
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks until the batch is loaded.
+    ///
+    /// # Errors
+    ///
+    /// The batch's own error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = from_fn(50, |index, _| {
+    ///     std::thread::sleep(Duration::from_millis(1)); // a slow source
+    ///     Ok(index as i64)
+    /// });
+    /// let loader = DataLoader::builder(samples).batch_size(5).build()?;
+    ///
+    /// let (start, mut loss) = (Instant::now(), 0);
+    /// for batch in loader.replay(0)? {
+    ///     loss += batch?.as_slice()[4]; // the training step
+    /// }
+    /// println!("at best, {:.0} batches/s", 10.0 / start.elapsed().as_secs_f64());
+    /// # assert_eq!(loss, 40);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn replay(&self, epoch: u64) -> Result<Replay<B>>
+    where
+        B: Share,
+    {
+        let loader = epoch::Loader::Borrowed(self);
+        let beginning = Beginning::whole(Start::of(epoch), None, false);
+        let seat = loader.pipeline().begin(beginning);
+        let mut epoch = Epoch::unnoted(loader, seat);
+        let batches = epoch.batches();
+        Replay::new(epoch.next(), batches)
+    }
+
     /// Gives the epochs of these rising numbers from where a run stands: earlier ones are left out, and the one that was begun goes
     /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
     ///
@@ -304,7 +362,7 @@ impl<B: Batch> DataLoader<B> {
         *self.last.lock() = Last::at(start, None);
         if !start.given.has_no_gap() {
             // (Of the last ones, this loader may leave some out.)
-            start.given = start.given.of(options.cut(start, Share::WHOLE).batches());
+            start.given = start.given.of(options.cut(start, Portion::WHOLE).batches());
         }
         Ok(start)
     }
@@ -374,15 +432,77 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// Says where the time went in the epoch that was given out last; all zeros before the first.
+    /// Says where the time went in the epoch that was begun last; all zeros before the first. [`Epoch::stats`] says it of one that you
+    /// hold, and [`total_stats`](DataLoader::total_stats) of all. If several devices share the epoch, it is that of all of them.
     ///
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
-        let seat = self.last.lock().seats().next().cloned();
-        let Some(seat) = seat else {
-            return Stats::default();
-        };
-        Stats::of(&seat, &self.threads.pipeline().options[seat.device])
+        let seats: Vec<Seat> = self.last.lock().seats().cloned().collect();
+        let of_each = seats.iter().map(|seat| self.stats_of(seat));
+        of_each.reduce(|sum, more| sum + more).unwrap_or_default()
+    }
+
+    /// Says where the time went in all epochs of this loader so far: those that are over, those that were left midway, and those that
+    /// run. What was loaded ahead for an epoch that nobody came to counts as well. It takes no more memory for more epochs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
+    /// for epoch in loader.epochs(0..3) {
+    ///     for batch in epoch {
+    ///         batch?;
+    ///     }
+    /// }
+    /// let stats = loader.total_stats();
+    /// assert_eq!((stats.epochs, stats.batches), (3, 30));
+    /// println!("{stats}");
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn total_stats(&self) -> Stats {
+        let pipeline = self.threads.pipeline();
+        Stats::of(&pipeline.meters.total(), pipeline.options())
+    }
+
+    /// Begins to record what each thread does when, for a [`Timeline`]: of all epochs, until
+    /// [`finish`](Recording::finish). It may begin at any time, such as after a first epoch.
+    ///
+    /// It takes about 10 MB at most, and a microsecond for each event: each run of samples (a batch, where these take microseconds), copy,
+    /// and wait. A loader that does not record looks at a flag instead. If another recording of this loader is running, it ends, and
+    /// keeps what it has.
+    ///
+    /// # Examples
+    ///
+    /// One epoch after a first one:
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).num_workers(2).build()?;
+    /// let mut recording = None;
+    /// for epoch in loader.epochs(0..3) {
+    ///     if epoch.number() == 1 {
+    ///         recording = Some(loader.record());
+    ///     }
+    ///     for batch in epoch {
+    ///         batch?;
+    ///     }
+    ///     if let Some(recording) = recording.take() {
+    ///         let page = recording.finish().to_html();
+    ///         println!("a page of {} bytes", page.len());
+    ///     }
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn record(&self) -> Recording {
+        Recording::start(&self.threads.pipeline().meters)
+    }
+
+    fn stats_of(&self, seat: &Seat) -> Stats {
+        let options = &self.threads.pipeline().options[seat.device];
+        Stats::of(&seat.meter, options)
     }
 
     fn next_epoch(&self) -> u64 {

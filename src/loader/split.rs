@@ -5,7 +5,7 @@ use super::epoch::{Epoch, Loader};
 use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::pipeline::{Beginning, Share, Start};
+use crate::pipeline::{Beginning, Portion, Start};
 use crate::sync::{Arc, Ordering};
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -142,7 +142,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
 fn shares<T, B: Batch>(
     loader: &Loader<'_, B>,
     targets: &[T],
-) -> impl Iterator<Item = (usize, Share, Target)> + use<T, B>
+) -> impl Iterator<Item = (usize, Portion, Target)> + use<T, B>
 where
     for<'t> &'t T: Into<Target>,
 {
@@ -161,7 +161,7 @@ where
         .unwrap_or(0)
     };
     let at: Vec<usize> = targets.iter().map(is).collect();
-    let shares = (0..of).map(move |index| Share { index, of, split });
+    let shares = (0..of).map(move |index| Portion { index, of, split });
     let shares = at.into_iter().zip(shares).zip(targets);
     shares.map(|((at, share), target)| (at, share, target))
 }

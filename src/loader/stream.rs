@@ -8,10 +8,10 @@ use super::epoch::Loader;
 use super::state::Owner;
 use super::stream_state::{StreamOwner, StreamState};
 use super::{
-    DataLoader, Epoch, Epochs, Last, LastBatch, OnError, Order, Sharding, Stats, StreamEpoch,
-    StreamEpochs, World,
+    DataLoader, Epoch, Epochs, Last, LastBatch, OnError, Order, Recording, Replay, Sharding, Stats,
+    StreamEpoch, StreamEpochs, World,
 };
-use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
+use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
@@ -361,9 +361,32 @@ impl<B: Batch> StreamLoader<B> {
         }
     }
 
-    /// Says where the time went in the epoch that was given out last; all zeros before the first.
+    /// Loads the first batch of epoch `epoch`, and gives it again and again, without end ([`take`](Iterator::take) some): as
+    /// [`DataLoader::replay`].
+    ///
+    /// # Errors
+    ///
+    /// The batch's own error.
+    pub fn replay(&self, epoch: u64) -> Result<Replay<B>>
+    where
+        B: Share,
+    {
+        self.loader.replay(epoch)
+    }
+
+    /// Says where the time went in the epoch that was begun last; all zeros before the first.
     pub fn stats(&self) -> Stats {
         self.loader.stats()
+    }
+
+    /// Begins to record what each thread does when, as [`DataLoader::record`].
+    pub fn record(&self) -> Recording {
+        self.loader.record()
+    }
+
+    /// Says where the time went in all epochs of this loader so far, as [`DataLoader::total_stats`].
+    pub fn total_stats(&self) -> Stats {
+        self.loader.total_stats()
     }
 }
 

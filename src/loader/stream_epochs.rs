@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::info::WithInfo;
 use super::stream::state_of;
-use super::{DeviceEpoch, DeviceEpochs, Epoch, Epochs, StreamState};
+use super::{DeviceEpoch, DeviceEpochs, Epoch, Epochs, Stats, StreamState};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::error::Result;
@@ -39,6 +39,11 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
     /// Returns where the run stands in this epoch, on this rank: after the batches that were given out.
     pub fn state(&self) -> StreamState {
         state_of(self.epoch.loader(), self.epoch.seat())
+    }
+
+    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    pub fn stats(&self) -> Stats {
+        self.epoch.stats()
     }
 
     /// Gives with each batch what it is. Its indices are the numbers of this rank's items, counted from 0 in each epoch.
@@ -117,6 +122,11 @@ impl<'a, B: Batch> StreamDeviceEpoch<'a, B> {
     pub fn state(&self) -> StreamState {
         let epoch = self.epoch.inner();
         state_of(epoch.loader(), epoch.seat())
+    }
+
+    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    pub fn stats(&self) -> Stats {
+        self.epoch.stats()
     }
 
     /// Gives with each batch what it is. Its indices are the numbers of this rank's items, counted from 0 in each epoch.

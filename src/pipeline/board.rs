@@ -6,7 +6,7 @@ use super::desk::Desk;
 use super::guard::Bin;
 use super::late::{Station, Task};
 use super::line::{EpochSlot, Job, Line, Pass};
-use super::plan::Share;
+use super::plan::Portion;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
 use crate::device::InFlight;
@@ -48,7 +48,7 @@ impl<B: 'static> Board<B> {
     /// Adds a line without epochs; returns its key.
     pub(super) fn add_line(
         &mut self,
-        (device, share): (usize, Share),
+        (device, share): (usize, Portion),
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
         least_run: usize,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
-use super::plan::{Destination, EpochPlan, Share};
+use super::plan::{Destination, EpochPlan, Portion};
 use super::pull::{OwnItems, Pull};
 use super::recovery::Changes;
 use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
@@ -13,7 +13,7 @@ use super::source::Failed;
 use super::work::{MadeAlone, Recipe, Work};
 use crate::device::{Account, Charge, InFlight};
 use crate::error::{Error, Result};
-use crate::meter::Meter;
+use crate::meter::{Activity, Bar, Meter, Subject};
 use crate::sync::{Arc, Condvar, Instant, planted};
 
 /// What one consumer iterates: an epoch, or several that follow each other.
@@ -22,7 +22,7 @@ pub(super) struct Line<B> {
     /// The number of the device that it is loaded for.
     pub(super) device: usize,
     /// Which of this rank's batches it has.
-    pub(super) share: Share,
+    pub(super) share: Portion,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
@@ -167,6 +167,18 @@ impl Pass {
 
     pub(crate) fn plan(&self) -> &EpochPlan {
         &self.units.plan
+    }
+
+    /// Begins an event of a timeline, if the program wants one.
+    #[inline]
+    pub(super) fn bar(&self, kind: Activity, unit: Unit) -> Option<Bar<'_>> {
+        let subject = self.subject(unit)?;
+        Some(subject.begin(kind))
+    }
+
+    #[inline]
+    pub(super) fn subject(&self, unit: Unit) -> Option<Subject<'_>> {
+        self.meter.subject(|| Some(self.place(unit).batch))
     }
 
     pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {

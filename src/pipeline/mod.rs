@@ -34,7 +34,7 @@ pub(crate) use given::Given;
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
-pub(crate) use plan::{Options, Pinning, Share};
+pub(crate) use plan::{Options, Pinning, Portion};
 pub(crate) use pull::OwnItems;
 pub use recovery::OnError;
 pub(crate) use recovery::{Changes, Retry};
@@ -48,6 +48,7 @@ use self::guard::Guard;
 use self::threads::Roster;
 use self::work::Recipe;
 use crate::device::{InFlight, Kind, Ring, block_bytes};
+use crate::meter::Meters;
 use crate::sync::{
     Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Ordering, Weak,
 };
@@ -79,6 +80,8 @@ pub(crate) struct Pipeline<B> {
     /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
     /// whose batches are cut finds out for all that follow, so that no more slabs are made.
     is_wide: OnceLock<bool>,
+    /// Those of all epochs.
+    pub(crate) meters: Arc<Meters>,
     /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
     /// That there is no thread to take the place of one that hangs has been logged.
@@ -104,6 +107,7 @@ impl<B: 'static> Pipeline<B> {
             pageable: Ring::pageable(kept),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
+            meters: Arc::default(),
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
             options,

@@ -18,7 +18,7 @@ use super::schedule::Unit;
 use super::work::{Recipe, Work};
 use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
-use crate::meter::Meter;
+use crate::meter::{Activity, Meter};
 use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Backend;
 use crate::trace::span;
@@ -116,6 +116,7 @@ impl<B: Batch> Pipeline<B> {
         // Unwind safety: a stream that panicked is not asked again.
         let pull =
             AssertUnwindSafe(|| stream.pull(place, &pass.order, gathered_by, &pass.meter, desk));
+        let bar = pass.bar(Activity::Pull, unit);
         let pulled = catch_unwind(pull).unwrap_or_else(|payload| {
             Err(Error::StreamPanicked {
                 epoch: pass.epoch,
@@ -123,6 +124,7 @@ impl<B: Batch> Pipeline<B> {
                 message: panic_message(payload),
             })
         });
+        drop(bar);
         let has_left = desk.leave();
         let pulled = match pulled {
             Ok(pulled) if has_left => pulled,

@@ -11,7 +11,7 @@ use super::cut::Start;
 use super::given::{Given, Progress};
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, EpochPlan, Share, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, Portion, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use crate::batch::Batch;
@@ -27,7 +27,7 @@ pub(crate) struct Seat {
     /// The number of the device that its line is loaded for.
     pub(crate) device: usize,
     /// Which of this rank's batches it has.
-    pub(crate) share: Share,
+    pub(crate) share: Portion,
     pub(crate) start: Start,
     pub(crate) meter: Arc<Meter>,
     /// Which batches were given out.
@@ -51,7 +51,7 @@ pub(crate) struct Beginning {
     /// The number of the device that it is loaded for.
     pub(crate) device: usize,
     /// Which of this rank's batches it has.
-    pub(crate) share: Share,
+    pub(crate) share: Portion,
 }
 
 impl Beginning {
@@ -62,7 +62,7 @@ impl Beginning {
             state,
             is_followed,
             device: 0,
-            share: Share::WHOLE,
+            share: Portion::WHOLE,
         }
     }
 }
@@ -79,7 +79,7 @@ impl<B: Batch> Pipeline<B> {
         } = beginning;
         let (stream, reached) = self.stream(start, state);
         let unit_ready = Arc::new(Condvar::new());
-        let meter = Arc::<Meter>::default();
+        let meter = self.meters.add(start.epoch);
         let seat = {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
@@ -117,7 +117,7 @@ impl<B: Batch> Pipeline<B> {
     ) -> (Seat, Option<Arc<Outbox<B>>>) {
         let start = Start::of(epoch);
         let options = &self.options[seat.device];
-        let meter = Arc::<Meter>::default();
+        let meter = self.meters.add(epoch);
         let destination =
             to.map(|(before, depth)| options.destination(before.target().device(), depth));
         let outbox = to.map(|(before, _)| {

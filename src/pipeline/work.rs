@@ -15,12 +15,12 @@ use super::pull::{Pull, StreamStart};
 use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
-use super::stopwatch::{Stopwatch, Timed, nanoseconds};
+use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId, panic_message};
-use crate::meter::Meter;
+use crate::meter::{Meter, Sum};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
 
@@ -95,6 +95,7 @@ pub(crate) struct MadeAlone<B> {
     pub(crate) changes: Changes,
     /// How long it took; `None` if it panicked.
     pub(crate) elapsed_ns: Option<u64>,
+    pub(super) spent: Spent,
 }
 
 /// What came of claimed rows.
@@ -102,6 +103,7 @@ pub(crate) struct Report {
     pub(crate) rows: Loaded,
     /// How long rows took to load, without the time in `ask`, because making a slab says nothing about the samples.
     pub(crate) elapsed_ns: Option<u64>,
+    pub(super) spent: Spent,
     /// Why rows are missing.
     pub(crate) failure: Option<Failed>,
 }
@@ -113,6 +115,7 @@ impl<B> MadeAlone<B> {
             made: Err(error),
             changes: Changes::default(),
             elapsed_ns: None,
+            spent: Spent::default(),
         }
     }
 }
@@ -232,6 +235,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             }),
             learned: Arc::clone(&self.learned),
             on_error: self.on_error,
+            collating_ns: Sum::default(),
             collated: std::marker::PhantomData,
         })
     }
@@ -265,9 +269,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 made: made.map_err(|failed| failed.error),
                 changes: Changes::default(),
                 elapsed_ns: None,
+                spent: Spent::default(),
             };
         }
-        let elapsed_ns = watch.end_solo(meter);
+        let spent = watch.end_solo(meter);
         if made.is_ok() {
             let skipped = changes.lock().skipped.len();
             meter.samples.add((place.rows - skipped) as u64);
@@ -276,7 +281,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         MadeAlone {
             made: made.map_err(|failed| failed.error),
             changes: changes.into_inner(),
-            elapsed_ns: Some(elapsed_ns),
+            elapsed_ns: Some(spent.elapsed_ns),
+            spent,
         }
     }
 
@@ -397,7 +403,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 }
                 match &mut left {
                     Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
-                    Left::Many(rows, got) => self.load_many(rows, got, &mut run, ask, &mut took),
+                    Left::Many(rows, got) => {
+                        self.load_many(rows, got, &mut run, ask, watch, &mut took)
+                    }
                     Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
                 }
             });
@@ -469,14 +477,14 @@ impl<D: Dataset, T> Making<'_, D, T> {
             if is_solo {
                 source.announce(row..row + 1);
             }
-            let sample = match watch.begins() {
+            let sample = match watch.begins(source.meter) {
                 false => source.get(row, row, indices.of(row)),
                 true => {
                     at.samples(row, watch.mark());
                     let index = indices.of(row);
                     at.gets(index);
                     let sample = source.get(row, row, index);
-                    watch.is_loaded();
+                    watch.is_loaded(source.meter);
                     // (Who looks on takes the rest of a long run for loading, too.)
                     if tells {
                         at.is(Doing::Filling);
@@ -497,6 +505,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         got: &mut std::vec::IntoIter<Got<D::Sample>>,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
@@ -509,7 +518,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 let end = rows.start.saturating_add(source.dataset.at_once());
                 let some = rows.start..end.min(rows.end);
                 rows.start = some.end;
-                *got = self.get_many(some, &mut indices).into_iter();
+                let (start, count) = (Instant::now(), some.len());
+                *got = self.get_many(some, &mut indices, start).into_iter();
+                watch.are_loaded(start, count, source.meter);
             }
             let (row, sample) = got.next()?;
             self.at.fills(row);
@@ -519,7 +530,12 @@ impl<D: Dataset, T> Making<'_, D, T> {
     }
 
     /// Gets the samples of these rows in one call. If it panics, all of them did: each row has its result.
-    fn get_many(&self, rows: Range<usize>, indices: &mut Indices<'_>) -> Vec<Got<D::Sample>> {
+    fn get_many(
+        &self,
+        rows: Range<usize>,
+        indices: &mut Indices<'_>,
+        start: Instant,
+    ) -> Vec<Got<D::Sample>> {
         let (source, at) = (self.source, self.at);
         at.set(rows.start);
         // Unwind safety: what a panic leaves behind is only dropped.
@@ -527,7 +543,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
             if self.loading == Loading::Solo {
                 source.announce(rows.clone());
             }
-            at.samples(rows.start, Instant::now());
+            at.samples(rows.start, start);
             let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
             at.gets(own[0]);
             source.get_many(rows.clone(), &own)
@@ -727,6 +743,8 @@ struct DatasetWork<D, T, B> {
     table: T,
     learned: Arc<Learned>,
     on_error: OnError,
+    /// Time that filling its rows took so far.
+    collating_ns: Sum,
     collated: std::marker::PhantomData<fn() -> B>,
 }
 
@@ -786,13 +804,16 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             return Report {
                 rows,
                 elapsed_ns: None,
+                spent: Spent::default(),
                 failure,
             };
         }
-        let elapsed_ns = watch.end_run(&self.samples.meter, asked_ns.get());
+        let spent = watch.end_run(&self.samples.meter, asked_ns.get());
+        self.collating_ns.add(spent.collating_ns);
         Report {
             rows,
-            elapsed_ns: is_fresh.then_some(elapsed_ns),
+            elapsed_ns: is_fresh.then_some(spent.elapsed_ns),
+            spent,
             failure,
         }
     }
@@ -811,8 +832,11 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         let watch = Stopwatch::start(Timed::None);
         let samples = &self.samples;
         let finished = finish(&samples.source(), &mut self.table);
-        watch.end_collating(&samples.meter);
+        let rows_ns = self.collating_ns.get();
+        let finishing_ns = watch.end_collating(&samples.meter);
         if finished.is_ok() {
+            let times = &samples.meter.collating_times;
+            times.count(rows_ns + finishing_ns);
             samples.meter.samples.add(samples.place.rows as u64);
         }
         finished

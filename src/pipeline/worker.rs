@@ -15,6 +15,7 @@ use super::work::{MadeAlone, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
 use crate::error::{Result, panic_message};
+use crate::meter::Activity;
 use crate::sync::{Arc, Instant, planted};
 use crate::trace::span;
 
@@ -115,6 +116,7 @@ impl<B: Batch> Pipeline<B> {
         desk: &Desk,
     ) -> MadeAlone<B> {
         span!("make", epoch = pass.epoch, unit = unit.0);
+        let mut bar = pass.bar(Activity::Load, unit);
         let slab = |bytes| {
             let slab = self.pageable.take(bytes)?;
             Some(slab.for_epoch(pass.meter.clone()))
@@ -127,7 +129,12 @@ impl<B: Batch> Pipeline<B> {
         let (order, meter) = (&pass.order, &*pass.meter);
         let make = || recipe.make(place, order, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
-            Ok(made) => made,
+            Ok(made) => {
+                if let Some(bar) = &mut bar {
+                    bar.more = made.spent.more();
+                }
+                made
+            }
             Err(payload) => MadeAlone::failed(pass.collate_panicked(unit, panic_message(payload))),
         }
     }
@@ -174,9 +181,14 @@ impl<B: Batch> Pipeline<B> {
         work: Arc<dyn Work<B>>,
     ) -> Option<Job<B>> {
         span!("load", epoch = pass.epoch, unit = unit.0);
+        let mut bar = pass.bar(Activity::Load, unit);
         desk.enter(Doing::Loading, 0);
         let ask = |bytes| self.ask(pass, unit, &*work, bytes);
         let report = work.load(claimed, &ask, desk);
+        if let Some(bar) = &mut bar {
+            bar.more = report.spent.more();
+        }
+        drop(bar);
         if !desk.leave() && !planted("who was given up reports") {
             drop_each([(work, report.failure)]);
             return None;
@@ -226,7 +238,9 @@ impl<B: Batch> Pipeline<B> {
         let Some(Some(work)) = work else { return };
         desk.enter(Doing::Planning, 0);
         desk.since(Instant::now());
+        let bar = pass.bar(Activity::LayOut, unit);
         let laid_out = work.lay_out();
+        drop(bar);
         if !desk.leave() {
             return drop_each([(work, laid_out)]);
         }
@@ -256,9 +270,11 @@ impl<B: Batch> Pipeline<B> {
         };
         desk.enter(Doing::Collating, 0);
         desk.since(Instant::now());
+        let bar = pass.bar(Activity::Collate, unit);
         let Some(made) = Arc::get_mut(&mut work).map(Work::finish) else {
             unreachable!("everybody drops a unit's work before reporting it");
         };
+        drop(bar);
         let changes = work.changes();
         drop(work);
         if !desk.leave() {

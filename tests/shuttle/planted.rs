@@ -107,5 +107,6 @@ planted! {
     no_report: "nobody reports for who was given up", "hanging::who_hangs_costs_a_batch";
     lost_run: "a run is lost with its worker", "hanging::runs_of_batches_hang";
     lost_place: "a worker that hangs is not replaced", "hanging::all_hang";
+    counting_meters: "a meter is added up while others count with it", "seeing::epochs_are_counted_once";
     described_once: "a description that hangs is waited for", "hanging::who_hangs_costs_a_batch";
 }

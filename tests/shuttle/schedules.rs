@@ -21,5 +21,6 @@ mod loading;
 mod parts;
 mod pinning;
 mod planted;
+mod seeing;
 mod streams;
 mod support;
