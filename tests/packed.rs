@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pinfeed::dataset::{Packed, Packing, document_lengths};
+use pinfeed::dataset::{Packed, Packing, Pass, document_lengths};
 use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
@@ -569,7 +569,7 @@ impl Dataset for Told {
         self.lookahead
     }
 
-    fn will_need(&self, indices: &[u64]) {
+    fn will_need(&self, indices: &[u64], _: Pass) {
         self.told.lock().unwrap().extend(indices);
     }
 }
@@ -592,7 +592,7 @@ fn documents_are_told_of_the_rows_to_come() {
         (0, 2, 8)
     );
     let rows = rows(3);
-    rows.will_need(&[4, 5, 0]);
+    rows.will_need(&[4, 5, 0], Pass::new(1, 0));
     assert_eq!(*rows.documents().told.lock().unwrap(), [6, 7, 8, 0, 1]);
 }
 

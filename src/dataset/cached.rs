@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::{Cacheable, Dataset, pass_on};
+use super::{Cacheable, Dataset, Pass, pass_on};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 use crate::sync::plain::AtomicU64;
@@ -189,11 +189,15 @@ where
     }
 
     /// Of samples that the cache has, the data set is not told.
-    fn will_need(&self, indices: &[u64]) {
-        pass_on(&self.dataset, indices, |index| {
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        pass_on(&self.dataset, indices, pass, |index| {
             let has = self.kept.lock().samples.contains_key(&index);
             (!has).then_some(index)
         });
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.dataset.pass_ended(pass);
     }
 
     fn is_registered(&self) -> bool {

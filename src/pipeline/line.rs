@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::announcer::{Announced, EndsPass};
 use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
@@ -39,6 +40,8 @@ pub(super) struct EpochSlot<B> {
     pub(super) pass: Option<Arc<Pass>>,
     /// The stream of its items, while nobody pulls; `None` for samples that have an index.
     pub(super) stream: Option<Box<dyn Pull<B>>>,
+    /// If the data set wants to know what comes: it hears that the pass is over when this is dropped.
+    pub(super) announced: Option<EndsPass>,
 }
 
 /// How the units of one epoch are made, shared by everybody who works on them. It never changes.
@@ -50,6 +53,7 @@ pub(crate) struct Pass {
     pub(super) units: EpochUnits,
     /// Which samples stand at its positions.
     pub(super) order: EpochOrder,
+    pub(super) announced: Option<Arc<Announced>>,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(super) account: Option<Arc<Account>>,
@@ -156,6 +160,7 @@ impl<B: 'static> Line<B> {
                     recipe.open(
                         pass.place(unit),
                         &pass.order,
+                        pass.announced.as_ref(),
                         gathered_by,
                         Arc::clone(&pass.meter),
                     )
@@ -238,6 +243,7 @@ impl<B: 'static> Line<B> {
             epoch: slot.epoch,
             units,
             order,
+            announced: slot.announced.as_ref().map(|ends| Arc::clone(&ends.0)),
             meter: Arc::clone(&slot.meter),
             account,
         });
@@ -259,9 +265,13 @@ impl<B: 'static> Line<B> {
         let first = self.schedule.first();
         let slots = self.schedule.deliver(count).enumerate();
         let mut delivered = slots.filter_map(|(index, slot)| {
+            let unit = Unit(first.0 + index as u64);
+            if let Some(announced) = &slot.pass.announced {
+                announced.settle(&slot.pass.place(unit));
+            }
             Some(Delivered {
                 pass: slot.pass,
-                unit: Unit(first.0 + index as u64),
+                unit,
                 outcome: slot.outcome?,
                 changes: slot.changes,
                 own: slot.own,
@@ -407,6 +417,7 @@ impl<B> EpochSlot<B> {
             outbox,
             pass: None,
             stream,
+            announced: None,
         }
     }
 

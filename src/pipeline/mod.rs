@@ -1,6 +1,7 @@
 //! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
 //! order. `README.md` in this folder explains the protocol.
 
+mod announcer;
 mod batching;
 mod board;
 mod consumer;
@@ -39,6 +40,7 @@ pub(crate) use seat::Seat;
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Learned};
 
+use self::announcer::Announcing;
 use self::board::Board;
 use self::guard::Guard;
 use self::threads::Roster;
@@ -52,6 +54,8 @@ pub(crate) struct Pipeline<B> {
     /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
     worker_wakeups: [Condvar; 2],
     recipe: Box<dyn Recipe<B>>,
+    /// If the data set wants to know what comes.
+    announcing: Option<Arc<Announcing>>,
     /// What desks count from.
     began: Instant,
     roster: Arc<Roster>,
@@ -75,9 +79,11 @@ pub(crate) struct Pipeline<B> {
 
 impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
+        let listener = recipe.listener();
         Pipeline {
             board: Mutex::new(Board::new()),
             worker_wakeups: Default::default(),
+            announcing: listener.and_then(|listener| Announcing::new(listener, &options)),
             recipe,
             began: Instant::now(),
             roster: Arc::default(),

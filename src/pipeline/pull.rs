@@ -9,6 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
+use super::announcer::Announced;
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
@@ -157,6 +158,7 @@ where
         &self,
         _: Place,
         _: &EpochOrder,
+        _: Option<&Arc<Announced>>,
         _: Option<Backend>,
         _: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
@@ -167,6 +169,7 @@ where
         &self,
         _: Place,
         _: &EpochOrder,
+        _: Option<&Arc<Announced>>,
         _: &Meter,
         _: &dyn Fn(usize) -> Option<Slab>,
         _: Changes,
@@ -319,7 +322,7 @@ where
             retry: Arc::clone(&parts.retry),
             learned: Arc::clone(&parts.learned),
         });
-        let work = recipe.open(place, order, gathered_by, Arc::clone(meter));
+        let work = recipe.open(place, order, None, gathered_by, Arc::clone(meter));
         let own = Box::new(OwnItems {
             recipe,
             place,

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::announcer::{Announced, Listener};
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
@@ -31,6 +32,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
         &self,
         place: Place,
         order: &EpochOrder,
+        announced: Option<&Arc<Announced>>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
@@ -40,6 +42,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
         &self,
         place: Place,
         order: &EpochOrder,
+        announced: Option<&Arc<Announced>>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -57,6 +60,11 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
+
+    /// Who may want to know which samples come; `None` where they have no index.
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        None
+    }
 
     /// The stream of an epoch, from where it begins or is resumed; `None` for samples that have an index.
     fn stream(&self, from: StreamStart) -> Option<Box<dyn Pull<B>>> {
@@ -163,6 +171,7 @@ impl<D, C> DatasetRecipe<D, C> {
         &'a self,
         place: Place,
         order: &'a EpochOrder,
+        announced: Option<&'a Arc<Announced>>,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
         meter: &'a Meter,
@@ -172,6 +181,7 @@ impl<D, C> DatasetRecipe<D, C> {
             order,
             seed: self.seed,
             place,
+            announced: announced.map(|announced| &**announced),
             kept,
             changes,
             retry: &self.retry,
@@ -213,6 +223,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         &self,
         place: Place,
         order: &EpochOrder,
+        announced: Option<&Arc<Announced>>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
@@ -224,6 +235,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 retry: Arc::clone(&self.retry),
                 changes: Mutex::default(),
                 place,
+                announced: announced.cloned(),
                 meter,
             },
             table: self.collate.open(Opening {
@@ -240,6 +252,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         &self,
         place: Place,
         order: &EpochOrder,
+        announced: Option<&Arc<Announced>>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -252,7 +265,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         at.since(watch.started());
         let made = loop {
             let kept = is_changed.then(|| changes.lock().kept(place.rows));
-            let source = self.source(place, order, kept.as_deref(), &changes, meter);
+            let kept = kept.as_deref();
+            let source = self.source(place, order, announced, kept, &changes, meter);
             match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
@@ -288,7 +302,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         index: Option<u64>,
     ) -> SampleId {
         let (changes, meter) = (Mutex::default(), Meter::default());
-        let source = self.source(place, order, None, &changes, &meter);
+        let source = self.source(place, order, None, None, &changes, &meter);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -305,10 +319,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        Some(Arc::clone(&self.dataset) as Arc<dyn Listener>)
+    }
+
     fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
         let meter = Meter::default();
-        let source = |place| self.source(place, order, None, &changes, &meter);
+        let source = |place| self.source(place, order, None, None, &changes, &meter);
         source(part).unlike(&source(like), error)
     }
 
@@ -738,6 +756,7 @@ struct UnitSamples<D> {
     retry: Arc<Retry>,
     changes: Mutex<Changes>,
     place: Place,
+    announced: Option<Arc<Announced>>,
     meter: Arc<Meter>,
 }
 
@@ -748,6 +767,7 @@ impl<D> UnitSamples<D> {
             order: &self.order,
             seed: self.seed,
             place: self.place,
+            announced: self.announced.as_deref(),
             kept: None,
             changes: &self.changes,
             retry: &self.retry,
