@@ -11,6 +11,7 @@ mod packed;
 mod packing;
 mod pass;
 mod split;
+mod staged;
 mod subset;
 mod tensors;
 mod zip;
@@ -23,6 +24,9 @@ pub use packed::{Document, Packed, document_lengths};
 pub use packing::Packing;
 pub use pass::Pass;
 pub use split::{SplitSize, random_split};
+#[cfg(feature = "tokio")]
+pub use staged::{AsyncStagedDataset, OnRuntime};
+pub use staged::{Staged, StagedDataset, StagedStats};
 pub use subset::Subset;
 pub use tensors::{TensorDataset, TensorRows};
 pub use zip::Zip;

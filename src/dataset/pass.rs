@@ -54,12 +54,14 @@
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Pass {
-    id: u64,
-    epoch: u64,
+    pub(crate) id: u64,
+    pub(crate) epoch: u64,
     /// How many samples of the pass have been announced, with those that it stands beside.
     pub(crate) announced: u64,
     /// How many of the first of them are done with: nobody will get them any more.
     pub(crate) settled: u64,
+    /// How long a sample of the loader's may take.
+    pub(crate) timeout: Option<std::time::Duration>,
 }
 
 impl Pass {
@@ -70,12 +72,18 @@ impl Pass {
             epoch,
             announced: 0,
             settled: 0,
+            timeout: None,
         }
     }
 
     /// Returns the number of the pass: no other of this process has it, not even one of the same epoch.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The number of the pass, as samples' generators have it.
+    pub(crate) fn short_id(&self) -> u32 {
+        self.id as u32 | 1 << 31
     }
 
     /// Returns the number of the epoch.

@@ -135,6 +135,11 @@ impl Announced {
         self.announcer.announce(self.id, place.batch, rows, settled);
     }
 
+    /// The pass's number, as the samples' generators have it: never 0, and unique as far as passes live at the same time.
+    pub(super) fn short_id(&self) -> u32 {
+        Pass::new(self.id, 0).short_id()
+    }
+
     /// The consumer has taken a unit: nobody loads any of its rows any more.
     pub(super) fn settle(&self, place: &Place) {
         if place.ends_batch() {
@@ -177,7 +182,10 @@ impl Announcer {
         static PASSES: plain::AtomicU64 = plain::AtomicU64::new(1);
         let id = PASSES.fetch_add(1, Ordering::Relaxed);
         self.passes.lock().push_back(Ahead {
-            pass: Pass::new(id, start.epoch),
+            pass: Pass {
+                timeout: self.shared.options.timeout,
+                ..Pass::new(id, start.epoch)
+            },
             start,
             samples: Samples::Unknown,
             batch: 0,

@@ -94,6 +94,16 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
+    /// The generator of the row with this key.
+    #[inline]
+    fn rng(&self, key: u64) -> SampleRng {
+        let rng = SampleRng::new(self.seed, self.place.epoch, key);
+        match self.announced {
+            None => rng,
+            Some(announced) => rng.of_pass(announced.short_id()),
+        }
+    }
+
     /// Gets the sample of a row, which is row `in_place` of the place.
     #[inline]
     pub(super) fn get(&self, row: usize, in_place: usize, index: u64) -> Result<D::Sample, Failed> {
@@ -101,7 +111,7 @@ impl<D: Dataset> Source<'_, D> {
             return Err(self.out_of_range(row, index));
         }
         let key = self.place.key(in_place);
-        let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
+        let mut rng = self.rng(key);
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
             Err(error) => self.get_again(row, in_place, index, error),
@@ -121,10 +131,7 @@ impl<D: Dataset> Source<'_, D> {
                 .map(|(row, index)| (row, self.get(row, row, *index)))
                 .collect();
         }
-        let (seed, epoch) = (self.seed, self.place.epoch);
-        let rngs = rows
-            .clone()
-            .map(|row| SampleRng::new(seed, epoch, self.place.key(row)));
+        let rngs = rows.clone().map(|row| self.rng(self.place.key(row)));
         let mut rngs: Vec<SampleRng> = rngs.collect();
         let got = self.dataset.get_many(indices, &mut rngs);
         if got.len() != indices.len() {
@@ -162,7 +169,7 @@ impl<D: Dataset> Source<'_, D> {
                 break;
             }
             let key = self.place.key(in_place);
-            let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
+            let mut rng = self.rng(key);
             match self.dataset.get(index, &mut rng) {
                 Ok(sample) => return Ok(sample),
                 Err(again) => error = again,
