@@ -62,6 +62,7 @@
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes statistics and element types |
+//! | `tokio` | no | requests of a slow source as tasks of the program's runtime ([`dataset::Staged`]) |
 //! | `tracing` | no | spans around loading, collating, pinning and uploads |
 //! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs out of memory, to test your own program |
 //!

@@ -401,6 +401,8 @@ impl Ahead {
             self.starts.pop_front();
         }
         self.pass.settled = self.starts.front().copied().unwrap_or(0);
+        // Of a batch that failed, nobody may have begun the last rows.
+        self.begun = self.begun.max(self.pass.settled);
     }
 
     /// What is announced next: `most` samples of one batch at most.

@@ -19,5 +19,6 @@ mod loading;
 mod parts;
 mod pinning;
 mod planted;
+mod staged;
 mod streams;
 mod support;

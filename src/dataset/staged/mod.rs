@@ -291,6 +291,17 @@ pub struct Staged<S: Stages> {
 }
 
 /// What a [`Staged`] has done, and what it is doing: [`Staged::stats`].
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::dataset::{Staged, StagedDataset};
+///
+/// fn report<S: StagedDataset>(data: &Staged<S>) {
+///     let stats = data.stats();
+///     println!("{} requests, {} of which a worker waited for", stats.fetched, stats.waited);
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StagedStats {
