@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::announcer::{Announced, EndsPass};
+use super::announcer::{Announced, EndsPass, EpochSamples};
 use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
@@ -129,6 +129,14 @@ impl Pass {
         cut.place(self.epoch, self.units.number(unit))
     }
 
+    /// Which samples stand where, and who is told of them.
+    pub(super) fn samples(&self) -> EpochSamples<'_> {
+        EpochSamples {
+            order: &self.order,
+            announced: self.announced.as_ref(),
+        }
+    }
+
     /// Whether the unit is its epoch's last.
     pub(crate) fn is_last(&self, unit: Unit) -> bool {
         unit.0 + 1 == self.units.end.0
@@ -159,8 +167,7 @@ impl<B: 'static> Line<B> {
                     let gathered_by = epoch.gathered_by();
                     recipe.open(
                         pass.place(unit),
-                        &pass.order,
-                        pass.announced.as_ref(),
+                        pass.samples(),
                         gathered_by,
                         Arc::clone(&pass.meter),
                     )

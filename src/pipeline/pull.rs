@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::announcer::Announced;
+use super::announcer::EpochSamples;
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
@@ -157,8 +157,7 @@ where
     fn open(
         &self,
         _: Place,
-        _: &EpochOrder,
-        _: Option<&Arc<Announced>>,
+        _: EpochSamples<'_>,
         _: Option<Backend>,
         _: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
@@ -168,8 +167,7 @@ where
     fn make(
         &self,
         _: Place,
-        _: &EpochOrder,
-        _: Option<&Arc<Announced>>,
+        _: EpochSamples<'_>,
         _: &Meter,
         _: &dyn Fn(usize) -> Option<Slab>,
         _: Changes,
@@ -322,7 +320,12 @@ where
             retry: Arc::clone(&parts.retry),
             learned: Arc::clone(&parts.learned),
         });
-        let work = recipe.open(place, order, None, gathered_by, Arc::clone(meter));
+        let work = recipe.open(
+            place,
+            EpochSamples::of(order),
+            gathered_by,
+            Arc::clone(meter),
+        );
         let own = Box::new(OwnItems {
             recipe,
             place,

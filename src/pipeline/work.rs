@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::announcer::{Announced, Listener};
+use super::announcer::{Announced, EpochSamples, Listener};
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
@@ -31,8 +31,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn open(
         &self,
         place: Place,
-        order: &EpochOrder,
-        announced: Option<&Arc<Announced>>,
+        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
@@ -41,8 +40,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn make(
         &self,
         place: Place,
-        order: &EpochOrder,
-        announced: Option<&Arc<Announced>>,
+        samples: EpochSamples<'_>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -170,18 +168,17 @@ impl<D, C> DatasetRecipe<D, C> {
     fn source<'a>(
         &'a self,
         place: Place,
-        order: &'a EpochOrder,
-        announced: Option<&'a Arc<Announced>>,
+        samples: EpochSamples<'a>,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
         meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
-            order,
+            order: samples.order,
             seed: self.seed,
             place,
-            announced: announced.map(|announced| &**announced),
+            announced: samples.announced.map(|announced| &**announced),
             kept,
             changes,
             retry: &self.retry,
@@ -222,20 +219,19 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn open(
         &self,
         place: Place,
-        order: &EpochOrder,
-        announced: Option<&Arc<Announced>>,
+        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             samples: UnitSamples {
                 dataset: Arc::clone(&self.dataset),
-                order: order.clone(),
+                order: samples.order.clone(),
                 seed: self.seed,
                 retry: Arc::clone(&self.retry),
                 changes: Mutex::default(),
                 place,
-                announced: announced.cloned(),
+                announced: samples.announced.cloned(),
                 meter,
             },
             table: self.collate.open(Opening {
@@ -251,8 +247,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn make(
         &self,
         place: Place,
-        order: &EpochOrder,
-        announced: Option<&Arc<Announced>>,
+        samples: EpochSamples<'_>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -266,7 +261,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let made = loop {
             let kept = is_changed.then(|| changes.lock().kept(place.rows));
             let kept = kept.as_deref();
-            let source = self.source(place, order, announced, kept, &changes, meter);
+            let source = self.source(place, samples, kept, &changes, meter);
             match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
@@ -302,7 +297,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         index: Option<u64>,
     ) -> SampleId {
         let (changes, meter) = (Mutex::default(), Meter::default());
-        let source = self.source(place, order, None, None, &changes, &meter);
+        let source = self.source(place, EpochSamples::of(order), None, &changes, &meter);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -326,7 +321,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
         let meter = Meter::default();
-        let source = |place| self.source(place, order, None, None, &changes, &meter);
+        let source = |place| self.source(place, EpochSamples::of(order), None, &changes, &meter);
         source(part).unlike(&source(like), error)
     }
 

@@ -109,8 +109,8 @@ impl<B: Batch> Pipeline<B> {
             None => (&*self.recipe, pass.place(unit)),
             Some(own) => (&*own.recipe, own.place),
         };
-        let (order, announced, meter) = (&pass.order, pass.announced.as_ref(), &*pass.meter);
-        let make = || recipe.make(place, order, announced, meter, &slab, changes, desk);
+        let (samples, meter) = (pass.samples(), &*pass.meter);
+        let make = || recipe.make(place, samples, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => made,
             Err(payload) => MadeAlone::failed(pass.collate_panicked(unit, panic_message(payload))),

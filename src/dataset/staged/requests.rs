@@ -362,10 +362,10 @@ impl<R> State<R> {
         request.stage = Stage::Done(outcome, bytes);
         self.held_bytes += bytes;
         self.stats.most_bytes = self.stats.most_bytes.max(self.held_bytes);
-        if let Some(waiter) = &request.waiter {
-            if !planted("whoever waits for a request is not told") {
-                waiter.notify_one();
-            }
+        if let Some(waiter) = &request.waiter
+            && !planted("whoever waits for a request is not told")
+        {
+            waiter.notify_one();
         }
         None
     }
