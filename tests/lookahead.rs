@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use pinfeed::collate::Stack;
-use pinfeed::dataset::Pass;
+use pinfeed::dataset::{ConcatDataset, Pass, Subset};
 use pinfeed::loader::Builder;
 use pinfeed::sampler::{BatchSampler, Batches, RandomSampler, Sampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng};
@@ -397,4 +397,30 @@ fn what_is_no_sample_is_not_announced() {
     let outcomes: Vec<bool> = loader.epoch(0).map(|batch| batch.is_ok()).collect();
     assert_eq!(outcomes, [true, false]);
     assert_eq!(told.told(), (0..15).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_wraps_a_data_set_passes_on_that_a_pass_is_over() {
+    type Wrapped = Box<dyn Dataset<Sample = i64>>;
+    let told = Arc::new(Told::default());
+    let own = || Arc::clone(&told);
+    let others = vec![0i64; LEN as usize];
+    let wrapped: Vec<Wrapped> = vec![
+        Box::new(own()),
+        Box::new(Arc::new(own())),
+        Box::new(own().map(|x, _| Ok(x))),
+        Box::new(own().map(|x, _| Ok(x)).describe(|index| index.to_string())),
+        Box::new(Subset::new(own(), 0..LEN).unwrap()),
+        Box::new(ConcatDataset::new(vec![own()]).unwrap()),
+        Box::new(own().zip(others.clone()).unwrap().map(|(x, _), _| Ok(x))),
+        Box::new(others.zip(own()).unwrap().map(|(_, x), _| Ok(x))),
+        Box::new(own().cached(1 << 20)),
+    ];
+    for (at, dataset) in wrapped.iter().enumerate() {
+        let pass = Pass::new(at as u64 + 1, 7);
+        dataset.will_need(&[3], pass);
+        dataset.pass_ended(pass);
+        assert_eq!(told.passes().len(), at + 1, "number {at}");
+    }
+    assert!(told.passes().iter().all(|pass| *pass == (7, vec![3])));
 }

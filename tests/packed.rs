@@ -572,6 +572,10 @@ impl Dataset for Told {
     fn will_need(&self, indices: &[u64], _: Pass) {
         self.told.lock().unwrap().extend(indices);
     }
+
+    fn pass_ended(&self, _: Pass) {
+        self.told.lock().unwrap().clear();
+    }
 }
 
 #[test]
@@ -594,6 +598,8 @@ fn documents_are_told_of_the_rows_to_come() {
     let rows = rows(3);
     rows.will_need(&[4, 5, 0], Pass::new(1, 0));
     assert_eq!(*rows.documents().told.lock().unwrap(), [6, 7, 8, 0, 1]);
+    rows.pass_ended(Pass::new(1, 0));
+    assert!(rows.documents().told.lock().unwrap().is_empty());
 }
 
 #[test]

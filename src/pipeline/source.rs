@@ -58,6 +58,8 @@ pub(super) struct Source<'a, D> {
     pub(super) place: Place,
     /// The pass, if the data set wants to know what comes.
     pub(super) announced: Option<&'a Announced>,
+    /// Its number, as the samples' generators have it; 0: nobody wants to know.
+    pub(super) pass: u32,
     /// Which of the place's rows are made, if the unit is made again: some may be left out.
     pub(super) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
@@ -97,11 +99,7 @@ impl<D: Dataset> Source<'_, D> {
     /// The generator of the row with this key.
     #[inline]
     fn rng(&self, key: u64) -> SampleRng {
-        let rng = SampleRng::new(self.seed, self.place.epoch, key);
-        match self.announced {
-            None => rng,
-            Some(announced) => rng.of_pass(announced.short_id()),
-        }
+        SampleRng::new(self.seed, self.place.epoch, key).of_pass(self.pass)
     }
 
     /// Gets the sample of a row, which is row `in_place` of the place.
@@ -179,7 +177,6 @@ impl<D: Dataset> Source<'_, D> {
     }
 
     /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them.
-    #[inline]
     pub(super) fn announce(&self, rows: Range<usize>) {
         if let Some(announced) = self.announced {
             announced.announce(&self.place, rows);

@@ -179,6 +179,7 @@ impl<D, C> DatasetRecipe<D, C> {
             seed: self.seed,
             place,
             announced: samples.announced.map(|announced| &**announced),
+            pass: short_id(samples.announced),
             kept,
             changes,
             retry: &self.retry,
@@ -330,6 +331,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     }
 }
 
+fn short_id(announced: Option<&Arc<Announced>>) -> u32 {
+    announced.map_or(0, |announced| announced.short_id())
+}
+
 /// A unit that is being made, wherever its table lies.
 struct Making<'a, D, T> {
     source: &'a Source<'a, D>,
@@ -470,7 +475,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let (source, at) = (self.source, self.at);
-        let is_solo = self.loading == Loading::Solo;
+        let announces = self.loading == Loading::Solo && source.announced.is_some();
         if source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
@@ -479,7 +484,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let next = || {
             let row = rows.next()?;
             at.set(row);
-            if is_solo {
+            if announces {
                 source.announce(row..row + 1);
             }
             let sample = match watch.begins() {
@@ -763,6 +768,7 @@ impl<D> UnitSamples<D> {
             seed: self.seed,
             place: self.place,
             announced: self.announced.as_deref(),
+            pass: short_id(self.announced.as_ref()),
             kept: None,
             changes: &self.changes,
             retry: &self.retry,
