@@ -424,3 +424,29 @@ fn what_wraps_a_data_set_passes_on_that_a_pass_is_over() {
     }
     assert!(told.passes().iter().all(|pass| *pass == (7, vec![3])));
 }
+
+/// Where batches travel in parts, and later epochs are cut into other units than the first.
+#[test]
+fn parts_are_announced_in_the_same_way() {
+    let device = Device::cpu();
+    device.cut_batches_at(600, 100);
+    for workers in [0, 3] {
+        let told = Arc::new(Told::default());
+        let loader = DataLoader::builder(Arc::clone(&told))
+            .batch_size(40)
+            .shuffle(true)
+            .seed(17)
+            .num_workers(workers)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
+        for epoch in loader.epochs(0..3).to_device(&device, 1) {
+            let batches: Vec<_> = epoch.map(|batch| batch.unwrap().shape()[0]).collect();
+            assert_eq!(batches, [40, 40, 20]);
+        }
+        let mut passes = told.passes();
+        // (A pass that begins anew where plans do not join was announced in part before.)
+        passes.retain(|(_, told)| told.len() == LEN as usize);
+        assert_eq!(passes, [0, 1, 2].map(|epoch| (epoch, everything())));
+    }
+}
