@@ -30,7 +30,7 @@ const NO_EXAMPLE: &[&str] = &[
     "Stage", "TimedOut", "Way",
     "Chain", "ChainStream", "Either", "Mix", "MixStream", "PackStream", "Pieces", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream",
     "Skip", "SkipStream", "Take", "TakeStream",
-    "BoxError", "Cached", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
+    "BoxError", "Cached", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 
 use super::cached::TOO_FEW;
 use super::packing::{Piece, Rows};
-use super::{Dataset, Packing, sample_is_gone};
+use super::{Dataset, Packing, Pass, sample_is_gone};
 use crate::error::{BoxError, DocumentError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
@@ -218,7 +218,7 @@ impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
         ahead.div_ceil(documents) as usize
     }
 
-    fn will_need(&self, indices: &[u64]) {
+    fn will_need(&self, indices: &[u64], pass: Pass) {
         if self.documents.lookahead() == 0 {
             return;
         }
@@ -228,7 +228,11 @@ impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
         documents.retain(|document| *document < len);
         documents.dedup();
         let chunks = documents.chunks(INDICES_AT_ONCE);
-        chunks.for_each(|chunk| self.documents.will_need(chunk));
+        chunks.for_each(|chunk| self.documents.will_need(chunk, pass));
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.documents.pass_ended(pass);
     }
 
     /// Of the documents, and of what is in 64 rows.

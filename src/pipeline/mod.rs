@@ -1,6 +1,7 @@
 //! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
 //! order. `README.md` in this folder explains the protocol.
 
+mod announcer;
 mod batching;
 mod board;
 mod consumer;
@@ -43,6 +44,7 @@ pub(crate) use stream::{ENDLESS, ItemNumbers, StreamParts, StreamRecipe};
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Learned};
 
+use self::announcer::Announcing;
 use self::board::Board;
 use self::guard::Guard;
 use self::threads::Roster;
@@ -63,6 +65,8 @@ pub(crate) struct Pipeline<B> {
     /// and one for the workers beyond.
     worker_wakeups: Vec<Condvar>,
     recipe: Box<dyn Recipe<B>>,
+    /// If the data set wants to know what comes.
+    announcing: Option<Arc<Announcing>>,
     /// What desks count from.
     began: Instant,
     roster: Arc<Roster>,
@@ -90,6 +94,7 @@ pub(crate) struct Pipeline<B> {
 
 impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
+        let listener = recipe.listener();
         let groups = options.len() + 1;
         let in_flight = options[0].max_bytes.map(InFlight::new);
         let kept = match &in_flight {
@@ -97,6 +102,7 @@ impl<B: 'static> Pipeline<B> {
             Some(_) => FEWEST_KEPT,
         };
         Pipeline {
+            announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
             board: Mutex::new(Board::new(groups, in_flight.clone())),
             in_flight,
             worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),

@@ -6,6 +6,7 @@
 //! [join](super::plan::EpochPlan::joins) the one before, or if the program takes the epoch while the one before has batches to come.
 
 use super::Pipeline;
+use super::announcer::Announcer;
 use super::batching::Batching;
 use super::cut::Start;
 use super::given::{Given, Progress};
@@ -36,6 +37,8 @@ pub(crate) struct Seat {
     pub(crate) reached: Option<Arc<Mutex<Reached>>>,
     /// The line's consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
+    /// Its line's, if the data set wants to know what comes.
+    announcer: Option<Arc<Announcer>>,
     /// Other epochs follow it, and share its slabs.
     is_followed: bool,
 }
@@ -80,12 +83,17 @@ impl<B: Batch> Pipeline<B> {
         let (stream, reached) = self.stream(start, state);
         let unit_ready = Arc::new(Condvar::new());
         let meter = self.meters.add(start.epoch);
+        let announcer = self
+            .announcing
+            .as_ref()
+            .map(|shared| Announcer::new(shared, share));
+        let mut slot = EpochSlot::new(start.epoch, &meter, None, None, stream);
+        slot.announced = announcer.as_ref().map(|announcer| announcer.append(start));
         let seat = {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
             let at_once = self.options[device].at_once;
             let line = board.add_line((device, share), Arc::clone(&unit_ready), is_wide, at_once);
-            let slot = EpochSlot::new(start.epoch, &meter, None, None, stream);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
@@ -97,6 +105,7 @@ impl<B: Batch> Pipeline<B> {
                 given: Arc::new(Progress::new(start.given, self.options().any_order)),
                 reached,
                 unit_ready,
+                announcer,
                 is_followed,
             }
         };
@@ -126,7 +135,9 @@ impl<B: Batch> Pipeline<B> {
         });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
-        let slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
+        let mut slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
+        let announcer = seat.announcer.as_ref();
+        slot.announced = announcer.map(|announcer| announcer.append(start));
         let mut board = self.lock();
         let segment = board.append(seat.line, slot, false);
         board.bin.wake_workers = true; // short epochs may be planned at once

@@ -2,6 +2,7 @@
 //!
 //! A unit's items are a small data set of their own. So they are loaded by the same [`DatasetRecipe`] as any samples, by all workers.
 
+use super::announcer::EpochSamples;
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::plan::Hints;
@@ -66,7 +67,7 @@ where
     fn open(
         &self,
         _: Place,
-        _: &EpochOrder,
+        _: EpochSamples<'_>,
         _: Option<Backend>,
         _: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
@@ -76,7 +77,7 @@ where
     fn make(
         &self,
         _: Place,
-        _: &EpochOrder,
+        _: EpochSamples<'_>,
         _: &Meter,
         _: &dyn Fn(usize) -> Option<Slab>,
         _: Changes,
@@ -225,7 +226,12 @@ where
             retry: Arc::clone(&parts.retry),
             learned: Arc::clone(&parts.learned),
         });
-        let work = recipe.open(place, order, gathered_by, Arc::clone(meter));
+        let work = recipe.open(
+            place,
+            EpochSamples::of(order),
+            gathered_by,
+            Arc::clone(meter),
+        );
         let own = Box::new(OwnItems {
             recipe,
             place,

@@ -126,8 +126,8 @@ impl<B: Batch> Pipeline<B> {
             None => (&*self.recipe, pass.place(unit)),
             Some(own) => (&*own.recipe, own.place),
         };
-        let (order, meter) = (&pass.order, &*pass.meter);
-        let make = || recipe.make(place, order, meter, &slab, changes, desk);
+        let (samples, meter) = (pass.samples(), &*pass.meter);
+        let make = || recipe.make(place, samples, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => {
                 if let Some(bar) = &mut bar {

@@ -22,5 +22,6 @@ mod parts;
 mod pinning;
 mod planted;
 mod seeing;
+mod staged;
 mod streams;
 mod support;
