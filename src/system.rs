@@ -127,6 +127,12 @@ pub(crate) fn usable_memory_bytes() -> usize {
     })
 }
 
+/// How many threads of this process can run at once: the cores that it may run on, or its control groups' quota of them if that is less.
+pub(crate) fn usable_cores() -> usize {
+    // (It reads the calling thread's affinity, and on Linux the quotas of all groups from the process's own to the root.)
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// How many more threads with stacks of this size the process can start, given its limits on address space and
 /// mappings. The thread that uses up the last of either may start and then abort the process, because it gets no signal
 /// stack.

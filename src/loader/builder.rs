@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
     Batching, DatasetRecipe, EvenBatching, Learned, Lister, Options, Pinning, Pipeline, Retry,
-    Threads,
+    Threads, Workers,
 };
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
@@ -44,7 +44,8 @@ pub struct Builder<D, C> {
     pub(super) seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
     batch_sampler: Option<Arc<dyn BatchSampler>>,
-    pub(super) num_workers: usize,
+    num_workers: Workers,
+    cores: Option<usize>,
     prefetch: Option<usize>,
     pub(super) last_batch: LastBatch,
     pub(super) world: World,
@@ -70,7 +71,8 @@ impl<D> Builder<D, crate::batch::Stack> {
             seed: 0,
             sampler: None,
             batch_sampler: None,
-            num_workers: 0,
+            num_workers: Workers::Fixed(0),
+            cores: None,
             prefetch: None,
             last_batch: LastBatch::Partial,
             world: World::single(),
@@ -145,11 +147,12 @@ impl<D, C> Builder<D, C> {
     }
 
     /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
+    /// [`Workers::Auto`] leaves the number to the loader.
     ///
     /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of address space (not of memory) for its
     /// stack; [`build`](Builder::build) refuses more workers than the system has address space and mappings for.
-    pub fn num_workers(mut self, num_workers: usize) -> Self {
-        self.num_workers = num_workers;
+    pub fn num_workers(mut self, num_workers: impl Into<Workers>) -> Self {
+        self.num_workers = num_workers.into();
         self
     }
 
@@ -352,6 +355,14 @@ impl<D, C> Builder<D, C> {
         self
     }
 
+    /// How many cores [`Workers::Auto`] finds.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn cores(mut self, cores: usize) -> Self {
+        self.cores = Some(cores);
+        self
+    }
+
     /// How long the program waits for a batch before the log says for what.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
@@ -463,9 +474,10 @@ impl<D, C> Builder<D, C> {
             last_batch: self.last_batch,
             lane: self.world.data_rank() as u64,
             lanes: self.world.data_ranks() as u64,
-            workers: self.num_workers,
+            workers: self.num_workers.started(self.cores),
+            is_auto: self.num_workers == Workers::Auto,
             at_once: 1,
-            prefetch: if self.num_workers == 0 {
+            prefetch: if self.num_workers == Workers::Fixed(0) {
                 1
             } else {
                 self.prefetch.unwrap_or(2)
@@ -495,6 +507,7 @@ impl<D, C> Builder<D, C> {
             sampler: self.sampler,
             batch_sampler: self.batch_sampler,
             num_workers: self.num_workers,
+            cores: self.cores,
             prefetch: self.prefetch,
             last_batch: self.last_batch,
             world: self.world,
@@ -520,7 +533,7 @@ impl<D, C> Builder<D, C> {
                 "is 0: at least one batch is loaded ahead; use num_workers(0) to load when asked",
             ));
         }
-        if self.prefetch.is_some() && self.num_workers == 0 {
+        if self.prefetch.is_some() && self.num_workers == Workers::Fixed(0) {
             return Err(Error::option(
                 "prefetch",
                 "needs workers: with num_workers(0) batches are loaded when asked",
@@ -533,7 +546,7 @@ impl<D, C> Builder<D, C> {
                     "is 0: no sample is loaded in no time; leave it out to wait for as long as it takes",
                 ));
             }
-            Some(_) if self.num_workers == 0 => {
+            Some(_) if self.num_workers == Workers::Fixed(0) => {
                 return Err(Error::option(
                     "timeout",
                     "needs workers: with num_workers(0) a sample that hangs hangs the caller's own thread, which cannot be left alone",

@@ -26,7 +26,7 @@ pub use stream::{
 pub use stream_state::StreamState;
 pub use world::World;
 
-pub use crate::pipeline::{LastBatch, OnError, Sharding};
+pub use crate::pipeline::{Crew, LastBatch, OnError, Sharding, Workers};
 
 use self::state::Owner;
 use crate::batch::{Batch, Stack};
@@ -375,7 +375,8 @@ impl<B: Batch> DataLoader<B> {
             Last::Begun(seat, _) => seat.clone(),
             Last::At(_) => return Stats::default(),
         };
-        Stats::of(&seat, &self.threads.pipeline().options[seat.device])
+        let pipeline = self.threads.pipeline();
+        Stats::of(&seat, &pipeline.options[seat.device], pipeline.crew())
     }
 
     fn next_epoch(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::pipeline::{Options, Seat};
+use crate::pipeline::{Crew, Options, Seat};
 
 /// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). It prints as a short table.
 ///
@@ -39,8 +39,10 @@ pub struct Stats {
     pub samples: u64,
     /// Batches made.
     pub batches: u64,
-    /// The number of workers; 0 if the caller loads.
+    /// The number of workers that load now; 0 if the caller loads.
     pub workers: usize,
+    /// Why it is that many.
+    pub crew: Crew,
     /// Time in the data set's `get`, over all workers, in nanoseconds.
     pub loading_ns: u64,
     /// Time that lazy samples took to make the elements of their rows, over all workers, in nanoseconds: decoding and transforming
@@ -109,14 +111,15 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(seat: &Seat, options: &Options) -> Stats {
+    pub(super) fn of(seat: &Seat, options: &Options, (workers, crew): (usize, Crew)) -> Stats {
         let meter = &seat.meter;
         meter.settle();
         Stats {
             epoch: seat.start.epoch,
             samples: meter.samples.get(),
             batches: meter.batches.get(),
-            workers: options.workers,
+            workers,
+            crew,
             loading_ns: meter.loading_ns.get(),
             decoding_ns: meter.decoding_ns.get(),
             collating_ns: meter.collating_ns.get(),
@@ -230,7 +233,7 @@ impl Stats {
                 "Nothing was measured: there was no batch without an error."
             }
             Limit::Unknown => "Nothing was measured yet: iterate an epoch first.",
-            Limit::Consumer if self.workers == 0 => {
+            Limit::Consumer if self.workers == 0 || self.crew.is_auto() => {
                 "The training step limits the loop: the loader keeps up."
             }
             Limit::Consumer => {
@@ -268,15 +271,19 @@ impl fmt::Display for Stats {
         let batches = self.batches.max(1);
         let wall = Duration::from_nanos(self.wall_ns());
         let rate = self.samples as f64 / wall.as_secs_f64().max(1e-9);
-        writeln!(
+        write!(
             f,
-            "epoch {}: {} batches, {} samples in {:.2} s ({rate:.0} samples/s, {} workers)",
+            "epoch {}: {} batches, {} samples in {:.2} s ({rate:.0} samples/s, {} workers",
             self.epoch,
             self.batches,
             self.samples,
             wall.as_secs_f64(),
             self.workers
         )?;
+        match self.crew.is_auto() {
+            true => writeln!(f, ": {})", self.crew)?,
+            false => writeln!(f, ")")?,
+        }
         writeln!(f, "{:<28}{:>12}{:>14}", "stage", "total ms", "ms per batch")?;
         let mut row = |name: &str, ns: u64, count: u64| {
             writeln!(
@@ -314,9 +321,15 @@ impl fmt::Display for Stats {
         }
         self.why_unpinned(f)?;
         self.what_was_bad(f)?;
-        f.write_str(self.advice())
+        match self.crew.is_auto() {
+            true => f.write_str(&self.advice().replace("raise num_workers", MORE_CORES)),
+            false => f.write_str(self.advice()),
+        }
     }
 }
+
+/// What is said where the number of workers was left to the loader.
+const MORE_CORES: &str = "let the process have more cores";
 
 /// How many bad samples are printed.
 const PRINTED: usize = 5;
@@ -380,6 +393,25 @@ mod tests {
         assert!(!without.contains("prefetch"), "{without}"); // it needs workers
         assert!(with.contains("fewer workers"), "{with}");
         assert!(!without.contains("fewer workers"), "{without}");
+
+        let auto = Stats {
+            workers: 4,
+            crew: Crew::AllCores,
+            ..fed.clone()
+        };
+        let starved = Stats {
+            loading_ns: 1_000_000,
+            consumer_wait_ns: 1_000_000,
+            ..auto.clone()
+        };
+        let (auto, starved) = (auto.to_string(), starved.to_string());
+        assert!(auto.contains(" 4 workers: all cores)\n"), "{auto}");
+        assert!(!auto.contains("fewer workers"), "{auto}");
+        assert!(
+            starved.contains("let the process have more cores"),
+            "{starved}"
+        );
+        assert!(!starved.contains("num_workers"), "{starved}");
 
         let slabs = Stats {
             slab_wait_ns: 1_000_000,

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
     Batching, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry, Seat, Start,
-    StreamParts, StreamRecipe, Threads,
+    StreamParts, StreamRecipe, Threads, Workers,
 };
 use crate::sampler::Sampler;
 use crate::stream::{Shard, StreamSource};
@@ -78,8 +78,8 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
 
         /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
         ///
-        /// One at a time pulls items, and all of them load. Neither the order nor the content of batches depends on their number.
-        num_workers(num_workers: usize);
+        /// One at a time pulls items, and all of them load. [`Workers::Auto`] leaves their number to the loader. Neither the order nor the content of batches depends on their number.
+        num_workers(num_workers: impl Into<Workers>);
 
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
         prefetch(prefetch: usize);
@@ -117,6 +117,14 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
     /// asked again.
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
         self.builder = self.builder.retry(attempts, first_wait);
+        self
+    }
+
+    /// How many cores [`Workers::Auto`] finds.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn cores(mut self, cores: usize) -> Self {
+        self.builder = self.builder.cores(cores);
         self
     }
 

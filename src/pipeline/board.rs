@@ -2,13 +2,18 @@
 
 use std::collections::VecDeque;
 
+use super::crew::Duty;
 use super::desk::Desk;
 use super::guard::Bin;
 use super::late::{Station, Task};
 use super::line::{EpochSlot, Job, Line, Pass};
 use super::schedule::{Claimant, Schedule, Unit};
+use super::seat::Seat;
 use super::work::Recipe;
 use crate::sync::{Arc, Condvar};
+
+/// The kind of workers that are off duty.
+pub(super) const OFF_DUTY: usize = 2;
 
 /// All lines of a loader.
 pub(super) struct Board<B> {
@@ -16,8 +21,9 @@ pub(super) struct Board<B> {
     lines_added: u64,
     /// Counts claims, so that lines take turns.
     turn: u64,
-    /// How many workers sleep: of the first few, and of the spare ones.
-    pub(super) idle: [usize; 2],
+    /// How many workers sleep: of the first few, of the spare ones, and of those that are off duty.
+    pub(super) idle: [usize; 3],
+    pub(super) duty: Duty,
     /// One for each worker.
     pub(super) stations: Vec<Station>,
     /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
@@ -27,12 +33,13 @@ pub(super) struct Board<B> {
 }
 
 impl<B: 'static> Board<B> {
-    pub(super) fn new() -> Board<B> {
+    pub(super) fn new(duty: Duty) -> Board<B> {
         Board {
             lines: Vec::new(),
             lines_added: 0,
             turn: 0,
-            idle: [0; 2],
+            idle: [0; 3],
+            duty,
             stations: Vec::new(),
             orphans: VecDeque::new(),
             is_closed: false,
@@ -152,10 +159,27 @@ impl<B: 'static> Board<B> {
         }
     }
 
+    /// The consumer gets a batch of its epoch, which may show how many workers are needed.
+    pub(super) fn watch(&mut self, seat: &Seat) {
+        if let [line] = &*self.lines {
+            self.duty.watch(seat, || line.schedule.copies());
+        } // several consumers together need more than each of them shows
+    }
+
     /// The kind of sleeping worker that has something to do. One is woken, and wakes the next when it has found work.
     pub(super) fn worker_to_wake(&mut self) -> Option<usize> {
-        [0, 1]
-            .into_iter()
-            .find(|&kind| self.idle[kind] > 0 && self.has_claim(kind == 1))
+        let mut kinds = [0, 1].into_iter();
+        let kind = kinds.find(|&kind| self.idle[kind] > 0 && self.has_claim(kind == 1));
+        kind.or_else(|| self.needs_more().then_some(OFF_DUTY))
+    }
+
+    /// Whether workers that were off duty are on duty from now on: a consumer waits, and nobody is left to do what there is to do.
+    fn needs_more(&mut self) -> bool {
+        let off_duty = self.duty.off();
+        // (Those that were called, and have not come yet, will do it.)
+        (1..=off_duty).contains(&self.idle[OFF_DUTY])
+            && self.lines.iter().any(|line| line.schedule.is_blocked())
+            && self.has_claim(false)
+            && self.duty.grow()
     }
 }

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::board::Board;
+use super::board::{Board, OFF_DUTY};
 use super::line::{EpochSlot, Line, Pass, UnitSlot};
 use super::schedule::{Removed, Unit};
 use super::work::MadeAlone;
@@ -217,8 +217,11 @@ impl<B: 'static> Bin<B> {
         if let Some(device) = self.told {
             pipeline.tell_pin_thread(device);
         }
-        if let Some(worker) = worker {
-            pipeline.worker_wakeups[worker].notify_one();
+        match worker {
+            // Which of them are on duty now, they find out themselves.
+            Some(OFF_DUTY) => _ = pipeline.worker_wakeups[OFF_DUTY].notify_all(),
+            Some(kind) => _ = pipeline.worker_wakeups[kind].notify_one(),
+            None => {}
         }
         if let Some(deferred) = self.deferred {
             drop_each(deferred.removed.units);

@@ -4,6 +4,7 @@
 mod batching;
 mod board;
 mod consumer;
+mod crew;
 mod cut;
 mod desk;
 mod guard;
@@ -26,6 +27,7 @@ mod worker;
 
 pub(crate) use batching::{Batching, EvenBatching, Lister};
 pub(crate) use consumer::{Asking, Patience, Taken, Waiting};
+pub use crew::{Crew, Workers};
 pub(crate) use cut::{Cut, EpochOrder, Place, Start};
 pub use cut::{LastBatch, Sharding};
 pub(crate) use guard::drop_each;
@@ -40,6 +42,7 @@ pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Learned};
 
 use self::board::Board;
+use self::crew::Duty;
 use self::guard::Guard;
 use self::threads::Roster;
 use self::work::Recipe;
@@ -49,8 +52,8 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLoc
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
-    /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
-    worker_wakeups: [Condvar; 2],
+    /// Workers sleep here: the first few; the spare ones, which are woken only if none of the others sleeps; and those that are off duty.
+    worker_wakeups: [Condvar; 3],
     recipe: Box<dyn Recipe<B>>,
     /// What desks count from.
     began: Instant,
@@ -76,7 +79,7 @@ pub(crate) struct Pipeline<B> {
 impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
         Pipeline {
-            board: Mutex::new(Board::new()),
+            board: Mutex::new(Board::new(Duty::new(options.workers, options.is_auto))),
             worker_wakeups: Default::default(),
             recipe,
             began: Instant::now(),
@@ -94,6 +97,11 @@ impl<B: 'static> Pipeline<B> {
     /// What lines for all devices have in common.
     pub(crate) fn options(&self) -> &Options {
         &self.options[0]
+    }
+
+    /// How many workers load now, and why.
+    pub(crate) fn crew(&self) -> (usize, Crew) {
+        self.lock().duty.now()
     }
 
     /// Tells the device's pin thread to look again.

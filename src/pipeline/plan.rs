@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) lane: u64,
     pub(crate) lanes: u64,
     pub(crate) workers: usize,
+    /// Their number was left to the loader: not all of them need load.
+    pub(crate) is_auto: bool,
     /// How many samples the data set gets at once.
     pub(crate) at_once: usize,
     pub(crate) prefetch: usize,
@@ -391,6 +393,7 @@ mod tests {
             lane: 0,
             lanes: 1,
             workers: 4,
+            is_auto: false,
             at_once: 1,
             prefetch: 2,
             prefetch_grows: true,

@@ -7,6 +7,7 @@
 
 use super::Pipeline;
 use super::batching::Batching;
+use super::board::OFF_DUTY;
 use super::cut::Start;
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
@@ -48,6 +49,9 @@ impl<B: Batch> Pipeline<B> {
         let meter = Arc::<Meter>::default();
         let seat = {
             let mut board = self.lock();
+            if board.duty.begin() {
+                self.worker_wakeups[OFF_DUTY].notify_all();
+            }
             let is_wide = self.is_wide.get().copied();
             let at_once = self.options[device].at_once;
             let line = board.add_line(device, Arc::clone(&unit_ready), is_wide, at_once);

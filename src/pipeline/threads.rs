@@ -175,10 +175,21 @@ impl<B: Batch> Threads<B> {
         let mut started = 0;
         for number in 0..workers {
             let desk = Arc::clone(&pipeline.lock().stations[number].desk);
-            let hired = pipeline.hire(&desk, false);
-            hired
-                .map_err(|source| not_started(desk.name(), &source, started, pipeline.options()))?;
-            started += 1;
+            match pipeline.hire(&desk, false) {
+                Ok(()) => started += 1,
+                // Nobody asked for that many.
+                Err(error) if pipeline.options().is_auto && started > 0 => {
+                    log::warn!("the system starts no more than {started} workers: {error}");
+                    let mut board = pipeline.lock();
+                    board.stations.truncate(started);
+                    board.duty.limit(started);
+                    break;
+                }
+                Err(error) => {
+                    let options = pipeline.options();
+                    return Err(not_started(desk.name(), &error, started, options));
+                }
+            }
         }
         for device in 0..pipeline.options.len() {
             // Without workers, the caller gets slabs itself.

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
+use super::board::OFF_DUTY;
 use super::desk::{Desk, Doing};
 use super::guard::{Bin, drop_each};
 use super::late::{Task, What};
@@ -32,10 +33,21 @@ impl<B: Batch> Pipeline<B> {
         let is_spare = desk.number() >= COPYING_WORKERS;
         let kind = usize::from(is_spare);
         let mut board = self.lock();
+        let mut was_on = true;
         loop {
             if board.is_closed || desk.is_given_up() {
                 return None;
             }
+            if !board.duty.is_on(desk.number()) {
+                // It may have been woken for something to do: somebody else is, before it sleeps.
+                board.bin.wake_workers |= was_on && !planted("who goes off duty wakes nobody");
+                was_on = false;
+                board.idle[OFF_DUTY] += 1;
+                board.wait(&self.worker_wakeups[OFF_DUTY]);
+                board.idle[OFF_DUTY] -= 1;
+                continue;
+            }
+            was_on = true;
             if let Some(job) = board.claim(&*self.recipe, is_spare) {
                 board.takes_on(desk, Task::of(&job));
                 // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
