@@ -57,6 +57,24 @@ impl Workers {
 }
 
 /// How it was decided how many workers load ([`Stats::crew`](crate::loader::Stats::crew)). It prints as a few words.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::{Crew, Workers};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(100, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples).num_workers(Workers::Auto).build()?;
+/// for batch in &loader {
+///     batch?;
+/// }
+/// match loader.stats().crew {
+///     Crew::AllCores => println!("the loop waits for samples: more cores would help"),
+///     crew => println!("{} workers: {crew}", loader.stats().workers),
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
