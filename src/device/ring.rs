@@ -226,17 +226,17 @@ impl Ring {
         block
     }
 
-    /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as the open accounts
-    /// have shares, or it cannot be had.
-    pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize) -> bool {
+    /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as `wanted`, or it cannot
+    /// be had. By default, as many are wanted as the open accounts have shares.
+    pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize, wanted: Option<usize>) -> bool {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
         };
         let _making = self.ahead.lock();
         {
             let mut state = self.state.lock();
-            let shelf = &state.shelves[kind as usize];
-            let enough = state.blocks_for(kind) >= shelf.shares;
+            let wanted = wanted.unwrap_or(state.shelves[kind as usize].shares);
+            let enough = state.blocks_for(kind) >= wanted;
             if enough || !state.has_room(size) {
                 return false;
             }
@@ -373,7 +373,7 @@ mod tests {
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
         let account = Account::open(&ring, Kind::Whole, 1);
         std::thread::scope(|scope| {
-            scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES)));
+            scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES, None)));
             while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free().next().is_none() {}
             assert!(ring.take(BYTES / 2).is_some());
             assert!(

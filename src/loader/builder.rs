@@ -265,7 +265,9 @@ impl<D, C> Builder<D, C> {
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
-    /// `prefetch` + 3 slabs. If the program holds all of them and waits for one more batch, that batch is in pageable
+    /// `prefetch` + 3 slabs. Where it is known how large they are ([`Dataset::sample_bytes`], or
+    /// [`max_batch_bytes`](Builder::max_batch_bytes)), and batches are not large enough to travel in parts, the pin thread makes them as
+    /// soon as the loader is built, while the program goes on. If the program holds all of them and waits for one more batch, that batch is in pageable
     /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).
     pub fn pin_memory(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());

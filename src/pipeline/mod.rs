@@ -7,6 +7,7 @@ mod consumer;
 mod crew;
 mod cut;
 mod desk;
+mod early;
 mod guard;
 mod late;
 mod line;

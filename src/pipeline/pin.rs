@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
+use super::early::Early;
 use super::line::{Made, Pass};
 use super::plan::Pinning;
 use super::schedule::{Unit, Want};
@@ -173,6 +174,7 @@ impl<B: Batch> Pipeline<B> {
         };
         let news = pinning.ring().news();
         let mut held_off: Option<HeldOff> = None;
+        let mut early = self.early(device);
         loop {
             // The ticket first, so as not to sleep through what happens while we look.
             let ticket = news.ticket();
@@ -206,7 +208,7 @@ impl<B: Batch> Pipeline<B> {
             match awaited {
                 // A failed copy counts as finished: it leaves the list with its memory leaked, and the rule applies again.
                 Some(event) => drop(event.sleep()),
-                None if held_off.is_none() && self.make_ahead(pinning.ring()) => {}
+                None if held_off.is_none() && self.make_ahead(pinning.ring(), &mut early) => {}
                 None => news.wait(ticket),
             }
         }
@@ -239,11 +241,15 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Makes one of the slabs that the open epochs will need, while there is nothing else to do. So the first batches do not wait for all
-    /// of them to be made, and later ones for none.
-    fn make_ahead(&self, ring: &Ring) -> bool {
+    /// of them to be made, and later ones for none. `early`: what is made without waiting for that size.
+    fn make_ahead(&self, ring: &Ring, early: &mut Option<Early>) -> bool {
+        if early.is_some_and(|early| early.make_one(ring)) {
+            return true;
+        }
+        *early = None; // what the program gives back from now on stays given back
         [Kind::Whole, Kind::Part].into_iter().any(|kind| {
             let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
-            bytes > 0 && ring.make_ahead(kind, bytes)
+            bytes > 0 && ring.make_ahead(kind, bytes, None)
         })
     }
 

@@ -13,6 +13,7 @@ mod backend;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
+mod early;
 mod epochs;
 mod gathered;
 mod listed;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         sequences::TESTS,
         slabs::TESTS,
         devices::TESTS,
+        early::TESTS,
         staging::TESTS,
         stress::TESTS,
     ]
