@@ -1,5 +1,7 @@
 //! Calls to the operating system (page-locking, memory sizes, reading ahead), each with a portable fallback.
 
+pub(crate) mod numa;
+
 use std::sync::OnceLock;
 
 /// The size of a page. Page-locked memory is rounded up to pages.

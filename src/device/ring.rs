@@ -18,7 +18,8 @@ use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
-use crate::sync::{Arc, Instant, Mutex, Signal};
+use crate::sync::{Arc, Instant, Mutex, OnceLock, Signal};
+use crate::system::numa;
 
 pub(crate) struct Ring {
     /// Page-locks the blocks; `None` for a ring of pageable blocks.
@@ -33,7 +34,35 @@ pub(crate) struct Ring {
     /// submitted.
     news: Signal,
     helpers: Arc<Helpers>,
+    /// Where new blocks lie.
+    pub(crate) placing: Placing,
     pub(super) counters: Counters,
+}
+
+/// The node that new blocks are to lie on, if somebody said so.
+#[derive(Debug, Default)]
+pub(crate) struct Placing {
+    node: OnceLock<usize>,
+    /// Why some do not.
+    pub(crate) problem: OnceLock<String>,
+}
+
+impl Placing {
+    pub(crate) fn node(&self) -> Option<usize> {
+        self.node.get().copied()
+    }
+
+    /// Asks for memory of the node. If the system refuses, the log says so once.
+    fn place(&self, pointer: *mut u8, bytes: usize) {
+        let Some(node) = self.node() else { return };
+        if let Err(error) = numa::prefer_node(pointer, bytes, node) {
+            let text = format!("page-locked memory cannot be taken from node {node}: {error}");
+            let first = self.problem.set(text.clone()).is_ok();
+            if first {
+                log::warn!("{text}");
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -83,8 +112,14 @@ impl Ring {
             unlocking: Mutex::default(),
             news: Signal::default(),
             helpers,
+            placing: Placing::default(),
             counters: Counters::default(),
         })
+    }
+
+    /// From now on, page-locked blocks are made of this node's memory: the device's, which does not change.
+    pub(crate) fn prefer_node(&self, node: usize) {
+        let _ = self.placing.node.set(node);
     }
 
     /// Notified when there is news for threads that wait for a slab.
@@ -204,7 +239,10 @@ impl Ring {
     /// `None` if the system does not have that much memory.
     fn make(&self, size: usize) -> Option<HostBlock> {
         let start = Instant::now();
-        let touch: Touch<'_> = &|pointer, bytes| self.helpers.zero(pointer, bytes);
+        let touch: Touch<'_> = &|pointer, bytes| {
+            self.placing.place(pointer, bytes); // whichever thread touches it
+            self.helpers.zero(pointer, bytes);
+        };
         self.counters.made.add(1);
         let Some(driver) = &self.driver else {
             return HostBlock::pageable(size, touch);

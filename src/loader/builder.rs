@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::affinity::{Affinity, Machine, Placed};
 use super::{DataLoader, LastBatch, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
@@ -46,6 +47,8 @@ pub struct Builder<D, C> {
     batch_sampler: Option<Arc<dyn BatchSampler>>,
     num_workers: Workers,
     cores: Option<usize>,
+    affinity: Affinity,
+    machine: Option<Machine>,
     prefetch: Option<usize>,
     pub(super) last_batch: LastBatch,
     pub(super) world: World,
@@ -73,6 +76,8 @@ impl<D> Builder<D, crate::batch::Stack> {
             batch_sampler: None,
             num_workers: Workers::Fixed(0),
             cores: None,
+            affinity: Affinity::None,
+            machine: None,
             prefetch: None,
             last_batch: LastBatch::Partial,
             world: World::single(),
@@ -153,6 +158,13 @@ impl<D, C> Builder<D, C> {
     /// stack; [`build`](Builder::build) refuses more workers than the system has address space and mappings for.
     pub fn num_workers(mut self, num_workers: impl Into<Workers>) -> Self {
         self.num_workers = num_workers.into();
+        self
+    }
+
+    /// Sets where workers and the pin thread run: by default, wherever the process may. They never run where the process may not
+    /// (`taskset`, a control group's set of cores). [`DataLoader::placement`] says what became of it.
+    pub fn affinity(mut self, affinity: Affinity) -> Self {
+        self.affinity = affinity;
         self
     }
 
@@ -357,6 +369,17 @@ impl<D, C> Builder<D, C> {
         self
     }
 
+    /// The machine's files are in this folder, and the loader's device has this address: for [`Affinity::Device`].
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn machine(mut self, root: &std::path::Path, pci_address: &str) -> Self {
+        self.machine = Some(Machine {
+            root: root.to_owned(),
+            pci_address: pci_address.to_owned(),
+        });
+        self
+    }
+
     /// How many cores [`Workers::Auto`] finds.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
@@ -425,6 +448,7 @@ impl<D: Dataset, C> Builder<D, C> {
         C: Collate<D::Sample, Batch = B>,
     {
         let batch_size = self.check()?;
+        let placed = self.placed()?;
         let len = self.dataset.len();
         let even = |sampler: Arc<dyn Sampler>| EvenBatching {
             samples: sampler.len(),
@@ -442,7 +466,7 @@ impl<D: Dataset, C> Builder<D, C> {
         };
         let options = Options {
             at_once: self.dataset.at_once().max(1),
-            ..self.options(batching)
+            ..self.options(batching, &placed)
         };
         warn_of_empty_epochs(&options);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
@@ -464,19 +488,27 @@ impl<D: Dataset, C> Builder<D, C> {
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
-        Ok(DataLoader::start(threads, order))
+        Ok(DataLoader::start(threads, order, placed))
     }
 }
 
 impl<D, C> Builder<D, C> {
+    /// Finds the cores that threads run on.
+    pub(super) fn placed(&self) -> Result<Placed> {
+        Placed::new(&self.affinity, self.device.as_ref(), self.machine.as_ref())
+    }
+
     /// What the pipeline is told.
-    pub(super) fn options(&self, batching: Batching) -> Options {
+    pub(super) fn options(&self, batching: Batching, placed: &Placed) -> Options {
+        let cores = placed.cores();
+        let own_cores = cores.map(|cores| cores.list.len());
         Options {
             batching,
             last_batch: self.last_batch,
             lane: self.world.data_rank() as u64,
             lanes: self.world.data_ranks() as u64,
-            workers: self.num_workers.started(self.cores),
+            workers: self.num_workers.started(self.cores.or(own_cores)),
+            cores: cores.cloned(),
             is_auto: self.num_workers == Workers::Auto,
             at_once: 1,
             prefetch: if self.num_workers == Workers::Fixed(0) {
@@ -510,6 +542,8 @@ impl<D, C> Builder<D, C> {
             batch_sampler: self.batch_sampler,
             num_workers: self.num_workers,
             cores: self.cores,
+            affinity: self.affinity,
+            machine: self.machine,
             prefetch: self.prefetch,
             last_batch: self.last_batch,
             world: self.world,

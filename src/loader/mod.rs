@@ -1,5 +1,6 @@
 //! The loader: what users build and iterate.
 
+mod affinity;
 mod builder;
 mod device_epoch;
 mod epoch;
@@ -13,6 +14,7 @@ mod world;
 
 use std::fmt;
 
+pub use affinity::{Affinity, Placement};
 pub use builder::Builder;
 pub use device_epoch::DeviceEpoch;
 pub use epoch::Epoch;
@@ -28,6 +30,7 @@ pub use world::World;
 
 pub use crate::pipeline::{Crew, LastBatch, OnError, Sharding, Workers};
 
+use self::affinity::Placed;
 use self::state::Owner;
 use crate::batch::{Batch, Stack};
 use crate::dataset::Dataset;
@@ -75,6 +78,7 @@ pub struct DataLoader<B: Batch> {
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
     order: Order,
+    placed: Placed,
     /// The epoch that was given out last, for `stats` and `state`.
     last: Mutex<Last>,
 }
@@ -112,11 +116,12 @@ impl DataLoader<()> {
 }
 
 impl<B: Batch> DataLoader<B> {
-    fn start(threads: Threads<B>, order: Order) -> DataLoader<B> {
+    fn start(threads: Threads<B>, order: Order, placed: Placed) -> DataLoader<B> {
         DataLoader {
             threads,
             next_epoch: AtomicU64::new(0),
             order,
+            placed,
             last: Mutex::new(Last::At(Start::of(0))),
         }
     }
@@ -377,6 +382,11 @@ impl<B: Batch> DataLoader<B> {
         };
         let pipeline = self.threads.pipeline();
         Stats::of(&seat, &pipeline.options[seat.device], pipeline.crew())
+    }
+
+    /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
+    pub fn placement(&self) -> Placement {
+        self.placed.report()
     }
 
     fn next_epoch(&self) -> u64 {

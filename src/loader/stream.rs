@@ -10,8 +10,8 @@ use super::epoch::Loader;
 use super::info::WithInfo;
 use super::stream_state::{StreamOwner, StreamState};
 use super::{
-    DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError, Order,
-    Sharding, Stats, World,
+    Affinity, DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError,
+    Order, Placement, Sharding, Stats, World,
 };
 use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
 use crate::device::Device;
@@ -80,6 +80,9 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         ///
         /// One at a time pulls items, and all of them load. [`Workers::Auto`] leaves their number to the loader. Neither the order nor the content of batches depends on their number.
         num_workers(num_workers: impl Into<Workers>);
+
+        /// Sets where workers and the pin thread run, as [`Builder::affinity`].
+        affinity(affinity: Affinity);
 
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
         prefetch(prefetch: usize);
@@ -175,10 +178,11 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             // Positions of this rank's items, as if the ranks took turns: so no two samples have the same random numbers.
             sharding: Sharding::Strided { drop_last: false },
         });
+        let placed = builder.placed()?;
         let options = Options {
             last_batch: LastBatch::Partial,
             is_stream: true,
-            ..builder.options(batching)
+            ..builder.options(batching, &placed)
         };
         let order = Order {
             seed: builder.seed,
@@ -200,7 +204,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         let recipe = StreamRecipe(Arc::new(parts));
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
         Ok(StreamLoader {
-            loader: Arc::new(DataLoader::start(threads, order)),
+            loader: Arc::new(DataLoader::start(threads, order, placed)),
             resumed: Mutex::default(),
         })
     }
@@ -359,6 +363,11 @@ impl<B: Batch> StreamLoader<B> {
                 )
             }
         }
+    }
+
+    /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
+    pub fn placement(&self) -> Placement {
+        self.loader.placement()
     }
 
     /// Says where the time went in the epoch that was given out last; all zeros before the first.

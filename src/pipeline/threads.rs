@@ -195,7 +195,10 @@ impl<B: Batch> Threads<B> {
             // Without workers, the caller gets slabs itself.
             if pipeline.options[device].pinning.is_some() && workers > 0 {
                 let name = "pinfeed-pin".to_owned();
-                let run = move |pipeline: &Pipeline<B>| pipeline.run_pin_thread(device);
+                let run = move |pipeline: &Pipeline<B>| {
+                    pipeline.take_cores();
+                    pipeline.run_pin_thread(device);
+                };
                 let run = pipeline.start(name.clone(), run);
                 run.map_err(|source| not_started(name, &source, started, pipeline.options()))?;
                 started += 1;
@@ -215,6 +218,7 @@ impl<B: Batch> Pipeline<B> {
         let pipeline = self.myself()?;
         let own = Arc::clone(desk);
         self.roster.start(desk.name(), desk, move || {
+            pipeline.take_cores();
             if has_errand {
                 pipeline.run_errand(&own);
             }
@@ -231,6 +235,13 @@ impl<B: Batch> Pipeline<B> {
         let pipeline = self.myself()?;
         let desk = Arc::new(Desk::of_caller(self.began));
         self.roster.start(name, &desk, move || run(&pipeline))
+    }
+
+    /// The calling thread runs where the program wants it.
+    fn take_cores(&self) {
+        if let Some(cores) = &self.options().cores {
+            cores.take();
+        }
     }
 
     fn myself(&self) -> io::Result<Arc<Pipeline<B>>> {
