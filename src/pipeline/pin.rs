@@ -167,14 +167,13 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Runs a device's pin thread, if there is one, until the loader is dropped.
-    pub(super) fn run_pin_thread(&self, device: usize) {
+    /// Runs a device's pin thread, if there is one, until the loader is dropped. `early`: slabs to make before an epoch asks.
+    pub(super) fn run_pin_thread(&self, device: usize, mut early: Option<Early>) {
         let Some(pinning) = &self.options[device].pinning else {
             return;
         };
         let news = pinning.ring().news();
         let mut held_off: Option<HeldOff> = None;
-        let mut early = self.early(device);
         loop {
             // The ticket first, so as not to sleep through what happens while we look.
             let ticket = news.ticket();

@@ -195,9 +195,11 @@ impl<B: Batch> Threads<B> {
             // Without workers, the caller gets slabs itself.
             if pipeline.options[device].pinning.is_some() && workers > 0 {
                 let name = "pinfeed-pin".to_owned();
+                // Now, for by what an epoch learns it is too late.
+                let early = pipeline.early(device);
                 let run = move |pipeline: &Pipeline<B>| {
                     pipeline.take_cores();
-                    pipeline.run_pin_thread(device);
+                    pipeline.run_pin_thread(device, early);
                 };
                 let run = pipeline.start(name.clone(), run);
                 run.map_err(|source| not_started(name, &source, started, pipeline.options()))?;

@@ -260,7 +260,7 @@ mod tests {
     fn a_thread_runs_on_the_cores_that_it_takes() {
         let allowed = allowed_cores().unwrap();
         let last = *allowed.last().unwrap();
-        let thread = std::thread::spawn(move || {
+        let on_a_thread = move || {
             let cores = Cores {
                 list: vec![last],
                 problem: OnceLock::new(),
@@ -277,8 +277,8 @@ mod tests {
             none.take();
             assert!(none.problem.get().unwrap().contains("8191"));
             assert_eq!(allowed_cores().unwrap(), [last]);
-        });
-        thread.join().unwrap();
+        };
+        std::thread::scope(|scope| _ = scope.spawn(on_a_thread));
         assert_eq!(allowed_cores().unwrap(), allowed);
     }
 

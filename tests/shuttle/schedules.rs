@@ -11,6 +11,8 @@ mod ahead;
 mod boundaries;
 mod copies;
 mod dropping;
+mod duty;
+mod early;
 mod ends;
 mod explore;
 mod failures;
