@@ -329,7 +329,7 @@ impl fmt::Display for Stats {
 }
 
 /// What is said where the number of workers was left to the loader.
-const MORE_CORES: &str = "let the process have more cores";
+const MORE_CORES: &str = "set num_workers above the number of cores if samples wait (for a disk, a server), or let the process have more cores";
 
 /// How many bad samples are printed.
 const PRINTED: usize = 5;
@@ -411,7 +411,7 @@ mod tests {
             starved.contains("let the process have more cores"),
             "{starved}"
         );
-        assert!(!starved.contains("num_workers"), "{starved}");
+        assert!(!starved.contains("raise num_workers"), "{starved}");
 
         let slabs = Stats {
             slab_wait_ns: 1_000_000,

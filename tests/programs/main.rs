@@ -15,6 +15,8 @@ macro_rules! programs {
 }
 
 programs! {
+    auto_lines,
+    auto_workers,
     bad_lines,
     bad_pictures,
     bootstrap,
@@ -39,6 +41,8 @@ programs! {
     mixed_ranks,
     ndarrays,
     npy,
+    on_the_node,
+    own_cores,
     packed_attention,
     pairs_in_batches,
     patience,
@@ -55,6 +59,7 @@ programs! {
     sentiment,
     server_gone,
     shards,
+    slow_steps,
     speech,
     structs,
     tabular,
@@ -67,6 +72,7 @@ programs! {
     two_cameras,
     two_corpora,
     two_sources,
+    warm_start,
 }
 
 /// What the README shows compiles, line by line.
