@@ -10,7 +10,7 @@ use super::line::{EpochSlot, Job, Line, Pass};
 use super::schedule::{Claimant, Schedule, Unit};
 use super::seat::Seat;
 use super::work::Recipe;
-use crate::sync::{Arc, Condvar, planted};
+use crate::sync::{Arc, Condvar, Ordering, planted};
 
 /// The kind of workers that are off duty.
 pub(super) const OFF_DUTY: usize = 2;
@@ -162,7 +162,10 @@ impl<B: 'static> Board<B> {
     /// The consumer gets a batch of its epoch, which may show how many workers are needed.
     pub(super) fn watch(&mut self, seat: &Seat) {
         if let [line] = &*self.lines {
-            self.duty.watch(seat, || line.schedule.copies());
+            let given = seat.given.load(Ordering::Relaxed);
+            let epoch = (seat.line, seat.segment);
+            let copies = || line.schedule.copies();
+            self.duty.watch(epoch, given, &seat.meter, copies);
         } // several consumers together need more than each of them shows
     }
 

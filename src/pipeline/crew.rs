@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::seat::Seat;
-use crate::sync::Ordering;
+use crate::meter::Meter;
 use crate::system;
 use crate::tuning::{BATCHES_WATCHED, COPYING_WORKERS, WORKER_STACK_BYTES};
 
@@ -174,16 +173,21 @@ impl Duty {
         std::mem::replace(&mut self.on_duty, self.all) < self.all
     }
 
-    /// The consumer gets a batch. Some batches after an epoch's first one, it is decided how many workers go on. `copies`: loading is
-    /// little more than copying.
-    pub(super) fn watch(&mut self, seat: &Seat, copies: impl FnOnce() -> bool) {
+    /// The consumer gets a batch of an epoch, named by its line and segment, of which it was `given` so many. Some batches after the
+    /// first one, it is decided how many workers go on. `copies`: loading is little more than copying.
+    pub(super) fn watch(
+        &mut self,
+        epoch: (u64, u64),
+        given: u64,
+        meter: &Meter,
+        copies: impl FnOnce() -> bool,
+    ) {
         if self.crew != Crew::Starting {
             return;
         }
-        let meter = &seat.meter;
         let now = Mark {
-            epoch: (seat.line, seat.segment),
-            given: seat.given.load(Ordering::Relaxed),
+            epoch,
+            given,
             host_ns: meter.host_ns.get(),
             waited_ns: meter.consumer_wait_ns.get(),
         };
@@ -244,5 +248,103 @@ impl Seen {
         // Half as many again, for samples that take longer than most.
         let needed = (self.work_ns * 3).div_ceil(self.host_ns.max(1) * 2);
         Some(usize::try_from(needed).unwrap_or(usize::MAX).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers are busy for `work_ns` with each batch, and the loop takes `host_ns` for one, and waits `waited_ns` for it; the first batch
+    /// takes long. Returns who loads then.
+    fn after_an_epoch(duty: &mut Duty, of: [u64; 3], batches: u64, copies: bool) -> (usize, Crew) {
+        let [work_ns, host_ns, waited_ns] = of;
+        let meter = Meter::default();
+        meter.consumer_wait_ns.add(1_000_000_000);
+        for given in 0..batches {
+            meter.loading_ns.add(work_ns / 2);
+            meter.collating_ns.add(work_ns - work_ns / 2);
+            meter.batches.add(1);
+            duty.watch((1, 0), given, &meter, || copies);
+            meter.host_ns.add(host_ns);
+            meter.consumer_wait_ns.add(waited_ns);
+        }
+        duty.now()
+    }
+
+    #[test]
+    fn as_many_load_as_keep_up() {
+        for (of, expected) in [
+            // Half as many again as the loop needs, and one at least.
+            ([40_000, 10_000, 0], (6, Crew::Enough)),
+            ([41_000, 10_000, 0], (7, Crew::Enough)),
+            ([10, 10_000, 0], (1, Crew::Enough)),
+            ([0, 10_000, 0], (1, Crew::Enough)),
+            ([110_000, 10_000, 0], (16, Crew::AllCores)),
+            // Who waits now and then has enough; who waits for more than a tenth of the time has not.
+            ([40_000, 10_000, 1_000], (6, Crew::Enough)),
+            ([40_000, 10_000, 2_000], (16, Crew::AllCores)),
+            ([40_000, 0, 0], (16, Crew::AllCores)),
+            ([40_000, 0, 10_000], (16, Crew::AllCores)),
+        ] {
+            let mut duty = Duty::new(16, true);
+            assert_eq!(after_an_epoch(&mut duty, of, 20, false), expected, "{of:?}");
+            let (on_duty, _) = expected;
+            assert!(duty.is_on(on_duty - 1) && !duty.is_on(on_duty));
+            assert_eq!(duty.off(), 16 - on_duty);
+        }
+    }
+
+    #[test]
+    fn it_takes_some_batches_of_one_epoch() {
+        let of = [10_000, 10_000, 0];
+        let mut duty = Duty::new(4, true);
+        for _ in 0..5 {
+            // (Of an epoch before, only the marks are left; that of a short one is of no use to the next.)
+            let short = after_an_epoch(&mut duty, of, BATCHES_WATCHED, false);
+            assert_eq!(short, (4, Crew::Starting));
+            assert!(!duty.begin()); // all are on duty
+        }
+        let long = after_an_epoch(&mut duty, of, BATCHES_WATCHED + 2, false);
+        assert_eq!(long, (2, Crew::Enough));
+        assert!(duty.begin());
+        assert_eq!(duty.now(), (4, Crew::Starting));
+    }
+
+    #[test]
+    fn few_load_where_loading_is_copying() {
+        for (all, expected) in [
+            (64, (COPYING_WORKERS, Crew::Copying)),
+            (COPYING_WORKERS, (COPYING_WORKERS, Crew::AllCores)),
+        ] {
+            let mut duty = Duty::new(all, true);
+            let of = [40_000, 0, 10_000];
+            assert_eq!(after_an_epoch(&mut duty, of, 20, true), expected);
+        }
+    }
+
+    #[test]
+    fn their_number_doubles_until_all_load() {
+        let mut duty = Duty::new(7, true);
+        after_an_epoch(&mut duty, [10, 10_000, 0], 20, false);
+        let seen: Vec<_> = std::iter::from_fn(|| duty.grow().then(|| duty.now())).collect();
+        assert_eq!(
+            seen,
+            [(2, Crew::Enough), (4, Crew::Enough), (7, Crew::AllCores)]
+        );
+        // What was decided stands for the line.
+        assert_eq!(
+            after_an_epoch(&mut duty, [10, 10_000, 0], 20, false),
+            (7, Crew::AllCores)
+        );
+    }
+
+    #[test]
+    fn a_fixed_number_stays() {
+        let mut duty = Duty::new(7, false);
+        let now = after_an_epoch(&mut duty, [10, 10_000, 0], 20, false);
+        assert_eq!(now, (7, Crew::Fixed));
+        assert!(!duty.begin() && !duty.grow());
+        assert_eq!(duty.now(), (7, Crew::Fixed));
     }
 }
