@@ -182,7 +182,7 @@ impl<B: 'static> Board<B> {
         // (Those that were called, and have not come yet, will do it.)
         (1..=off_duty).contains(&self.idle[OFF_DUTY])
             && self.lines.iter().any(|line| line.schedule.is_blocked())
-            && self.has_claim(false)
+            && self.has_claim(self.duty.next_are_spare())
             && !planted("nobody goes on duty again")
             && self.duty.grow()
     }

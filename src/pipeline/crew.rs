@@ -158,6 +158,11 @@ impl Duty {
         self.all - self.on_duty
     }
 
+    /// Whether those that would go on duty next are spare workers, who do not copy.
+    pub(super) fn next_are_spare(&self) -> bool {
+        self.on_duty >= COPYING_WORKERS
+    }
+
     /// How many load, and why.
     pub(super) fn now(&self) -> (usize, Crew) {
         (self.on_duty, self.crew)
