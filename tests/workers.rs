@@ -285,3 +285,25 @@ fn cores_are_those_that_the_process_may_use() {
         assert!(status.success(), "{prefix}");
     }
 }
+
+/// A worker that hangs is replaced, whether others are on duty or not.
+#[test]
+fn a_sample_that_hangs_costs_its_batch() {
+    for cores in [1, 4] {
+        let samples = from_fn(60, |index, _| {
+            if index == 40 {
+                thread::sleep(Duration::from_secs(2));
+            }
+            Ok(index as i64)
+        });
+        let builder = DataLoader::builder(samples).num_workers(Workers::Auto);
+        let builder = builder.cores(cores).timeout(Duration::from_millis(300));
+        let loader = builder.build().unwrap();
+        let batches = loader.epoch(0).inspect(|batch| match batch {
+            Ok(batch) if batch.as_slice()[0] < 20 => thread::sleep(Duration::from_millis(3)),
+            _ => {}
+        });
+        let failed: Vec<_> = batches.filter_map(Result::err).collect();
+        assert!(matches!(failed[..], [Error::TimedOut(_)]), "{failed:?}");
+    }
+}
