@@ -139,7 +139,8 @@ pub mod collate {
 
 pub mod packed {
     //! Documents packed into rows of one length: a row is a [`PackedRow`], a batch of them a [`PackedBatch`], and on a
-    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them.
+    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them, and those of a stream
+    //! [`StreamSource::pack`](crate::stream::StreamSource::pack).
 
     pub use crate::batch::PackedDeviceBatch;
     pub use crate::tensor::packed::{PackedBatch, PackedRow};

@@ -32,6 +32,8 @@ pub(crate) struct Meter {
     /// them.
     pub(crate) over_budget: Sum,
     pub(crate) over_budget_bytes: Largest,
+    /// The most bytes in flight at once, if they are limited.
+    pub(crate) most_bytes_in_flight: Largest,
     /// Of the unpinned batches, those whose memory the system did not page-lock.
     pub(crate) unlockable: Sum,
     /// Samples that failed, whose rows others took, or that were left out.

@@ -20,6 +20,7 @@ pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
 pub use packed::{Document, Packed, document_lengths};
 pub use packing::Packing;
+pub(crate) use packing::{Piece, Rows};
 pub use split::{SplitSize, random_split};
 pub use subset::Subset;
 pub use tensors::{TensorDataset, TensorRows};

@@ -29,6 +29,8 @@ use crate::tuning::INDICES_AT_ONCE;
 /// data sets of equal lengths are packed alike: tokens and their labels are two of them, side by side
 /// (the second example).
 ///
+/// Documents without an index are packed by [`StreamSource::pack`](crate::stream::StreamSource::pack).
+///
 /// A document that cannot be had is an error of each row that has a part of it ([`DocumentError`]), and
 /// [`OnError`](crate::loader::OnError) leaves out or replaces rows.
 ///
@@ -332,12 +334,12 @@ fn failed<D: Dataset>(documents: &D, document: u64, cause: BoxError) -> Document
 ///
 /// # Examples
 ///
-/// In [`Packed`].
+/// In [`Packed`], and in [`StreamSource::pack`](crate::stream::StreamSource::pack).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a document of tokens",
     note = "documents are Vec<T>, Arc<[T]> or Tensor<T>, where T is u8, u16, u32, i32, i64 or another element of tensors; take what else a sample has away with Dataset::map"
 )]
-pub trait Document: Send + 'static + sealed::Sealed {
+pub trait Document: Send + Sync + 'static + sealed::Sealed {
     /// The type of a token.
     type Token: Element;
 

@@ -41,6 +41,8 @@ pub enum Affinity {
     /// for machines with several nodes, and a process for each device. Copies and stores then stay on one socket. Needs
     /// [`pin_memory`](crate::loader::Builder::pin_memory).
     ///
+    /// A loader for several devices runs on the nodes of all of them, and each device's memory lies on its own.
+    ///
     /// Where there is one node, or the system does not say which is the device's (in many virtual machines), nothing changes.
     Device,
     /// On these cores, by the system's numbers.
@@ -64,7 +66,7 @@ pub enum Affinity {
 pub struct Placement {
     /// The cores that workers and pin thread run on; `None`: wherever the process may run.
     pub cores: Option<Vec<usize>>,
-    /// The node that page-locked memory is taken from, as far as it has any left.
+    /// The node that page-locked memory is taken from, as far as it has any left: that of the first device, if there are several.
     pub node: Option<usize>,
     /// Why threads or memory are not where they were to be. The log says so, too.
     pub problem: Option<String>,
@@ -97,18 +99,18 @@ pub(super) struct Machine {
 #[derive(Debug, Default)]
 pub(super) struct Placed {
     cores: Option<Arc<Cores>>,
-    device: Option<Device>,
+    devices: Vec<Device>,
     problem: Option<String>,
 }
 
 impl Placed {
-    /// Finds the cores. `device`: the one that the loader pins for.
+    /// Finds the cores. `devices`: those that the loader pins for.
     pub(super) fn new(
         affinity: &Affinity,
-        device: Option<&Device>,
+        devices: &[Device],
         machine: Option<&Machine>,
     ) -> Result<Placed> {
-        let (wanted, node) = match affinity {
+        let (wanted, near): (Vec<usize>, Vec<_>) = match affinity {
             Affinity::None => return Ok(Placed::default()),
             Affinity::Cores(cores) if cores.is_empty() => {
                 return Err(Error::option(
@@ -116,22 +118,29 @@ impl Placed {
                     "names no core: leave it out to let threads run anywhere",
                 ));
             }
-            Affinity::Cores(cores) => (cores.clone(), None),
+            Affinity::Cores(cores) => (cores.clone(), Vec::new()),
             Affinity::Device => {
-                let device = device.ok_or_else(|| {
-                    Error::option("affinity", "needs pin_memory(&device) to follow a device")
-                })?;
-                let found = match machine {
-                    Some(machine) => numa::node_of(&machine.root, &machine.pci_address),
-                    None => {
-                        let address = device.info()?.pci_address;
-                        address.and_then(|address| numa::node_of(Path::new("/"), &address))
-                    }
-                };
-                let Some(node) = found else {
+                if devices.is_empty() {
+                    let why = "needs pin_memory(&device) to follow a device";
+                    return Err(Error::option("affinity", why));
+                }
+                let mut near = Vec::new();
+                for device in devices {
+                    let node = match machine {
+                        Some(machine) => numa::node_of(&machine.root, &machine.pci_address),
+                        None => {
+                            let address = device.info()?.pci_address;
+                            address.and_then(|address| numa::node_of(Path::new("/"), &address))
+                        }
+                    };
+                    near.extend(node.map(|node| (device, node)));
+                }
+                // (Workers load for all devices, so they run on the nodes of all.)
+                if near.len() < devices.len() {
                     return Ok(Placed::default());
-                };
-                (node.cores, Some((device, node.number)))
+                }
+                let cores = near.iter().flat_map(|(_, node)| &node.cores);
+                (cores.copied().collect(), near)
             }
         };
         let Some(allowed) = numa::allowed_cores() else {
@@ -150,8 +159,8 @@ impl Placed {
                 "threads were to run on cores {wanted}, and the process may use {allowed} only: they run there"
             )));
         }
-        if let Some((device, node)) = node {
-            device.inner.ring.prefer_node(node);
+        for (device, node) in &near {
+            device.inner.ring.prefer_node(node.number);
         }
         Ok(Placed {
             // (All that there are need not be asked for.)
@@ -161,7 +170,7 @@ impl Placed {
                     problem: Default::default(),
                 })
             }),
-            device: node.map(|(device, _)| device.clone()),
+            devices: near.iter().map(|(device, _)| (*device).clone()).collect(),
             problem: None,
         })
     }
@@ -180,18 +189,18 @@ impl Placed {
 
     pub(super) fn report(&self) -> Placement {
         let cores = self.cores.as_ref();
-        let memory = self
-            .device
-            .as_ref()
-            .map(|device| &device.inner.ring.placing);
+        let rings = self.devices.iter().map(|device| &device.inner.ring);
+        let memory: Vec<_> = rings.map(|ring| &ring.placing).collect();
         let problems = [
             self.problem.clone(),
             cores.and_then(|cores| cores.problem.get().cloned()),
-            memory.and_then(|memory| memory.problem.get().cloned()),
+            memory
+                .iter()
+                .find_map(|memory| memory.problem.get().cloned()),
         ];
         Placement {
             cores: cores.map(|cores| cores.list.clone()),
-            node: memory.and_then(|memory| memory.node()),
+            node: memory.first().and_then(|memory| memory.node()),
             problem: problems.into_iter().flatten().next(),
         }
     }

@@ -78,6 +78,9 @@ pub struct Stats {
     pub over_budget_bytes: u64,
     /// The current pinned budget of the device that the loader pins for, in bytes; 0 if the loader does not pin.
     pub pinned_budget_bytes: u64,
+    /// The most bytes of host memory that were in flight at once while batches of the epoch were loaded; 0 without
+    /// [`max_bytes_in_flight`](crate::loader::Builder::max_bytes_in_flight).
+    pub most_bytes_in_flight: u64,
     /// How many of the unpinned ones the system refused to page-lock.
     pub unlockable: u64,
     /// Samples that failed, and whose rows others took ([`OnError::Replace`](crate::loader::OnError::Replace)).
@@ -138,6 +141,7 @@ impl Stats {
             pinned_budget_bytes: options.pinning.as_ref().map_or(0, |pinning| {
                 pinning.device.memory().pinned_budget_bytes as u64
             }),
+            most_bytes_in_flight: meter.most_bytes_in_flight.get(),
             unlockable: meter.unlockable.get(),
             replaced: meter.replaced.get(),
             skipped: meter.skipped.get(),

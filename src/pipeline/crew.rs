@@ -150,17 +150,12 @@ impl Duty {
 
     /// Whether the worker with this number loads.
     pub(super) fn is_on(&self, worker: usize) -> bool {
-        worker < self.on_duty
+        self.on_duty == self.all || worker < self.on_duty
     }
 
     /// How many do not.
     pub(super) fn off(&self) -> usize {
         self.all - self.on_duty
-    }
-
-    /// Whether those that would go on duty next are spare workers, who do not copy.
-    pub(super) fn next_are_spare(&self) -> bool {
-        self.on_duty >= COPYING_WORKERS
     }
 
     /// How many load, and why.
@@ -295,7 +290,7 @@ mod tests {
             let mut duty = Duty::new(16, true);
             assert_eq!(after_an_epoch(&mut duty, of, 20, false), expected, "{of:?}");
             let (on_duty, _) = expected;
-            assert!(duty.is_on(on_duty - 1) && !duty.is_on(on_duty));
+            assert!(duty.is_on(on_duty - 1) && (on_duty == 16 || !duty.is_on(on_duty)));
             assert_eq!(duty.off(), 16 - on_duty);
         }
     }

@@ -8,6 +8,7 @@ pub(crate) use listed::{Listed, Lists};
 
 use std::fmt;
 
+use super::given::Given;
 use crate::sampler::Sampler;
 use crate::sync::Arc;
 
@@ -222,12 +223,26 @@ pub(crate) struct Start {
     pub(crate) epoch: u64,
     /// In the epoch's order: 0, except in a resumed run.
     pub(crate) position: u64,
+    /// Which of the batches from there on were given out before: not the first.
+    pub(crate) given: Given,
+    /// Other ranks may have been given others: batches came in any order.
+    pub(crate) is_ranks_own: bool,
 }
 
 impl Start {
+    /// An epoch from a position on.
+    pub(crate) fn at(epoch: u64, position: u64) -> Start {
+        Start {
+            epoch,
+            position,
+            given: Given::default(),
+            is_ranks_own: false,
+        }
+    }
+
     /// An epoch from its beginning.
     pub(crate) fn of(epoch: u64) -> Start {
-        Start { epoch, position: 0 }
+        Start::at(epoch, 0)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Pipeline;
 use super::batching::Batching;
 use super::cut::Start;
-use super::plan::plan;
+use super::plan::{Share, plan};
 use crate::batch::Batch;
 use crate::device::{Kind, Ring};
 use crate::tuning::DEFAULT_DEPTH_BATCHES;
@@ -32,6 +32,10 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn early(&self, device: usize) -> Option<Early> {
         let options = &self.options[device];
         let pinning = options.pinning.as_ref()?;
+        // Several devices: it is not known which of them have an epoch. Few bytes in flight: nor how many slabs those allow.
+        if self.options.len() > 1 || options.max_bytes.is_some() {
+            return None;
+        }
         if matches!(options.batching, Batching::Listed(_)) {
             return Some(Early {
                 bytes: pinning.max_batch_bytes?,
@@ -40,7 +44,7 @@ impl<B: Batch> Pipeline<B> {
         }
         let hints = self.recipe.hints();
         let destination = options.destination(&pinning.device, DEFAULT_DEPTH_BATCHES);
-        let cut = options.cut(Start::of(0));
+        let cut = options.cut(Start::of(0), Share::WHOLE);
         let plan = plan(options, options.machine(), hints, destination, cut, false);
         if plan.is_cut() {
             return None;

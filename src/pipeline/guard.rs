@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::board::{Board, OFF_DUTY};
+use super::board::{Board, Wake};
 use super::line::{EpochSlot, Line, Pass, UnitSlot};
 use super::schedule::{Removed, Unit};
 use super::work::MadeAlone;
@@ -207,20 +207,19 @@ impl<B: 'static> Bin<B> {
     }
 
     /// Runs without the lock. Threads are told first, because a user's `drop` may take long, or wait for one of them.
-    fn empty(self, pipeline: &Pipeline<B>, worker: Option<usize>) {
+    fn empty(self, pipeline: &Pipeline<B>, worker: Option<Wake>) {
         if let Some(is_wide) = self.found_wide {
             let _ = pipeline.is_wide.set(is_wide);
         }
         if let Some(deferred) = &self.deferred {
-            deferred.settle_accounts();
+            deferred.settle_accounts(pipeline);
         }
         if let Some(device) = self.told {
             pipeline.tell_pin_thread(device);
         }
         match worker {
-            // Which of them are on duty now, they find out themselves.
-            Some(OFF_DUTY) => _ = pipeline.worker_wakeups[OFF_DUTY].notify_all(),
-            Some(kind) => _ = pipeline.worker_wakeups[kind].notify_one(),
+            Some(Wake::One(group)) => _ = pipeline.worker_wakeups[group].notify_one(),
+            Some(Wake::OffDuty) => _ = pipeline.off_duty.notify_all(),
             None => {}
         }
         if let Some(deferred) = self.deferred {
@@ -231,10 +230,10 @@ impl<B: 'static> Bin<B> {
     }
 }
 
-impl<B> Deferred<B> {
-    fn settle_accounts(&self) {
+impl<B: 'static> Deferred<B> {
+    fn settle_accounts(&self, pipeline: &Pipeline<B>) {
         for (account, limit) in &self.limits {
-            account.set_limit(*limit);
+            account.set_limit(pipeline.slabs_within(*limit, account.kind()));
         }
         let ended = self.removed.epochs.iter().filter_map(EpochSlot::account);
         ended

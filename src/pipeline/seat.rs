@@ -7,17 +7,16 @@
 
 use super::Pipeline;
 use super::batching::Batching;
-use super::board::OFF_DUTY;
 use super::cut::Start;
+use super::given::{Given, Progress};
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, Share, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use crate::batch::Batch;
-use crate::device::{Account, Device};
+use crate::device::{Account, Target};
 use crate::meter::Meter;
-use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Condvar, Mutex, planted};
 
 /// An epoch of a line, as its consumer holds it.
@@ -27,10 +26,12 @@ pub(crate) struct Seat {
     pub(super) segment: u64,
     /// The number of the device that its line is loaded for.
     pub(crate) device: usize,
+    /// Which of this rank's batches it has.
+    pub(crate) share: Share,
     pub(crate) start: Start,
     pub(crate) meter: Arc<Meter>,
-    /// How many batches were given out.
-    pub(crate) given: Arc<AtomicU64>,
+    /// Which batches were given out.
+    pub(crate) given: Arc<Progress>,
     /// Where its stream stands behind what was given out; `None` for samples that have an index.
     pub(crate) reached: Option<Arc<Mutex<Reached>>>,
     /// The line's consumer sleeps here.
@@ -39,31 +40,64 @@ pub(crate) struct Seat {
     is_followed: bool,
 }
 
+/// How a line begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Beginning {
+    pub(crate) start: Start,
+    /// That of the epoch's stream, if it is resumed by one.
+    pub(crate) state: Option<Vec<u8>>,
+    /// Other epochs will follow.
+    pub(crate) is_followed: bool,
+    /// The number of the device that it is loaded for.
+    pub(crate) device: usize,
+    /// Which of this rank's batches it has.
+    pub(crate) share: Share,
+}
+
+impl Beginning {
+    /// Of all batches of this rank, for the first of the loader's devices.
+    pub(crate) fn whole(start: Start, state: Option<Vec<u8>>, is_followed: bool) -> Beginning {
+        Beginning {
+            start,
+            state,
+            is_followed,
+            device: 0,
+            share: Share::WHOLE,
+        }
+    }
+}
+
 impl<B: Batch> Pipeline<B> {
-    /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
-    /// `state`: that of the epoch's stream, if it is resumed by one.
-    pub(crate) fn begin(&self, start: Start, state: Option<Vec<u8>>, is_followed: bool) -> Seat {
-        let device = 0; // the only one so far
+    /// Begins a line with one epoch, and lets workers load it.
+    pub(crate) fn begin(&self, beginning: Beginning) -> Seat {
+        let Beginning {
+            start,
+            state,
+            is_followed,
+            device,
+            share,
+        } = beginning;
         let (stream, reached) = self.stream(start, state);
         let unit_ready = Arc::new(Condvar::new());
         let meter = Arc::<Meter>::default();
         let seat = {
             let mut board = self.lock();
             if board.duty.begin() && !planted("a line begins in silence") {
-                self.worker_wakeups[OFF_DUTY].notify_all();
+                self.off_duty.notify_all();
             }
             let is_wide = self.is_wide.get().copied();
             let at_once = self.options[device].at_once;
-            let line = board.add_line(device, Arc::clone(&unit_ready), is_wide, at_once);
+            let line = board.add_line((device, share), Arc::clone(&unit_ready), is_wide, at_once);
             let slot = EpochSlot::new(start.epoch, &meter, None, None, stream);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
                 device,
+                share,
                 segment,
                 start,
                 meter,
-                given: Arc::default(),
+                given: Arc::new(Progress::new(start.given, self.options().any_order)),
                 reached,
                 unit_ready,
                 is_followed,
@@ -75,7 +109,7 @@ impl<B: Batch> Pipeline<B> {
         seat
     }
 
-    /// Appends an epoch that follows the seat's, which has so many `batches`. `to`: its batches go to the device of this outbox, that many
+    /// Appends an epoch that follows the seat's, whose cut has so many `batches`. `to`: its batches go to the device of this outbox, that many
     /// ahead.
     pub(crate) fn append(
         &self,
@@ -87,8 +121,12 @@ impl<B: Batch> Pipeline<B> {
         let start = Start::of(epoch);
         let options = &self.options[seat.device];
         let meter = Arc::<Meter>::default();
-        let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
-        let outbox = to.map(|(before, _)| Outbox::new(before.device(), 0, Some((before, batches))));
+        let destination =
+            to.map(|(before, depth)| options.destination(before.target().device(), depth));
+        let outbox = to.map(|(before, _)| {
+            let (target, before) = (before.target(), Some((before, batches)));
+            Outbox::new(target, start.given, options.any_order, before)
+        });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
         let slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
@@ -99,7 +137,7 @@ impl<B: Batch> Pipeline<B> {
             segment,
             start,
             meter,
-            given: Arc::default(),
+            given: Arc::new(Progress::new(start.given, options.any_order)),
             reached,
             ..seat.clone()
         };
@@ -209,17 +247,17 @@ impl<B: Batch> Pipeline<B> {
         self.decide(seat, Destination::Host);
     }
 
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: how many
+    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: which
     /// batches the program already has.
     pub(crate) fn send_to(
         &self,
         seat: &Seat,
-        device: &Device,
+        target: &Target,
         depth: usize,
-        given: u64,
+        given: Given,
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
-        let outbox = Outbox::new(device, given, None);
+        let outbox = Outbox::new(target, given, options.any_order, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);
@@ -237,7 +275,7 @@ impl<B: Batch> Pipeline<B> {
             outbox.give_up(batch, unit);
         }
         // Then, so that the first units find it.
-        self.decide(seat, options.destination(device, depth));
+        self.decide(seat, options.destination(target.device(), depth));
         outbox
     }
 
@@ -246,7 +284,8 @@ impl<B: Batch> Pipeline<B> {
     fn assumed_destination(&self, device: usize) -> Option<Destination> {
         let options = &self.options[device];
         let matters = destination_matters(options, options.machine(), self.recipe.hints());
-        (!matters).then_some(Destination::Host)
+        // Of several devices, it is not known which one gets them.
+        (!matters && self.options.len() == 1).then_some(Destination::Host)
     }
 
     /// It is known what the batches are for: the epoch is planned, unless it has been. If it is loaded for the host, and turns out to go to
@@ -256,12 +295,18 @@ impl<B: Batch> Pipeline<B> {
             return;
         }
         let (options, hints) = (&self.options[seat.device], self.recipe.hints());
-        let (machine, is_followed) = (options.machine(), seat.is_followed);
-        let cut = options.cut(seat.start);
+        let (given, is_followed) = (seat.start.given, seat.is_followed);
+        // (Where some batches were given out before, units are whole batches.)
+        let machine = options.machine().filter(|_| given.has_no_gap());
+        let cut = options.cut(seat.start, seat.share);
         let order = options.order(&cut);
-        let plan = plan(options, machine, hints, destination, cut, is_followed);
+        let plan = EpochPlan {
+            given,
+            ..plan(options, machine, hints, destination, cut, is_followed)
+        };
         // First: who asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.is_wide.get() == Some(&true));
+        let slabs = self.slabs_within(slabs, plan.kind());
         let account = options.pinning.as_ref();
         let account = account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs));
         let mut board = self.lock();
@@ -300,7 +345,7 @@ impl<B: Batch> Pipeline<B> {
 
     /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
-        let (device, start, destination) = {
+        let (device, share, start, destination) = {
             let mut board = self.lock();
             let line = board.line(line).map(|(line, _)| line);
             let Some(line) = line.filter(|line| !line.schedule.is_planned(segment)) else {
@@ -316,13 +361,13 @@ impl<B: Batch> Pipeline<B> {
             let before = schedule.epoch_before(segment);
             let before = before.and_then(|before| before.destination);
             let destination = own.or(before.filter(|before| *before == Destination::Host));
-            (line.device, start, destination)
+            (line.device, line.share, start, destination)
         };
         let destination = destination.or_else(|| self.assumed_destination(device));
         let (options, hints) = (&self.options[device], self.recipe.hints());
         let machine = options.machine();
         let plan = destination.map(|destination| {
-            let cut = options.cut(start);
+            let cut = options.cut(start, share);
             let order = options.order(&cut);
             let plan = plan(options, machine, hints, destination, cut, true);
             (plan, order)

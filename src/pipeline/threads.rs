@@ -285,8 +285,8 @@ impl<B: Batch> Pipeline<B> {
         // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
         self.lock().is_closed = true;
         self.recipe.end();
-        let wakeups = &self.worker_wakeups;
-        wakeups.iter().for_each(|wakeup| _ = wakeup.notify_all());
+        let wakeups = self.worker_wakeups.iter().chain([&self.off_duty]);
+        wakeups.for_each(|wakeup| _ = wakeup.notify_all());
         (0..self.options.len()).for_each(|device| self.tell_pin_thread(device));
         let mut board = self.lock();
         let (board, bin) = board.split();
