@@ -1,5 +1,7 @@
 //! Calls to the operating system (page-locking, memory sizes, reading ahead), each with a portable fallback.
 
+pub(crate) mod numa;
+
 use std::sync::OnceLock;
 
 /// The size of a page. Page-locked memory is rounded up to pages.
@@ -125,6 +127,12 @@ pub(crate) fn usable_memory_bytes() -> usize {
         let machine = machine_memory_bytes().unwrap_or(FALLBACK_BYTES);
         group_limit_bytes().map_or(machine, |limit| machine.min(limit))
     })
+}
+
+/// How many threads of this process can run at once: the cores that it may run on, or its control groups' quota of them if that is less.
+pub(crate) fn usable_cores() -> usize {
+    // (It reads the calling thread's affinity, and on Linux the quotas of all groups from the process's own to the root.)
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// How many more threads with stacks of this size the process can start, given its limits on address space and

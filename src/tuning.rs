@@ -68,6 +68,14 @@ pub(crate) const INDICES_AT_ONCE: usize = 64;
 /// error when the loader is built.
 pub(crate) const WORKER_STACK_BYTES: usize = 16 << 20;
 
+/// After how many batches of an epoch, behind the first one, [`Workers::Auto`](crate::loader::Workers::Auto) decides how many
+/// workers go on.
+///
+/// Chosen: enough to see what a batch takes, and few enough to be over soon; all workers load until then.
+/// Elsewhere: the same. Shorter epochs are loaded by all. Under the model checker, epochs are short, and its clock jumps: any number may
+/// do.
+pub(crate) const BATCHES_WATCHED: u64 = if cfg!(shuttle) { 1 } else { 8 };
+
 /// How long the program waits for a batch before the log says for what; and again after as long.
 ///
 /// Chosen: no batch that comes at all takes as long, unless samples take seconds; and who stares at a loop that stands still

@@ -18,7 +18,8 @@ use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
-use crate::sync::{Arc, Instant, Mutex, Signal};
+use crate::sync::{Arc, Instant, Mutex, OnceLock, Signal};
+use crate::system::numa;
 
 pub(crate) struct Ring {
     /// Page-locks the blocks; `None` for a ring of pageable blocks.
@@ -33,7 +34,35 @@ pub(crate) struct Ring {
     /// submitted.
     news: Signal,
     helpers: Arc<Helpers>,
+    /// Where new blocks lie.
+    pub(crate) placing: Placing,
     pub(super) counters: Counters,
+}
+
+/// The node that new blocks are to lie on, if somebody said so.
+#[derive(Debug, Default)]
+pub(crate) struct Placing {
+    node: OnceLock<usize>,
+    /// Why some do not.
+    pub(crate) problem: OnceLock<String>,
+}
+
+impl Placing {
+    pub(crate) fn node(&self) -> Option<usize> {
+        self.node.get().copied()
+    }
+
+    /// Asks for memory of the node. If the system refuses, the log says so once.
+    fn place(&self, pointer: *mut u8, bytes: usize) {
+        let Some(node) = self.node() else { return };
+        if let Err(error) = numa::prefer_node(pointer, bytes, node) {
+            let text = format!("page-locked memory cannot be taken from node {node}: {error}");
+            let first = self.problem.set(text.clone()).is_ok();
+            if first {
+                log::warn!("{text}");
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -83,8 +112,14 @@ impl Ring {
             unlocking: Mutex::default(),
             news: Signal::default(),
             helpers,
+            placing: Placing::default(),
             counters: Counters::default(),
         })
+    }
+
+    /// From now on, page-locked blocks are made of this node's memory: the device's, which does not change.
+    pub(crate) fn prefer_node(&self, node: usize) {
+        let _ = self.placing.node.set(node);
     }
 
     /// Notified when there is news for threads that wait for a slab.
@@ -204,7 +239,10 @@ impl Ring {
     /// `None` if the system does not have that much memory.
     fn make(&self, size: usize) -> Option<HostBlock> {
         let start = Instant::now();
-        let touch: Touch<'_> = &|pointer, bytes| self.helpers.zero(pointer, bytes);
+        let touch: Touch<'_> = &|pointer, bytes| {
+            self.placing.place(pointer, bytes); // whichever thread touches it
+            self.helpers.zero(pointer, bytes);
+        };
         self.counters.made.add(1);
         let Some(driver) = &self.driver else {
             return HostBlock::pageable(size, touch);
@@ -226,17 +264,17 @@ impl Ring {
         block
     }
 
-    /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as the open accounts
-    /// have shares, or it cannot be had.
-    pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize) -> bool {
+    /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as `wanted`, or it cannot
+    /// be had. By default, as many are wanted as the open accounts have shares.
+    pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize, wanted: Option<usize>) -> bool {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
         };
         let _making = self.ahead.lock();
         {
             let mut state = self.state.lock();
-            let shelf = &state.shelves[kind as usize];
-            let enough = state.blocks_for(kind) >= shelf.shares;
+            let wanted = wanted.unwrap_or(state.shelves[kind as usize].shares);
+            let enough = state.blocks_for(kind) >= wanted;
             if enough || !state.has_room(size) {
                 return false;
             }
@@ -373,7 +411,7 @@ mod tests {
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
         let account = Account::open(&ring, Kind::Whole, 1);
         std::thread::scope(|scope| {
-            scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES)));
+            scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES, None)));
             while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free().next().is_none() {}
             assert!(ring.take(BYTES / 2).is_some());
             assert!(

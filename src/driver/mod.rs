@@ -66,6 +66,8 @@ pub struct DeviceInfo {
     pub total_memory_bytes: usize,
     /// The number of engines that copy while kernels run.
     pub copy_engines: i32,
+    /// The device's address on the PCI bus, as the driver writes it (`0000:3B:00.0`); `None` on the CPU device.
+    pub pci_address: Option<String>,
 }
 
 /// Calls the method on the backend. For calls without streams and events.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::affinity::{Affinity, Machine, Placed};
 use super::{DataLoader, LastBatch, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
@@ -10,7 +11,7 @@ use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
     Batching, DatasetRecipe, EvenBatching, Learned, Lister, Options, Pinning, Pipeline, Retry,
-    Threads,
+    Threads, Workers,
 };
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
@@ -44,7 +45,10 @@ pub struct Builder<D, C> {
     pub(super) seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
     batch_sampler: Option<Arc<dyn BatchSampler>>,
-    pub(super) num_workers: usize,
+    num_workers: Workers,
+    cores: Option<usize>,
+    affinity: Affinity,
+    machine: Option<Machine>,
     prefetch: Option<usize>,
     in_order: bool,
     max_bytes: Option<usize>,
@@ -72,7 +76,10 @@ impl<D> Builder<D, crate::batch::Stack> {
             seed: 0,
             sampler: None,
             batch_sampler: None,
-            num_workers: 0,
+            num_workers: Workers::Fixed(0),
+            cores: None,
+            affinity: Affinity::None,
+            machine: None,
             prefetch: None,
             in_order: true,
             max_bytes: None,
@@ -151,11 +158,19 @@ impl<D, C> Builder<D, C> {
     }
 
     /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
+    /// [`Workers::Auto`] leaves the number to the loader.
     ///
     /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of address space (not of memory) for its
     /// stack; [`build`](Builder::build) refuses more workers than the system has address space and mappings for.
-    pub fn num_workers(mut self, num_workers: usize) -> Self {
-        self.num_workers = num_workers;
+    pub fn num_workers(mut self, num_workers: impl Into<Workers>) -> Self {
+        self.num_workers = num_workers.into();
+        self
+    }
+
+    /// Sets where workers and the pin thread run: by default, wherever the process may. They never run where the process may not
+    /// (`taskset`, a control group's set of cores). [`DataLoader::placement`] says what became of it.
+    pub fn affinity(mut self, affinity: Affinity) -> Self {
+        self.affinity = affinity;
         self
     }
 
@@ -366,7 +381,9 @@ impl<D, C> Builder<D, C> {
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
-    /// `prefetch` + 3 slabs. If the program holds all of them and waits for one more batch, that batch is in pageable
+    /// `prefetch` + 3 slabs. Where it is known how large they are ([`Dataset::sample_bytes`], or
+    /// [`max_batch_bytes`](Builder::max_batch_bytes)), and batches are not large enough to travel in parts, the pin thread makes them as
+    /// soon as the loader is built, while the program goes on. If the program holds all of them and waits for one more batch, that batch is in pageable
     /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).
     ///
     /// # Several devices
@@ -462,6 +479,25 @@ impl<D, C> Builder<D, C> {
         self
     }
 
+    /// The machine's files are in this folder, and the loader's device has this address: for [`Affinity::Device`].
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn machine(mut self, root: &std::path::Path, pci_address: &str) -> Self {
+        self.machine = Some(Machine {
+            root: root.to_owned(),
+            pci_address: pci_address.to_owned(),
+        });
+        self
+    }
+
+    /// How many cores [`Workers::Auto`] finds.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn cores(mut self, cores: usize) -> Self {
+        self.cores = Some(cores);
+        self
+    }
+
     /// How long the program waits for a batch before the log says for what.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
@@ -522,6 +558,7 @@ impl<D: Dataset, C> Builder<D, C> {
         C: Collate<D::Sample, Batch = B>,
     {
         let batch_size = self.check()?;
+        let placed = self.placed()?;
         let len = self.dataset.len();
         let even = |sampler: Arc<dyn Sampler>| EvenBatching {
             samples: sampler.len(),
@@ -537,7 +574,7 @@ impl<D: Dataset, C> Builder<D, C> {
             }
             (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
         };
-        let mut options = self.options(&batching);
+        let mut options = self.options(&batching, &placed);
         let at_once = self.dataset.at_once().max(1);
         options
             .iter_mut()
@@ -562,15 +599,20 @@ impl<D: Dataset, C> Builder<D, C> {
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
-        Ok(DataLoader::start(threads, order))
+        Ok(DataLoader::start(threads, order, placed))
     }
 }
 
 impl<D, C> Builder<D, C> {
+    /// Finds the cores that threads run on.
+    pub(super) fn placed(&self) -> Result<Placed> {
+        Placed::new(&self.affinity, &self.devices, self.machine.as_ref())
+    }
+
     /// What the pipeline is told, for each device.
-    pub(super) fn options(&self, batching: &Batching) -> Vec<Options> {
+    pub(super) fn options(&self, batching: &Batching, placed: &Placed) -> Vec<Options> {
         if self.devices.is_empty() {
-            return vec![self.options_for(batching.clone(), None)];
+            return vec![self.options_for(batching.clone(), None, placed)];
         }
         let devices = self.devices.iter().enumerate();
         // A device that is named twice has one ring all the same.
@@ -579,25 +621,30 @@ impl<D, C> Builder<D, C> {
             before.all(|before| !Arc::ptr_eq(&before.inner, &device.inner))
         };
         let devices = devices.filter(is_first).map(|(_, device)| device);
-        let options = devices.map(|device| self.options_for(batching.clone(), Some(device)));
+        let options =
+            devices.map(|device| self.options_for(batching.clone(), Some(device), placed));
         options.collect()
     }
 
-    fn options_for(&self, batching: Batching, device: Option<&Device>) -> Options {
+    fn options_for(&self, batching: Batching, device: Option<&Device>, placed: &Placed) -> Options {
+        let cores = placed.cores();
+        let own_cores = cores.map(|cores| cores.list.len());
         Options {
             batching,
             last_batch: self.last_batch,
             lane: self.world.data_rank() as u64,
             lanes: self.world.data_ranks() as u64,
-            workers: self.num_workers,
+            workers: self.num_workers.started(self.cores.or(own_cores)),
+            cores: cores.cloned(),
+            is_auto: self.num_workers == Workers::Auto,
             at_once: 1,
-            prefetch: if self.num_workers == 0 {
+            prefetch: if self.num_workers == Workers::Fixed(0) {
                 1
             } else {
                 self.prefetch.unwrap_or(2)
             },
             prefetch_grows: self.prefetch.is_none(),
-            any_order: !self.in_order && self.num_workers > 0,
+            any_order: !self.in_order && self.num_workers != Workers::Fixed(0),
             max_bytes: self.max_bytes,
             pinning: device.map(|device| Pinning {
                 device: device.clone(),
@@ -623,6 +670,9 @@ impl<D, C> Builder<D, C> {
             sampler: self.sampler,
             batch_sampler: self.batch_sampler,
             num_workers: self.num_workers,
+            cores: self.cores,
+            affinity: self.affinity,
+            machine: self.machine,
             prefetch: self.prefetch,
             in_order: self.in_order,
             max_bytes: self.max_bytes,
@@ -650,7 +700,7 @@ impl<D, C> Builder<D, C> {
                 "is 0: at least one batch is loaded ahead; use num_workers(0) to load when asked",
             ));
         }
-        if self.prefetch.is_some() && self.num_workers == 0 {
+        if self.prefetch.is_some() && self.num_workers == Workers::Fixed(0) {
             return Err(Error::option(
                 "prefetch",
                 "needs workers: with num_workers(0) batches are loaded when asked",
@@ -663,7 +713,7 @@ impl<D, C> Builder<D, C> {
                     "is 0: at least one batch is in flight, whatever its size",
                 ));
             }
-            Some(_) if self.num_workers == 0 => {
+            Some(_) if self.num_workers == Workers::Fixed(0) => {
                 return Err(Error::option(
                     "max_bytes_in_flight",
                     "needs workers: with num_workers(0) batches are loaded when asked, one at a time",
@@ -685,7 +735,7 @@ impl<D, C> Builder<D, C> {
                     "is 0: no sample is loaded in no time; leave it out to wait for as long as it takes",
                 ));
             }
-            Some(_) if self.num_workers == 0 => {
+            Some(_) if self.num_workers == Workers::Fixed(0) => {
                 return Err(Error::option(
                     "timeout",
                     "needs workers: with num_workers(0) a sample that hangs hangs the caller's own thread, which cannot be left alone",

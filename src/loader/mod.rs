@@ -1,5 +1,6 @@
 //! The loader: what users build and iterate.
 
+mod affinity;
 mod builder;
 mod device_epoch;
 mod epoch;
@@ -19,6 +20,7 @@ mod world;
 
 use std::fmt;
 
+pub use affinity::{Affinity, Placement};
 pub use builder::Builder;
 pub use device_epoch::DeviceEpoch;
 pub use epoch::Epoch;
@@ -34,8 +36,9 @@ pub use stream_state::StreamState;
 pub use timeline::{Recording, Timeline};
 pub use world::World;
 
-pub use crate::pipeline::{LastBatch, OnError, Sharding};
+pub use crate::pipeline::{Crew, LastBatch, OnError, Sharding, Workers};
 
+use self::affinity::Placed;
 use self::last::Last;
 use self::state::Owner;
 use crate::batch::{Batch, Share, Stack};
@@ -84,6 +87,7 @@ pub struct DataLoader<B: Batch> {
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
     order: Order,
+    placed: Placed,
     /// Counts epochs that were shared by several devices.
     splits: AtomicU64,
     /// The epoch that was given out last, for `stats` and `state`.
@@ -115,11 +119,12 @@ impl DataLoader<()> {
 }
 
 impl<B: Batch> DataLoader<B> {
-    fn start(threads: Threads<B>, order: Order) -> DataLoader<B> {
+    fn start(threads: Threads<B>, order: Order, placed: Placed) -> DataLoader<B> {
         DataLoader {
             threads,
             next_epoch: AtomicU64::new(0),
             order,
+            placed,
             splits: AtomicU64::new(0),
             last: Mutex::new(Last::at(Start::of(0), None)),
         }
@@ -463,7 +468,11 @@ impl<B: Batch> DataLoader<B> {
     /// ```
     pub fn total_stats(&self) -> Stats {
         let pipeline = self.threads.pipeline();
-        Stats::of(&pipeline.meters.total(), pipeline.options())
+        Stats::of(
+            &pipeline.meters.total(),
+            pipeline.options(),
+            pipeline.crew(),
+        )
     }
 
     /// Begins to record what each thread does when, for a [`Timeline`]: of all epochs, until
@@ -501,8 +510,13 @@ impl<B: Batch> DataLoader<B> {
     }
 
     fn stats_of(&self, seat: &Seat) -> Stats {
-        let options = &self.threads.pipeline().options[seat.device];
-        Stats::of(&seat.meter, options)
+        let pipeline = self.threads.pipeline();
+        Stats::of(&seat.meter, &pipeline.options[seat.device], pipeline.crew())
+    }
+
+    /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
+    pub fn placement(&self) -> Placement {
+        self.placed.report()
     }
 
     fn next_epoch(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::ops::{Add, AddAssign};
 
 use super::histogram::Histogram;
 use crate::meter::{MOST_BAD_SAMPLES, Meter};
-use crate::pipeline::Options;
+use crate::pipeline::{Crew, Options};
 
 /// Where the time went: in one epoch ([`Epoch::stats`](super::Epoch::stats), [`DataLoader::stats`](crate::DataLoader::stats)), in all of
 /// them ([`DataLoader::total_stats`](crate::DataLoader::total_stats)), or in several, which are added. It prints as a short table.
@@ -54,8 +54,10 @@ pub struct Stats {
     pub samples: u64,
     /// Batches made.
     pub batches: u64,
-    /// The number of workers; 0 if the caller loads.
+    /// The number of workers that load now; 0 if the caller loads.
     pub workers: usize,
+    /// Why it is that many.
+    pub crew: Crew,
     /// Time in the data set's `get`, over all workers, in nanoseconds.
     pub loading_ns: u64,
     /// Time that lazy samples took to make the elements of their rows, over all workers, in nanoseconds: decoding and transforming
@@ -145,14 +147,15 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(meter: &Meter, options: &Options) -> Stats {
+    pub(super) fn of(meter: &Meter, options: &Options, (workers, crew): (usize, Crew)) -> Stats {
         meter.settle();
         Stats {
             epoch: meter.epoch.get(),
             epochs: meter.epochs.get(),
             samples: meter.samples.get(),
             batches: meter.batches.get(),
-            workers: options.workers,
+            workers,
+            crew,
             loading_ns: meter.loading_ns.get(),
             decoding_ns: meter.decoding_ns.get(),
             collating_ns: meter.collating_ns.get(),
@@ -263,6 +266,7 @@ impl AddAssign<&Stats> for Stats {
             samples,
             batches,
             workers,
+            crew,
             loading_ns,
             decoding_ns,
             collating_ns,
@@ -334,7 +338,9 @@ impl AddAssign<&Stats> for Stats {
             *sum += more;
         }
         self.epoch = self.epoch.max(*epoch);
-        self.workers = self.workers.max(*workers);
+        if *workers >= self.workers {
+            (self.workers, self.crew) = (*workers, *crew);
+        }
         self.most_bytes_in_flight = self.most_bytes_in_flight.max(*most_bytes_in_flight);
         self.over_budget_bytes = self.over_budget_bytes.max(*over_budget_bytes);
         self.pinned_budget_bytes = self.pinned_budget_bytes.max(*pinned_budget_bytes);

@@ -8,15 +8,15 @@ use super::epoch::Loader;
 use super::state::Owner;
 use super::stream_state::{StreamOwner, StreamState};
 use super::{
-    DataLoader, Epoch, Epochs, Last, LastBatch, OnError, Order, Recording, Replay, Sharding, Stats,
-    StreamEpoch, StreamEpochs, World,
+    Affinity, DataLoader, Epoch, Epochs, Last, LastBatch, OnError, Order, Placement, Recording,
+    Replay, Sharding, Stats, StreamEpoch, StreamEpochs, World,
 };
 use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
     Batching, Beginning, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry,
-    Seat, Start, StreamParts, StreamRecipe, Threads,
+    Seat, Start, StreamParts, StreamRecipe, Threads, Workers,
 };
 use crate::sampler::Sampler;
 use crate::stream::{Shard, StreamSource};
@@ -77,8 +77,11 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
 
         /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
         ///
-        /// One at a time pulls items, and all of them load. Neither the order nor the content of batches depends on their number.
-        num_workers(num_workers: usize);
+        /// One at a time pulls items, and all of them load. [`Workers::Auto`] leaves their number to the loader. Neither the order nor the content of batches depends on their number.
+        num_workers(num_workers: impl Into<Workers>);
+
+        /// Sets where workers and the pin thread run, as [`Builder::affinity`].
+        affinity(affinity: Affinity);
 
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
         prefetch(prefetch: usize);
@@ -119,6 +122,14 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
     /// asked again.
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
         self.builder = self.builder.retry(attempts, first_wait);
+        self
+    }
+
+    /// How many cores [`Workers::Auto`] finds.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn cores(mut self, cores: usize) -> Self {
+        self.builder = self.builder.cores(cores);
         self
     }
 
@@ -169,7 +180,8 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             // Positions of this rank's items, as if the ranks took turns: so no two samples have the same random numbers.
             sharding: Sharding::Strided { drop_last: false },
         });
-        let options = builder.options(&batching).into_iter();
+        let placed = builder.placed()?;
+        let options = builder.options(&batching, &placed).into_iter();
         let options = options.map(|options| Options {
             last_batch: LastBatch::Partial,
             is_stream: true,
@@ -198,7 +210,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         let recipe = StreamRecipe(parts);
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
         Ok(StreamLoader {
-            loader: Arc::new(DataLoader::start(threads, order)),
+            loader: Arc::new(DataLoader::start(threads, order, placed)),
         })
     }
 }
@@ -359,6 +371,11 @@ impl<B: Batch> StreamLoader<B> {
                 StreamState::new(start.epoch, items, source, owner)
             }
         }
+    }
+
+    /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
+    pub fn placement(&self) -> Placement {
+        self.loader.placement()
     }
 
     /// Loads the first batch of epoch `epoch`, and gives it again and again, without end ([`take`](Iterator::take) some): as

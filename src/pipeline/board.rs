@@ -2,16 +2,27 @@
 
 use std::collections::VecDeque;
 
+use super::crew::Duty;
 use super::desk::Desk;
 use super::guard::Bin;
 use super::late::{Station, Task};
 use super::line::{EpochSlot, Job, Line, Pass};
 use super::plan::Portion;
 use super::schedule::{Claimant, Schedule, Unit};
+use super::seat::Seat;
 use super::work::Recipe;
 use crate::device::InFlight;
-use crate::sync::{Arc, Condvar};
+use crate::sync::{Arc, Condvar, planted};
 use crate::tuning::COPYING_WORKERS;
+
+/// Which sleeping workers are woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// One of a group.
+    One(usize),
+    /// Those that were off duty: which of them are on duty now, they find out themselves.
+    OffDuty,
+}
 
 /// All lines of a loader.
 pub(super) struct Board<B> {
@@ -21,6 +32,9 @@ pub(super) struct Board<B> {
     turn: u64,
     /// How many workers sleep, in each group of [`COPYING_WORKERS`].
     pub(super) idle: Vec<usize>,
+    /// How many workers sleep that are off duty.
+    pub(super) idle_off_duty: usize,
+    pub(super) duty: Duty,
     /// One for each worker.
     pub(super) stations: Vec<Station>,
     /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
@@ -32,12 +46,14 @@ pub(super) struct Board<B> {
 }
 
 impl<B: 'static> Board<B> {
-    pub(super) fn new(groups: usize, in_flight: Option<Arc<InFlight>>) -> Board<B> {
+    pub(super) fn new(groups: usize, in_flight: Option<Arc<InFlight>>, duty: Duty) -> Board<B> {
         Board {
             lines: Vec::new(),
             lines_added: 0,
             turn: 0,
             idle: vec![0; groups],
+            idle_off_duty: 0,
+            duty,
             stations: Vec::new(),
             orphans: VecDeque::new(),
             in_flight,
@@ -190,8 +206,32 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// The group of a sleeping worker that has something to do. One is woken, and wakes the next when it has found work.
-    pub(super) fn worker_to_wake(&mut self) -> Option<usize> {
-        (0..self.idle.len()).find(|&group| self.idle[group] > 0 && self.has_claim(group))
+    /// The consumer gets a batch of its epoch, which may show how many workers are needed.
+    pub(super) fn watch(&mut self, seat: &Seat) {
+        if let [line] = &*self.lines {
+            let given = seat.given.count();
+            let epoch = (seat.line, seat.segment);
+            let copies = || line.schedule.copies();
+            self.duty.watch(epoch, given, &seat.meter, copies);
+        } // several consumers together need more than each of them shows
+    }
+
+    /// Which sleeping workers have something to do. One is woken, and wakes the next when it has found work.
+    pub(super) fn worker_to_wake(&mut self) -> Option<Wake> {
+        let mut groups = 0..self.idle.len();
+        let group = groups.find(|&group| self.idle[group] > 0 && self.has_claim(group));
+        let off_duty = || self.needs_more().then_some(Wake::OffDuty);
+        group.map(Wake::One).or_else(off_duty)
+    }
+
+    /// Whether workers that were off duty are on duty from now on: a consumer waits, and nobody is left to do what there is to do.
+    fn needs_more(&mut self) -> bool {
+        let (on_duty, _) = self.duty.now();
+        // (Those that were called, and have not come yet, will do it.)
+        (1..=self.duty.off()).contains(&self.idle_off_duty)
+            && self.lines.iter().any(|line| line.schedule.is_blocked())
+            && self.has_claim(self.group(on_duty))
+            && !planted("nobody goes on duty again")
+            && self.duty.grow()
     }
 }

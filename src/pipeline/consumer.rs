@@ -145,6 +145,9 @@ impl<B: Batch> Pipeline<B> {
             }
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => {
+                    if options.is_auto {
+                        lines.watch(seat);
+                    }
                     bin.wake_workers = !asking.quietly && !planted("room wakes nobody");
                     return Poll::Ready(Some(delivered));
                 }

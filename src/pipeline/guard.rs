@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::board::Board;
+use super::board::{Board, Wake};
 use super::line::{EpochSlot, Line, Pass, UnitSlot};
 use super::schedule::{Removed, Unit};
 use super::work::MadeAlone;
@@ -207,7 +207,7 @@ impl<B: 'static> Bin<B> {
     }
 
     /// Runs without the lock. Threads are told first, because a user's `drop` may take long, or wait for one of them.
-    fn empty(self, pipeline: &Pipeline<B>, worker: Option<usize>) {
+    fn empty(self, pipeline: &Pipeline<B>, worker: Option<Wake>) {
         if let Some(is_wide) = self.found_wide {
             let _ = pipeline.is_wide.set(is_wide);
         }
@@ -217,8 +217,10 @@ impl<B: 'static> Bin<B> {
         if let Some(device) = self.told {
             pipeline.tell_pin_thread(device);
         }
-        if let Some(worker) = worker {
-            pipeline.worker_wakeups[worker].notify_one();
+        match worker {
+            Some(Wake::One(group)) => _ = pipeline.worker_wakeups[group].notify_one(),
+            Some(Wake::OffDuty) => _ = pipeline.off_duty.notify_all(),
+            None => {}
         }
         if let Some(deferred) = self.deferred {
             drop_each(deferred.removed.units);

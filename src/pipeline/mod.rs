@@ -5,8 +5,10 @@ mod announcer;
 mod batching;
 mod board;
 mod consumer;
+mod crew;
 mod cut;
 mod desk;
+mod early;
 mod given;
 mod guard;
 mod late;
@@ -29,6 +31,7 @@ mod worker;
 
 pub(crate) use batching::{Batching, EvenBatching, Lister};
 pub(crate) use consumer::{Asking, Patience, Taken, Waiting};
+pub use crew::{Crew, Workers};
 pub(crate) use cut::{Cut, EpochOrder, Place, Start};
 pub use cut::{LastBatch, Sharding};
 pub(crate) use given::Given;
@@ -46,6 +49,7 @@ pub(crate) use work::{DatasetRecipe, Learned};
 
 use self::announcer::Announcing;
 use self::board::Board;
+use self::crew::Duty;
 use self::guard::Guard;
 use self::threads::Roster;
 use self::work::Recipe;
@@ -64,6 +68,8 @@ pub(crate) struct Pipeline<B> {
     /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
     /// and one for the workers beyond.
     worker_wakeups: Vec<Condvar>,
+    /// Those that are off duty sleep here.
+    off_duty: Condvar,
     recipe: Box<dyn Recipe<B>>,
     /// If the data set wants to know what comes.
     announcing: Option<Arc<Announcing>>,
@@ -96,6 +102,7 @@ impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
         let listener = recipe.listener();
         let groups = options.len() + 1;
+        let duty = Duty::new(options[0].workers, options[0].is_auto);
         let in_flight = options[0].max_bytes.map(InFlight::new);
         let kept = match &in_flight {
             None => options.iter().map(|options| options.slabs(0)).sum(),
@@ -103,8 +110,9 @@ impl<B: 'static> Pipeline<B> {
         };
         Pipeline {
             announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
-            board: Mutex::new(Board::new(groups, in_flight.clone())),
+            board: Mutex::new(Board::new(groups, in_flight.clone(), duty)),
             in_flight,
+            off_duty: Condvar::new(),
             worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
             recipe,
             began: Instant::now(),
@@ -123,6 +131,11 @@ impl<B: 'static> Pipeline<B> {
     /// What lines for all devices have in common.
     pub(crate) fn options(&self) -> &Options {
         &self.options[0]
+    }
+
+    /// How many workers load now, and why.
+    pub(crate) fn crew(&self) -> (usize, Crew) {
+        self.lock().duty.now()
     }
 
     /// Tells the device's pin thread to look again.

@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
+use super::early::Early;
 use super::guard::drop_each;
 use super::line::{Made, Pass};
 use super::plan::Pinning;
@@ -238,8 +239,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Runs a device's pin thread, if there is one, until the loader is dropped.
-    pub(super) fn run_pin_thread(&self, device: usize) {
+    /// Runs a device's pin thread, if there is one, until the loader is dropped. `early`: slabs to make before an epoch asks.
+    pub(super) fn run_pin_thread(&self, device: usize, mut early: Option<Early>) {
         let Some(pinning) = &self.options[device].pinning else {
             return;
         };
@@ -278,7 +279,7 @@ impl<B: Batch> Pipeline<B> {
             match awaited {
                 // A failed copy counts as finished: it leaves the list with its memory leaked, and the rule applies again.
                 Some(event) => drop(event.sleep()),
-                None if held_off.is_none() && self.make_ahead(pinning.ring()) => {}
+                None if held_off.is_none() && self.make_ahead(pinning.ring(), &mut early) => {}
                 None => news.wait(ticket),
             }
         }
@@ -311,11 +312,15 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Makes one of the slabs that the open epochs will need, while there is nothing else to do. So the first batches do not wait for all
-    /// of them to be made, and later ones for none.
-    fn make_ahead(&self, ring: &Ring) -> bool {
+    /// of them to be made, and later ones for none. `early`: what is made without waiting for that size.
+    fn make_ahead(&self, ring: &Ring, early: &mut Option<Early>) -> bool {
+        if early.is_some_and(|early| early.make_one(ring)) {
+            return true;
+        }
+        *early = None; // what the program gives back from now on stays given back
         [Kind::Whole, Kind::Part].into_iter().any(|kind| {
             let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
-            bytes > 0 && ring.make_ahead(kind, bytes)
+            bytes > 0 && ring.make_ahead(kind, bytes, None)
         })
     }
 

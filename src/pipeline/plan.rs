@@ -7,6 +7,7 @@ use super::cut::{Cut, EpochOrder, Even, LastBatch, Listed, Lists, Start};
 use super::given::Given;
 use crate::device::{Device, Kind, Ring};
 use crate::sync::Arc;
+use crate::system::numa::Cores;
 use crate::tensor::Backend;
 use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, SLABS_IN_TURN};
 
@@ -19,6 +20,10 @@ pub(crate) struct Options {
     pub(crate) lane: u64,
     pub(crate) lanes: u64,
     pub(crate) workers: usize,
+    /// Their number was left to the loader: not all of them need load.
+    pub(crate) is_auto: bool,
+    /// Where the threads run; `None`: wherever the process may.
+    pub(crate) cores: Option<Arc<Cores>>,
     /// How many samples the data set gets at once.
     pub(crate) at_once: usize,
     pub(crate) prefetch: usize,
@@ -454,6 +459,8 @@ mod tests {
             lane: 0,
             lanes: 1,
             workers: 4,
+            is_auto: false,
+            cores: None,
             at_once: 1,
             prefetch: 2,
             prefetch_grows: true,

@@ -285,7 +285,7 @@ impl<E, U> Schedule<E, U> {
     }
 
     /// Whether loading is little more than copying, into slabs whose place in the cache matters.
-    fn copies(&self) -> bool {
+    pub(crate) fn copies(&self) -> bool {
         let bytes = self.streamed_bytes.saturating_mul(10);
         bytes > COPYING_BYTES_PER_10_NS.saturating_mul(self.sample_ns)
     }

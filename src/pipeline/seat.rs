@@ -18,7 +18,7 @@ use super::schedule::Unit;
 use crate::batch::Batch;
 use crate::device::{Account, Target};
 use crate::meter::Meter;
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, Condvar, Mutex, planted};
 
 /// An epoch of a line, as its consumer holds it.
 #[derive(Clone)]
@@ -91,6 +91,9 @@ impl<B: Batch> Pipeline<B> {
         slot.announced = announcer.as_ref().map(|announcer| announcer.append(start));
         let seat = {
             let mut board = self.lock();
+            if board.duty.begin() && !planted("a line begins in silence") {
+                self.off_duty.notify_all();
+            }
             let is_wide = self.is_wide.get().copied();
             let at_once = self.options[device].at_once;
             let line = board.add_line((device, share), Arc::clone(&unit_ready), is_wide, at_once);

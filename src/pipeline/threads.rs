@@ -175,16 +175,32 @@ impl<B: Batch> Threads<B> {
         let mut started = 0;
         for number in 0..workers {
             let desk = Arc::clone(&pipeline.lock().stations[number].desk);
-            let hired = pipeline.hire(&desk, false);
-            hired
-                .map_err(|source| not_started(desk.name(), &source, started, pipeline.options()))?;
-            started += 1;
+            match pipeline.hire(&desk, false) {
+                Ok(()) => started += 1,
+                // Nobody asked for that many.
+                Err(error) if pipeline.options().is_auto && started > 0 => {
+                    log::warn!("the system starts no more than {started} workers: {error}");
+                    let mut board = pipeline.lock();
+                    board.stations.truncate(started);
+                    board.duty.limit(started);
+                    break;
+                }
+                Err(error) => {
+                    let options = pipeline.options();
+                    return Err(not_started(desk.name(), &error, started, options));
+                }
+            }
         }
         for device in 0..pipeline.options.len() {
             // Without workers, the caller gets slabs itself.
             if pipeline.options[device].pinning.is_some() && workers > 0 {
                 let name = "pinfeed-pin".to_owned();
-                let run = move |pipeline: &Pipeline<B>| pipeline.run_pin_thread(device);
+                // Now, for by what an epoch learns it is too late.
+                let early = pipeline.early(device);
+                let run = move |pipeline: &Pipeline<B>| {
+                    pipeline.take_cores();
+                    pipeline.run_pin_thread(device, early);
+                };
                 let run = pipeline.start(name.clone(), run);
                 run.map_err(|source| not_started(name, &source, started, pipeline.options()))?;
                 started += 1;
@@ -204,6 +220,7 @@ impl<B: Batch> Pipeline<B> {
         let pipeline = self.myself()?;
         let own = Arc::clone(desk);
         self.roster.start(desk.name(), desk, move || {
+            pipeline.take_cores();
             if has_errand {
                 pipeline.run_errand(&own);
             }
@@ -220,6 +237,13 @@ impl<B: Batch> Pipeline<B> {
         let pipeline = self.myself()?;
         let desk = Arc::new(Desk::of_caller(self.began));
         self.roster.start(name, &desk, move || run(&pipeline))
+    }
+
+    /// The calling thread runs where the program wants it.
+    fn take_cores(&self) {
+        if let Some(cores) = &self.options().cores {
+            cores.take();
+        }
     }
 
     fn myself(&self) -> io::Result<Arc<Pipeline<B>>> {
@@ -261,8 +285,8 @@ impl<B: Batch> Pipeline<B> {
         // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
         self.lock().is_closed = true;
         self.recipe.end();
-        let wakeups = &self.worker_wakeups;
-        wakeups.iter().for_each(|wakeup| _ = wakeup.notify_all());
+        let wakeups = self.worker_wakeups.iter().chain([&self.off_duty]);
+        wakeups.for_each(|wakeup| _ = wakeup.notify_all());
         (0..self.options.len()).for_each(|device| self.tell_pin_thread(device));
         let mut board = self.lock();
         let (board, bin) = board.split();

@@ -32,10 +32,21 @@ impl<B: Batch> Pipeline<B> {
     fn next_job(&self, desk: &Desk) -> Option<Job<B>> {
         let mut board = self.lock();
         let group = board.group(desk.number());
+        let mut was_on = true;
         loop {
             if board.is_closed || desk.is_given_up() {
                 return None;
             }
+            if !board.duty.is_on(desk.number()) {
+                // It may have been woken for something to do: somebody else is, before it sleeps.
+                board.bin.wake_workers |= was_on && !planted("who goes off duty wakes nobody");
+                was_on = false;
+                board.idle_off_duty += 1;
+                board.wait(&self.off_duty);
+                board.idle_off_duty -= 1;
+                continue;
+            }
+            was_on = true;
             if let Some(job) = self.claim(&mut board, desk) {
                 return Some(job);
             }
@@ -47,6 +58,9 @@ impl<B: Batch> Pipeline<B> {
 
     /// Claims something for a worker to do, if there is anything.
     fn claim(&self, board: &mut Guard<'_, B>, desk: &Desk) -> Option<Job<B>> {
+        if !board.duty.is_on(desk.number()) {
+            return None;
+        }
         let group = board.group(desk.number());
         let job = board.claim(&*self.recipe, group)?;
         board.takes_on(desk, Task::of(&job));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, sys};
 use pinfeed::device::{DeviceBuffers, Way};
 use pinfeed::interop::{cudarc as interop, raw};
+use pinfeed::loader::{Affinity, Placement};
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
 
 use crate::Test;
@@ -16,6 +17,10 @@ use crate::backend::Backend;
 use crate::gathered;
 
 pub const TESTS: &[Test] = &[
+    (
+        "slabs_lie_on_the_devices_node",
+        slabs_lie_on_the_devices_node,
+    ),
     (
         "per_thread_default_streams_know_their_thread",
         per_thread_default_streams_know_their_thread,
@@ -62,6 +67,44 @@ fn upload(device: &Device, value: u32, words: usize) -> DeviceTensor<u32> {
     let tensor = Tensor::from_vec(vec![value; words], &[words]).unwrap();
     tensor.pin(device).unwrap().to_device(device, true).unwrap()
 }
+
+/// The driver names the device as the system does; where there are several nodes, slabs lie on the device's, or the loader says why not.
+#[cfg(target_os = "linux")]
+fn slabs_lie_on_the_devices_node(backend: &Backend) {
+    let device = &backend.device;
+    let address = device.info().unwrap().pci_address.unwrap();
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let folder = format!("/sys/bus/pci/devices/{}", address.to_ascii_lowercase());
+    let node: Option<usize> = read(&format!("{folder}/numa_node")).trim().parse().ok();
+    let nodes = read("/sys/devices/system/node/online");
+    let node = node.filter(|_| nodes.trim().contains(['-', ',']));
+    let samples = from_fn(40, |index, _| Ok(Tensor::from(vec![index as u8; 100_000])));
+    let loader = DataLoader::builder(samples).batch_size(4).num_workers(2);
+    let loader = loader.pin_memory(device).affinity(Affinity::Device);
+    let loader = loader.strict_pinning(true).build().unwrap();
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    let placement = loader.placement();
+    println!("{address}, node {node:?} of {}: {placement}", nodes.trim());
+    if node.is_none() {
+        return assert_eq!(placement, Placement::default());
+    }
+    if placement.problem.is_some() {
+        return; // no core of that node may be used, or the system forbids it
+    }
+    assert_eq!(placement.node, node);
+    let (mut status, none) = (-1, std::ptr::null::<libc::c_int>());
+    let page = (batch.as_slice().as_ptr() as usize & !4095) as *const u8;
+    // SAFETY: without target nodes it moves nothing, and writes one status.
+    let asked =
+        unsafe { libc::syscall(libc::SYS_move_pages, 0, 1usize, &page, none, &mut status, 0) };
+    assert!(
+        asked != 0 || usize::try_from(status).ok() == node,
+        "{status}"
+    );
+}
+
+#[cfg(not(target_os = "linux"))]
+fn slabs_lie_on_the_devices_node(_: &Backend) {}
 
 fn per_thread_default_streams_know_their_thread(backend: &Backend) {
     let device = &backend.device;

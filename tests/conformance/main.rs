@@ -16,6 +16,7 @@ mod bytes;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
+mod early;
 mod epochs;
 mod gathered;
 mod listed;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         sequences::TESTS,
         slabs::TESTS,
         devices::TESTS,
+        early::TESTS,
         buffers::TESTS,
         staging::TESTS,
         stress::TESTS,

@@ -15,6 +15,8 @@ macro_rules! programs {
 }
 
 programs! {
+    auto_lines,
+    auto_workers,
     bad_lines,
     bad_pictures,
     bootstrap,
@@ -50,7 +52,9 @@ programs! {
     ndarrays,
     npy,
     object_store,
+    on_the_node,
     one_batch,
+    own_cores,
     packed_attention,
     pairs_in_batches,
     patience,
@@ -76,6 +80,7 @@ programs! {
     slow_labels,
     slow_reads,
     slow_samples,
+    slow_steps,
     speech,
     stall_trace,
     steady_memory,
@@ -94,6 +99,7 @@ programs! {
     two_loaders,
     two_sources,
     unordered_checkpoint,
+    warm_start,
     warm_up,
 }
 

@@ -112,5 +112,8 @@ planted! {
     lost_run: "a run is lost with its worker", "hanging::runs_of_batches_hang";
     lost_place: "a worker that hangs is not replaced", "hanging::all_hang";
     counting_meters: "a meter is added up while others count with it", "seeing::epochs_are_counted_once";
+    off_for_good: "nobody goes on duty again", "duty::workers_that_wait_for_each_other_are_found";
+    silent_lines: "a line begins in silence", "duty::workers_that_wait_for_each_other_are_found";
+    lost_wake_ups: "who goes off duty wakes nobody", "duty::those_on_duty_load_ahead";
     described_once: "a description that hangs is waited for", "hanging::who_hangs_costs_a_batch";
 }

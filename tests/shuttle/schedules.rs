@@ -13,6 +13,8 @@ mod boundaries;
 mod bytes;
 mod copies;
 mod dropping;
+mod duty;
+mod early;
 mod ends;
 mod explore;
 mod failures;

@@ -65,6 +65,7 @@ impl Cpu {
             driver_version: None,
             total_memory_bytes: crate::system::usable_memory_bytes(),
             copy_engines: 2,
+            pci_address: None,
         })
     }
 

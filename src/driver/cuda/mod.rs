@@ -188,7 +188,18 @@ impl Cuda {
             driver_version: Some(self.0.probe.version),
             total_memory_bytes: total,
             copy_engines: attribute(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
+            pci_address: self.pci_address(device),
         })
+    }
+
+    fn pci_address(&self, device: sys::CUdevice) -> Option<String> {
+        let mut address = [0; 32];
+        // SAFETY: it writes at most the given number of bytes, with a zero at the end.
+        let result = unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr(), 31, device) };
+        self.check("cuDeviceGetPCIBusId", result).ok()?;
+        // SAFETY: the buffer ends in a zero: it is one byte longer than the length given.
+        let address = unsafe { CStr::from_ptr(address.as_ptr()) };
+        Some(address.to_string_lossy().into_owned())
     }
 
     /// Free and total device memory in bytes; the context must be current.

@@ -65,7 +65,7 @@ impl Stats {
                 "Nothing was measured: there was no batch without an error."
             }
             Limit::Unknown => "Nothing was measured yet: iterate an epoch first.",
-            Limit::Consumer if self.workers == 0 => {
+            Limit::Consumer if self.workers == 0 || self.crew.is_auto() => {
                 "The training step limits the loop: the loader keeps up."
             }
             Limit::Consumer => {
@@ -107,14 +107,18 @@ impl fmt::Display for Stats {
             0 | 1 => write!(f, "epoch {epoch}: ")?,
             epochs => write!(f, "{epochs} epochs to {epoch}: ")?,
         }
-        writeln!(
+        write!(
             f,
-            "{} batches, {} samples in {:.2} s ({rate:.0} samples/s, {} workers)",
+            "{} batches, {} samples in {:.2} s ({rate:.0} samples/s, {} workers",
             self.batches,
             self.samples,
             wall.as_secs_f64(),
             self.workers
         )?;
+        match self.crew.is_auto() {
+            true => writeln!(f, ": {})", self.crew)?,
+            false => writeln!(f, ")")?,
+        }
         self.rows(f)?;
         if self.transfer_ns > 0 {
             writeln!(
@@ -126,7 +130,10 @@ impl fmt::Display for Stats {
         self.how_full(f)?;
         self.why_unpinned(f)?;
         self.what_was_bad(f)?;
-        f.write_str(self.advice())
+        match self.crew.is_auto() {
+            true => f.write_str(&self.advice().replace("raise num_workers", MORE_CORES)),
+            false => f.write_str(self.advice()),
+        }
     }
 }
 
@@ -242,6 +249,9 @@ impl Stats {
     }
 }
 
+/// What is said where the number of workers was left to the loader.
+const MORE_CORES: &str = "set num_workers above the number of cores if samples wait (for a disk, a server), or let the process have more cores";
+
 /// How many bad samples are printed.
 const PRINTED: usize = 5;
 
@@ -249,6 +259,7 @@ const PRINTED: usize = 5;
 mod tests {
     use super::*;
     use crate::meter::Buckets;
+    use crate::pipeline::Crew;
 
     #[test]
     fn the_last_sentence_names_what_limits_and_the_knob() {
@@ -386,6 +397,25 @@ mod tests {
         assert!(!without.contains("prefetch"), "{without}"); // it needs workers
         assert!(with.contains("fewer workers"), "{with}");
         assert!(!without.contains("fewer workers"), "{without}");
+
+        let auto = Stats {
+            workers: 4,
+            crew: Crew::AllCores,
+            ..fed.clone()
+        };
+        let starved = Stats {
+            loading_ns: 1_000_000,
+            consumer_wait_ns: 1_000_000,
+            ..auto.clone()
+        };
+        let (auto, starved) = (auto.to_string(), starved.to_string());
+        assert!(auto.contains(" 4 workers: all cores)\n"), "{auto}");
+        assert!(!auto.contains("fewer workers"), "{auto}");
+        assert!(
+            starved.contains("let the process have more cores"),
+            "{starved}"
+        );
+        assert!(!starved.contains("raise num_workers"), "{starved}");
 
         let slabs = Stats {
             slab_wait_ns: 1_000_000,
