@@ -68,7 +68,7 @@ impl<D, C> Builder<D, C> {
     /// the device is done. A batch waits for its memory until there is room; a single one that is larger than the limit is loaded
     /// alone. So never more is in flight than this and one batch, the one that the program comes to next. (Epochs that are
     /// iterated at the same time may have one such batch each.) No more samples are begun than there is room for, if batches are as large as
-    /// the data set says ([`Dataset::sample_bytes`]), or as the largest so far.
+    /// the data set says ([`Dataset::sample_bytes`](crate::Dataset::sample_bytes)), or as the largest so far.
     ///
     /// Not counted are: what samples hold themselves before they are written to their batch; what a `collate_fn` allocates; batches that
     /// the program holds; up to two blocks that are kept for the next batches, and page-locked ones, of which there are no more than
