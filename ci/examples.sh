@@ -8,6 +8,7 @@ run cargo test --release --package training --lib --test "*"
 run cargo test --release --features candle --doc -- candle
 run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
+run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
 run cargo run --release --package training -- --quick
 run cargo run --release --package training --bin imagenet -- --quick --width 8 --size 32 --batch-size 32
 run cargo run --release --package training --bin segmentation -- --quick
@@ -19,6 +20,9 @@ sheet=$(mktemp -d)
 cargo run --release --example contact_sheet -- /nonexistent 2>/dev/null && exit 1 # a photo that is not there is an error
 run env -C "$sheet" cargo run --release --manifest-path "$PWD/Cargo.toml" --example contact_sheet
 [[ -s "$sheet/contact-sheet.png" ]]
+run cargo run --release --example timeline -- --batches 10 --out "$sheet/timeline.html" --trace "$sheet/trace.json"
+grep -q "<canvas" "$sheet/timeline.html"
+python3 -m json.tool "$sheet/trace.json" >/dev/null
 
 # Which package an example is in, as cargo's arguments; train is the one that needs no name.
 target_of() {
@@ -42,7 +46,7 @@ answer() {
     cat "$said" "$errors"
     return 1
 }
-for example in train imagenet segmentation detection contact_sheet transfer_bandwidth ranks; do
+for example in train imagenet segmentation detection contact_sheet transfer_bandwidth ranks slow_source timeline; do
     step "$example: --help, and a wrong argument"
     answer 0 "$example" --help
     grep -q "^cargo run --release $(target_of "$example") -- " "$said"

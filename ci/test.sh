@@ -7,3 +7,4 @@ if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v cla
     note "there is no C compiler, and tests/drivers.rs will fail for it"
 fi
 run cargo test
+run cargo test --features nvtx --test nvtx # a feature that is off by default

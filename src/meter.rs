@@ -1,18 +1,31 @@
-//! Counters of where an epoch's time goes: plain sums, cheap enough to be always on.
+//! Counters of where an epoch's time goes: plain sums and distributions, cheap enough to be always on.
+
+mod buckets;
+mod meters;
+mod recorder;
 
 use std::cell::Cell;
 use std::time::Duration;
 
+pub(crate) use self::buckets::{Buckets, middle_of};
+pub(crate) use self::meters::Meters;
+pub(crate) use self::recorder::{
+    Activity, Bar, Enqueued, Event, More, Recorder, Row, Subject, Tape,
+};
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, AtomicBool, Instant, Mutex, Ordering, Weak, thread_local};
 
 /// How many bad samples an epoch lists.
-const MOST_BAD_SAMPLES: usize = 100;
+pub(crate) const MOST_BAD_SAMPLES: usize = 100;
 
 /// Sums of one epoch, shared by all threads that work on it. All accesses are relaxed: they are statistics, and order
 /// nothing.
 #[derive(Default)]
 pub(crate) struct Meter {
+    /// How many epochs were begun that it counts for.
+    pub(crate) epochs: Sum,
+    /// The last of them.
+    pub(crate) epoch: Largest,
     pub(crate) samples: Sum,
     pub(crate) batches: Sum,
     pub(crate) loading_ns: Sum,
@@ -27,6 +40,19 @@ pub(crate) struct Meter {
     pub(crate) processing_ns: Sum,
     pub(crate) host_ns: Sum,
     pub(crate) consumer_wait_ns: Sum,
+    /// Of that, the wait for the first batch.
+    pub(crate) first_wait_ns: Sum,
+    /// How long samples took in the data set, of those that were timed.
+    pub(crate) loading_times: Buckets,
+    /// How long they took to decode, of those that were.
+    pub(crate) decoding_times: Buckets,
+    /// How long batches, or parts of them, took to collate.
+    pub(crate) collating_times: Buckets,
+    pub(crate) slab_wait_times: Buckets,
+    pub(crate) transfer_times: Buckets,
+    pub(crate) consumer_wait_times: Buckets,
+    /// How many batches were ready when the consumer asked for one.
+    pub(crate) ready_batches: Buckets,
     pub(crate) unpinned: Sum,
     /// Of the unpinned batches, those that exceeded the budget of page-locked memory, and the size of the largest of
     /// them.
@@ -46,6 +72,9 @@ pub(crate) struct Meter {
     bad_samples: Mutex<Vec<String>>,
     /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
     pub(crate) get_share: Share,
+    /// The number of its epoch, and who records what happens in it, if anybody asks.
+    number: u64,
+    recorder: Option<Arc<Recorder>>,
     /// The devices that measure for the epoch.
     devices: Mutex<Vec<Weak<dyn Settle>>>,
 }
@@ -57,6 +86,26 @@ pub(crate) trait Settle: Send + Sync {
 }
 
 impl Meter {
+    fn of(number: u64, recorder: &Arc<Recorder>) -> Meter {
+        Meter {
+            number,
+            recorder: Some(Arc::clone(recorder)),
+            ..Meter::default()
+        }
+    }
+
+    /// For whom an event is recorded; `None` unless the program wants a timeline.
+    #[inline]
+    pub(crate) fn subject(&self, batch: impl FnOnce() -> Option<u64>) -> Option<Subject<'_>> {
+        let recorder = self.recorder.as_deref();
+        let recorder = recorder.filter(|recorder| recorder.is_on())?;
+        Some(Subject {
+            recorder,
+            epoch: self.number,
+            batch: batch(),
+        })
+    }
+
     /// Remembers a device that measures for the epoch.
     pub(crate) fn measured_by<D: Settle + 'static>(&self, device: &Arc<D>) {
         let mut devices = self.devices.lock();
@@ -96,6 +145,91 @@ impl Meter {
 
     pub(crate) fn bad_samples(&self) -> Vec<String> {
         self.bad_samples.lock().clone()
+    }
+
+    /// Adds what another has counted. (All but what is no sum: the share of `get`, and the devices, which add by themselves.)
+    fn absorb(&self, other: &Meter) {
+        // Each by its name, so that none is forgotten.
+        let Meter {
+            epochs,
+            epoch,
+            samples,
+            batches,
+            loading_ns,
+            decoding_ns,
+            collating_ns,
+            pinning_ns,
+            slab_wait_ns,
+            transfers,
+            transfer_bytes,
+            transfer_ns,
+            processed,
+            processing_ns,
+            host_ns,
+            consumer_wait_ns,
+            first_wait_ns,
+            most_bytes_in_flight,
+            loading_times,
+            decoding_times,
+            collating_times,
+            slab_wait_times,
+            transfer_times,
+            consumer_wait_times,
+            ready_batches,
+            unpinned,
+            over_budget,
+            over_budget_bytes,
+            unlockable,
+            replaced,
+            skipped,
+            retried,
+            has_used_up_quota: _,
+            bad_samples,
+            get_share: _,
+            number: _,
+            recorder: _,
+            devices: _,
+        } = other;
+        let sums = [
+            (&self.epochs, epochs),
+            (&self.samples, samples),
+            (&self.batches, batches),
+            (&self.loading_ns, loading_ns),
+            (&self.decoding_ns, decoding_ns),
+            (&self.collating_ns, collating_ns),
+            (&self.pinning_ns, pinning_ns),
+            (&self.slab_wait_ns, slab_wait_ns),
+            (&self.transfers, transfers),
+            (&self.transfer_bytes, transfer_bytes),
+            (&self.transfer_ns, transfer_ns),
+            (&self.processed, processed),
+            (&self.processing_ns, processing_ns),
+            (&self.host_ns, host_ns),
+            (&self.consumer_wait_ns, consumer_wait_ns),
+            (&self.first_wait_ns, first_wait_ns),
+            (&self.unpinned, unpinned),
+            (&self.over_budget, over_budget),
+            (&self.unlockable, unlockable),
+            (&self.replaced, replaced),
+            (&self.skipped, skipped),
+            (&self.retried, retried),
+        ];
+        sums.iter().for_each(|(sum, more)| sum.add(more.get()));
+        let times = [
+            (&self.loading_times, loading_times),
+            (&self.decoding_times, decoding_times),
+            (&self.collating_times, collating_times),
+            (&self.slab_wait_times, slab_wait_times),
+            (&self.transfer_times, transfer_times),
+            (&self.consumer_wait_times, consumer_wait_times),
+            (&self.ready_batches, ready_batches),
+        ];
+        times.iter().for_each(|(sum, more)| sum.absorb(more));
+        self.epoch.see(epoch.get());
+        self.over_budget_bytes.see(over_budget_bytes.get());
+        self.most_bytes_in_flight.see(most_bytes_in_flight.get());
+        let bad = bad_samples.lock().clone();
+        bad.iter().all(|bad| self.note_bad(bad));
     }
 
     /// Makes all devices add up what has completed.
@@ -231,14 +365,18 @@ impl Sum {
         self.0.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// Adds the nanoseconds since `start`.
-    pub(crate) fn add_since(&self, start: Instant) {
-        self.add(nanoseconds(start.elapsed()));
+    /// Adds the nanoseconds since `start`, and returns them.
+    pub(crate) fn add_since(&self, start: Instant) -> u64 {
+        let elapsed = nanoseconds(start.elapsed());
+        self.add(elapsed);
+        elapsed
     }
 
-    /// Adds the nanoseconds between two instants.
-    pub(crate) fn add_between(&self, start: Instant, end: Instant) {
-        self.add(nanoseconds(end.saturating_duration_since(start)));
+    /// Adds the nanoseconds between two instants, and returns them.
+    pub(crate) fn add_between(&self, start: Instant, end: Instant) -> u64 {
+        let elapsed = nanoseconds(end.saturating_duration_since(start));
+        self.add(elapsed);
+        elapsed
     }
 
     pub(crate) fn get(&self) -> u64 {

@@ -21,6 +21,8 @@ pub(crate) use self::scheduled::*;
 /// Always the standard library's: for statics, which outlive a scheduled run, and for counters that order nothing,
 /// which would only make schedules longer.
 pub(crate) mod plain {
+    #[cfg(feature = "nvtx")]
+    pub(crate) use std::sync::atomic::AtomicPtr;
     pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize};
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn sample(input: &Input) -> TokenStream {
     let implementations = [
         collating(input, &batch.name),
         transfer(input, &batch.name, &device_batch.name),
+        sharing(input, &batch.name),
         batch.debug(input, false),
         device_batch.debug(input, true),
     ];
@@ -55,6 +56,7 @@ pub(crate) fn batch(input: &Input) -> TokenStream {
     let definition = on_device.definition(input, true);
     let implementations = [
         transfer(input, &input.name, &on_device.name),
+        sharing(input, &input.name),
         on_device.debug(input, true),
     ];
     quote! {
@@ -256,6 +258,49 @@ fn transfer(input: &Input, batch: &Ident, device_batch: &Ident) -> TokenStream {
                 #device_batch { #(#members: #uploaded,)* }
             }
         }
+    }
+}
+
+/// The implementation of `Share`, if all fields can be shared. It has one bound for all of them, as `Debug` has.
+fn sharing(input: &Input, batch: &Ident) -> TokenStream {
+    let krate = &input.krate;
+    let (impl_generics, arguments, _) = input.generics.split_for_impl();
+    let types: Vec<TokenStream> = input.fields.iter().map(Field::batch).collect();
+    let members: Vec<&Member> = input.fields.iter().map(|field| &field.member).collect();
+    let mut bounds = input.bounds(true);
+    let shares: WherePredicate =
+        parse_quote!(for<'__a> __Fields<'__a, #(#types),*>: __Share<(#(#types,)*)>);
+    bounds.predicates.push(shares);
+    let (parameters, numbers): (Vec<Ident>, Vec<Index>) = (0..types.len())
+        .map(|i| (format_ident!("__T{i}"), Index::from(i)))
+        .unzip();
+    let each = input.fields.iter().map(|field| match field.is_carried() {
+        true => (quote!(::core::clone::Clone), quote!(clone)),
+        false => (quote!(#krate::collate::Share), quote!(share)),
+    });
+    let (traits, methods): (Vec<TokenStream>, Vec<TokenStream>) = each.unzip();
+    quote! {
+        const _: () = {
+            pub struct __Fields<'__a, #(#parameters),*>(#(&'__a #parameters),*);
+
+            pub trait __Share<__All> {
+                fn share(&self) -> __All;
+            }
+
+            impl<#(#parameters: #traits),*> __Share<(#(#parameters,)*)> for __Fields<'_, #(#parameters),*> {
+                fn share(&self) -> (#(#parameters,)*) {
+                    (#(<#parameters as #traits>::#methods(self.#numbers),)*)
+                }
+            }
+
+            #[automatically_derived]
+            impl #impl_generics #krate::collate::Share for #batch #arguments #bounds {
+                fn share(&self) -> Self {
+                    let shared = __Share::share(&__Fields(#(&self.#members),*));
+                    #batch { #(#members: shared.#numbers,)* }
+                }
+            }
+        };
     }
 }
 

@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 
 use crate::driver::RawEvent;
 use crate::error::{Result, panic_message};
-use crate::meter::Meter;
+use crate::meter::{Enqueued, Meter};
 use crate::sync::{Arc, Mutex, planted};
 use crate::tensor::Storage;
 
@@ -68,12 +68,17 @@ pub(crate) struct Timing {
     pub(crate) end: RawEvent,
     pub(crate) meter: Arc<Meter>,
     pub(crate) sum: fn(&Meter, u64),
+    /// Copies that are recorded.
+    pub(crate) enqueued: Option<Enqueued>,
 }
 
 impl Timing {
     pub(super) fn settle(self) {
         if let Some(elapsed) = self.end.elapsed_ns(&self.start) {
             (self.sum)(&self.meter, elapsed);
+            if let (Some(copy), Some(subject)) = (self.enqueued, self.meter.subject(|| None)) {
+                subject.copied(copy, elapsed);
+            }
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod assembly;
 mod block;
+mod buffers;
 mod download;
 mod flights;
 mod helpers;
@@ -31,6 +32,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
+pub use self::buffers::{DeviceBuffers, Target};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Lane, Timing};
@@ -51,7 +53,7 @@ use crate::driver::{Driver, RawEvent, RawStream, cpu};
 #[cfg(feature = "testing")]
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::{Error, Result};
-use crate::meter::{Meter, Settle};
+use crate::meter::{Enqueued, Meter, Settle};
 use crate::sync::plain::AtomicUsize;
 use crate::sync::{Arc, Mutex, OnceLock, Ordering, planted};
 use crate::tensor::{Element, Shape, Storage, Tensor};
@@ -105,6 +107,13 @@ pub(crate) struct DeviceInner {
     cut_at: Mutex<Option<(usize, usize)>>,
     /// After `flights`, so it is dropped later: it unlocks what the last copies held.
     parking: Arc<Parking>,
+}
+
+/// One device, where several may be named.
+impl AsRef<[Device]> for Device {
+    fn as_ref(&self) -> &[Device] {
+        std::slice::from_ref(self)
+    }
 }
 
 impl Device {
@@ -396,14 +405,14 @@ impl DeviceInner {
     /// Records an event behind the copies that a lane's stream holds, and adds them to the list of flights, which keeps the
     /// host memory that they use. Waiters for a slab are told that there is now a copy to wait for.
     ///
-    /// `measured`: the event before the copies, and who counts the time between the two.
+    /// `measured`: the event before the copies, who counts the time between the two, and what is recorded of them.
     ///
     /// If the event cannot be recorded, returns the host memory: copies may be using it.
     fn add_flight(
         &self,
         lane: Lane,
         host: Vec<Arc<dyn Storage>>,
-        measured: Option<(RawEvent, Arc<Meter>)>,
+        measured: Option<(RawEvent, Arc<Meter>, Option<Enqueued>)>,
     ) -> Result<RawEvent, (Error, Vec<Arc<dyn Storage>>)> {
         let record = || {
             let stream = self.stream_of(lane);
@@ -412,11 +421,15 @@ impl DeviceInner {
                 Ok(done) => done,
                 Err(error) => return Err((error, host)),
             };
-            let timing = measured.map(|(start, meter)| Timing {
+            let timing = measured.map(|(start, meter, enqueued)| Timing {
                 start,
                 end: done.clone(),
                 meter,
-                sum: |meter, elapsed| meter.transfer_ns.add(elapsed),
+                sum: |meter, elapsed| {
+                    meter.transfer_ns.add(elapsed);
+                    meter.transfer_times.count(elapsed);
+                },
+                enqueued,
             });
             Ok(Flight { done, host, timing })
         };

@@ -53,7 +53,7 @@ pub struct Builder<D, C> {
     sharding: Sharding,
     pub(super) on_error: OnError,
     pub(super) retry: (u32, Duration),
-    device: Option<Device>,
+    devices: Vec<Device>,
     strict: bool,
     by_copy: bool,
     max_batch_bytes: Option<usize>,
@@ -81,7 +81,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             sharding: Sharding::Slices,
             on_error: OnError::Fail,
             retry: (0, Duration::ZERO),
-            device: None,
+            devices: Vec::new(),
             strict: false,
             by_copy: false,
             max_batch_bytes: None,
@@ -99,7 +99,9 @@ impl<D, C> Builder<D, C> {
     }
 
     /// Sets the number of samples per batch of all ranks together, which must divide it; excludes
-    /// [`batch_size`](Builder::batch_size). So a run sees the same batches on any number of ranks.
+    /// [`batch_size`](Builder::batch_size). So a run sees the same batches on any number of ranks. If
+    /// [`pin_memory`](Builder::pin_memory) names several devices, it is that of all devices of all ranks, as in an epoch that is
+    /// [split](crate::loader::Epoch::split).
     pub fn global_batch_size(mut self, batch_size: usize) -> Self {
         self.global_batch_size = Some(batch_size);
         self
@@ -268,8 +270,14 @@ impl<D, C> Builder<D, C> {
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
     /// `prefetch` + 3 slabs. If the program holds all of them and waits for one more batch, that batch is in pageable
     /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).
-    pub fn pin_memory(mut self, device: &Device) -> Self {
-        self.device = Some(device.clone());
+    ///
+    /// # Several devices
+    ///
+    /// `&[first, second]` or a `Vec` names several: batches for each device are page-locked in its own ring, with a pin thread of its
+    /// own, and [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known
+    /// where the batches go. No device at all is no pinning.
+    pub fn pin_memory(mut self, devices: impl AsRef<[Device]>) -> Self {
+        self.devices = devices.as_ref().to_vec();
         self
     }
 
@@ -431,11 +439,12 @@ impl<D: Dataset, C> Builder<D, C> {
             }
             (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
         };
-        let options = Options {
-            at_once: self.dataset.at_once().max(1),
-            ..self.options(batching)
-        };
-        warn_of_empty_epochs(&options);
+        let mut options = self.options(&batching);
+        let at_once = self.dataset.at_once().max(1);
+        options
+            .iter_mut()
+            .for_each(|options| options.at_once = at_once);
+        warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         let dataset = Arc::new(self.dataset);
         let order = Order {
@@ -460,8 +469,23 @@ impl<D: Dataset, C> Builder<D, C> {
 }
 
 impl<D, C> Builder<D, C> {
-    /// What the pipeline is told.
-    pub(super) fn options(&self, batching: Batching) -> Options {
+    /// What the pipeline is told, for each device.
+    pub(super) fn options(&self, batching: &Batching) -> Vec<Options> {
+        if self.devices.is_empty() {
+            return vec![self.options_for(batching.clone(), None)];
+        }
+        let devices = self.devices.iter().enumerate();
+        // A device that is named twice has one ring all the same.
+        let is_first = |(index, device): &(usize, &Device)| {
+            let mut before = self.devices[..*index].iter();
+            before.all(|before| !Arc::ptr_eq(&before.inner, &device.inner))
+        };
+        let devices = devices.filter(is_first).map(|(_, device)| device);
+        let options = devices.map(|device| self.options_for(batching.clone(), Some(device)));
+        options.collect()
+    }
+
+    fn options_for(&self, batching: Batching, device: Option<&Device>) -> Options {
         Options {
             batching,
             last_batch: self.last_batch,
@@ -477,7 +501,7 @@ impl<D, C> Builder<D, C> {
             prefetch_grows: self.prefetch.is_none(),
             any_order: !self.in_order && self.num_workers > 0,
             max_bytes: self.max_bytes,
-            pinning: self.device.as_ref().map(|device| Pinning {
+            pinning: device.map(|device| Pinning {
                 device: device.clone(),
                 strict: self.strict,
                 by_copy: self.by_copy,
@@ -509,7 +533,7 @@ impl<D, C> Builder<D, C> {
             sharding: self.sharding,
             on_error: self.on_error,
             retry: self.retry,
-            device: self.device,
+            devices: self.devices,
             strict: self.strict,
             by_copy: self.by_copy,
             max_batch_bytes: self.max_batch_bytes,
@@ -563,7 +587,7 @@ impl<D, C> Builder<D, C> {
         ];
         match needs_device
             .iter()
-            .find(|(_, set)| *set && self.device.is_none())
+            .find(|(_, set)| *set && self.devices.is_empty())
         {
             Some((option, _)) => Err(Error::option(option, "needs pin_memory(&device)")),
             None => Ok(batch_size),
@@ -599,7 +623,9 @@ impl<D, C> Builder<D, C> {
     }
 
     fn own_batch_size(&self) -> Result<usize> {
-        let ranks = self.world.data_ranks();
+        // Those of a rank share its batches.
+        let devices = self.devices.len().max(1);
+        let ranks = self.world.data_ranks().saturating_mul(devices);
         let (option, batch_size) = match (self.batch_size, self.global_batch_size) {
             (Some(_), Some(_)) => {
                 return Err(Error::option(
@@ -610,7 +636,12 @@ impl<D, C> Builder<D, C> {
             (_, Some(global)) if !global.is_multiple_of(ranks) => {
                 return Err(Error::option(
                     "global_batch_size",
-                    format!("is {global}, which {ranks} ranks cannot share evenly"),
+                    match devices {
+                        1 => format!("is {global}, which {ranks} ranks cannot share evenly"),
+                        _ => format!(
+                            "is {global}, which {ranks} devices on all ranks cannot share evenly"
+                        ),
+                    },
                 ));
             }
             (_, Some(global)) => ("global_batch_size", global / ranks),
@@ -653,7 +684,7 @@ impl<D, C> fmt::Debug for Builder<D, C> {
             .field("batch_size", &self.batch_size)
             .field("shuffle", &self.shuffle)
             .field("num_workers", &self.num_workers)
-            .field("pin_memory", &self.device)
+            .field("pin_memory", &self.devices)
             .finish_non_exhaustive()
     }
 }

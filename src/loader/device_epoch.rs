@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::epoch::{Epoch, until, waited};
 use super::info::WithInfo;
 use super::state::LoaderState;
+use super::stats::Stats;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::pipeline::{Made, Outbox, Patience, Seat, Taken, drop_each};
@@ -77,6 +78,11 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     /// Returns where the run stands in this epoch: after the batches that were given out, not those that were sent ahead.
     pub fn state(&self) -> LoaderState {
         self.epoch.state()
+    }
+
+    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    pub fn stats(&self) -> Stats {
+        self.epoch.stats()
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -184,7 +190,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn send_ahead(&mut self) {
-        let (pipeline, seat, taken) = self.epoch.split();
+        let (pipeline, seat, taken) = self.epoch.fields();
         pipeline.send_ahead(seat, taken, &self.outbox);
         if let Some(following) = &self.following
             && let Some(outbox) = following.outbox.upgrade()

@@ -7,15 +7,18 @@ use std::time::Duration;
 use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
 use super::state::LoaderState;
-use super::{DataLoader, Last};
+use super::stats::Stats;
+use super::{DataLoader, last};
 use crate::batch::Batch;
-use crate::device::Device;
+use crate::device::Target;
 use crate::error::Result;
+use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
-    Asking, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start, Taken,
-    Waiting, drop_each,
+    Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
+    Taken, Waiting, drop_each,
 };
 use crate::sync::{Arc, Instant};
+use crate::trace::span;
 
 /// A reference to the loader.
 pub(super) enum Loader<'a, B: Batch> {
@@ -85,26 +88,30 @@ pub struct Epoch<'a, B: Batch> {
     given_at: Option<Instant>,
     /// For how long the next unit has been waited for.
     waiting: Waiting,
+    /// For how long the next batch has been waited for, in nanoseconds.
+    waited_ns: u64,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
-    /// `is_followed`: other epochs will follow it.
-    /// `state`: that of its stream, if it is resumed by one.
-    pub(super) fn begin(
-        loader: Loader<'a, B>,
-        start: Start,
-        state: Option<Vec<u8>>,
-        is_followed: bool,
-    ) -> Epoch<'a, B> {
-        let seat = loader.pipeline().begin(start, state, is_followed);
+    pub(super) fn begin(loader: Loader<'a, B>, beginning: Beginning) -> Epoch<'a, B> {
+        let seat = loader.pipeline().begin(beginning);
         Epoch::at(loader, seat)
     }
 
     /// The epoch of a seat that the consumer has come to.
     pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
+        let epoch = Epoch::unnoted(loader, seat);
+        let (loader, seat) = (epoch.loader(), &epoch.seat);
+        seat.meter.epochs.add(1);
+        seat.meter.epoch.see(seat.start.epoch);
+        loader.last.lock().begun(seat, &epoch.cut);
+        epoch
+    }
+
+    /// An epoch that is not part of the run.
+    pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
         let options = &loader.pipeline().options[seat.device];
-        let cut = options.cut(seat.start);
-        *loader.get().last.lock() = Last::Begun(seat.clone(), cut.clone());
+        let cut = options.cut(seat.start, seat.share);
         let batches = cut.batches() - seat.start.given.count();
         Epoch {
             loader,
@@ -117,6 +124,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             rows: None,
             given_at: None,
             waiting: Waiting::default(),
+            waited_ns: 0,
         }
     }
 
@@ -145,7 +153,31 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn state(&self) -> LoaderState {
-        self.loader.get().state_of(&self.seat, &self.cut)
+        let loader = self.loader.get();
+        loader.state_from(self.reached(), self.seat.share.of)
+    }
+
+    /// Says where the time of this epoch went so far, whatever other epochs the loader has.
+    ///
+    /// Copies and kernels that have not finished are not counted yet. What is loaded ahead is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).num_workers(2).build()?;
+    /// let (mut train, mut check) = (loader.epoch(0), loader.epoch(1));
+    /// train.by_ref().take(5).try_for_each(|batch| batch.map(drop))?;
+    /// check.by_ref().try_for_each(|batch| batch.map(drop))?;
+    /// println!("{}", train.stats());
+    /// assert_eq!(train.stats().consumer_wait_times.count(), 5);
+    /// let both = train.stats() + check.stats();
+    /// assert_eq!((both.epochs, both.consumer_wait_times.count()), (2, 15));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.loader.get().stats_of(&self.seat)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -180,10 +212,20 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The batch that is given out was made of these items of a stream.
     pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
         if let (Some(own), Some(reached)) = (own, &self.seat.reached) {
-            let behind = own.into_reached();
-            self.rows = Some(behind.rows);
+            self.rows = Some(own.rows());
+            let behind = own.into_reached(); // without the lock: items are the user's to drop
             *reached.lock() = behind;
         }
+    }
+
+    /// Where the run stands after the batches that were given out.
+    pub(super) fn reached(&self) -> Start {
+        let options = &self.pipeline().options[self.seat.device];
+        last::reached(&self.seat, &self.cut, options)
+    }
+
+    pub(super) fn reference(&self) -> &Loader<'a, B> {
+        &self.loader
     }
 
     /// The loader.
@@ -207,10 +249,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Synchronization
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
+    ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
+        let target = target.into();
+        let depth = target.depth(depth);
         let outbox = self
             .pipeline()
-            .send_to(&self.seat, device, depth, self.seat.given.given());
+            .send_to(&self.seat, &target, depth, self.seat.given.given());
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
@@ -295,7 +341,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// The pipeline, the seat, and the units that were taken in advance.
-    pub(super) fn split(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
+    pub(super) fn fields(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
     }
 
@@ -324,14 +370,31 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let now = Instant::now();
         if let Some(given_at) = self.given_at.take() {
             self.seat.meter.host_ns.add_between(given_at, now);
+            if let Some(subject) = self.subject(0) {
+                subject.add(Activity::Step, given_at, now, More::Nothing);
+            }
         }
         now
+    }
+
+    /// Who records what the consumer does: with the batch that it has, or, `beyond` it, waiting for the next.
+    fn subject(&self, beyond: u64) -> Option<Subject<'_>> {
+        let batch = || (self.given() + beyond).checked_sub(1);
+        self.seat.meter.subject(batch)
     }
 
     /// Counts a batch that is given out.
     pub(super) fn gives(&mut self, batch: u64) {
         self.last = batch;
         self.seat.given.add(batch);
+        let (meter, waited_ns) = (&self.seat.meter, std::mem::take(&mut self.waited_ns));
+        meter.consumer_wait_times.count(waited_ns);
+        if self.seat.given.count() == 1 {
+            meter.first_wait_ns.add(waited_ns);
+        }
+        if let Some(ready) = self.waiting.ready.take() {
+            meter.ready_batches.count(ready);
+        }
     }
 
     /// Starts the host's own time again.
@@ -351,11 +414,19 @@ impl<'a, B: Batch> Epoch<'a, B> {
             patience,
             quietly,
         };
+        span!("wait", epoch = self.seat.start.epoch, batch = self.given());
         let pipeline = self.loader.pipeline();
         let next = pipeline.next(&self.seat, &mut self.taken, asking, &mut self.waiting);
         let came = Instant::now();
         let waited = &self.seat.meter.consumer_wait_ns;
-        waited.add_between(asked, came);
+        self.waited_ns += waited.add_between(asked, came);
+        if let Some(mut subject) = self.subject(1) {
+            if matches!(next, Poll::Ready(None)) {
+                subject.batch = None;
+            }
+            let ready = self.waiting.ready.map_or(More::Nothing, More::Ready);
+            subject.add(Activity::Wait, asked, came, ready);
+        }
         self.given_at = match &next {
             Poll::Ready(None) => {
                 if let Some(reached) = &self.seat.reached {

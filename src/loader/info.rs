@@ -5,7 +5,7 @@ use std::iter::FusedIterator;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{DeviceEpoch, Epoch, LoaderState, StreamDeviceEpoch, StreamEpoch, StreamState};
+use super::{DeviceEpoch, Epoch, LoaderState, Stats, StreamDeviceEpoch, StreamEpoch, StreamState};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
@@ -193,6 +193,11 @@ macro_rules! epochs {
             /// Returns where the run stands in this epoch.
             pub fn state(&self) -> $state {
                 self.epoch.state()
+            }
+
+            /// Says where the time of this epoch went so far.
+            pub fn stats(&self) -> Stats {
+                self.epoch.stats()
             }
 
             /// Gives the next batch if it is there, as the epoch's own `try_next`.

@@ -5,11 +5,17 @@ mod builder;
 mod device_epoch;
 mod epoch;
 mod epochs;
+mod histogram;
 mod info;
+mod last;
+mod replay;
+mod split;
 mod state;
 mod stats;
 mod stream;
+mod stream_epochs;
 mod stream_state;
+mod timeline;
 mod world;
 
 use std::fmt;
@@ -18,22 +24,25 @@ pub use builder::Builder;
 pub use device_epoch::DeviceEpoch;
 pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
+pub use histogram::Histogram;
 pub use info::{BatchInfo, WithInfo};
+pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
-pub use stream::{
-    StreamBuilder, StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs, StreamLoader,
-};
+pub use stream::{StreamBuilder, StreamLoader};
+pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
 pub use stream_state::StreamState;
+pub use timeline::{Recording, Timeline};
 pub use world::World;
 
 pub use crate::pipeline::{LastBatch, OnError, Sharding};
 
+use self::last::Last;
 use self::state::Owner;
-use crate::batch::{Batch, Stack};
+use crate::batch::{Batch, Share, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Cut, Given, Seat, Start, Threads};
+use crate::pipeline::{Beginning, Portion, Seat, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
@@ -76,16 +85,10 @@ pub struct DataLoader<B: Batch> {
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
     order: Order,
+    /// Counts epochs that were shared by several devices.
+    splits: AtomicU64,
     /// The epoch that was given out last, for `stats` and `state`.
     last: Mutex<Last>,
-}
-
-/// What the program did last with the loader.
-enum Last {
-    /// It began this epoch.
-    Begun(Seat, Cut),
-    /// It built the loader, or asked to go on from here.
-    At(Start),
 }
 
 /// What tells the loader's samples, and their random numbers, from those of another.
@@ -118,7 +121,8 @@ impl<B: Batch> DataLoader<B> {
             threads,
             next_epoch: AtomicU64::new(0),
             order,
-            last: Mutex::new(Last::At(Start::of(0))),
+            splits: AtomicU64::new(0),
+            last: Mutex::new(Last::at(Start::of(0), None)),
         }
     }
 
@@ -156,13 +160,15 @@ impl<B: Batch> DataLoader<B> {
     /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Borrowed(self), start, None, false)
+        let beginning = Beginning::whole(start, None, false);
+        Epoch::begin(epoch::Loader::Borrowed(self), beginning)
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), start, None, false)
+        let beginning = Beginning::whole(start, None, false);
+        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), beginning)
     }
 
     /// Gives the epochs of these numbers one after the other, and loads across their boundaries: after the last batches of one epoch,
@@ -216,6 +222,58 @@ impl<B: Batch> DataLoader<B> {
         I: IntoIterator<Item = u64>,
     {
         Epochs::new(epoch::Loader::Owned(Arc::clone(self)), numbers.into_iter())
+    }
+
+    /// Loads the first batch of epoch `epoch`, and gives it again and again, as often as the epoch has batches: the loop runs as fast as it
+    /// would if loading cost nothing.
+    ///
+    /// Replace `loader.epoch(n)` by `loader.replay(n)?`, and measure. If the loop is no faster, loading was hidden already, and what
+    /// limits it is the step, or the copy to the device, which [`to_device`](Replay::to_device) does for each step as ever. To leave out
+    /// the copy as well, keep one device batch and run the step on it.
+    ///
+    /// Only batches that can be given out several times have this function ([`Share`]); they share their memory, and so cannot be
+    /// written on the host. The batch travels whole, even where an epoch's batches travel in parts or have their rows gathered by the
+    /// device. It is no part of the run: [`state`](DataLoader::state) and [`stats`](DataLoader::stats) are those of the epochs.
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks until the batch is loaded.
+    ///
+    /// # Errors
+    ///
+    /// The batch's own error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = from_fn(50, |index, _| {
+    ///     std::thread::sleep(Duration::from_millis(1)); // a slow source
+    ///     Ok(index as i64)
+    /// });
+    /// let loader = DataLoader::builder(samples).batch_size(5).build()?;
+    ///
+    /// let (start, mut loss) = (Instant::now(), 0);
+    /// for batch in loader.replay(0)? {
+    ///     loss += batch?.as_slice()[4]; // the training step
+    /// }
+    /// println!("at best, {:.0} batches/s", 10.0 / start.elapsed().as_secs_f64());
+    /// # assert_eq!(loss, 40);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn replay(&self, epoch: u64) -> Result<Replay<B>>
+    where
+        B: Share,
+    {
+        let loader = epoch::Loader::Borrowed(self);
+        let beginning = Beginning::whole(Start::of(epoch), None, false);
+        let seat = loader.pipeline().begin(beginning);
+        let mut epoch = Epoch::unnoted(loader, seat);
+        let batches = epoch.batches();
+        Replay::new(epoch.next(), batches)
     }
 
     /// Gives the epochs of these rising numbers from where a run stands: earlier ones are left out, and the one that was begun goes
@@ -298,13 +356,14 @@ impl<B: Batch> DataLoader<B> {
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
         let options = self.threads.pipeline().options();
-        state.check(self.owner(), options.lane)?;
+        let devices = self.threads.pipeline().options.len() as u64;
+        state.check(self.owner(1), options.lane, devices)?;
         let mut start = state.start();
         options.batching.check(start)?;
-        *self.last.lock() = Last::At(start);
+        *self.last.lock() = Last::at(start, None);
         if !start.given.has_no_gap() {
             // (Of the last ones, this loader may leave some out.)
-            start.given = start.given.of(options.cut(start).batches());
+            start.given = start.given.of(options.cut(start, Portion::WHOLE).batches());
         }
         Ok(start)
     }
@@ -316,11 +375,12 @@ impl<B: Batch> DataLoader<B> {
     /// [`Sampler::fingerprint`](crate::sampler::Sampler::fingerprint)), or at the lists of two epochs
     /// ([`BatchSampler::fingerprint`](crate::sampler::BatchSampler::fingerprint)).
     pub fn state(&self) -> LoaderState {
-        let owner = self.owner(); // first: it calls the program's code
-        match &*self.last.lock() {
-            Last::Begun(seat, cut) => self.state_of(seat, cut),
-            Last::At(start) => self.state_from(*start, owner),
-        }
+        self.owner(1); // first: it calls the program's code
+        let last = self.last.lock();
+        self.state_from(
+            last.start(self.threads.pipeline().options()),
+            last.devices(),
+        )
     }
 
     /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to go on from a step that
@@ -344,32 +404,18 @@ impl<B: Batch> DataLoader<B> {
             true => Start::at(epoch, position),
             false => Start::of(epoch.saturating_add(1)),
         };
-        self.state_from(start, self.owner())
+        self.state_from(start, 1)
     }
 
-    fn state_from(&self, start: Start, owner: Owner) -> LoaderState {
-        LoaderState::new(start, self.threads.pipeline().options().lane, owner)
+    /// The state of a run that so many devices share.
+    fn state_from(&self, start: Start, devices: u64) -> LoaderState {
+        let lane = self.threads.pipeline().options().lane;
+        LoaderState::new(start, lane, self.owner(devices))
     }
 
-    fn state_of(&self, seat: &Seat, cut: &Cut) -> LoaderState {
-        let (given, epoch) = (seat.given.given(), seat.start.epoch);
-        let options = self.threads.pipeline().options();
-        let start = match given.first() < cut.batches() {
-            true => Start {
-                epoch,
-                position: cut.position_after(given.first()),
-                given: Given::behind_first(given.behind()),
-                is_ranks_own: seat.start.is_ranks_own
-                    || !given.has_no_gap()
-                    || options.any_order && options.lanes > 1,
-            },
-            false => Start::of(epoch.saturating_add(1)),
-        };
-        self.state_from(start, self.owner())
-    }
-
-    fn owner(&self) -> Owner {
-        *self.order.owner.get_or_init(|| {
+    /// What states belong to, if so many devices share each epoch.
+    fn owner(&self, devices: u64) -> Owner {
+        let owner = *self.order.owner.get_or_init(|| {
             let options = self.threads.pipeline().options();
             let (samples, data) = (self.order.data)();
             Owner {
@@ -380,18 +426,84 @@ impl<B: Batch> DataLoader<B> {
                 batch_size: options.batching.batch_size().unwrap_or(0) as u64,
                 ranks: options.lanes,
             }
-        })
+        });
+        Owner {
+            ranks: owner.ranks.saturating_mul(devices),
+            ..owner
+        }
     }
 
-    /// Says where the time went in the epoch that was given out last; all zeros before the first.
+    /// Says where the time went in the epoch that was begun last; all zeros before the first. [`Epoch::stats`] says it of one that you
+    /// hold, and [`total_stats`](DataLoader::total_stats) of all. If several devices share the epoch, it is that of all of them.
     ///
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
-        let seat = match &*self.last.lock() {
-            Last::Begun(seat, _) => seat.clone(),
-            Last::At(_) => return Stats::default(),
-        };
-        Stats::of(&seat, &self.threads.pipeline().options[seat.device])
+        let seats: Vec<Seat> = self.last.lock().seats().cloned().collect();
+        let of_each = seats.iter().map(|seat| self.stats_of(seat));
+        of_each.reduce(|sum, more| sum + more).unwrap_or_default()
+    }
+
+    /// Says where the time went in all epochs of this loader so far: those that are over, those that were left midway, and those that
+    /// run. What was loaded ahead for an epoch that nobody came to counts as well. It takes no more memory for more epochs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
+    /// for epoch in loader.epochs(0..3) {
+    ///     for batch in epoch {
+    ///         batch?;
+    ///     }
+    /// }
+    /// let stats = loader.total_stats();
+    /// assert_eq!((stats.epochs, stats.batches), (3, 30));
+    /// println!("{stats}");
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn total_stats(&self) -> Stats {
+        let pipeline = self.threads.pipeline();
+        Stats::of(&pipeline.meters.total(), pipeline.options())
+    }
+
+    /// Begins to record what each thread does when, for a [`Timeline`]: of all epochs, until
+    /// [`finish`](Recording::finish). It may begin at any time, such as after a first epoch.
+    ///
+    /// It takes about 10 MB at most, and a microsecond for each event: each run of samples (a batch, where these take microseconds), copy,
+    /// and wait. A loader that does not record looks at a flag instead. If another recording of this loader is running, it ends, and
+    /// keeps what it has.
+    ///
+    /// # Examples
+    ///
+    /// One epoch after a first one:
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).num_workers(2).build()?;
+    /// let mut recording = None;
+    /// for epoch in loader.epochs(0..3) {
+    ///     if epoch.number() == 1 {
+    ///         recording = Some(loader.record());
+    ///     }
+    ///     for batch in epoch {
+    ///         batch?;
+    ///     }
+    ///     if let Some(recording) = recording.take() {
+    ///         let page = recording.finish().to_html();
+    ///         println!("a page of {} bytes", page.len());
+    ///     }
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn record(&self) -> Recording {
+        Recording::start(&self.threads.pipeline().meters)
+    }
+
+    fn stats_of(&self, seat: &Seat) -> Stats {
+        let options = &self.threads.pipeline().options[seat.device];
+        Stats::of(&seat.meter, options)
     }
 
     fn next_epoch(&self) -> u64 {

@@ -84,7 +84,7 @@ pub(super) struct Owner {
 }
 
 const FORMAT: &str = "pinfeed-state-";
-/// What runs in order write; and those in any order, which earlier versions of pinfeed would resume as if they were in order.
+/// That of the formats of all states: what runs in order write; and those in any order, which earlier versions of pinfeed would resume as if they were in order.
 pub(super) const VERSION: u64 = 1;
 const VERSION_OF_GAPS: u64 = 2;
 
@@ -123,8 +123,9 @@ impl LoaderState {
         }
     }
 
-    /// Refuses to go on with what the state does not belong to, and says which of it. `rank`: the loader's.
-    pub(super) fn check(&self, loader: Owner, rank: u64) -> Result<()> {
+    /// Refuses to go on with what the state does not belong to, and says which of it. `rank`: the loader's. `devices`: how many of this rank
+    /// may share its epochs.
+    pub(super) fn check(&self, loader: Owner, rank: u64, devices: u64) -> Result<()> {
         let Some(saved) = self.owner else {
             return Ok(());
         };
@@ -154,7 +155,11 @@ impl LoaderState {
                 _ => ["those of a batch sampler", "of one size"],
             };
             differences.push(format!("its batches were {was}, the loader's are {is}"));
-        } else if saved.batch_size != loader.batch_size && global(saved) != global(loader) {
+        } else if saved.batch_size != loader.batch_size
+            && ![1, devices]
+                .map(|devices| global(loader).saturating_mul(devices))
+                .contains(&global(saved))
+        {
             differences.push(format!(
                 "its batch size is {} on each of {} ranks, the loader's {} on each of {}: keep that of a rank, or that of all together",
                 saved.batch_size, saved.ranks, loader.batch_size, loader.ranks
@@ -445,9 +450,9 @@ mod tests {
 
     #[test]
     fn another_run_is_told_by_what_differs() {
-        let said = |loader: Owner| state().check(loader, 0).unwrap_err().to_string();
-        assert!(state().check(OWNER, 0).is_ok());
-        assert!(LoaderState::default().check(OWNER, 0).is_ok());
+        let said = |loader: Owner| state().check(loader, 0, 1).unwrap_err().to_string();
+        assert!(state().check(OWNER, 0, 1).is_ok());
+        assert!(LoaderState::default().check(OWNER, 0, 1).is_ok());
         let longer = Owner {
             samples: 50_001,
             order: 1,
@@ -472,7 +477,7 @@ mod tests {
                 && both.contains("batch size is 64 on each of 8 ranks, the loader's 32")
         );
         // The batch size of a rank, or that of all together.
-        assert!(state().check(Owner { ranks: 2, ..OWNER }, 0).is_ok());
+        assert!(state().check(Owner { ranks: 2, ..OWNER }, 0, 1).is_ok());
         assert!(
             state()
                 .check(
@@ -481,7 +486,8 @@ mod tests {
                         batch_size: 256,
                         ..OWNER
                     },
-                    0
+                    0,
+                    1
                 )
                 .is_ok()
         );
@@ -493,7 +499,8 @@ mod tests {
                         batch_size: 128,
                         ..OWNER
                     },
-                    0
+                    0,
+                    1
                 )
                 .is_err()
         );

@@ -1,13 +1,26 @@
 //! Where the time goes: sums over an epoch, and a sentence that names what limits the loop.
 
-use std::fmt;
-use std::time::Duration;
+mod table;
 
-use crate::pipeline::{Options, Seat};
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
 
-/// Where the time of one epoch went ([`DataLoader::stats`](crate::DataLoader::stats)). It prints as a short table.
+use super::histogram::Histogram;
+use crate::meter::{MOST_BAD_SAMPLES, Meter};
+use crate::pipeline::Options;
+
+/// Where the time went: in one epoch ([`Epoch::stats`](super::Epoch::stats), [`DataLoader::stats`](crate::DataLoader::stats)), in all of
+/// them ([`DataLoader::total_stats`](crate::DataLoader::total_stats)), or in several, which are added. It prints as a short table.
 ///
 /// Loading, decoding, collating and pinning are sums over all workers; the others are of one stream or thread each.
+///
+/// # What is measured
+///
+/// The sums hold everything. Of the distributions (`..._times`), those of batches and copies hold each of them. `loading_times` and
+/// `decoding_times` hold the samples that were timed, because reading the clock takes as long as loading a small sample: all where a
+/// sample takes more than about 25 us, one in a run of those that take less, and a few in every 16th batch where whole batches take
+/// microseconds. With a [`timeout`](super::Builder::timeout), all are timed. Samples that wait for memory before they
+/// are decoded (those of the first batches) are in the sum only.
 ///
 /// # Examples
 ///
@@ -33,8 +46,10 @@ use crate::pipeline::{Options, Seat};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// The epoch.
+    /// The epoch; of several, that of the highest number.
     pub epoch: u64,
+    /// How many epochs these are.
+    pub epochs: u64,
     /// Samples in the batches that were made.
     pub samples: u64,
     /// Batches made.
@@ -67,6 +82,24 @@ pub struct Stats {
     pub host_ns: u64,
     /// Time that the consumer waited for the loader, in nanoseconds.
     pub consumer_wait_ns: u64,
+    /// Of that, the wait for the first batch (of each epoch), which nobody could load ahead unless the epoch followed another.
+    pub first_wait_ns: u64,
+    /// How long single samples took to load, in nanoseconds. Of samples that the data set gets several at a time, the mean of each call.
+    pub loading_times: Histogram,
+    /// How long single samples took to decode, in nanoseconds.
+    pub decoding_times: Histogram,
+    /// How long single batches (or parts that travel on their own) took to collate, over all workers, in nanoseconds.
+    pub collating_times: Histogram,
+    /// How long single batches (or parts) waited for their slab, in nanoseconds.
+    pub slab_wait_times: Histogram,
+    /// How long single copies to the device took (each of all tensors of a batch, or of a part), in nanoseconds.
+    pub transfer_times: Histogram,
+    /// How long the consumer waited for single batches, in nanoseconds.
+    pub consumer_wait_times: Histogram,
+    /// How many batches were ready when the consumer asked for the next one: the occupancy of the queue. Batches that were sent to the
+    /// device ahead count. Empty without workers, where nothing is loaded ahead. (Of batches that take microseconds, several are taken
+    /// at once, and those behind them do not count.)
+    pub ready_batches: Histogram,
     /// Batches, or parts of batches, that should have been page-locked and were not.
     pub unpinned: u64,
     /// How many of these the budget of page-locked memory had no room for
@@ -112,11 +145,11 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(seat: &Seat, options: &Options) -> Stats {
-        let meter = &seat.meter;
+    pub(super) fn of(meter: &Meter, options: &Options) -> Stats {
         meter.settle();
         Stats {
-            epoch: seat.start.epoch,
+            epoch: meter.epoch.get(),
+            epochs: meter.epochs.get(),
             samples: meter.samples.get(),
             batches: meter.batches.get(),
             workers: options.workers,
@@ -132,6 +165,14 @@ impl Stats {
             processing_ns: meter.processing_ns.get(),
             host_ns: meter.host_ns.get(),
             consumer_wait_ns: meter.consumer_wait_ns.get(),
+            first_wait_ns: meter.first_wait_ns.get(),
+            loading_times: Histogram::of(&meter.loading_times),
+            decoding_times: Histogram::of(&meter.decoding_times),
+            collating_times: Histogram::of(&meter.collating_times),
+            slab_wait_times: Histogram::of(&meter.slab_wait_times),
+            transfer_times: Histogram::of(&meter.transfer_times),
+            consumer_wait_times: Histogram::of(&meter.consumer_wait_times),
+            ready_batches: Histogram::of(&meter.ready_batches),
             unpinned: meter.unpinned.get(),
             over_budget: meter.over_budget.get(),
             over_budget_bytes: meter.over_budget_bytes.get(),
@@ -152,13 +193,49 @@ impl Stats {
         self.consumer_wait_ns + self.host_ns
     }
 
-    /// Says what limits the loop: the consumer, if it waits for less than a tenth of the time; otherwise the stage of the loader
-    /// that takes longest, divided by the number of threads that do it.
+    /// Returns the share of the loop's time that the consumer waited for batches, from 0 to 1. The wait for the first batch counts in
+    /// neither ([`first_wait_ns`](Stats::first_wait_ns)), unless it was the only one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).num_workers(2).build()?;
+    /// let mut epoch = loader.epoch(0);
+    /// for (step, batch) in epoch.by_ref().enumerate() {
+    ///     batch?; // the training step
+    /// }
+    /// let stats = epoch.stats();
+    /// println!("the loop starved {:.1} % of the time", 100.0 * stats.starvation());
+    /// println!("{:.1} batches were ready when it asked", stats.ready_batches.mean());
+    /// # assert!((0.0..=1.0).contains(&stats.starvation()));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn starvation(&self) -> f64 {
+        let (waited, wall) = self.waited_ns();
+        waited as f64 / wall.max(1) as f64
+    }
+
+    /// How long the consumer waited, and how long its loop took: without the first batches, if there are others.
+    fn waited_ns(&self) -> (u64, u64) {
+        let first = match self.consumer_wait_times.count() > self.epochs {
+            true => self.first_wait_ns,
+            false => 0,
+        };
+        let without = |ns: u64| ns.saturating_sub(first);
+        (without(self.consumer_wait_ns), without(self.wall_ns()))
+    }
+
+    /// Says what limits the loop: the consumer, if it waits for less than a tenth of the time (as
+    /// [`starvation`](Stats::starvation) counts); otherwise the stage of the loader that takes longest, divided by the number of threads
+    /// that do it.
     pub fn limit(&self) -> Limit {
         if self.batches == 0 || self.wall_ns() == 0 {
             return Limit::Unknown;
         }
-        if self.consumer_wait_ns * 10 < self.wall_ns() {
+        let (waited, wall) = self.waited_ns();
+        if waited * 10 < wall {
             return Limit::Consumer;
         }
         let workers = self.workers.max(1) as u64;
@@ -174,239 +251,110 @@ impl Stats {
             .max_by_key(|(_, ns)| *ns)
             .map_or(Limit::Unknown, |(limit, _)| limit)
     }
+}
 
-    /// Which samples were replaced or left out.
-    fn what_was_bad(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.bad_samples.is_empty() {
-            return Ok(());
+/// Statistics of several epochs: sums, and the distributions of all together.
+impl AddAssign<&Stats> for Stats {
+    fn add_assign(&mut self, other: &Stats) {
+        // Each by its name, so that none is forgotten.
+        let Stats {
+            epoch,
+            epochs,
+            samples,
+            batches,
+            workers,
+            loading_ns,
+            decoding_ns,
+            collating_ns,
+            pinning_ns,
+            slab_wait_ns,
+            transfers,
+            transfer_bytes,
+            transfer_ns,
+            processed,
+            processing_ns,
+            host_ns,
+            consumer_wait_ns,
+            first_wait_ns,
+            most_bytes_in_flight,
+            loading_times,
+            decoding_times,
+            collating_times,
+            slab_wait_times,
+            transfer_times,
+            consumer_wait_times,
+            ready_batches,
+            unpinned,
+            over_budget,
+            over_budget_bytes,
+            pinned_budget_bytes,
+            unlockable,
+            replaced,
+            skipped,
+            retried,
+            bad_samples,
+        } = other;
+        let sums = [
+            (&mut self.epochs, epochs),
+            (&mut self.samples, samples),
+            (&mut self.batches, batches),
+            (&mut self.loading_ns, loading_ns),
+            (&mut self.decoding_ns, decoding_ns),
+            (&mut self.collating_ns, collating_ns),
+            (&mut self.pinning_ns, pinning_ns),
+            (&mut self.slab_wait_ns, slab_wait_ns),
+            (&mut self.transfers, transfers),
+            (&mut self.transfer_bytes, transfer_bytes),
+            (&mut self.transfer_ns, transfer_ns),
+            (&mut self.processed, processed),
+            (&mut self.processing_ns, processing_ns),
+            (&mut self.host_ns, host_ns),
+            (&mut self.consumer_wait_ns, consumer_wait_ns),
+            (&mut self.first_wait_ns, first_wait_ns),
+            (&mut self.unpinned, unpinned),
+            (&mut self.over_budget, over_budget),
+            (&mut self.unlockable, unlockable),
+            (&mut self.replaced, replaced),
+            (&mut self.skipped, skipped),
+            (&mut self.retried, retried),
+        ];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(*more);
         }
-        let (replaced, skipped, retried) = (self.replaced, self.skipped, self.retried);
-        writeln!(
-            f,
-            "bad samples: {replaced} replaced, {skipped} left out, {retried} times tried again"
-        )?;
-        for bad in self.bad_samples.iter().take(PRINTED) {
-            writeln!(f, "  {bad}")?;
+        let times = [
+            (&mut self.loading_times, loading_times),
+            (&mut self.decoding_times, decoding_times),
+            (&mut self.collating_times, collating_times),
+            (&mut self.slab_wait_times, slab_wait_times),
+            (&mut self.transfer_times, transfer_times),
+            (&mut self.consumer_wait_times, consumer_wait_times),
+            (&mut self.ready_batches, ready_batches),
+        ];
+        for (sum, more) in times {
+            *sum += more;
         }
-        match self.bad_samples.len().saturating_sub(PRINTED) {
-            0 => Ok(()),
-            more => writeln!(f, "  and {more} more"),
-        }
-    }
-
-    fn why_unpinned(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.unpinned.saturating_sub(self.over_budget);
-        let held = held.saturating_sub(self.unlockable);
-        let batches = |count: u64| if count == 1 { "batch" } else { "batches" };
-        if held > 0 {
-            let noun = batches(held);
-            let prefetch = match self.workers {
-                0 => "", // it needs workers
-                _ => ", or raise prefetch",
-            };
-            writeln!(
-                f,
-                "{held} {noun} went unpinned: the program held all slabs (drop batches sooner{prefetch})"
-            )?;
-        }
-        if self.over_budget > 0 {
-            let (count, noun) = (self.over_budget, batches(self.over_budget));
-            let (bytes, budget) = (self.over_budget_bytes, self.pinned_budget_bytes);
-            writeln!(
-                f,
-                "{count} {noun} went unpinned: a batch is {bytes} bytes, and the budget of {budget} had no room \
-                 (Device::set_pinned_budget_bytes, or lower batch_size)"
-            )?;
-        }
-        if self.unlockable > 0 {
-            let (count, noun) = (self.unlockable, batches(self.unlockable));
-            writeln!(
-                f,
-                "{count} {noun} went unpinned: the system did not page-lock their memory (raise its limit, or free memory)"
-            )?;
-        }
-        Ok(())
-    }
-
-    fn advice(&self) -> &'static str {
-        match self.limit() {
-            Limit::Unknown if self.wall_ns() > 0 => {
-                "Nothing was measured: there was no batch without an error."
-            }
-            Limit::Unknown => "Nothing was measured yet: iterate an epoch first.",
-            Limit::Consumer if self.workers == 0 => {
-                "The training step limits the loop: the loader keeps up."
-            }
-            Limit::Consumer => {
-                "The training step limits the loop: the loader keeps up, and fewer workers might do."
-            }
-            Limit::Loading => {
-                "Loading limits the loop: raise num_workers, or make the data set's `get` cheaper."
-            }
-            Limit::Decoding if cfg!(feature = "turbojpeg") => {
-                "Decoding limits the loop: raise num_workers, or have less to decode (ImageTransform::scaled_decoding, smaller files)."
-            }
-            Limit::Decoding => {
-                "Decoding limits the loop: raise num_workers, build with the feature `turbojpeg`, or have less to decode \
-                 (ImageTransform::scaled_decoding, smaller files)."
-            }
-            Limit::Collating => {
-                "Collating limits the loop: raise num_workers, or make the collate_fn cheaper (where there is none: have samples \
-                 fill their row in place)."
-            }
-            Limit::Pinning if self.workers == 0 => {
-                "Slabs limit the loop: raise the pinned budget, and drop batches sooner."
-            }
-            Limit::Pinning => {
-                "Slabs limit the loop: raise prefetch or the pinned budget, and drop batches sooner."
-            }
-            Limit::Transfer => {
-                "The link to the device limits the loop: send smaller elements (u8 instead of f32)."
-            }
-        }
+        self.epoch = self.epoch.max(*epoch);
+        self.workers = self.workers.max(*workers);
+        self.most_bytes_in_flight = self.most_bytes_in_flight.max(*most_bytes_in_flight);
+        self.over_budget_bytes = self.over_budget_bytes.max(*over_budget_bytes);
+        self.pinned_budget_bytes = self.pinned_budget_bytes.max(*pinned_budget_bytes);
+        let room = MOST_BAD_SAMPLES.saturating_sub(self.bad_samples.len());
+        let bad = bad_samples.iter().take(room).cloned();
+        self.bad_samples.extend(bad);
     }
 }
 
-impl fmt::Display for Stats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let batches = self.batches.max(1);
-        let wall = Duration::from_nanos(self.wall_ns());
-        let rate = self.samples as f64 / wall.as_secs_f64().max(1e-9);
-        writeln!(
-            f,
-            "epoch {}: {} batches, {} samples in {:.2} s ({rate:.0} samples/s, {} workers)",
-            self.epoch,
-            self.batches,
-            self.samples,
-            wall.as_secs_f64(),
-            self.workers
-        )?;
-        writeln!(f, "{:<28}{:>12}{:>14}", "stage", "total ms", "ms per batch")?;
-        let mut row = |name: &str, ns: u64, count: u64| {
-            writeln!(
-                f,
-                "{name:<28}{:>12.1}{:>14.3}",
-                ns as f64 / 1e6,
-                ns as f64 / 1e6 / count.max(1) as f64
-            )
-        };
-        row("loading (all workers)", self.loading_ns, batches)?;
-        if self.decoding_ns > 0 {
-            row("decoding (all workers)", self.decoding_ns, batches)?;
-        }
-        row("collating (all workers)", self.collating_ns, batches)?;
-        row("pinning", self.pinning_ns, batches)?;
-        row("waiting for a slab", self.slab_wait_ns, batches)?;
-        if self.transfers > 0 {
-            row("transfer to the device", self.transfer_ns, self.transfers)?;
-        }
-        if self.processed > 0 {
-            row(
-                "processing on the device",
-                self.processing_ns,
-                self.processed,
-            )?;
-        }
-        row("host between batches", self.host_ns, batches)?;
-        row("consumer waiting", self.consumer_wait_ns, batches)?;
-        if self.transfer_ns > 0 {
-            writeln!(
-                f,
-                "transfer: {:.1} GB/s while copying",
-                self.transfer_bytes as f64 / self.transfer_ns as f64
-            )?;
-        }
-        self.why_unpinned(f)?;
-        self.what_was_bad(f)?;
-        f.write_str(self.advice())
+impl Add for Stats {
+    type Output = Stats;
+
+    fn add(mut self, other: Stats) -> Stats {
+        self += &other;
+        self
     }
 }
 
-/// How many bad samples are printed.
-const PRINTED: usize = 5;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_sentence_names_what_limits_and_the_knob() {
-        let stats = Stats {
-            batches: 10,
-            samples: 100,
-            workers: 4,
-            loading_ns: 4_000_000_000,
-            collating_ns: 100_000_000,
-            host_ns: 100_000_000,
-            consumer_wait_ns: 900_000_000,
-            ..Stats::default()
-        };
-        assert_eq!(stats.limit(), Limit::Loading);
-        assert!(
-            stats
-                .to_string()
-                .ends_with("raise num_workers, or make the data set's `get` cheaper.")
-        );
-        let fed = Stats {
-            consumer_wait_ns: 1_000,
-            ..stats.clone()
-        };
-        assert_eq!(fed.limit(), Limit::Consumer);
-        assert!(!stats.to_string().contains("decoding"));
-        let lazy = Stats {
-            decoding_ns: 5_000_000_000,
-            ..stats.clone()
-        };
-        assert_eq!(lazy.limit(), Limit::Decoding);
-        let table = lazy.to_string();
-        assert!(table.contains("\ndecoding (all workers)            5000.0       500.000\n"));
-        assert_eq!(table.contains("turbojpeg"), !cfg!(feature = "turbojpeg"));
-        assert!(table.contains("\nDecoding limits the loop: raise num_workers"));
-    }
-
-    /// No advice that `build` would refuse, or that changes nothing.
-    #[test]
-    fn the_advice_is_for_the_loop_at_hand() {
-        let fed = Stats {
-            batches: 10,
-            host_ns: 1_000_000,
-            unpinned: 3,
-            ..Stats::default()
-        };
-        let [without, with] = [0, 4].map(|workers| {
-            Stats {
-                workers,
-                ..fed.clone()
-            }
-            .to_string()
-        });
-        assert!(with.contains("raise prefetch"), "{with}");
-        assert!(!without.contains("prefetch"), "{without}"); // it needs workers
-        assert!(with.contains("fewer workers"), "{with}");
-        assert!(!without.contains("fewer workers"), "{without}");
-
-        let slabs = Stats {
-            slab_wait_ns: 1_000_000,
-            consumer_wait_ns: 1_000_000,
-            ..fed.clone()
-        };
-        assert_eq!(slabs.limit(), Limit::Pinning);
-        assert!(!slabs.to_string().contains("prefetch"), "{slabs}");
-
-        let failed = Stats {
-            consumer_wait_ns: 1_000_000,
-            ..Stats::default()
-        };
-        assert_eq!(failed.limit(), Limit::Unknown);
-        assert!(
-            failed
-                .to_string()
-                .ends_with("there was no batch without an error.")
-        );
-        assert!(
-            Stats::default()
-                .to_string()
-                .ends_with("iterate an epoch first.")
-        );
+impl Sum for Stats {
+    fn sum<I: Iterator<Item = Stats>>(stats: I) -> Stats {
+        stats.fold(Stats::default(), Add::add)
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Waiting {
     pub(super) since: Option<Instant>,
     /// How many lines the log has of that.
     pub(super) lines: u32,
+    /// How many batches were ready when the consumer first asked for this one. `None`: nothing is loaded ahead.
+    pub(crate) ready: Option<u64>,
 }
 
 impl<B: Batch> Pipeline<B> {
@@ -63,6 +65,8 @@ impl<B: Batch> Pipeline<B> {
         waiting: &mut Waiting,
     ) -> Poll<Option<Delivered<B>>> {
         if let Some(next) = taken.pop_front() {
+            // (At least: others may be ready behind those that were taken in advance.)
+            waiting.ready.get_or_insert(1 + taken.len() as u64);
             if taken.is_empty() && (next.pass.plan().any_order || next.pass.is_last(next.unit)) {
                 self.come_to_last(seat, asking.quietly);
             }
@@ -73,7 +77,7 @@ impl<B: Batch> Pipeline<B> {
             _ => self.wait_for_next(seat, taken, asking, waiting),
         };
         if next.is_ready() && waiting.since.is_some() {
-            *waiting = Waiting::default();
+            (waiting.since, waiting.lines) = (None, 0);
         }
         next
     }
@@ -135,6 +139,10 @@ impl<B: Batch> Pipeline<B> {
         let (mut has_told, mut retries) = (false, true);
         loop {
             let (lines, bin) = board.split();
+            if waiting.ready.is_none() {
+                let line = lines.line(seat.line);
+                waiting.ready = line.map(|line| line.schedule.ready_batches());
+            }
             match Self::poll(lines, bin, seat, taken) {
                 Polled::Ready(delivered) => {
                     bin.wake_workers = !asking.quietly && !planted("room wakes nobody");
@@ -228,6 +236,7 @@ impl<B: Batch> Pipeline<B> {
             line.schedule.block();
             let claimant = Claimant {
                 is_spare: false,
+                devices: 1,
                 free_bytes: usize::MAX,
                 beyond: false,
             };
@@ -246,7 +255,7 @@ impl<B: Batch> Pipeline<B> {
                     board.made(&pass, unit, made);
                     continue;
                 }
-                (Some(job), ..) => self.perform(job, &desk),
+                (Some(job), ..) => _ = self.perform(job, &desk), // it claims nothing by itself
                 (None, Some((pass, unit)), Some(pinning)) => {
                     self.serve_here(pinning, &pass, unit, &mut held_off);
                 }

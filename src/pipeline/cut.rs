@@ -261,8 +261,6 @@ pub(crate) struct Place {
     pub(crate) first_row: usize,
     /// How many rows its whole batch has.
     pub(crate) batch_rows: usize,
-    /// How many positions lie between the beginnings of this batch and the lane's next, if batches are even.
-    pub(crate) stride: u64,
     /// The number of samples in the whole order.
     pub(crate) samples: u64,
 }
@@ -299,26 +297,5 @@ impl Place {
     pub(crate) fn real_rows(&self) -> usize {
         let left = self.samples.saturating_sub(self.start);
         left.div_ceil(self.step).min(self.rows as u64) as usize
-    }
-
-    /// The position of a row of this lane, counted from the batch's first row on through the batches that follow; and how many rows from
-    /// there on lie side by side.
-    pub(crate) fn behind(&self, row: u64) -> (u64, u64) {
-        let rows = self.batch_rows as u64;
-        let before = (self.first_row as u64).saturating_mul(self.step);
-        let batch_start = self.start.saturating_sub(before);
-        if self.stride == rows {
-            return (batch_start.saturating_add(row), u64::MAX);
-        }
-        let batches = (row / rows).saturating_mul(self.stride);
-        let within = (row % rows).saturating_mul(self.step);
-        let side_by_side = match self.step {
-            1 => rows - row % rows,
-            _ => 1,
-        };
-        (
-            batch_start.saturating_add(batches).saturating_add(within),
-            side_by_side,
-        )
     }
 }

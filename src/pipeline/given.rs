@@ -49,6 +49,15 @@ impl Given {
         }
     }
 
+    pub(crate) fn contains(&self, batch: u64) -> bool {
+        match batch.checked_sub(self.first) {
+            None => true,
+            Some(0) => false,
+            Some(distance @ 1..=MOST_BEHIND) => self.behind >> (distance - 1) & 1 == 1,
+            Some(_) => false,
+        }
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.first + u64::from(self.behind.count_ones())
     }
@@ -177,6 +186,7 @@ mod tests {
                 let missing: Vec<u64> = (0..).filter(|batch| !set.contains(batch)).take(99).collect();
                 prop_assert_eq!(given.first(), missing[0]);
                 prop_assert_eq!(given.count(), set.len() as u64);
+                prop_assert!((0..200).all(|batch| given.contains(batch) == set.contains(&batch)));
                 let behind: Vec<u64> = set.iter().copied().filter(|batch| *batch > missing[0]).collect();
                 prop_assert_eq!(given.batches_behind().collect::<Vec<_>>(), behind);
                 for (number, batch) in missing.iter().enumerate() {

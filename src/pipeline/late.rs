@@ -351,6 +351,7 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn fail_next(&self, seat: &Seat, why: &io::Error) -> bool {
         let claimant = Claimant {
             is_spare: false,
+            devices: 1,
             free_bytes: usize::MAX,
             beyond: false,
         };

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use super::announcer::{Announced, EndsPass, EpochSamples};
 use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
-use super::plan::{Destination, EpochPlan};
+use super::plan::{Destination, EpochPlan, Portion};
 use super::pull::{OwnItems, Pull};
 use super::recovery::Changes;
 use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
@@ -13,7 +14,7 @@ use super::source::Failed;
 use super::work::{MadeAlone, Recipe, Work};
 use crate::device::{Account, Charge, InFlight};
 use crate::error::{Error, Result};
-use crate::meter::Meter;
+use crate::meter::{Activity, Bar, Meter, Subject};
 use crate::sync::{Arc, Condvar, Instant, planted};
 
 /// What one consumer iterates: an epoch, or several that follow each other.
@@ -21,6 +22,8 @@ pub(super) struct Line<B> {
     pub(super) key: u64,
     /// The number of the device that it is loaded for.
     pub(super) device: usize,
+    /// Which of this rank's batches it has.
+    pub(super) share: Portion,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
@@ -41,6 +44,8 @@ pub(super) struct EpochSlot<B> {
     pub(super) pass: Option<Arc<Pass>>,
     /// The stream of its items, while nobody pulls; `None` for samples that have an index.
     pub(super) stream: Option<Box<dyn Pull<B>>>,
+    /// If the data set wants to know what comes: it hears that the pass is over when this is dropped.
+    pub(super) announced: Option<EndsPass>,
 }
 
 /// How the units of one epoch are made, shared by everybody who works on them. It never changes.
@@ -52,6 +57,7 @@ pub(crate) struct Pass {
     pub(super) units: EpochUnits,
     /// Which samples stand at its positions.
     pub(super) order: EpochOrder,
+    pub(super) announced: Option<Arc<Announced>>,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(super) account: Option<Arc<Account>>,
@@ -158,6 +164,14 @@ impl Pass {
         cut.place(self.epoch, self.units.number(unit))
     }
 
+    /// Which samples stand where, and who is told of them.
+    pub(super) fn samples(&self) -> EpochSamples<'_> {
+        EpochSamples {
+            order: &self.order,
+            announced: self.announced.as_ref(),
+        }
+    }
+
     /// Whether the unit is its epoch's last.
     pub(crate) fn is_last(&self, unit: Unit) -> bool {
         unit.0 + 1 == self.units.end.0
@@ -165,6 +179,18 @@ impl Pass {
 
     pub(crate) fn plan(&self) -> &EpochPlan {
         &self.units.plan
+    }
+
+    /// Begins an event of a timeline, if the program wants one.
+    #[inline]
+    pub(super) fn bar(&self, kind: Activity, unit: Unit) -> Option<Bar<'_>> {
+        let subject = self.subject(unit)?;
+        Some(subject.begin(kind))
+    }
+
+    #[inline]
+    pub(super) fn subject(&self, unit: Unit) -> Option<Subject<'_>> {
+        self.meter.subject(|| Some(self.place(unit).batch))
     }
 
     pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {
@@ -188,7 +214,7 @@ impl<B: 'static> Line<B> {
                     let gathered_by = epoch.gathered_by();
                     recipe.open(
                         pass.place(unit),
-                        &pass.order,
+                        pass.samples(),
                         gathered_by,
                         Arc::clone(&pass.meter),
                     )
@@ -287,6 +313,7 @@ impl<B: 'static> Line<B> {
             epoch: slot.epoch,
             units,
             order,
+            announced: slot.announced.as_ref().map(|ends| Arc::clone(&ends.0)),
             meter: Arc::clone(&slot.meter),
             account,
         });
@@ -316,8 +343,13 @@ impl<B: 'static> Line<B> {
         }
         let first = self.schedule.first();
         let slots = self.schedule.deliver(count).enumerate();
-        let mut delivered =
-            slots.filter_map(|(index, slot)| slot.deliver(Unit(first.0 + index as u64), ends));
+        let mut delivered = slots.filter_map(|(index, slot)| {
+            let unit = Unit(first.0 + index as u64);
+            if let Some(announced) = &slot.pass.announced {
+                announced.settle(&slot.pass.place(unit));
+            }
+            slot.deliver(unit, ends)
+        });
         let next = delivered.next();
         taken.extend(delivered);
         if ends {
@@ -353,6 +385,16 @@ impl<B: 'static> Line<B> {
         let mut delivered = slots.filter_map(|(unit, slot)| slot.deliver(unit, ends));
         let next = delivered.next();
         taken.extend(delivered);
+        if let Some(pass) = next.as_ref().map(|next| Arc::clone(&next.pass))
+            && let Some(announced) = &pass.announced
+        {
+            // The oldest that was not taken may be of the next epoch.
+            let first = self.schedule.first();
+            announced.settle_before(match first < pass.units.end {
+                true => pass.place(first).batch,
+                false => u64::MAX,
+            });
+        }
         next
     }
 
@@ -518,6 +560,7 @@ impl<B> EpochSlot<B> {
             outbox,
             pass: None,
             stream,
+            announced: None,
         }
     }
 

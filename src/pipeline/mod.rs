@@ -1,6 +1,7 @@
 //! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
 //! order. `README.md` in this folder explains the protocol.
 
+mod announcer;
 mod batching;
 mod board;
 mod consumer;
@@ -21,6 +22,7 @@ mod seat;
 mod sending;
 mod source;
 mod stopwatch;
+mod stream;
 mod threads;
 mod watchdog;
 mod work;
@@ -34,19 +36,22 @@ pub(crate) use given::Given;
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
-pub(crate) use plan::{Options, Pinning};
-pub(crate) use pull::{ENDLESS, ItemNumbers, OwnItems, StreamParts, StreamRecipe};
+pub(crate) use plan::{Options, Pinning, Portion};
+pub(crate) use pull::OwnItems;
 pub use recovery::OnError;
 pub(crate) use recovery::{Changes, Retry};
-pub(crate) use seat::Seat;
+pub(crate) use seat::{Beginning, Seat};
+pub(crate) use stream::{ENDLESS, ItemNumbers, StreamParts, StreamRecipe};
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Learned};
 
+use self::announcer::Announcing;
 use self::board::Board;
 use self::guard::Guard;
 use self::threads::Roster;
 use self::work::Recipe;
 use crate::device::{InFlight, Kind, Ring, block_bytes};
+use crate::meter::Meters;
 use crate::sync::{
     Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Ordering, Weak,
 };
@@ -57,16 +62,19 @@ const FEWEST_KEPT: usize = 2;
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
-    /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
-    worker_wakeups: [Condvar; 2],
+    /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
+    /// and one for the workers beyond.
+    worker_wakeups: Vec<Condvar>,
     recipe: Box<dyn Recipe<B>>,
+    /// If the data set wants to know what comes.
+    announcing: Option<Arc<Announcing>>,
     /// What desks count from.
     began: Instant,
     roster: Arc<Roster>,
     /// For threads that are started later.
     me: OnceLock<Weak<Pipeline<B>>>,
-    /// One for each device that lines are loaded for; so far, the program can set only one. Lines, passes and seats have its number: the
-    /// program may leak them, and they must not keep the device alive.
+    /// One for each device that lines are loaded for; a single one if no memory is page-locked. Lines, passes and seats have its number:
+    /// the program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
@@ -77,6 +85,8 @@ pub(crate) struct Pipeline<B> {
     /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
     /// whose batches are cut finds out for all that follow, so that no more slabs are made.
     is_wide: OnceLock<bool>,
+    /// Those of all epochs.
+    pub(crate) meters: Arc<Meters>,
     /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
     /// That there is no thread to take the place of one that hangs has been logged.
@@ -84,16 +94,19 @@ pub(crate) struct Pipeline<B> {
 }
 
 impl<B: 'static> Pipeline<B> {
-    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
-        let in_flight = options.max_bytes.map(InFlight::new);
+    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
+        let listener = recipe.listener();
+        let groups = options.len() + 1;
+        let in_flight = options[0].max_bytes.map(InFlight::new);
         let kept = match &in_flight {
-            None => options.slabs(0),
+            None => options.iter().map(|options| options.slabs(0)).sum(),
             Some(_) => FEWEST_KEPT,
         };
         Pipeline {
-            board: Mutex::new(Board::new(in_flight.clone())),
+            announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
+            board: Mutex::new(Board::new(groups, in_flight.clone())),
             in_flight,
-            worker_wakeups: Default::default(),
+            worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
             recipe,
             began: Instant::now(),
             roster: Arc::default(),
@@ -101,9 +114,10 @@ impl<B: 'static> Pipeline<B> {
             pageable: Ring::pageable(kept),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
+            meters: Arc::default(),
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
-            options: vec![options],
+            options,
         }
     }
 

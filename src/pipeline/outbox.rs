@@ -13,13 +13,13 @@ use super::guard::drop_each;
 use super::line::Pass;
 use super::schedule::Unit;
 use crate::batch::{Batch, SentPart, begin_part, send, send_part};
-use crate::device::{Assembly, Device, Rows, Unsent};
+use crate::device::{Assembly, Rows, Target, Unsent};
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::sync::{Arc, Mutex, Weak, planted};
 
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Outbox<B: Batch> {
-    device: Device,
+    target: Target,
     /// The outbox of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
     before: Option<(Weak<Outbox<B>>, u64)>,
     state: Mutex<State<B>>,
@@ -102,13 +102,13 @@ pub(crate) trait Sends<B>: Send + Sync {
 impl<B: Batch> Sends<B> for Outbox<B> {
     fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
         // Without the lock: what finished copies held may be the program's to drop.
-        self.device.inner.settle();
+        self.target.device().inner.settle();
         if !pass.plan().is_cut() {
             return self.send_whole(pass, unit, made, waits);
         }
         match self.send_part(pass, unit, made, waits, None) {
             SendOutcome::NotNow(made) if waits => {
-                let memory = begin_part(&made, &self.device, rows(pass, unit));
+                let memory = begin_part(&made, &self.target, rows(pass, unit));
                 self.send_part(pass, unit, made, waits, Some(memory))
             }
             outcome => outcome,
@@ -151,7 +151,7 @@ impl<B: Batch> Sends<B> for Outbox<B> {
 impl<B: Batch> Outbox<B> {
     /// `given`: the batches that were given out. `before`: the outbox of the epoch before, and how many batches that one has.
     pub(crate) fn new(
-        device: &Device,
+        target: &Target,
         given: Given,
         any_order: bool,
         before: Option<(&Arc<Outbox<B>>, u64)>,
@@ -170,14 +170,14 @@ impl<B: Batch> Outbox<B> {
             state.outgoing(index, Unit(0)).is_taken = true;
         }
         Arc::new(Outbox {
-            device: device.clone(),
+            target: target.clone(),
             before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
             state: Mutex::new(state),
         })
     }
 
-    pub(super) fn device(&self) -> &Device {
-        &self.device
+    pub(super) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// How many batches the epoch has, if its stream has ended.
@@ -235,10 +235,10 @@ impl<B: Batch> Outbox<B> {
             Turn::Now(_) => {} // this is the batch's only unit
         }
         // Unwind safety: the batch is gone.
-        let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.device, waits)));
+        let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.target, waits)));
         let outcome = match sent {
             Ok(Ok(whole)) => Ok(whole),
-            Ok(Err((Some(made), Error::DeviceBudget { .. }))) if !waits => {
+            Ok(Err((Some(made), error))) if !waits && is_for_now(&error) => {
                 Err(SendOutcome::NotNow(made))
             }
             Ok(Err((given_up, error))) => {
@@ -331,7 +331,7 @@ impl<B: Batch> Outbox<B> {
         let last = outgoing.rows + rows.count == rows.of;
         // Unwind safety: the batch has failed, and what is left of it is only dropped.
         let assembly = &mut outgoing.assembly;
-        let send = AssertUnwindSafe(|| send_part(made, &self.device, rows, last, assembly));
+        let send = AssertUnwindSafe(|| send_part(made, &self.target, rows, last, assembly));
         let sent = catch_unwind(send);
         outgoing.has_begun = outgoing.assembly.is_some();
         let sent = match sent {
@@ -351,7 +351,7 @@ impl<B: Batch> Outbox<B> {
                 outgoing.whole = Some(whole);
                 (SendOutcome::Sent, None)
             }
-            Err((made, Unsent::Failed(Error::DeviceBudget { .. }))) if !outgoing.has_begun => {
+            Err((made, Unsent::Failed(error))) if !outgoing.has_begun && is_for_now(&error) => {
                 outgoing.is_awaited = waits;
                 (SendOutcome::NotNow(made), None)
             }
@@ -389,6 +389,11 @@ impl<B: Batch> Outbox<B> {
         };
         drop_each(gone); // without the lock
     }
+}
+
+/// Whether there is no memory now, and may be when the consumer comes to the batch.
+fn is_for_now(error: &Error) -> bool {
+    matches!(error, Error::DeviceBudget { .. } | Error::Buffers { .. })
 }
 
 /// Whether a unit of a batch may be sent.

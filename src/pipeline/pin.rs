@@ -12,6 +12,7 @@ use crate::batch::{Batch, Relocation};
 use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab, block_bytes};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result, panic_message};
+use crate::meter::Activity;
 use crate::sync::{Instant, Ordering, planted};
 use crate::trace::span;
 
@@ -126,6 +127,8 @@ impl<B: Batch> Pipeline<B> {
         let Some(account) = &pass.account else {
             return Err(Coming::Nothing);
         };
+        span!("slab", epoch = pass.epoch, unit = want.unit.0);
+        let bar = pass.bar(Activity::Slab, want.unit);
         let start = Instant::now();
         let device = &pinning.device.inner;
         device.settle();
@@ -157,6 +160,7 @@ impl<B: Batch> Pipeline<B> {
             .ring
             .take_for(account, want.bytes, largest, want.reserve, grow);
         pass.meter.pinning_ns.add_since(start);
+        drop(bar);
         match slab {
             Some(slab) => {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
@@ -372,7 +376,7 @@ impl<B: Batch> Pipeline<B> {
             return;
         };
         line.schedule.granted(want.unit);
-        count_wait(pass, line.slot(want.unit).waiting_since.take());
+        count_wait(pass, want.unit, line.slot(want.unit).waiting_since.take());
         // Until now its slab counted both as out and as reserved, and another unit may have been refused because of that.
         if !planted("a slab is granted in silence") {
             line.tell_if_waiting(bin);
@@ -386,7 +390,7 @@ impl<B: Batch> Pipeline<B> {
         let charge = slab.as_ref().and_then(Slab::charge);
         let Some(Some(Ok(Made::Here(made)))) = self.with_slot(pass, unit, |slot| {
             slot.charges.add(charge);
-            count_wait(pass, slot.waiting_since.take());
+            count_wait(pass, unit, slot.waiting_since.take());
             slot.outcome.take()
         }) else {
             return;
@@ -398,11 +402,13 @@ impl<B: Batch> Pipeline<B> {
             return self.publish(pass, unit, Ok(Made::Here(made)));
         };
         span!("pin", epoch = pass.epoch, unit = unit.0);
+        let bar = pass.bar(Activity::Pin, unit);
         let start = Instant::now();
         let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
             made.relocate(&mut Relocation::new(slab))
         }));
         pass.meter.pinning_ns.add_since(start);
+        drop(bar);
         match moved {
             Ok(made) => self.hand_over(pass, unit, made),
             Err(payload) => {
@@ -460,8 +466,12 @@ fn count_unpinned(pass: &Pass, want: Want, why: Unpinned) {
     }
 }
 
-fn count_wait(pass: &Pass, since: Option<Instant>) {
+fn count_wait(pass: &Pass, unit: Unit, since: Option<Instant>) {
     if let Some(since) = since {
-        pass.meter.slab_wait_ns.add_since(since);
+        let waited = pass.meter.slab_wait_ns.add_since(since);
+        pass.meter.slab_wait_times.count(waited);
+        if let Some(subject) = pass.subject(unit) {
+            subject.waited_for_slab(since);
+        }
     }
 }

@@ -59,6 +59,24 @@ impl Pinning {
     }
 }
 
+/// Which of how many consumers of this rank a line is for. Each has batches of its own, as if it were a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Portion {
+    pub(crate) index: u64,
+    pub(crate) of: u64,
+    /// Tells one split from another.
+    pub(crate) split: u64,
+}
+
+impl Portion {
+    /// A single consumer has all batches of this rank.
+    pub(crate) const WHOLE: Portion = Portion {
+        index: 0,
+        of: 1,
+        split: 0,
+    };
+}
+
 /// What an epoch's batches are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
@@ -159,28 +177,37 @@ pub(crate) struct Solo {
 }
 
 impl Options {
-    /// The batches of an epoch, from a position on. It may ask the program's batch sampler, so not under the board's lock.
-    pub(crate) fn cut(&self, start: Start) -> Cut {
+    /// The batches that a share of this rank has of an epoch, from a position on. It may ask the program's batch sampler, so not under
+    /// the board's lock.
+    pub(crate) fn cut(&self, start: Start, share: Portion) -> Cut {
         match &self.batching {
-            Batching::Even(batching) => Cut::Even(self.even(batching).from(start.position)),
+            Batching::Even(batching) => Cut::Even(self.even(batching, share).from(start.position)),
             Batching::Listed(lister) => {
-                Cut::Listed(self.listed(lister.lists(start.epoch), start.position))
+                let lists = lister.lists(start.epoch);
+                Cut::Listed(self.listed(lists, start.position, share))
             }
         }
     }
 
+    /// Which of how many lanes a share is: those of one rank are side by side.
+    pub(crate) fn lane(&self, share: Portion) -> (u64, u64) {
+        let lane = self.lane * share.of + share.index;
+        (lane, self.lanes.saturating_mul(share.of))
+    }
+
     /// The batches of any epoch, if all are alike.
-    fn even(&self, batching: &EvenBatching) -> Even {
+    fn even(&self, batching: &EvenBatching, share: Portion) -> Even {
+        let (lane, lanes) = self.lane(share);
         Even::whole(batching.samples, batching.batch_size, self.last_batch).of_lane(
-            self.lane,
-            self.lanes,
+            lane,
+            lanes,
             batching.sharding,
         )
     }
 
-    fn listed(&self, lists: Arc<Lists>, position: u64) -> Listed {
+    fn listed(&self, lists: Arc<Lists>, position: u64, share: Portion) -> Listed {
         let drops_last = self.last_batch == LastBatch::Drop;
-        Listed::new(lists, position, (self.lane, self.lanes), drops_last)
+        Listed::new(lists, position, self.lane(share), drops_last)
     }
 
     /// Which samples stand at the positions of an epoch with these batches.
@@ -196,10 +223,10 @@ impl Options {
     pub(crate) fn first_epoch(&self) -> FirstEpoch {
         match &self.batching {
             Batching::Even(batching) => FirstEpoch {
-                batches: self.even(batching).batches(),
+                batches: self.even(batching, Portion::WHOLE).batches(),
                 most_rows: batching.batch_size,
             },
-            Batching::Listed(lister) => lister.first(|lists| self.listed(lists, 0)),
+            Batching::Listed(lister) => lister.first(|lists| self.listed(lists, 0, Portion::WHOLE)),
         }
     }
 
@@ -327,7 +354,10 @@ pub(crate) fn destination_matters(
     hints: Hints,
 ) -> bool {
     let is_cut = || match &options.batching {
-        Batching::Even(even) => Parts::of(options, machine, hints, options.even(even)).is_some(),
+        Batching::Even(even) => {
+            let even = options.even(even, Portion::WHOLE);
+            Parts::of(options, machine, hints, even).is_some()
+        }
         Batching::Listed(_) => false,
     };
     hints.is_gatherable || is_cut()
@@ -460,7 +490,7 @@ mod tests {
             machine,
             hints,
             destination,
-            options.cut(start),
+            options.cut(start, Portion::WHOLE),
             is_followed,
         )
     }

@@ -22,7 +22,7 @@ pub(crate) use self::slabs::Want;
 use super::given::MOST_BEHIND;
 use super::plan::{EpochPlan, Solo};
 use crate::sync::planted;
-use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
+use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS, RUN_NS_PER_DEVICE};
 
 /// The number of a unit within its line. Numbers run through all epochs and are never reused, so a late report finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +84,8 @@ pub(crate) enum Claim {
 pub(crate) struct Claimant {
     /// It is a worker beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
     pub(crate) is_spare: bool,
+    /// For how many devices workers load.
+    pub(crate) devices: usize,
     /// It also works beyond the epoch that the consumer is at.
     pub(crate) beyond: bool,
     /// How many more bytes may be in flight, if they are limited.
@@ -125,10 +127,13 @@ impl<E, U> Schedule<E, U> {
             self.entry(unit).slab = SlabState::Granting { bytes };
             return Some(Claim::Grant { unit, bytes });
         }
-        let run = self.run();
+        let run = self.run(claimant);
         let may_load = self.may_load(claimant);
         let pulls = self.pulls_first && self.can_pull(claimant);
-        let count = self.open.len().min(self.reach(claimant));
+        let count = match may_load {
+            true => self.open.len().min(self.reach(claimant)),
+            false => 0,
+        };
         for (index, entry) in self.open.iter_mut().take(count).enumerate() {
             let unit = Unit(self.first.0 + index as u64);
             if entry.can_finish() {
@@ -139,7 +144,7 @@ impl<E, U> Schedule<E, U> {
                 let claimed = entry.claim_parked(run);
                 return Some(Claim::Load { unit, claimed });
             }
-            if may_load && !pulls && entry.has_rows() {
+            if !pulls && entry.has_rows() {
                 let claimed = entry.claim_rows(run);
                 return Some(Claim::Load { unit, claimed });
             }
@@ -186,12 +191,11 @@ impl<E, U> Schedule<E, U> {
 
     /// Whether [`claim`](Schedule::claim) would return something.
     pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
-        let may_load = self.may_load(claimant);
         let mut entries = self.open.iter().take(self.reach(claimant));
-        entries
-            .any(|entry| entry.can_finish() || entry.has_parked() || may_load && entry.has_rows())
+        let has_work =
+            |entry: &UnitEntry<U>| entry.can_finish() || entry.has_parked() || entry.has_rows();
+        self.may_load(claimant) && (entries.any(has_work) || self.next_to_open(claimant).is_some())
             || self.is_bounded && self.next_held(claimant).is_some()
-            || may_load && self.next_to_open(claimant).is_some()
             || claimant.beyond && self.segment_to_plan().is_some()
     }
 
@@ -275,7 +279,7 @@ impl<E, U> Schedule<E, U> {
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
-    /// Whether the claimant may load rows: spare workers do not while loading is little more than copying.
+    /// Whether the claimant may work on units: spare workers do not while loading is little more than copying.
     fn may_load(&self, claimant: Claimant) -> bool {
         !claimant.is_spare || !self.copies()
     }
@@ -306,10 +310,14 @@ impl<E, U> Schedule<E, U> {
     }
 
     /// How many samples a worker claims at once.
-    fn run(&self) -> usize {
+    fn run(&self, claimant: Claimant) -> usize {
+        let run_ns = match claimant.devices {
+            1 => RUN_NS,
+            devices => RUN_NS_PER_DEVICE.saturating_mul(devices as u64),
+        };
         let run = match self.sample_ns {
             0 => 1,
-            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX),
+            ns => usize::try_from(run_ns / ns).unwrap_or(usize::MAX),
         };
         // Whole calls of `get_many`.
         match self.least_run {

@@ -9,6 +9,7 @@ use super::seat::Seat;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::sync::planted;
+use crate::trace::span;
 
 impl<B: Batch> Pipeline<B> {
     /// Sends a page-locked unit to its device, if that is possible now, and makes it ready.
@@ -137,7 +138,13 @@ impl<B: Batch> Pipeline<B> {
         made: B,
         waits: bool,
     ) -> Result<Made<B>> {
-        match outbox.send(pass, unit, made, waits) {
+        span!("send", epoch = pass.epoch, unit = unit.0);
+        let send = || outbox.send(pass, unit, made, waits);
+        let outcome = match pass.subject(unit) {
+            None => send(),
+            Some(subject) => subject.sends(send),
+        };
+        match outcome {
             SendOutcome::Sent => Ok(Made::Sent),
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),
             SendOutcome::Failed(error) => Err(error),

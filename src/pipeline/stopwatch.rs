@@ -4,7 +4,7 @@
 //! others. Decoding is counted where it happens ([`Decoded`]).
 
 use super::schedule::Claimed;
-use crate::meter::{Decoded, Meter};
+use crate::meter::{Decoded, Meter, More};
 use crate::sync::Instant;
 use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};
 
@@ -46,6 +46,13 @@ impl Timed {
     }
 }
 
+impl Spent {
+    /// For the timeline.
+    pub(super) fn more(self) -> More {
+        More::Spent([self.loading_ns, self.decoding_ns, self.collating_ns])
+    }
+}
+
 /// Runs from `start` to one of its ends.
 pub(super) struct Stopwatch {
     started: Instant,
@@ -61,6 +68,17 @@ pub(super) struct Stopwatch {
     fill_ns: u64,
     /// How much of that was decoding, up to the last of them.
     decoded_ns: u64,
+    /// Time that calls for several samples at once took.
+    many_ns: u64,
+}
+
+/// How long a run took, and what of it went where. (The time in which a slab was asked for is in none of them.)
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Spent {
+    pub(super) elapsed_ns: u64,
+    pub(super) loading_ns: u64,
+    pub(super) decoding_ns: u64,
+    pub(super) collating_ns: u64,
 }
 
 impl Stopwatch {
@@ -76,6 +94,7 @@ impl Stopwatch {
             get_ns: 0,
             fill_ns: 0,
             decoded_ns: 0,
+            many_ns: 0,
         }
     }
 
@@ -96,8 +115,8 @@ impl Stopwatch {
 
     /// A sample begins to load, and the one before is in its row. `true`: it is timed, and the caller says when it is loaded.
     #[inline]
-    pub(super) fn begins(&mut self) -> bool {
-        self.is_in();
+    pub(super) fn begins(&mut self, meter: &Meter) -> bool {
+        self.is_in(meter);
         match self.timed {
             Timed::First { rows, .. } if self.laps < rows => {
                 self.mark = Instant::now();
@@ -107,62 +126,93 @@ impl Stopwatch {
         }
     }
 
-    pub(super) fn is_loaded(&mut self) {
+    pub(super) fn is_loaded(&mut self, meter: &Meter) {
         let now = Instant::now();
-        self.get_ns += nanoseconds(self.mark, now);
+        let elapsed = nanoseconds(self.mark, now);
+        meter.loading_times.count(elapsed);
+        self.get_ns += elapsed;
         self.mark = now;
         self.is_filling = true;
     }
 
+    /// Several samples were loaded by one call, which began at `start`.
+    pub(super) fn are_loaded(&mut self, start: Instant, samples: usize, meter: &Meter) {
+        let elapsed = nanoseconds(start, Instant::now());
+        let each = elapsed / samples.max(1) as u64;
+        meter.loading_times.count(each);
+        self.many_ns += elapsed;
+    }
+
     #[inline]
-    fn is_in(&mut self) {
+    fn is_in(&mut self, meter: &Meter) {
         if self.is_filling {
             self.is_filling = false;
             self.laps += 1;
             self.fill_ns += nanoseconds(self.mark, Instant::now());
-            self.decoded_ns = self.decoded.ns();
+            let decoded_ns = self.decoded.ns();
+            if decoded_ns > self.decoded_ns {
+                meter.decoding_times.count(decoded_ns - self.decoded_ns);
+                self.decoded_ns = decoded_ns;
+            }
         }
     }
 
-    /// Ends a run that spent `asked_ns` on asking for a slab. Returns how long the rest took.
-    pub(super) fn end_run(mut self, meter: &Meter, asked_ns: u64) -> u64 {
-        self.is_in();
-        let elapsed = nanoseconds(self.started, Instant::now()).saturating_sub(asked_ns);
-        let decoding = self.decoded.ns().min(elapsed);
+    /// Ends a run that spent `asked_ns` on asking for a slab, and says what the rest went to.
+    pub(super) fn end_run(mut self, meter: &Meter, asked_ns: u64) -> Spent {
+        self.is_in(meter);
+        let elapsed_ns = nanoseconds(self.started, Instant::now()).saturating_sub(asked_ns);
+        let decoding_ns = self.decoded.ns().min(elapsed_ns);
         let fill_ns = self.fill_ns.saturating_sub(asked_ns + self.decoded_ns);
-        match self.timed {
-            Timed::First { of, .. } if self.laps == of => {
-                meter.made_in(self.get_ns, decoding, fill_ns);
-            }
+        let (loading_ns, collating_ns) = match self.timed {
+            Timed::First { of, .. } if self.laps == of => (self.get_ns, fill_ns),
             _ => {
-                let rest = elapsed - decoding;
+                let rest = elapsed_ns - decoding_ns;
                 let measured = u128::from(self.get_ns + fill_ns).max(1);
-                let loading = u128::from(rest) * u128::from(self.get_ns) / measured;
-                meter.made_in(loading as u64, decoding, rest - loading as u64);
+                let loading = match self.many_ns {
+                    0 => (u128::from(rest) * u128::from(self.get_ns) / measured) as u64,
+                    many_ns => many_ns.min(rest),
+                };
+                (loading, rest - loading)
             }
+        };
+        meter.made_in(loading_ns, decoding_ns, collating_ns);
+        Spent {
+            elapsed_ns,
+            loading_ns,
+            decoding_ns,
+            collating_ns,
         }
-        elapsed
     }
 
-    /// Ends a unit that one thread made. Returns how long it took.
-    pub(super) fn end_solo(self, meter: &Meter) -> u64 {
-        if self.laps > 0 {
+    /// Ends a unit that one thread made, and says what the time went to.
+    pub(super) fn end_solo(self, meter: &Meter) -> Spent {
+        let elapsed_ns = nanoseconds(self.started, Instant::now());
+        let decoding_ns = self.decoded.ns().min(elapsed_ns);
+        let rest = elapsed_ns - decoding_ns;
+        if self.many_ns > 0 {
+            meter.get_share.set(self.many_ns, rest);
+        } else if self.laps > 0 {
             let fill_ns = self.fill_ns.saturating_sub(self.decoded_ns);
             meter.get_share.set(self.get_ns, self.get_ns + fill_ns);
         }
-        let elapsed = nanoseconds(self.started, Instant::now());
-        let decoding = self.decoded.ns().min(elapsed);
-        let rest = elapsed - decoding;
-        let loading = meter.get_share.of(rest).unwrap_or(0);
-        meter.made_in(loading, decoding, rest - loading);
-        elapsed
+        let loading_ns = meter.get_share.of(rest).unwrap_or(0);
+        let collating_ns = rest - loading_ns;
+        meter.made_in(loading_ns, decoding_ns, collating_ns);
+        meter.collating_times.count(collating_ns);
+        Spent {
+            elapsed_ns,
+            loading_ns,
+            decoding_ns,
+            collating_ns,
+        }
     }
 
-    /// Ends something that was only collating and decoding.
-    pub(super) fn end_collating(self, meter: &Meter) {
+    /// Ends something that was only collating and decoding. Returns how long collating took.
+    pub(super) fn end_collating(self, meter: &Meter) -> u64 {
         let elapsed = nanoseconds(self.started, Instant::now());
         let decoding = self.decoded.ns().min(elapsed);
         meter.made_in(0, decoding, elapsed - decoding);
+        elapsed - decoding
     }
 }
 

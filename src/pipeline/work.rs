@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::announcer::{Announced, EpochSamples, Listener};
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
@@ -15,12 +16,12 @@ use super::pull::{Pull, StreamStart};
 use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
-use super::stopwatch::{Stopwatch, Timed, nanoseconds};
+use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
 use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId, panic_message};
-use crate::meter::Meter;
+use crate::meter::{Meter, Sum};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
 
@@ -30,7 +31,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn open(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
@@ -39,7 +40,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn make(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -57,6 +58,11 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
+
+    /// Who may want to know which samples come; `None` where they have no index.
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        None
+    }
 
     /// The stream of an epoch, from where it begins or is resumed; `None` for samples that have an index.
     fn stream(&self, from: StreamStart) -> Option<Box<dyn Pull<B>>> {
@@ -95,6 +101,7 @@ pub(crate) struct MadeAlone<B> {
     pub(crate) changes: Changes,
     /// How long it took; `None` if it panicked.
     pub(crate) elapsed_ns: Option<u64>,
+    pub(super) spent: Spent,
 }
 
 /// What came of claimed rows.
@@ -102,6 +109,7 @@ pub(crate) struct Report {
     pub(crate) rows: Loaded,
     /// How long rows took to load, without the time in `ask`, because making a slab says nothing about the samples.
     pub(crate) elapsed_ns: Option<u64>,
+    pub(super) spent: Spent,
     /// Why rows are missing.
     pub(crate) failure: Option<Failed>,
 }
@@ -113,6 +121,7 @@ impl<B> MadeAlone<B> {
             made: Err(error),
             changes: Changes::default(),
             elapsed_ns: None,
+            spent: Spent::default(),
         }
     }
 }
@@ -162,16 +171,18 @@ impl<D, C> DatasetRecipe<D, C> {
     fn source<'a>(
         &'a self,
         place: Place,
-        order: &'a EpochOrder,
+        samples: EpochSamples<'a>,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
         meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
-            order,
+            order: samples.order,
             seed: self.seed,
             place,
+            announced: samples.announced.map(|announced| &**announced),
+            pass: short_id(samples.announced),
             kept,
             changes,
             retry: &self.retry,
@@ -212,18 +223,19 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn open(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             samples: UnitSamples {
                 dataset: Arc::clone(&self.dataset),
-                order: order.clone(),
+                order: samples.order.clone(),
                 seed: self.seed,
                 retry: Arc::clone(&self.retry),
                 changes: Mutex::default(),
                 place,
+                announced: samples.announced.cloned(),
                 meter,
             },
             table: self.collate.open(Opening {
@@ -232,6 +244,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             }),
             learned: Arc::clone(&self.learned),
             on_error: self.on_error,
+            collating_ns: Sum::default(),
             collated: std::marker::PhantomData,
         })
     }
@@ -239,7 +252,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn make(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -252,7 +265,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         at.since(watch.started());
         let made = loop {
             let kept = is_changed.then(|| changes.lock().kept(place.rows));
-            let source = self.source(place, order, kept.as_deref(), &changes, meter);
+            let kept = kept.as_deref();
+            let source = self.source(place, samples, kept, &changes, meter);
             match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
@@ -265,9 +279,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 made: made.map_err(|failed| failed.error),
                 changes: Changes::default(),
                 elapsed_ns: None,
+                spent: Spent::default(),
             };
         }
-        let elapsed_ns = watch.end_solo(meter);
+        let spent = watch.end_solo(meter);
         if made.is_ok() {
             let skipped = changes.lock().skipped.len();
             meter.samples.add((place.rows - skipped) as u64);
@@ -276,7 +291,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         MadeAlone {
             made: made.map_err(|failed| failed.error),
             changes: changes.into_inner(),
-            elapsed_ns: Some(elapsed_ns),
+            elapsed_ns: Some(spent.elapsed_ns),
+            spent,
         }
     }
 
@@ -288,7 +304,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         index: Option<u64>,
     ) -> SampleId {
         let (changes, meter) = (Mutex::default(), Meter::default());
-        let source = self.source(place, order, None, &changes, &meter);
+        let source = self.source(place, EpochSamples::of(order), None, &changes, &meter);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -305,16 +321,24 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        Some(Arc::clone(&self.dataset) as Arc<dyn Listener>)
+    }
+
     fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
         let meter = Meter::default();
-        let source = |place| self.source(place, order, None, &changes, &meter);
+        let source = |place| self.source(place, EpochSamples::of(order), None, &changes, &meter);
         source(part).unlike(&source(like), error)
     }
 
     fn end(&self) {
         self.retry.end();
     }
+}
+
+fn short_id(announced: Option<&Arc<Announced>>) -> u32 {
+    announced.map_or(0, |announced| announced.short_id())
 }
 
 /// A unit that is being made, wherever its table lies.
@@ -397,7 +421,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 }
                 match &mut left {
                     Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
-                    Left::Many(rows, got) => self.load_many(rows, got, &mut run, ask, &mut took),
+                    Left::Many(rows, got) => {
+                        self.load_many(rows, got, &mut run, ask, watch, &mut took)
+                    }
                     Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
                 }
             });
@@ -457,7 +483,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let (source, at) = (self.source, self.at);
-        let is_solo = self.loading == Loading::Solo;
+        let announces = self.loading == Loading::Solo && source.announced.is_some();
         if source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
@@ -466,17 +492,17 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let next = || {
             let row = rows.next()?;
             at.set(row);
-            if is_solo {
+            if announces {
                 source.announce(row..row + 1);
             }
-            let sample = match watch.begins() {
+            let sample = match watch.begins(source.meter) {
                 false => source.get(row, row, indices.of(row)),
                 true => {
                     at.samples(row, watch.mark());
                     let index = indices.of(row);
                     at.gets(index);
                     let sample = source.get(row, row, index);
-                    watch.is_loaded();
+                    watch.is_loaded(source.meter);
                     // (Who looks on takes the rest of a long run for loading, too.)
                     if tells {
                         at.is(Doing::Filling);
@@ -497,6 +523,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         got: &mut std::vec::IntoIter<Got<D::Sample>>,
         run: &mut T::Run,
         ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>>
     where
@@ -509,7 +536,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 let end = rows.start.saturating_add(source.dataset.at_once());
                 let some = rows.start..end.min(rows.end);
                 rows.start = some.end;
-                *got = self.get_many(some, &mut indices).into_iter();
+                let (start, count) = (Instant::now(), some.len());
+                *got = self.get_many(some, &mut indices, start).into_iter();
+                watch.are_loaded(start, count, source.meter);
             }
             let (row, sample) = got.next()?;
             self.at.fills(row);
@@ -519,7 +548,12 @@ impl<D: Dataset, T> Making<'_, D, T> {
     }
 
     /// Gets the samples of these rows in one call. If it panics, all of them did: each row has its result.
-    fn get_many(&self, rows: Range<usize>, indices: &mut Indices<'_>) -> Vec<Got<D::Sample>> {
+    fn get_many(
+        &self,
+        rows: Range<usize>,
+        indices: &mut Indices<'_>,
+        start: Instant,
+    ) -> Vec<Got<D::Sample>> {
         let (source, at) = (self.source, self.at);
         at.set(rows.start);
         // Unwind safety: what a panic leaves behind is only dropped.
@@ -527,7 +561,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
             if self.loading == Loading::Solo {
                 source.announce(rows.clone());
             }
-            at.samples(rows.start, Instant::now());
+            at.samples(rows.start, start);
             let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
             at.gets(own[0]);
             source.get_many(rows.clone(), &own)
@@ -727,6 +761,8 @@ struct DatasetWork<D, T, B> {
     table: T,
     learned: Arc<Learned>,
     on_error: OnError,
+    /// Time that filling its rows took so far.
+    collating_ns: Sum,
     collated: std::marker::PhantomData<fn() -> B>,
 }
 
@@ -738,6 +774,7 @@ struct UnitSamples<D> {
     retry: Arc<Retry>,
     changes: Mutex<Changes>,
     place: Place,
+    announced: Option<Arc<Announced>>,
     meter: Arc<Meter>,
 }
 
@@ -748,6 +785,8 @@ impl<D> UnitSamples<D> {
             order: &self.order,
             seed: self.seed,
             place: self.place,
+            announced: self.announced.as_deref(),
+            pass: short_id(self.announced.as_ref()),
             kept: None,
             changes: &self.changes,
             retry: &self.retry,
@@ -786,13 +825,16 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             return Report {
                 rows,
                 elapsed_ns: None,
+                spent: Spent::default(),
                 failure,
             };
         }
-        let elapsed_ns = watch.end_run(&self.samples.meter, asked_ns.get());
+        let spent = watch.end_run(&self.samples.meter, asked_ns.get());
+        self.collating_ns.add(spent.collating_ns);
         Report {
             rows,
-            elapsed_ns: is_fresh.then_some(elapsed_ns),
+            elapsed_ns: is_fresh.then_some(spent.elapsed_ns),
+            spent,
             failure,
         }
     }
@@ -811,8 +853,11 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         let watch = Stopwatch::start(Timed::None);
         let samples = &self.samples;
         let finished = finish(&samples.source(), &mut self.table);
-        watch.end_collating(&samples.meter);
+        let rows_ns = self.collating_ns.get();
+        let finishing_ns = watch.end_collating(&samples.meter);
         if finished.is_ok() {
+            let times = &samples.meter.collating_times;
+            times.count(rows_ns + finishing_ns);
             samples.meter.samples.add(samples.place.rows as u64);
         }
         finished

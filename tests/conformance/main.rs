@@ -11,6 +11,7 @@
 
 mod any_order;
 mod backend;
+mod buffers;
 mod bytes;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         sequences::TESTS,
         slabs::TESTS,
         devices::TESTS,
+        buffers::TESTS,
         staging::TESTS,
         stress::TESTS,
     ]

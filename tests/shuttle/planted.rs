@@ -59,6 +59,10 @@ macro_rules! planted {
 }
 
 planted! {
+    unannounced: "a sample is got before it is announced", "staged::samples_are_announced_before_they_are_got";
+    late_announcements: "a pass ends while it is announced", "staged::samples_are_announced_before_they_are_got";
+    no_room: "a request that is waited for has no room", "staged::requests_are_made_ahead";
+    untold: "whoever waits for a request is not told", "staged::requests_are_made_ahead";
     still_failed: "a unit that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";
     interest: "interest does not count", "ahead::a_slab_is_filled_ahead";
@@ -107,5 +111,6 @@ planted! {
     no_report: "nobody reports for who was given up", "hanging::who_hangs_costs_a_batch";
     lost_run: "a run is lost with its worker", "hanging::runs_of_batches_hang";
     lost_place: "a worker that hangs is not replaced", "hanging::all_hang";
+    counting_meters: "a meter is added up while others count with it", "seeing::epochs_are_counted_once";
     described_once: "a description that hangs is waited for", "hanging::who_hangs_costs_a_batch";
 }

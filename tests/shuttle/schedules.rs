@@ -21,5 +21,7 @@ mod loading;
 mod parts;
 mod pinning;
 mod planted;
+mod seeing;
+mod staged;
 mod streams;
 mod support;

@@ -36,6 +36,14 @@ impl<E, U> Schedule<E, U> {
         ready.filter_map(|(unit, entry)| Some((unit, entry.payload.as_ref()?)))
     }
 
+    /// How many whole batches the consumer could take without waiting, those of later epochs and those that were sent with them.
+    pub(crate) fn ready_batches(&self) -> u64 {
+        let is_ready = |entry: &&UnitEntry<U>| entry.stage == Stage::Ready;
+        let units = self.open.iter().take_while(is_ready).count() as u64;
+        let plan = self.segment_of(self.first).map(|(_, units)| &units.plan);
+        units / plan.map_or(1, |plan| plan.cut.parts_per_batch()).max(1)
+    }
+
     /// How many units the consumer may take now: those of its epoch that are ready, [`at_once`](Schedule::at_once) at most. The first is
     /// one of them; others that were sent do not count, for they are not ahead.
     pub(crate) fn deliverable(&self) -> usize {

@@ -13,11 +13,13 @@ use crate::pipeline::plan::{Bound, Pulls};
 
 const WORKER: Claimant = Claimant {
     is_spare: false,
+    devices: 1,
     free_bytes: usize::MAX,
     beyond: true,
 };
 const SPARE: Claimant = Claimant {
     is_spare: true,
+    devices: 1,
     ..WORKER
 };
 /// For what the consumer is at alone.
@@ -482,6 +484,53 @@ fn spare_workers_do_not_copy() {
         assert_eq!(claim(&mut schedule, SPARE).is_some(), may_load);
         assert!(claim(&mut schedule, WORKER).is_some());
     }
+}
+
+/// Filling in samples that were parked is copying, too.
+#[test]
+fn spare_workers_fill_in_nothing_that_was_parked() {
+    let mut schedule = line(plan(100, 10, 2));
+    let unit = Unit(0);
+    assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+    schedule.want(unit, 6_000_000);
+    schedule.streams(unit, 6_000_000);
+    let parked = Loaded {
+        claimed: 1,
+        filled: 0,
+        parked: 1,
+    };
+    schedule.loaded(unit, parked, Some(100_000));
+    schedule.granted(unit);
+    assert!(!schedule.has_claim(SPARE));
+    assert!(claim(&mut schedule, SPARE).is_none());
+    assert!(schedule.has_claim(WORKER));
+    assert_eq!(
+        claim(&mut schedule, WORKER),
+        Some(Claim::Load {
+            unit,
+            claimed: Claimed::Parked(1)
+        })
+    );
+}
+
+/// The more devices workers load for, the less often each of them takes the lock.
+#[test]
+fn runs_are_longer_for_several_devices() {
+    let mut schedule = line(plan(10_000, 10_000, 1));
+    let mut run = |devices| {
+        let worker = Claimant { devices, ..WORKER };
+        match claim(&mut schedule, worker) {
+            Some(Claim::Load {
+                unit,
+                claimed: Claimed::Rows(rows),
+            }) => {
+                schedule.loaded(unit, all(rows.len()), Some(1_000 * rows.len() as u64));
+                rows.len()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!([run(1), run(1), run(2), run(8)], [1, 100, 300, 1_200]);
 }
 
 /// A fast data set is claimed in long runs, a slow one sample by sample.

@@ -1,0 +1,150 @@
+//! One batch again and again: how fast the loop would be if loading cost nothing.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::iter::FusedIterator;
+
+use crate::batch::{Batch, Share};
+use crate::device::Device;
+use crate::error::Result;
+
+/// The first batch of an epoch, again and again: [`DataLoader::replay`](crate::DataLoader::replay) makes it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// let device = Device::cpu();
+/// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok([index as f32; 8])))
+///     .batch_size(10)
+///     .pin_memory(&device)
+///     .build()?;
+///
+/// let start = Instant::now();
+/// for batch in loader.replay(0)?.to_device(&device, 2) { // 100 batches, as many as epoch 0 has
+///     let batch = batch?; // the training step
+///     # assert_eq!(batch.shape()[..], [10, 8]);
+/// }
+/// println!("without loading, an epoch takes {:?}", start.elapsed());
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[must_use = "it gives its batches to whoever iterates it"]
+pub struct Replay<B> {
+    batch: Option<B>,
+    left: u64,
+}
+
+impl<B: Share> Replay<B> {
+    /// `batches`: how often.
+    pub(super) fn new(first: Option<Result<B>>, batches: u64) -> Result<Replay<B>> {
+        let batch = first.transpose()?;
+        let left = if batch.is_some() { batches } else { 0 };
+        Ok(Replay { batch, left })
+    }
+
+    /// Sends the batch to the device for each step anew, up to `depth` beyond the one that is given out, as
+    /// [`Epoch::to_device`](super::Epoch::to_device). So what remains beside the step is the copy.
+    ///
+    /// # Synchronization
+    ///
+    /// Copies are enqueued by the call of `next`, which does not wait for them if the loader pins for this device. The device tensors are
+    /// guarded by their copy's event.
+    pub fn to_device(self, device: &Device, depth: usize) -> DeviceReplay<B> {
+        DeviceReplay {
+            host: self,
+            device: device.clone(),
+            depth,
+            sent: VecDeque::new(),
+        }
+    }
+}
+
+impl<B: Share> Iterator for Replay<B> {
+    type Item = Result<B>;
+
+    fn next(&mut self) -> Option<Result<B>> {
+        self.left = self.left.checked_sub(1)?;
+        self.batch.as_ref().map(|batch| Ok(batch.share()))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::try_from(self.left);
+        (left.unwrap_or(usize::MAX), left.ok())
+    }
+}
+
+impl<B: Share> ExactSizeIterator for Replay<B> {}
+impl<B: Share> FusedIterator for Replay<B> {}
+
+impl<B> fmt::Debug for Replay<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Replay");
+        f.field("remaining", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// The first batch of an epoch, again and again, on a device: [`Replay::to_device`] makes it.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::{DataLoader, Device, stream};
+///
+/// let device = Device::cpu();
+/// let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+/// let loader = DataLoader::stream(numbers).batch_size(4).pin_memory(&device).build()?;
+/// for batch in loader.replay(0)?.to_device(&device, 2).take(50) { // a stream has no length
+///     assert_eq!(batch?.to_host(true)?.wait()?.as_slice(), [0, 1, 2, 3]);
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[must_use = "it gives its batches to whoever iterates it"]
+pub struct DeviceReplay<B: Batch> {
+    host: Replay<B>,
+    device: Device,
+    depth: usize,
+    /// The batches that were sent and not given out.
+    sent: VecDeque<Result<B::OnDevice>>,
+}
+
+impl<B: Share> Iterator for DeviceReplay<B> {
+    type Item = Result<B::OnDevice>;
+
+    fn next(&mut self) -> Option<Result<B::OnDevice>> {
+        while self.sent.len() <= self.depth
+            && let Some(batch) = self.host.next()
+        {
+            let sent = batch.and_then(|batch| batch.to_device(&self.device, true));
+            // If the device has no memory for more, those that were sent come first.
+            let has_failed = sent.is_err();
+            self.sent.push_back(sent);
+            if has_failed {
+                break;
+            }
+        }
+        self.sent.pop_front()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (least, most) = self.host.size_hint();
+        let more = self.sent.len();
+        let most = most.and_then(|most| most.checked_add(more));
+        (least.saturating_add(more), most)
+    }
+}
+
+impl<B: Share> ExactSizeIterator for DeviceReplay<B> {}
+impl<B: Share> FusedIterator for DeviceReplay<B> {}
+
+impl<B: Batch> fmt::Debug for DeviceReplay<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceReplay")
+            .field("host", &self.host)
+            .field("device", &self.device)
+            .field("depth", &self.depth)
+            .finish_non_exhaustive()
+    }
+}
