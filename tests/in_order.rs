@@ -430,7 +430,7 @@ proptest! {
                 expected.into_iter().map(|(rows, info)| (info.position(), rows)).collect();
             let mut state = LoaderState::default();
             for at in 0..=runs.len() {
-                let run = match runs.iter().nth(at) {
+                let run = match runs[..].get(at) {
                     Some(run) => *run,
                     None => Run { stops_after: usize::MAX, ..runs[0] },
                 };

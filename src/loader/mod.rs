@@ -1,6 +1,7 @@
 //! The loader: what users build and iterate.
 
 mod affinity;
+mod ahead;
 mod builder;
 mod device_epoch;
 mod epoch;

@@ -14,6 +14,7 @@ mod guard;
 mod late;
 mod line;
 mod outbox;
+mod pageable;
 mod pin;
 mod plan;
 mod pull;

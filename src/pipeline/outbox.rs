@@ -364,25 +364,20 @@ impl<B: Batch> Outbox<B> {
 
     /// Takes out the next batch, all of whose units came or failed.
     pub(crate) fn take(&self, batch: u64) -> Option<B::OnDevice> {
-        let outgoing = {
-            let mut state = self.state.lock();
-            let Some(index) = batch.checked_sub(state.first) else {
-                return None;
-            };
-            // (What failed early was never looked for here, so that only its unit's number is missing.)
-            let outgoing = state.outgoing(index as usize, Unit(0));
-            outgoing.is_taken = true;
-            let whole = outgoing.whole.take();
-            let was_sent = whole.is_some() && state.capacity.is_some();
-            state.in_flight -= u64::from(was_sent);
-            state.progress += u64::from(was_sent);
-            while state.batches.front().is_some_and(|first| first.is_taken) {
-                state.batches.pop_front();
-                state.first += 1;
-            }
-            whole
-        };
-        outgoing
+        let mut state = self.state.lock();
+        let index = batch.checked_sub(state.first)?;
+        // (Of one that failed early, nothing came here.)
+        let outgoing = state.outgoing(index as usize, Unit(0));
+        outgoing.is_taken = true;
+        let whole = outgoing.whole.take();
+        let was_sent = whole.is_some() && state.capacity.is_some();
+        state.in_flight -= u64::from(was_sent);
+        state.progress += u64::from(was_sent);
+        while state.batches.front().is_some_and(|first| first.is_taken) {
+            state.batches.pop_front();
+            state.first += 1;
+        }
+        whole
     }
 
     /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the outbox.)

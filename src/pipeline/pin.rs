@@ -4,18 +4,18 @@ use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
 use super::early::Early;
-use super::guard::drop_each;
+
 use super::line::{Made, Pass};
 use super::plan::Pinning;
 use super::schedule::{Unit, Want};
 use super::source::Failed;
 use super::work::Work;
 use crate::batch::{Batch, Relocation};
-use crate::device::{Account, Charge, Coming, HeldOff, Kind, Ring, Slab, block_bytes};
+use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab, block_bytes};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Activity;
-use crate::sync::{Arc, Instant, Ordering, planted};
+use crate::sync::{Instant, Ordering, planted};
 use crate::trace::span;
 
 /// What happens to a unit for which the ring has no slab now.
@@ -102,66 +102,6 @@ impl<B: Batch> Pipeline<B> {
             pinning.ring().news().notify();
         }
         true
-    }
-
-    /// A unit asks for a slab that need not be page-locked.
-    fn ask_pageable(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
-        // (The ring's blocks are whole pages.)
-        let size = block_bytes(bytes).unwrap_or(bytes);
-        let charge = match &self.in_flight {
-            None => None,
-            Some(in_flight) => {
-                let mut board = self.lock();
-                let Some((line, _)) = board.line_of(pass, unit) else {
-                    return true;
-                };
-                if !line.schedule.want_pageable(unit, size, in_flight.free()) {
-                    return true; // a worker grants it later
-                }
-                Some(in_flight.charge(size, &pass.meter))
-            }
-        };
-        let Some(slab) = self.pageable.take(bytes) else {
-            return false;
-        };
-        let slab = slab.for_epoch(pass.meter.clone()).charged(charge);
-        let charge = slab.charge();
-        work.grant(slab);
-        let mut board = self.lock();
-        if let Some((line, bin)) = board.line_of(pass, unit) {
-            if charge.is_none() {
-                line.schedule.want(unit, bytes);
-            }
-            line.schedule.granted_pageable(unit);
-            line.slot(unit).charges.add(charge);
-            bin.wake_workers = true;
-        }
-        true
-    }
-
-    /// Grants a unit its slab that waited until fewer bytes were in flight.
-    pub(super) fn grant_held(
-        &self,
-        pass: &Pass,
-        unit: Unit,
-        work: Arc<dyn Work<B>>,
-        bytes: usize,
-        charge: Option<Arc<Charge>>,
-    ) {
-        let Some(slab) = self.pageable.take(bytes) else {
-            drop_each([work]); // it may be the last holder
-            return self.fail(pass, unit, Failed::too_large(bytes));
-        };
-        let slab = slab.for_epoch(pass.meter.clone()).charged(charge);
-        let charge = slab.charge();
-        work.grant(slab);
-        drop_each([work]);
-        let mut board = self.lock();
-        if let Some((line, bin)) = board.line_of(pass, unit) {
-            line.schedule.granted_pageable(unit);
-            line.slot(unit).charges.add(charge);
-            bin.wake_workers = true;
-        }
     }
 
     /// A finished unit has tensors that are not page-locked: the pin thread copies them.

@@ -58,6 +58,7 @@ fn an_epoch_may_end_at_every_point() {
 /// Everything that a program can hold, dropped in a random order.
 #[test]
 fn things_may_end_in_any_order() {
+    #[allow(clippy::large_enum_variant)] // there are a few dozen
     enum Thing {
         Device,
         Stream(#[allow(dead_code)] pinfeed::Stream),
