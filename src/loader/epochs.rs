@@ -68,7 +68,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     /// What is to come: of which loader, from where on, and which epochs after that.
-    pub(super) fn to_come(mut self) -> (Loader<'a, B>, First, Fuse<I>)
+    pub(super) fn into_rest(mut self) -> (Loader<'a, B>, First, Fuse<I>)
     where
         I: Clone,
     {

@@ -126,7 +126,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
     where
         for<'t> &'t T: Into<Target>,
     {
-        let (loader, first, numbers) = self.to_come();
+        let (loader, first, numbers) = self.into_rest();
         let first = first.map(|(start, state)| (Start::at(start.epoch, start.position), state));
         let shares = shares(&loader, targets);
         let epochs = shares.map(|(at, share, target)| {
