@@ -12,7 +12,7 @@ tool cargo-public-api 0.52.0 || skip_all "cargo-public-api could not be installe
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
 step "cargo public-api"
-cargo "+$nightly" public-api --package pinfeed --features nvtx,rand_core,serde,testing,tracing --omit blanket-impls |
+cargo "+$nightly" public-api --package pinfeed --features nvtx,rand_core,serde,testing,tokio,tracing --omit blanket-impls |
     grep -vE '^impl.* !?core::(marker::(Freeze|StructuralPartialEq|Unpin|UnsafeUnpin)|panic::unwind_safe::(Ref)?UnwindSafe) for ' >"$list"
 if [[ ${1:-} == --write ]]; then
     cp "$list" docs/api.txt

@@ -8,6 +8,7 @@ run cargo test --release --package training --lib --test "*"
 run cargo test --release --features candle --doc -- candle
 run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
+run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
 run cargo run --release --package training -- --quick
 run cargo run --release --package training --bin imagenet -- --quick --width 8 --size 32 --batch-size 32
 run cargo run --release --package training --bin segmentation -- --quick
@@ -45,7 +46,7 @@ answer() {
     cat "$said" "$errors"
     return 1
 }
-for example in train imagenet segmentation detection contact_sheet transfer_bandwidth ranks timeline; do
+for example in train imagenet segmentation detection contact_sheet transfer_bandwidth ranks slow_source timeline; do
     step "$example: --help, and a wrong argument"
     answer 0 "$example" --help
     grep -q "^cargo run --release $(target_of "$example") -- " "$said"

@@ -2,7 +2,7 @@
 # Combinations of the features compile, without a warning of the compiler or of clippy: a feature adds, and needs no
 # other that it does not name.
 #
-# All combinations of eight features would be 256, of seconds each, and two features are the most that meet in one place
+# All combinations of nine features would be 512, of seconds each, and two features are the most that meet in one place
 # of the source. So: every combination of the default features, alone and with all others; each pair; all but one.
 # `ci/features.sh --all` takes all combinations. `candle-cuda` is left out: building it takes CUDA's compiler. Warnings
 # are denied by clippy's own flag and not by RUSTFLAGS, which would build every dependency anew.

@@ -10,6 +10,6 @@ fi
 check() { run cargo "+$version" check --locked --lib "$@"; }
 check --package pinfeed
 check --package pinfeed --no-default-features
-check --package pinfeed --features nvtx,serde,testing,tracing
+check --package pinfeed --features nvtx,serde,testing,tokio,tracing
 check --package pinfeed-derive
 note "Rust $version"

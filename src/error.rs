@@ -230,6 +230,12 @@ pub enum Error {
         held_blocks: usize,
     },
 
+    /// A batch cannot go to its buffer at a fixed address ([`DeviceBuffers`](crate::device::DeviceBuffers)).
+    Buffers {
+        /// Why not, and what to do.
+        reason: String,
+    },
+
     /// Page-locked memory was required, but not available.
     Pinned {
         /// The requested size.

@@ -62,6 +62,7 @@
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes statistics and element types |
+//! | `tokio` | no | requests of a slow source as tasks of the program's runtime ([`dataset::Staged`]) |
 //! | `tracing` | no | spans around loading, pulling, collating, pinning, sending, uploads, and the consumer's waits |
 //! | `nvtx` | no | the same as ranges of NVTX, in the domain `pinfeed`, which `nsys profile --trace=cuda,nvtx` shows beside the GPU's work; without a profiler they do nothing, and nothing of CUDA is needed to build them |
 //! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs out of memory, to test your own program |
@@ -140,7 +141,8 @@ pub mod collate {
 
 pub mod packed {
     //! Documents packed into rows of one length: a row is a [`PackedRow`], a batch of them a [`PackedBatch`], and on a
-    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them.
+    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them, and those of a stream
+    //! [`StreamSource::pack`](crate::stream::StreamSource::pack).
 
     pub use crate::batch::PackedDeviceBatch;
     pub use crate::tensor::packed::{PackedBatch, PackedRow};

@@ -58,6 +58,8 @@ pub(crate) struct Meter {
     /// them.
     pub(crate) over_budget: Sum,
     pub(crate) over_budget_bytes: Largest,
+    /// The most bytes in flight at once, if they are limited.
+    pub(crate) most_bytes_in_flight: Largest,
     /// Of the unpinned batches, those whose memory the system did not page-lock.
     pub(crate) unlockable: Sum,
     /// Samples that failed, whose rows others took, or that were left out.
@@ -166,6 +168,7 @@ impl Meter {
             host_ns,
             consumer_wait_ns,
             first_wait_ns,
+            most_bytes_in_flight,
             loading_times,
             decoding_times,
             collating_times,
@@ -224,6 +227,7 @@ impl Meter {
         times.iter().for_each(|(sum, more)| sum.absorb(more));
         self.epoch.see(epoch.get());
         self.over_budget_bytes.see(over_budget_bytes.get());
+        self.most_bytes_in_flight.see(most_bytes_in_flight.get());
         let bad = bad_samples.lock().clone();
         bad.iter().all(|bad| self.note_bad(bad));
     }

@@ -35,7 +35,9 @@ pub struct SampleRng {
     stream: [u32; 2],
     block: u64,
     buffer: [u32; 4],
-    used: usize,
+    used: u32,
+    /// The pass that the sample is loaded for; 0: unknown. No number depends on it.
+    pass: u32,
 }
 
 impl SampleRng {
@@ -54,6 +56,7 @@ impl SampleRng {
             block: 0,
             buffer: [0; 4],
             used: 4,
+            pass: 0,
         }
     }
 
@@ -120,6 +123,15 @@ impl SampleRng {
         }
     }
 
+    /// The same generator, which says for which [pass](crate::dataset::Pass) the sample is loaded.
+    pub(crate) fn of_pass(self, pass: u32) -> SampleRng {
+        SampleRng { pass, ..self }
+    }
+
+    pub(crate) fn pass(&self) -> u32 {
+        self.pass
+    }
+
     /// Draws 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         if self.used == 4 {
@@ -129,7 +141,7 @@ impl SampleRng {
             self.used = 0;
         }
         self.used += 1;
-        self.buffer[self.used - 1]
+        self.buffer[self.used as usize - 1]
     }
 
     /// Draws 64 random bits.

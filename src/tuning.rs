@@ -26,6 +26,13 @@ use std::time::Duration;
 /// Elsewhere: it is a time, so run lengths adapt to the machine. Slow samples are claimed one by one in any case.
 pub(crate) const RUN_NS: u64 = 100_000;
 
+/// How long a run takes for each device, where workers load for several: all of them meet at one lock.
+///
+/// Measured: rows of 150 KB to two devices, 32 workers, as a share of what two loaders reach at once: 0.86 to 0.94 with runs of 100 us, 0.81
+/// to 1.02 with 200, 0.96 to 1.02 with 300.
+/// Elsewhere: with more workers for each device than ten, longer runs would serve better.
+pub(crate) const RUN_NS_PER_DEVICE: u64 = 150_000;
+
 /// How many batches may be loaded ahead if they take microseconds and `prefetch` is not set.
 ///
 /// Chosen: waking a worker takes as long as making dozens of batches of 32 scalars.
@@ -90,7 +97,8 @@ pub(crate) const COPYING_BYTES_PER_10_NS: u64 = 25;
 /// How many workers load when loading is copying. More do not copy faster, and take memory bandwidth from the link.
 ///
 /// Measured: rows of 600 KB, by non-temporal stores: 8 writers fed the link at 51 GB/s, 10 at 49, 16 at 46; into slabs that
-/// stay in the cache 8 at 46, 10 at 53.
+/// stay in the cache 8 at 46, 10 at 53. Workers beyond that must not fill in parked samples either: if they did, two loaders on two
+/// devices fell from 97 to 103 GB/s together to 83 to 90 (16 workers each), and one from 95.5 % of its link to 94.2.
 /// Elsewhere: no effect with fewer workers. Another number of memory channels would need another value.
 pub(crate) const COPYING_WORKERS: usize = 10;
 

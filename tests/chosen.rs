@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use pinfeed::dataset::Pass;
 use pinfeed::sampler::{RandomSampler, Sampler, SequentialSampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, from_fn};
 
@@ -134,8 +135,12 @@ impl Dataset for Noted {
         3
     }
 
-    fn will_need(&self, _: &[u64]) {
+    fn will_need(&self, _: &[u64], _: Pass) {
         self.note("will_need");
+    }
+
+    fn pass_ended(&self, _: Pass) {
+        self.note("pass_ended");
     }
 
     fn is_registered(&self) -> bool {
@@ -181,6 +186,7 @@ fn a_data_set_is_chosen_when_the_program_runs() {
         "is_empty",
         "is_registered",
         "lookahead",
+        "pass_ended",
         "sample_bytes",
         "will_need",
     ];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use pinfeed::dataset::{ConcatDataset, Subset, random_split};
+use pinfeed::dataset::{ConcatDataset, Pass, Subset, random_split};
 use pinfeed::loader::World;
 use pinfeed::sampler::MixtureSampler;
 use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, TensorDataset, from_fn};
@@ -62,7 +62,7 @@ impl Dataset for Spy {
         self.lookahead
     }
 
-    fn will_need(&self, indices: &[u64]) {
+    fn will_need(&self, indices: &[u64], _: Pass) {
         assert!(self.lookahead > 0, "it did not ask");
         assert!(indices.iter().all(|index| *index < self.len()));
         self.told.lock().unwrap().push(indices.to_vec());
@@ -97,12 +97,12 @@ fn a_subset_is_its_indices() {
     assert_eq!(all(&subset), [107, 102, 102]);
     assert_eq!(subset.describe(0), Some("107.txt".into()));
     assert_eq!((subset.lookahead(), subset.sample_bytes()), (4, Some(8)));
-    subset.will_need(&[0, 2]);
+    subset.will_need(&[0, 2], Pass::new(1, 0));
     assert_eq!(spy.told(), [[7, 2]]);
 
     let empty = Subset::new(Spy::new(0, 0, 0), []).unwrap();
     assert_eq!((empty.len(), empty.is_empty()), (0, true));
-    empty.will_need(&[]);
+    empty.will_need(&[], Pass::new(1, 0));
     let refused = Subset::new(spy, [3, 9, 10, 11]);
     let expected =
         "Subset::new: index 10 is not below 10, the number of samples (it is the list's number 2)";
@@ -123,7 +123,7 @@ fn concatenated_data_sets_follow_each_other() {
     assert_eq!(all_of.describe(4), Some("21.txt".into()));
     assert_eq!((all_of.lookahead(), all_of.sample_bytes()), (5, Some(8)));
     // Each is told once, of its own, and only if it wants to know.
-    all_of.will_need(&[4, 0, 5, 3, 2]);
+    all_of.will_need(&[4, 0, 5, 3, 2], Pass::new(1, 0));
     assert_eq!(spies[0].told(), [[0, 2]]);
     assert_eq!(spies[2].told(), [[1, 0]]);
     assert!(spies[1].told().is_empty() && spies[3].told().is_empty());
@@ -161,7 +161,7 @@ fn zipped_data_sets_are_side_by_side() {
     assert_eq!(all(&pairs), [(0, 10), (1, 11), (2, 12)]);
     assert_eq!(pairs.describe(1), Some("1.txt, 11.txt".into()));
     assert_eq!((pairs.lookahead(), pairs.sample_bytes()), (2, Some(16)));
-    pairs.will_need(&[2, 0]);
+    pairs.will_need(&[2, 0], Pass::new(1, 0));
     assert_eq!((one.told(), other.told()), (vec![vec![2, 0]], vec![]));
     // Names that only one has, or both the same.
     let named = Arc::clone(&one).zip(vec![0i64; 3]).unwrap();
@@ -183,7 +183,7 @@ fn many_indices_are_all_passed_on() {
     let both = ConcatDataset::new(vec![Arc::clone(&one), Arc::clone(&other)]).unwrap();
     let subset = Subset::new(both, (0..1_000).rev()).unwrap();
     let indices: Vec<u64> = (0..1_000).map(|at| at * 7 % 1_000).collect();
-    subset.will_need(&indices);
+    subset.will_need(&indices, Pass::new(1, 0));
     for (spy, first) in [(&one, 0), (&other, 500)] {
         let told = spy.told().concat();
         let mut expected: Vec<u64> = indices.iter().map(|index| 999 - index).collect();
@@ -212,7 +212,7 @@ fn what_is_gone_is_an_error_of_its_sample() {
         assert_eq!(error, "the data set that it is from has only 5 samples now");
         assert_eq!(dataset.get(still, &mut rng).unwrap(), 4);
         assert_eq!(dataset.describe(gone), None);
-        dataset.will_need(&[gone, still]);
+        dataset.will_need(&[gone, still], Pass::new(1, 0));
         assert_eq!(spy.told().concat(), [4]);
     }
     assert_eq!(pairs.len(), 5);
@@ -686,12 +686,12 @@ fn a_cache_announces_only_what_it_has_not() {
     for index in [3, 5, 199] {
         get(&cached, index).unwrap();
     }
-    cached.will_need(&[3, 4, 5]);
+    cached.will_need(&[3, 4, 5], Pass::new(1, 0));
     assert_eq!(spy.told(), [[4]]);
-    cached.will_need(&[3, 5]);
+    cached.will_need(&[3, 5], Pass::new(1, 0));
     assert!(spy.told().is_empty());
     let everything: Vec<u64> = (0..200).collect();
-    cached.will_need(&everything);
+    cached.will_need(&everything, Pass::new(1, 0));
     assert_eq!(spy.told().concat().len(), 197);
 }
 

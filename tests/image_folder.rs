@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use image::{ExtendedColorType, ImageEncoder};
+use pinfeed::dataset::Pass;
 use pinfeed::image::{ImageFolder, ImageTransform};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 
@@ -300,7 +301,7 @@ fn reading_ahead_is_a_wish() {
     let data = ImageFolder::open(root.path()).unwrap();
     assert_eq!(data.lookahead() > 0, cfg!(target_os = "linux"));
     fs::remove_file(root.path().join("cat/a.png")).unwrap();
-    data.will_need(&[0, 1, 2]); // gone, there, and beyond
+    data.will_need(&[0, 1, 2], Pass::new(1, 0)); // gone, there, and beyond
     assert!(load(&data, 1).is_ok());
     assert_eq!(data.read_ahead(0).lookahead(), 0);
 }

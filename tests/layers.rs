@@ -28,9 +28,9 @@ const MOST_ROOT_NAMES: usize = 20;
 const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "DocumentError", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
     "Stage", "TimedOut", "Way",
-    "Chain", "ChainStream", "Either", "Mix", "MixStream", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream", "Skip", "SkipStream",
-    "Take", "TakeStream",
-    "BoxError", "Cached", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
+    "Chain", "ChainStream", "Either", "Mix", "MixStream", "PackStream", "Pieces", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream",
+    "Skip", "SkipStream", "Take", "TakeStream",
+    "BoxError", "Cached", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pinfeed::dataset::Pass;
 use pinfeed::error::{CollateError, Temporary};
 use pinfeed::loader::{BatchInfo, LoaderState, OnError, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
@@ -510,7 +511,7 @@ fn announcements_that_panic_end_no_epoch() {
             4
         }
 
-        fn will_need(&self, indices: &[u64]) {
+        fn will_need(&self, indices: &[u64], _: Pass) {
             assert!(!indices.contains(&25), "the hint panics");
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pinfeed::dataset::{Packed, Packing, document_lengths};
+use pinfeed::dataset::{Packed, Packing, Pass, document_lengths};
 use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
@@ -569,8 +569,12 @@ impl Dataset for Told {
         self.lookahead
     }
 
-    fn will_need(&self, indices: &[u64]) {
+    fn will_need(&self, indices: &[u64], _: Pass) {
         self.told.lock().unwrap().extend(indices);
+    }
+
+    fn pass_ended(&self, _: Pass) {
+        self.told.lock().unwrap().clear();
     }
 }
 
@@ -592,8 +596,10 @@ fn documents_are_told_of_the_rows_to_come() {
         (0, 2, 8)
     );
     let rows = rows(3);
-    rows.will_need(&[4, 5, 0]);
+    rows.will_need(&[4, 5, 0], Pass::new(1, 0));
     assert_eq!(*rows.documents().told.lock().unwrap(), [6, 7, 8, 0, 1]);
+    rows.pass_ended(Pass::new(1, 0));
+    assert!(rows.documents().told.lock().unwrap().is_empty());
 }
 
 #[test]

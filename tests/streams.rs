@@ -8,9 +8,10 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
+use pinfeed::dataset::Fingerprint;
 use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
-use pinfeed::loader::{OnError, StreamEpoch, StreamState, World};
+use pinfeed::loader::{OnError, StreamEpoch, StreamLoader, StreamState, World};
 use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
@@ -748,6 +749,49 @@ proptest! {
     }
 }
 
+/// Random numbers are keyed by the item, so a run may go on with another batch size, and others after that.
+#[test]
+fn a_run_goes_on_with_another_batch_size() {
+    let run = |seeks: bool, sizes: &[usize]| {
+        let own = Seekable {
+            len: 60,
+            ..Seekable::default()
+        };
+        let (mut seen, mut state) = (Vec::new(), StreamState::default());
+        for (number, size) in sizes.iter().enumerate() {
+            let is_last = number + 1 == sizes.len();
+            let count = if is_last { usize::MAX } else { 3 };
+            let mut go_on = |loader: StreamLoader<(Tensor<i64>, Tensor<u32>)>| {
+                for epoch in loader.resume(0..1, &state).unwrap() {
+                    for batch in epoch.take(count) {
+                        let (numbers, noise) = batch.unwrap();
+                        seen.extend(values(&numbers).into_iter().zip(noise.to_vec()));
+                    }
+                }
+                state = loader.state();
+            };
+            let noisy = |number, rng: &mut SampleRng| Ok((number, rng.next_u32()));
+            go_on(match seeks {
+                true => DataLoader::stream(own.clone().shuffle(7).map(noisy))
+                    .batch_size(*size)
+                    .num_workers(2)
+                    .build()
+                    .unwrap(),
+                false => DataLoader::stream(numbers(60).shuffle(7).map(noisy))
+                    .batch_size(*size)
+                    .build()
+                    .unwrap(),
+            });
+        }
+        seen
+    };
+    for seeks in [false, true] {
+        let whole = run(seeks, &[9]);
+        assert_eq!(whole.len(), 60);
+        assert_eq!(run(seeks, &[4, 1, 7, 5]), whole);
+    }
+}
+
 /// A source that seeks reads no more than two windows again, whatever came before.
 #[test]
 fn seeking_reads_two_windows_at_most() {
@@ -835,24 +879,137 @@ fn a_state_of_another_run_or_source_is_refused() {
     }
     assert!("pinfeed-state-1 epoch=0".parse::<StreamState>().is_err());
 
-    let other = DataLoader::stream(
-        Seekable {
-            len: 9,
-            ..Seekable::default()
-        }
-        .take(4),
-    )
-    .seed(1)
-    .world(World::new(0, 2).unwrap())
-    .build()
-    .unwrap();
-    let mut resumed = other.resume(0..1, &state).unwrap().next().unwrap();
-    let error = resumed.next().unwrap().unwrap_err().to_string();
+    // Streams look themselves, too: a source may give a fingerprint of its own.
+    let shard = Shard::new(0, 1, 0);
+    let source = || Seekable {
+        len: 9,
+        ..Seekable::default()
+    };
+    let mut cut = source().take(4).open(0, shard).unwrap();
+    let shuffled = source().shuffle(4).open(0, shard).unwrap().state().unwrap();
+    let error = cut.seek(&shuffled).unwrap_err().to_string();
     assert!(
         error.contains("the state is that of another source"),
         "{error}"
     );
-    assert!(resumed.next().is_none());
+    for end in 0..shuffled.len() {
+        let mut own = source().shuffle(4).open(0, shard).unwrap();
+        assert!(own.seek(&shuffled[..end]).is_err(), "{end}");
+    }
+}
+
+/// Lines of a file that is known by its name.
+#[derive(Clone)]
+struct Named(&'static str);
+
+impl StreamSource for Named {
+    type Item = i64;
+    type Sample = i64;
+    type Stream = std::vec::IntoIter<std::result::Result<i64, BoxError>>;
+
+    fn open(&self, _: u64, _: Shard) -> Result<Self::Stream, BoxError> {
+        Ok((0..40).map(Ok).collect::<Vec<_>>().into_iter())
+    }
+
+    fn load(&self, item: i64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        Ok(item)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add(self.0.as_bytes());
+        print.finish()
+    }
+}
+
+#[test]
+fn sources_are_told_apart_by_fingerprints() {
+    let (a, b) = (Named("a"), Named("b"));
+    let mixed = |first: f64| stream::mix([(a.clone(), first), (b.clone(), 1.0)]).unwrap();
+    let documents = || a.clone().map(|token, _| Ok(vec![token]));
+    let prints = [
+        numbers(3).fingerprint(),
+        a.fingerprint(),
+        b.fingerprint(),
+        a.clone().shuffle(4).fingerprint(),
+        a.clone().shuffle(5).fingerprint(),
+        b.clone().shuffle(4).fingerprint(),
+        a.clone().take(4).fingerprint(),
+        a.clone().take(5).fingerprint(),
+        a.clone().skip(4).fingerprint(),
+        a.clone().skip(5).fingerprint(),
+        a.clone().chain(b.clone()).fingerprint(),
+        b.clone().chain(a.clone()).fingerprint(),
+        a.clone().repeat().fingerprint(),
+        a.clone().repeat_n(2).fingerprint(),
+        a.clone().repeat_n(3).fingerprint(),
+        mixed(1.0).fingerprint(),
+        mixed(2.0).fingerprint(),
+        mixed(2.0).shuffle(4).fingerprint(),
+        a.clone().take(4).shuffle(4).fingerprint(),
+        a.clone().shuffle(4).take(4).fingerprint(),
+        documents().pack(4).unwrap().fingerprint(),
+        documents().pack(5).unwrap().fingerprint(),
+        documents().pack(4).unwrap().best_fit(2).fingerprint(),
+        documents().pack(4).unwrap().best_fit(3).fingerprint(),
+    ];
+    for (number, print) in prints.iter().enumerate() {
+        assert!(!prints[..number].contains(print), "{number}: {prints:x?}");
+    }
+    // What does not change which items come is no part of it; nor is how the program holds it.
+    assert_eq!(documents().fingerprint(), a.fingerprint());
+    assert_eq!(Arc::new(a.clone()).fingerprint(), a.fingerprint());
+    let one = a.clone().shuffle(1).fingerprint();
+    assert_eq!(a.clone().shuffle(0).fingerprint(), one);
+    // A checkpoint of today must fit the loader of tomorrow.
+    assert_eq!(one, 0x2776_0bae);
+}
+
+/// An iterator has no state of its own by which it could tell.
+#[test]
+fn a_state_of_another_source_is_refused_even_where_it_is_resumed_by_skipping() {
+    let run = |name, window, state: &StreamState| -> Result<StreamState> {
+        let loader = DataLoader::stream(Named(name).shuffle(window))
+            .batch_size(5)
+            .build()?;
+        loader.resume(0..1, state)?.next().unwrap().next();
+        // The state before the first batch of a resumed run, and the one behind it, belong to the same source.
+        drop(loader.resume(0..1, &loader.state())?);
+        Ok(loader.state())
+    };
+    let state = run("a.txt", 8, &StreamState::default()).unwrap();
+    let state: StreamState = state.to_string().parse().unwrap();
+    assert_eq!(run("a.txt", 8, &state).unwrap().items(), 10);
+    for (name, window) in [("b.txt", 8), ("a.txt", 9)] {
+        let error = run(name, window, &state).unwrap_err();
+        assert!(matches!(error, Error::State { .. }), "{error}");
+        assert!(
+            error.to_string().contains("its source is another one"),
+            "{error}"
+        );
+    }
+}
+
+/// Two shuffles do not draw the same order twice.
+#[test]
+fn sources_within_sources_draw_other_numbers() {
+    let order = |times| {
+        let once = numbers(64).shuffle(64);
+        let builder = |source| DataLoader::stream(source).batch_size(64).seed(3);
+        match times {
+            1 => all(builder(once).build().unwrap().epoch(0)).remove(0),
+            _ => all(DataLoader::stream(once.shuffle(64))
+                .batch_size(64)
+                .seed(3)
+                .build()
+                .unwrap()
+                .epoch(0))
+            .remove(0),
+        }
+    };
+    let once = order(1);
+    let again: Vec<i64> = once.iter().map(|at| once[*at as usize]).collect();
+    assert_ne!(order(2), again);
 }
 
 #[test]

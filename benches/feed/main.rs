@@ -21,6 +21,7 @@ mod breakdown;
 )]
 mod cold;
 mod data;
+mod devices;
 #[cfg(feature = "image")]
 mod draw;
 mod drive;
@@ -82,6 +83,7 @@ fn run(args: &Args) -> Outcome {
     match args.workload {
         Workload::Limits => limits::run(args, &mut report),
         Workload::Tensor => tensor::run(args, &mut report),
+        Workload::Devices => devices::run(args, &mut report),
         Workload::Tiny => tiny::run(args, &mut report),
         Workload::Roundtrip => roundtrip::run(args, &mut report),
         Workload::Overlap => overlap::run(args, &mut report),

@@ -5,6 +5,7 @@
 pub enum Workload {
     Limits,
     Tensor,
+    Devices,
     Tiny,
     Roundtrip,
     Overlap,
@@ -18,10 +19,11 @@ pub enum Workload {
 }
 
 use Workload::{
-    Breakdown, Cold, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Tails, Tensor, Tiny, Train,
+    Breakdown, Cold, Devices, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Tails, Tensor,
+    Tiny, Train,
 };
 
-pub const WORKLOADS: [(Workload, &str, &str); 12] = [
+pub const WORKLOADS: [(Workload, &str, &str); 13] = [
     (
         Limits,
         "limits",
@@ -31,6 +33,11 @@ pub const WORKLOADS: [(Workload, &str, &str); 12] = [
         Tensor,
         "tensor",
         "samples of 3x224x224 in memory, shuffled, to the device",
+    ),
+    (
+        Devices,
+        "devices",
+        "the same to all devices at once: a loader for each, and one for all",
     ),
     (
         Tiny,
@@ -98,7 +105,7 @@ pub const OPTIONS: &[Opt] = &[
         "--workers",
         "LIST",
         &[
-            Limits, Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
+            Limits, Tensor, Devices, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
         ],
         "threads that load (default: one per core; tiny: 0,4; overlap: half the cores; train: 16,8,4)",
     ),
@@ -106,14 +113,14 @@ pub const OPTIONS: &[Opt] = &[
         "--batch-size",
         "LIST",
         &[
-            Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
+            Tensor, Devices, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
         ],
         "samples per batch (default: 256; tiny: 32)",
     ),
     (
         "--dtype",
         "LIST",
-        &[Tensor],
+        &[Tensor, Devices],
         "u8, f32: the samples' element type (default: u8)",
     ),
     (
@@ -132,7 +139,9 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--samples",
         "N",
-        &[Tensor, Tiny, Jpeg, Train, Cold, Folder, Startup, Breakdown],
+        &[
+            Tensor, Devices, Tiny, Jpeg, Train, Cold, Folder, Startup, Breakdown,
+        ],
         "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000; folder: 100000)",
     ),
     (
@@ -157,7 +166,7 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--depth",
         "N",
-        &[Tensor],
+        &[Tensor, Devices],
         "how many batches are sent ahead (ahead, registered; default: 2)",
     ),
     (
@@ -169,7 +178,7 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--prefetch",
         "N",
-        &[Tensor, Tiny, Overlap, Jpeg, Train, Tails, Cold],
+        &[Tensor, Devices, Tiny, Overlap, Jpeg, Train, Tails, Cold],
         "batches loaded ahead (default: the library's)",
     ),
     ("--pin", "", &[Tiny], "page-lock the batches"),
@@ -194,8 +203,8 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--pairs",
         "N",
-        &[Overlap],
-        "how often with and without loading (default: 7)",
+        &[Overlap, Devices],
+        "how often both ways are measured (default: 7)",
     ),
     (
         "--step-ms",

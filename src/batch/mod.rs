@@ -25,7 +25,7 @@ pub(crate) use relocation::relocated_bytes;
 pub use share::Share;
 pub use stack::Stack;
 
-use crate::device::{Assembly, Device, DeviceTensor, Rows, Tensors, Unsent, Upload};
+use crate::device::{Assembly, Device, DeviceTensor, Rows, Target, Tensors, Unsent, Upload};
 use crate::error::{Error, Result};
 use crate::tensor::{Element, Host, Tensor};
 
@@ -111,7 +111,7 @@ pub trait Batch: Sized + Send + 'static {
     fn to_device(self, device: &Device, non_blocking: bool) -> Result<Self::OnDevice> {
         let mut tensors = Tensors::default();
         self.tensors(&mut tensors);
-        let mut upload = Upload::start(device, tensors, true)?;
+        let mut upload = Upload::start(&Target::from(device), tensors, true)?;
         let on_device = self.upload(&mut upload);
         if !non_blocking {
             upload.wait()?;
@@ -124,12 +124,12 @@ pub trait Batch: Sized + Send + 'static {
 /// whose kernels have not finished.
 pub(crate) fn send<B: Batch>(
     batch: B,
-    device: &Device,
+    target: &Target,
     waits: bool,
 ) -> std::result::Result<B::OnDevice, (Option<B>, Error)> {
     let mut tensors = Tensors::default();
     batch.tensors(&mut tensors);
-    match Upload::start(device, tensors, waits) {
+    match Upload::start(target, tensors, waits) {
         Ok(mut upload) => Ok(batch.upload(&mut upload)),
         Err(error) => Err((Some(batch), error)),
     }
@@ -137,10 +137,10 @@ pub(crate) fn send<B: Batch>(
 
 /// Takes device memory for the batch that this part belongs to. Waits for memory that the program gave back but whose
 /// kernels have not finished.
-pub(crate) fn begin_part<B: Batch>(part: &B, device: &Device, rows: Rows) -> Result<Assembly> {
+pub(crate) fn begin_part<B: Batch>(part: &B, target: &Target, rows: Rows) -> Result<Assembly> {
     let mut tensors = Tensors::default();
     part.tensors(&mut tensors);
-    Assembly::begin(device, &tensors, rows, true)
+    Assembly::begin(target, &tensors, rows, true)
 }
 
 /// What is left of a part that was sent.
@@ -154,7 +154,7 @@ pub(crate) enum SentPart<B: Batch> {
 /// Sends a part of a batch to the device, or returns it with the error. Does not wait for device memory.
 pub(crate) fn send_part<B: Batch>(
     part: B,
-    device: &Device,
+    target: &Target,
     rows: Rows,
     last: bool,
     assembly: &mut Option<Assembly>,
@@ -163,7 +163,7 @@ pub(crate) fn send_part<B: Batch>(
     part.tensors(&mut tensors);
     let begun = match assembly {
         Some(begun) => begun,
-        None => match Assembly::begin(device, &tensors, rows, false) {
+        None => match Assembly::begin(target, &tensors, rows, false) {
             Ok(begun) => assembly.insert(begun),
             Err(error) => return Err((part, Unsent::Failed(error))),
         },

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Dataset;
+use super::{Dataset, Pass};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 
@@ -171,8 +171,12 @@ where
         self.dataset.lookahead()
     }
 
-    fn will_need(&self, indices: &[u64]) {
-        self.dataset.will_need(indices);
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        self.dataset.will_need(indices, pass);
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.dataset.pass_ended(pass);
     }
 
     fn is_registered(&self) -> bool {
@@ -234,8 +238,12 @@ where
         self.dataset.lookahead()
     }
 
-    fn will_need(&self, indices: &[u64]) {
-        self.dataset.will_need(indices);
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        self.dataset.will_need(indices, pass);
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.dataset.pass_ended(pass);
     }
 
     fn is_registered(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::{Cacheable, Dataset, pass_on};
+use super::{Cacheable, Dataset, Pass, pass_on};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 use crate::sync::plain::AtomicU64;
@@ -82,8 +82,8 @@ impl<D: Dataset> Cached<D> {
 
     /// Loads a sample, which must not be random: it would be the same in all epochs, and which one it is would depend
     /// on who came first. So its generator is a function of the index, and must come back unused.
-    fn load(&self, index: u64) -> Result<D::Sample, BoxError> {
-        let mut given = SampleRng::new(0, 0, index);
+    fn load(&self, index: u64, pass: u32) -> Result<D::Sample, BoxError> {
+        let mut given = SampleRng::new(0, 0, index).of_pass(pass);
         let sample = self.dataset.get(index, &mut given)?;
         unused(index, given).map(|()| sample)
     }
@@ -139,16 +139,20 @@ where
         self.dataset.len()
     }
 
-    fn get(&self, index: u64, _: &mut SampleRng) -> Result<D::Sample, BoxError> {
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
         if let Some(sample) = self.find(index) {
             self.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(sample.share());
         }
         self.misses.fetch_add(1, Ordering::Relaxed);
-        Ok(self.keep_and_share(index, self.load(index)?))
+        Ok(self.keep_and_share(index, self.load(index, rng.pass())?))
     }
 
-    fn get_many(&self, indices: &[u64], _: &mut [SampleRng]) -> Vec<Result<D::Sample, BoxError>> {
+    fn get_many(
+        &self,
+        indices: &[u64],
+        rngs: &mut [SampleRng],
+    ) -> Vec<Result<D::Sample, BoxError>> {
         let found = indices.iter().map(|index| self.find(*index));
         let found: Vec<Option<Arc<D::Sample>>> = found.collect();
         let is_missing = |(found, _): &(&Option<_>, _)| found.is_none();
@@ -158,7 +162,9 @@ where
         self.hits.fetch_add(hits as u64, Ordering::Relaxed);
         self.misses
             .fetch_add(missing.len() as u64, Ordering::Relaxed);
-        let given = missing.iter().map(|index| SampleRng::new(0, 0, *index));
+        let pass = rngs.first().map_or(0, SampleRng::pass); // all are of one
+        let given = missing.iter();
+        let given = given.map(|index| SampleRng::new(0, 0, *index).of_pass(pass));
         let mut given: Vec<SampleRng> = given.collect();
         let loaded = match missing.is_empty() {
             true => Vec::new(),
@@ -189,11 +195,15 @@ where
     }
 
     /// Of samples that the cache has, the data set is not told.
-    fn will_need(&self, indices: &[u64]) {
-        pass_on(&self.dataset, indices, |index| {
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        pass_on(&self.dataset, indices, pass, |index| {
             let has = self.kept.lock().samples.contains_key(&index);
             (!has).then_some(index)
         });
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.dataset.pass_ended(pass);
     }
 
     fn is_registered(&self) -> bool {

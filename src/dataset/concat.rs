@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Dataset, get_some, sample_is_gone};
+use super::{Dataset, Pass, get_some, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
@@ -142,7 +142,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         self.datasets.iter().map(D::lookahead).max().unwrap_or(0)
     }
 
-    fn will_need(&self, indices: &[u64]) {
+    fn will_need(&self, indices: &[u64], pass: Pass) {
         for chunk in indices.chunks(INDICES_AT_ONCE) {
             let mut left = [None; INDICES_AT_ONCE];
             for (found, index) in left.iter_mut().zip(chunk) {
@@ -162,10 +162,16 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
                     }
                 }
                 if dataset.lookahead() > 0 && count > 0 {
-                    dataset.will_need(&own[..count]);
+                    dataset.will_need(&own[..count], pass);
                 }
             }
         }
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.datasets
+            .iter()
+            .for_each(|dataset| dataset.pass_ended(pass));
     }
 
     fn is_registered(&self) -> bool {

@@ -9,7 +9,9 @@ mod cached;
 mod concat;
 mod packed;
 mod packing;
+mod pass;
 mod split;
+mod staged;
 mod subset;
 mod tensors;
 mod zip;
@@ -20,7 +22,12 @@ pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
 pub use packed::{Document, Packed, document_lengths};
 pub use packing::Packing;
+pub(crate) use packing::{Piece, Rows};
+pub use pass::Pass;
 pub use split::{SplitSize, random_split};
+#[cfg(feature = "tokio")]
+pub use staged::{AsyncStagedDataset, OnRuntime};
+pub use staged::{Staged, StagedDataset, StagedStats};
 pub use subset::Subset;
 pub use tensors::{TensorDataset, TensorRows};
 pub use zip::Zip;
@@ -154,21 +161,35 @@ pub trait Dataset: Send + Sync + 'static {
         None
     }
 
-    /// How many samples ahead [`will_need`](Dataset::will_need) is told what comes next. Default: 0, never.
+    /// How many samples ahead [`will_need`](Dataset::will_need) is told what comes next. Default: 0, never. Asked once, when the loader
+    /// is built.
     fn lookahead(&self) -> usize {
         0
     }
 
     /// Told that the samples at `indices` will be needed soon, so that a data set on a slow disk can start reading
-    /// them.
+    /// them. (For one behind a network, [`Staged`] keeps requests in flight.)
     ///
-    /// Before a worker gets a sample, it calls this with the index [`lookahead`](Dataset::lookahead) positions later in
-    /// the epoch's order; before it gets several samples, with as many indices. It is a hint: `get` may be called for a
-    /// sample that was not announced (the first ones of an epoch are not), and may never be called for one that was. So
-    /// it cannot fail. The worker loads nothing until it returns, so start work that continues without the worker. A
-    /// panic is reported as that of the sample that the worker gets next.
-    fn will_need(&self, indices: &[u64]) {
-        let _ = indices;
+    /// Each sample of a pass is announced once, in the pass's order, before `get` is called for it: before a worker gets the first, those
+    /// up to [`lookahead`](Dataset::lookahead) positions behind it, and then one for each. After an epoch's end come the first of the
+    /// epoch that follows it in [`epochs`](crate::DataLoader::epochs) (with workers). Each rank is told of its own samples. It is a
+    /// hint, and so cannot fail: `get` may be called for a sample that was not announced (in place of a bad one, or once
+    /// more), and may never be called for one that was. A sampler that panics leaves samples unannounced, too.
+    ///
+    /// The worker loads nothing until it returns, so start work that continues without the worker. Several workers may call it at
+    /// once. A panic is reported as that of the sample that the worker gets next.
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        let _ = (indices, pass);
+    }
+
+    /// Told that a pass is over, of which [`will_need`](Dataset::will_need) was told: its epoch was dropped, at its end or before, or
+    /// nobody will come to it. Samples that were announced for it, and not got, are not needed; nothing more is announced. (A
+    /// worker that was busy when the epoch was dropped may still call `get`.)
+    ///
+    /// It is called once, by whoever drops the epoch, or by the worker that was announcing at that moment. A panic is only
+    /// logged.
+    fn pass_ended(&self, pass: Pass) {
+        let _ = pass;
     }
 
     /// Whether samples lie in registered memory, as far as the data set knows. If so, the epoch's destination decides
@@ -327,7 +348,12 @@ fn get_some<D: Dataset>(
 }
 
 /// Tells a data set within another one what comes, if it wants to know: the indices that `inside` gives, if any.
-fn pass_on<D: Dataset>(dataset: &D, indices: &[u64], inside: impl Fn(u64) -> Option<u64>) {
+fn pass_on<D: Dataset>(
+    dataset: &D,
+    indices: &[u64],
+    pass: Pass,
+    inside: impl Fn(u64) -> Option<u64>,
+) {
     if dataset.lookahead() == 0 {
         return;
     }
@@ -338,7 +364,7 @@ fn pass_on<D: Dataset>(dataset: &D, indices: &[u64], inside: impl Fn(u64) -> Opt
             count += 1;
         }
         if count > 0 {
-            dataset.will_need(&own[..count]);
+            dataset.will_need(&own[..count], pass);
         }
     }
 }
@@ -359,7 +385,7 @@ fn sample_is_gone(len: u64) -> BoxError {
 /// ```
 /// use std::path::PathBuf;
 ///
-/// use pinfeed::dataset::read_ahead;
+/// use pinfeed::dataset::{Pass, read_ahead};
 /// use pinfeed::{BoxError, Dataset, SampleRng};
 ///
 /// struct Files(Vec<PathBuf>);
@@ -379,11 +405,11 @@ fn sample_is_gone(len: u64) -> BoxError {
 ///         64
 ///     }
 ///
-///     fn will_need(&self, indices: &[u64]) {
+///     fn will_need(&self, indices: &[u64], _: Pass) {
 ///         indices.iter().for_each(|&index| read_ahead(&self.0[index as usize]));
 ///     }
 /// }
-/// # Files(vec!["nowhere".into()]).will_need(&[0]);
+/// # Files(vec!["nowhere".into()]).will_need(&[0], Pass::new(1, 0));
 /// ```
 pub fn read_ahead(path: impl AsRef<Path>) {
     system::read_ahead(path.as_ref());
@@ -427,8 +453,12 @@ macro_rules! forwarded {
                 (**self).lookahead()
             }
 
-            fn will_need(&self, indices: &[u64]) {
-                (**self).will_need(indices);
+            fn will_need(&self, indices: &[u64], pass: Pass) {
+                (**self).will_need(indices, pass);
+            }
+
+            fn pass_ended(&self, pass: Pass) {
+                (**self).pass_ended(pass);
             }
 
             fn is_registered(&self) -> bool {

@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 
 use super::cached::TOO_FEW;
 use super::packing::{Piece, Rows};
-use super::{Dataset, Packing, sample_is_gone};
+use super::{Dataset, Packing, Pass, sample_is_gone};
 use crate::error::{BoxError, DocumentError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
@@ -28,6 +28,8 @@ use crate::tuning::INDICES_AT_ONCE;
 /// [state](crate::loader::LoaderState) of one does not fit another. Packing is the same on all machines, so
 /// data sets of equal lengths are packed alike: tokens and their labels are two of them, side by side
 /// (the second example).
+///
+/// Documents without an index are packed by [`StreamSource::pack`](crate::stream::StreamSource::pack).
 ///
 /// A document that cannot be had is an error of each row that has a part of it ([`DocumentError`]), and
 /// [`OnError`](crate::loader::OnError) leaves out or replaces rows.
@@ -216,7 +218,7 @@ impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
         ahead.div_ceil(documents) as usize
     }
 
-    fn will_need(&self, indices: &[u64]) {
+    fn will_need(&self, indices: &[u64], pass: Pass) {
         if self.documents.lookahead() == 0 {
             return;
         }
@@ -226,7 +228,11 @@ impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
         documents.retain(|document| *document < len);
         documents.dedup();
         let chunks = documents.chunks(INDICES_AT_ONCE);
-        chunks.for_each(|chunk| self.documents.will_need(chunk));
+        chunks.for_each(|chunk| self.documents.will_need(chunk, pass));
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.documents.pass_ended(pass);
     }
 
     /// Of the documents, and of what is in 64 rows.
@@ -332,12 +338,12 @@ fn failed<D: Dataset>(documents: &D, document: u64, cause: BoxError) -> Document
 ///
 /// # Examples
 ///
-/// In [`Packed`].
+/// In [`Packed`], and in [`StreamSource::pack`](crate::stream::StreamSource::pack).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a document of tokens",
     note = "documents are Vec<T>, Arc<[T]> or Tensor<T>, where T is u8, u16, u32, i32, i64 or another element of tensors; take what else a sample has away with Dataset::map"
 )]
-pub trait Document: Send + 'static + sealed::Sealed {
+pub trait Document: Send + Sync + 'static + sealed::Sealed {
     /// The type of a token.
     type Token: Element;
 

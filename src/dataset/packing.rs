@@ -51,13 +51,13 @@ pub enum Packing {
 
 /// The tokens of a document that lie in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) document: u64,
-    pub(super) tokens: Range<u64>,
+pub(crate) struct Piece {
+    pub(crate) document: u64,
+    pub(crate) tokens: Range<u64>,
 }
 
 /// All rows.
-pub(super) enum Rows {
+pub(crate) enum Rows {
     /// One document behind the other.
     Stream {
         /// Where each document ends, in the order that they come in.
@@ -75,7 +75,7 @@ pub(super) enum Rows {
 
 /// A part of a document, all but the last of which have as many tokens as a row.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(crate) struct Part {
     document: u64,
     /// Which of its document's.
     number: u32,
@@ -85,7 +85,7 @@ pub(super) struct Part {
 
 impl Rows {
     /// Packs documents into rows of `n` tokens.
-    pub(super) fn new(lengths: &[u64], n: u32, packing: Packing) -> Result<Rows, &'static str> {
+    pub(crate) fn new(lengths: &[u64], n: u32, packing: Packing) -> Result<Rows, &'static str> {
         let (order, count) = match packing {
             Packing::BestFit => return Rows::fitted(lengths, n),
             Packing::Concatenated => (None, lengths.len()),
@@ -171,7 +171,7 @@ impl Rows {
     }
 
     /// The number of rows.
-    pub(super) fn len(&self, n: u32) -> u64 {
+    pub(crate) fn len(&self, n: u32) -> u64 {
         match self {
             Rows::Stream { .. } => self.tokens().div_ceil(u64::from(n)),
             Rows::Fitted { starts, .. } => starts.len() as u64 - 1,
@@ -179,7 +179,7 @@ impl Rows {
     }
 
     /// The number of tokens of all documents.
-    pub(super) fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         match self {
             Rows::Stream { ends, .. } => ends.last().copied().unwrap_or(0),
             Rows::Fitted { lengths, .. } => lengths.iter().sum(),
@@ -187,7 +187,7 @@ impl Rows {
     }
 
     /// What lies in a row, in order, each with the length of its document. A row that does not exist has nothing.
-    pub(super) fn pieces(&self, row: u64, n: u32) -> Vec<(Piece, u64)> {
+    pub(crate) fn pieces(&self, row: u64, n: u32) -> Vec<(Piece, u64)> {
         match self {
             Rows::Stream { ends, order } => {
                 let mut from = row.saturating_mul(u64::from(n));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Dataset, get_some, pass_on, sample_is_gone};
+use super::{Dataset, Pass, get_some, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
@@ -114,8 +114,12 @@ impl<D: Dataset> Dataset for Subset<D> {
         self.dataset.lookahead()
     }
 
-    fn will_need(&self, indices: &[u64]) {
-        pass_on(&self.dataset, indices, |index| self.inside(index));
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        pass_on(&self.dataset, indices, pass, |index| self.inside(index));
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.dataset.pass_ended(pass);
     }
 
     fn is_registered(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Dataset, pass_on, sample_is_gone};
+use super::{Dataset, Pass, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
@@ -74,9 +74,14 @@ impl<A: Dataset, B: Dataset> Dataset for Zip<A, B> {
         self.a.lookahead().max(self.b.lookahead())
     }
 
-    fn will_need(&self, indices: &[u64]) {
-        pass_on(&self.a, indices, Some);
-        pass_on(&self.b, indices, Some);
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        pass_on(&self.a, indices, pass, Some);
+        pass_on(&self.b, indices, pass, Some);
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.a.pass_ended(pass);
+        self.b.pass_ended(pass);
     }
 
     fn is_registered(&self) -> bool {

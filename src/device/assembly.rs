@@ -1,12 +1,13 @@
 //! Batches that reach the device in parts: one block of device memory, into which each part is copied on its own.
 
+use super::DeviceInner;
 use super::block::DeviceBlock;
+use super::buffers::{self, Target};
 use super::upload::{CopyRun, Placed, Region, Tensors, Upload, submit};
-use super::{Device, DeviceInner};
 use crate::driver::RawEvent;
 use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
-use crate::tensor::{ALIGNMENT, DType, Shape};
+use crate::tensor::{DType, Shape};
 
 /// A batch some of whose parts have been sent. If it is dropped, its memory is free once their copies are done.
 pub(crate) struct Assembly {
@@ -14,7 +15,7 @@ pub(crate) struct Assembly {
     block: Arc<DeviceBlock>,
     fields: Vec<FieldPlace>,
     rows: usize,
-    /// The end of the block.
+    /// The end of the last field.
     end: u64,
     /// After the copies of the part that was sent last, and so after all of them.
     done: Option<RawEvent>,
@@ -48,13 +49,13 @@ impl Assembly {
     /// Takes device memory for a batch whose tensors are like these except for the number of rows. `waits`: also waits
     /// for memory that the program gave back but whose kernels have not finished.
     pub(crate) fn begin(
-        device: &Device,
+        target: &Target,
         part: &Tensors<'_>,
         rows: Rows,
         waits: bool,
     ) -> Result<Assembly> {
-        let device = &device.inner;
-        let mut bytes = 0;
+        let device = &target.device().inner;
+        let mut sizes = Vec::with_capacity(part.regions().len());
         let mut fields = Vec::with_capacity(part.regions().len());
         for region in part.regions() {
             let row_shape = region.shape.get(1..).unwrap_or_default();
@@ -62,28 +63,30 @@ impl Assembly {
                 .and_then(|elements| elements.checked_mul(region.dtype.size_bytes()))
                 .unwrap_or(usize::MAX);
             fields.push(FieldPlace {
-                address: bytes as u64,
+                address: 0,
                 dtype: region.dtype,
                 row_bytes,
                 row_shape: row_shape.into(),
             });
-            bytes = end_of(bytes, row_bytes, rows.of);
+            // (It saturates: the other parts are yet to come, and no device has that much memory.)
+            sizes.push(row_bytes.saturating_mul(rows.of));
         }
         let meter = part.meter();
         if let Some(meter) = &meter {
             meter.measured_by(device);
         }
-        let block = DeviceBlock::take(device, bytes, meter, waits)?;
-        let block_end = block.address().saturating_add(bytes as u64);
-        for field in &mut fields {
-            field.address += block.address();
+        let (block, addresses) = buffers::take(target, &sizes, meter, waits)?;
+        for (field, address) in fields.iter_mut().zip(&addresses) {
+            field.address = *address;
         }
+        let ends = addresses.iter().zip(&sizes);
+        let ends = ends.map(|(address, bytes)| address.saturating_add(*bytes as u64));
         Ok(Assembly {
             device: Arc::clone(device),
             block: Arc::new(block),
             fields,
             rows: rows.of,
-            end: block_end,
+            end: ends.max().unwrap_or(0),
             done: None,
         })
     }
@@ -174,18 +177,10 @@ fn unlike(reason: String) -> Unsent {
     Unsent::Unlike(CollateError::Other(reason.into()))
 }
 
-/// The end of a field, where the next one begins. It saturates: the other parts are yet to come, and no device has that
-/// much memory.
-fn end_of(start: usize, row_bytes: usize, rows: usize) -> usize {
-    let end = row_bytes.saturating_mul(rows).saturating_add(start);
-    end.checked_next_multiple_of(ALIGNMENT)
-        .unwrap_or(usize::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Device;
     use super::*;
-
     use crate::tensor::{Element, Tensor};
 
     fn tensors<T: Element>(shape: &[usize]) -> Tensors<'static> {
@@ -205,7 +200,7 @@ mod tests {
     fn begun() -> Assembly {
         let device = Device::cpu();
         let first = tensors::<i16>(&[4, 2, 3]);
-        let mut assembly = Assembly::begin(&device, &first, FIRST, true).unwrap();
+        let mut assembly = Assembly::begin(&Target::from(&device), &first, FIRST, true).unwrap();
         assert!(assembly.send(first, FIRST).is_ok());
         assembly
     }
@@ -258,18 +253,11 @@ mod tests {
     fn a_first_part_of_other_rows_is_refused() {
         let device = Device::cpu();
         for shape in [&[][..], &[3, 2], &[5, 2], &[0], &[0, 0]] {
-            let begin = |part: &Tensors<'_>| Assembly::begin(&device, part, FIRST, true);
+            let begin =
+                |part: &Tensors<'_>| Assembly::begin(&Target::from(&device), part, FIRST, true);
             let mut assembly = begin(&tensors::<i16>(shape)).unwrap();
             let sent = assembly.send(tensors::<i16>(shape), FIRST);
             assert!(matches!(sent, Err(Unsent::Unlike(_))), "{shape:?}");
         }
-    }
-
-    #[test]
-    fn a_batch_that_is_too_large_is_no_small_one() {
-        assert_eq!(end_of(256, 100, 3), 768);
-        assert_eq!(end_of(256, 1 << 24, 1 << 40), usize::MAX);
-        assert_eq!(end_of(usize::MAX - 300, 10, 10), usize::MAX);
-        assert_eq!(end_of(usize::MAX, 10, 10), usize::MAX);
     }
 }

@@ -1,6 +1,7 @@
 //! Device memory and its users: who may still touch it, as events.
 
 use super::DeviceInner;
+use super::buffers::Home;
 use super::flights::Timing;
 use super::pool::Memory;
 use super::stream::Stream;
@@ -17,6 +18,7 @@ pub(crate) struct DeviceBlock {
     pending: Mutex<Vec<RawEvent>>,
     leaked: crate::sync::AtomicBool,
     span: Mutex<Span>,
+    home: Home,
 }
 
 /// From the first loan of a batch to its last, on the consumer's stream.
@@ -34,8 +36,19 @@ impl DeviceBlock {
         meter: Option<Arc<Meter>>,
         waits: bool,
     ) -> Result<DeviceBlock> {
-        Ok(DeviceBlock {
-            memory: device.pool.take(bytes, waits)?,
+        let memory = device.pool.take(bytes, waits)?;
+        Ok(DeviceBlock::new(memory, device, meter, Home::Pool))
+    }
+
+    /// Of memory that nobody else holds, and whose last users are done.
+    pub(super) fn new(
+        memory: Memory,
+        device: &Arc<DeviceInner>,
+        meter: Option<Arc<Meter>>,
+        home: Home,
+    ) -> DeviceBlock {
+        DeviceBlock {
+            memory,
             device: Arc::clone(device),
             pending: Mutex::default(),
             leaked: false.into(),
@@ -43,7 +56,8 @@ impl DeviceBlock {
                 meter,
                 ..Span::default()
             }),
-        })
+            home,
+        }
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -102,12 +116,12 @@ impl Drop for DeviceBlock {
             address: self.memory.address,
             capacity: self.memory.capacity,
         };
-        if *self.leaked.get_mut() {
-            self.device.pool.leak(&memory);
-        } else {
-            self.device
-                .pool
-                .put(memory, std::mem::take(self.pending.get_mut()));
+        let pending = std::mem::take(self.pending.get_mut());
+        let is_leaked = *self.leaked.get_mut();
+        match &self.home {
+            Home::Pool if is_leaked => self.device.pool.leak(&memory),
+            Home::Pool => self.device.pool.put(memory, pending),
+            Home::Buffer(set, index) => set.put(*index, memory, (!is_leaked).then_some(pending)),
         }
     }
 }

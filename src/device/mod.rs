@@ -11,10 +11,12 @@
 
 mod assembly;
 mod block;
+mod buffers;
 mod download;
 mod flights;
 mod helpers;
 mod host_memory;
+mod in_flight;
 mod launch;
 mod pinning;
 mod pool;
@@ -30,9 +32,12 @@ use std::collections::VecDeque;
 use std::fmt;
 
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
+pub use self::buffers::{DeviceBuffers, Target};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Lane, Timing};
+pub(crate) use self::host_memory::block_bytes;
+pub(crate) use self::in_flight::{Charge, InFlight};
 use self::pool::Pool;
 use self::registered::Parking;
 pub(crate) use self::ring::{Account, Kind, Ring};
@@ -102,6 +107,13 @@ pub(crate) struct DeviceInner {
     cut_at: Mutex<Option<(usize, usize)>>,
     /// After `flights`, so it is dropped later: it unlocks what the last copies held.
     parking: Arc<Parking>,
+}
+
+/// One device, where several may be named.
+impl AsRef<[Device]> for Device {
+    fn as_ref(&self) -> &[Device] {
+        std::slice::from_ref(self)
+    }
 }
 
 impl Device {

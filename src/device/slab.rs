@@ -7,6 +7,7 @@
 use std::ptr::NonNull;
 
 use super::host_memory::HostBlock;
+use super::in_flight::Charge;
 use super::ring::{Account, Kind, Ring};
 use crate::meter::Meter;
 use crate::sync::{Arc, planted};
@@ -21,6 +22,8 @@ pub struct Slab {
     ring: Arc<Ring>,
     account: Option<Arc<Account>>,
     meter: Option<Arc<Meter>>,
+    /// Its bytes among those in flight, if these are limited.
+    charge: Option<Arc<Charge>>,
 }
 
 // SAFETY: it owns its block; the address is the block's.
@@ -43,6 +46,7 @@ impl Slab {
             ring,
             account,
             meter: None,
+            charge: None,
         }
     }
 
@@ -50,6 +54,17 @@ impl Slab {
     pub(crate) fn for_epoch(mut self, meter: Arc<Meter>) -> Slab {
         self.meter = Some(meter);
         self
+    }
+
+    /// Counts among the bytes in flight until it is home, or this is released.
+    pub(crate) fn charged(mut self, charge: Option<Arc<Charge>>) -> Slab {
+        self.charge = charge;
+        self
+    }
+
+    /// Its share of the bytes in flight.
+    pub(crate) fn charge(&self) -> Option<Arc<Charge>> {
+        self.charge.clone()
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -109,6 +124,9 @@ impl Drop for Slab {
         }
         if let Some(account) = &self.account {
             account.release();
+        }
+        if let Some(charge) = &self.charge {
+            charge.release();
         }
         // The news last, so that a thread that is woken finds both.
         if !planted("no news of a slab") && !planted("news of a slab before it is home") {

@@ -2,11 +2,12 @@
 
 use std::ptr::NonNull;
 
+use super::DeviceInner;
 use super::block::DeviceBlock;
+use super::buffers::{self, Target};
 use super::flights::Lane;
 use super::staging::Staging;
 use super::tensor::DeviceTensor;
-use super::{Device, DeviceInner};
 use crate::driver::{Gather, RawCopy, RawEvent};
 use crate::error::Result;
 use crate::meter::{Enqueued, Meter};
@@ -161,22 +162,25 @@ pub(super) struct CopyRun {
 impl Upload {
     /// Starts the copies of all regions: one for each run, and one event after them. `waits`: for memory that the program gave back,
     /// and whose kernels have not run.
-    pub(crate) fn start(device: &Device, tensors: Tensors<'_>, waits: bool) -> Result<Upload> {
+    pub(crate) fn start(target: &Target, tensors: Tensors<'_>, waits: bool) -> Result<Upload> {
         span!("upload", tensors = tensors.regions.len());
-        let device = &device.inner;
+        let device = &target.device().inner;
         device.settle();
         let mut regions = tensors.regions;
         let backend = device.driver.backend();
         regions
             .iter_mut()
             .for_each(|region| region.gather_for(backend));
-        let mut runs = runs(&regions);
         let meter = regions.iter().find_map(Region::meter);
         if let Some(meter) = &meter {
             meter.measured_by(device);
         }
 
         // All memory first, so that everything that can be refused is refused before a byte moves.
+        if target.buffers().is_some() {
+            return Upload::start_in(target, regions, meter, waits);
+        }
+        let mut runs = runs(&regions);
         let mut blocks = Vec::with_capacity(runs.len());
         for run in &mut runs {
             let block = DeviceBlock::take(device, run.bytes, meter.clone(), waits)?;
@@ -194,6 +198,29 @@ impl Upload {
         let host = regions.into_iter().map(Region::into_storage).collect();
         let done = submit(device, &runs, &blocks, host, meter)?;
         let placed = placed.into_iter().flatten().collect();
+        Ok(Upload::new(device, placed, done))
+    }
+
+    /// The same, into one of the program's buffers, where each tensor has its place.
+    fn start_in(
+        target: &Target,
+        regions: Vec<Region>,
+        meter: Option<Arc<Meter>>,
+        waits: bool,
+    ) -> Result<Upload> {
+        let device = &target.device().inner;
+        let sizes: Vec<usize> = regions.iter().map(|region| region.bytes).collect();
+        let (block, addresses) = buffers::take(target, &sizes, meter.clone(), waits)?;
+        let block = Arc::new(block);
+        let places = || regions.iter().zip(&addresses);
+        let runs = places().enumerate();
+        let runs = runs.map(|(index, (region, address))| CopyRun::alone(index, region, *address));
+        let runs: Vec<CopyRun> = runs.collect();
+        let placed = places();
+        let placed = placed.map(|(region, address)| Placed::new(region, &block, *address, None));
+        let placed = placed.collect();
+        let host = regions.into_iter().map(Region::into_storage).collect();
+        let done = submit(device, &runs, &[block], host, meter)?;
         Ok(Upload::new(device, placed, done))
     }
 

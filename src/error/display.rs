@@ -91,6 +91,7 @@ impl fmt::Display for Error {
                 device,
                 cause,
             } => write!(f, "{operation} failed on {device}: {cause}"),
+            Error::Buffers { reason } => write!(f, "the device buffer whose turn it is: {reason}"),
             Error::DeviceBudget {
                 requested_bytes,
                 budget_bytes,

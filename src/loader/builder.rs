@@ -46,12 +46,14 @@ pub struct Builder<D, C> {
     batch_sampler: Option<Arc<dyn BatchSampler>>,
     pub(super) num_workers: usize,
     prefetch: Option<usize>,
+    in_order: bool,
+    max_bytes: Option<usize>,
     pub(super) last_batch: LastBatch,
     pub(super) world: World,
     sharding: Sharding,
     pub(super) on_error: OnError,
     pub(super) retry: (u32, Duration),
-    device: Option<Device>,
+    devices: Vec<Device>,
     strict: bool,
     by_copy: bool,
     max_batch_bytes: Option<usize>,
@@ -72,12 +74,14 @@ impl<D> Builder<D, crate::batch::Stack> {
             batch_sampler: None,
             num_workers: 0,
             prefetch: None,
+            in_order: true,
+            max_bytes: None,
             last_batch: LastBatch::Partial,
             world: World::single(),
             sharding: Sharding::Slices,
             on_error: OnError::Fail,
             retry: (0, Duration::ZERO),
-            device: None,
+            devices: Vec::new(),
             strict: false,
             by_copy: false,
             max_batch_bytes: None,
@@ -95,7 +99,9 @@ impl<D, C> Builder<D, C> {
     }
 
     /// Sets the number of samples per batch of all ranks together, which must divide it; excludes
-    /// [`batch_size`](Builder::batch_size). So a run sees the same batches on any number of ranks.
+    /// [`batch_size`](Builder::batch_size). So a run sees the same batches on any number of ranks. If
+    /// [`pin_memory`](Builder::pin_memory) names several devices, it is that of all devices of all ranks, as in an epoch that is
+    /// [split](crate::loader::Epoch::split).
     pub fn global_batch_size(mut self, batch_size: usize) -> Self {
         self.global_batch_size = Some(batch_size);
         self
@@ -163,6 +169,104 @@ impl<D, C> Builder<D, C> {
     /// (PyTorch's `prefetch_factor` counts per worker; here workers share batches.)
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = Some(prefetch);
+        self
+    }
+
+    /// With `false`, gives each batch as soon as it is ready, so that a slow one does not hold up those that are done; on by default.
+    ///
+    /// Only the order of delivery changes. A batch holds the samples, random numbers and rows that it has in order, whenever it comes;
+    /// [`BatchInfo`](crate::loader::BatchInfo) tells which one it is. A batch that fails comes when it fails. Epochs stay in
+    /// order: all batches of one come before the first of the next. Without workers nothing changes.
+    ///
+    /// A batch that is slow takes one of [`prefetch`](Builder::prefetch) places until it comes, and the others go on in the places that
+    /// are left: set `prefetch` above the number of batches that may be slow at once. They go on up to 64 batches beyond the slow one, and
+    /// wait for it then. [`to_device`](crate::loader::Epoch::to_device) sends batches in the order in which they are made, and never in parts.
+    ///
+    /// # States
+    ///
+    /// A [`LoaderState`](crate::loader::LoaderState) also says which batches were given out before their turn, and resuming gives
+    /// exactly the others, with or without this option. With several ranks, each has batches ready at other times than the others, so within
+    /// an epoch each rank needs its own state, and resumes with the same batch size on as many ranks. At an epoch's end, states are
+    /// those of a run in order. (Streams have no such option: their state is where the source stands, which cannot have gaps.)
+    ///
+    /// # Errors
+    ///
+    /// [`build`](Builder::build) refuses it where several ranks are to see the same batches
+    /// ([`World::replicated`](crate::loader::World::replicated)).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::{Arc, Barrier};
+    ///
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let others_came = Arc::new(Barrier::new(2));
+    /// let slow = Arc::clone(&others_came);
+    /// let samples = from_fn(8, move |index, _| {
+    ///     if index == 0 {
+    ///         slow.wait(); // takes as long as all other batches
+    ///     }
+    ///     Ok(index as i64)
+    /// });
+    /// let loader = DataLoader::builder(samples).batch_size(2).num_workers(2).in_order(false).build()?;
+    /// let mut came = Vec::new();
+    /// for batch in loader.epoch(0).with_info() {
+    ///     let (numbers, info) = batch?;
+    ///     assert_eq!(numbers.as_slice()[0], 2 * info.batch() as i64); // what it holds does not change
+    ///     came.push(info.batch());
+    ///     if came.len() == 3 {
+    ///         others_came.wait();
+    ///     }
+    /// }
+    /// assert_eq!(came[3], 0);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn in_order(mut self, in_order: bool) -> Self {
+        self.in_order = in_order;
+        self
+    }
+
+    /// Limits the host memory of batches that are loaded ahead, in bytes; no limit by default. Needs workers.
+    ///
+    /// [`prefetch`](Builder::prefetch) counts batches. Where these differ much in size, a number that keeps the device fed with small ones may
+    /// take more memory than there is with large ones: set `prefetch` for the small, and this for the large.
+    ///
+    /// What counts is the memory of each batch, page-locked or not, from when its size is known until the program has it, or until its copy to
+    /// the device is done. A batch waits for its memory until there is room; a single one that is larger than the limit is loaded
+    /// alone. So never more is in flight than this and one batch, the one that the program comes to next. (Epochs that are
+    /// iterated at the same time may have one such batch each.) No more samples are begun than there is room for, if batches are as large as
+    /// the data set says ([`Dataset::sample_bytes`]), or as the largest so far.
+    ///
+    /// Not counted are: what samples hold themselves before they are written to their batch; what a `collate_fn` allocates; batches that
+    /// the program holds; up to two blocks that are kept for the next batches, and page-locked ones, of which there are no more than
+    /// batches may be in flight, and two.
+    /// [`Stats::most_bytes_in_flight`](crate::loader::Stats::most_bytes_in_flight) says how much it was.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Ragged, from_fn};
+    ///
+    /// // Documents of 100 bytes, and now and then one of 100,000.
+    /// let texts = from_fn(400, |index, _| {
+    ///     let len = if index % 40 == 0 { 100_000 } else { 100 };
+    ///     Ok(Ragged::from(vec![index as u8; len]))
+    /// });
+    /// let loader = DataLoader::builder(texts)
+    ///     .batch_size(4)
+    ///     .num_workers(2)
+    ///     .prefetch(50)
+    ///     .max_bytes_in_flight(1 << 20)
+    ///     .build()?;
+    /// for batch in loader.epoch(0) {
+    ///     batch?;
+    /// }
+    /// assert!(loader.stats().most_bytes_in_flight <= (1 << 20) + 110_000);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn max_bytes_in_flight(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
         self
     }
 
@@ -264,8 +368,14 @@ impl<D, C> Builder<D, C> {
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
     /// `prefetch` + 3 slabs. If the program holds all of them and waits for one more batch, that batch is in pageable
     /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).
-    pub fn pin_memory(mut self, device: &Device) -> Self {
-        self.device = Some(device.clone());
+    ///
+    /// # Several devices
+    ///
+    /// `&[first, second]` or a `Vec` names several: batches for each device are page-locked in its own ring, with a pin thread of its
+    /// own, and [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known
+    /// where the batches go. No device at all is no pinning.
+    pub fn pin_memory(mut self, devices: impl AsRef<[Device]>) -> Self {
+        self.devices = devices.as_ref().to_vec();
         self
     }
 
@@ -427,11 +537,12 @@ impl<D: Dataset, C> Builder<D, C> {
             }
             (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
         };
-        let options = Options {
-            at_once: self.dataset.at_once().max(1),
-            ..self.options(batching)
-        };
-        warn_of_empty_epochs(&options);
+        let mut options = self.options(&batching);
+        let at_once = self.dataset.at_once().max(1);
+        options
+            .iter_mut()
+            .for_each(|options| options.at_once = at_once);
+        warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         let dataset = Arc::new(self.dataset);
         let order = Order {
@@ -456,8 +567,23 @@ impl<D: Dataset, C> Builder<D, C> {
 }
 
 impl<D, C> Builder<D, C> {
-    /// What the pipeline is told.
-    pub(super) fn options(&self, batching: Batching) -> Options {
+    /// What the pipeline is told, for each device.
+    pub(super) fn options(&self, batching: &Batching) -> Vec<Options> {
+        if self.devices.is_empty() {
+            return vec![self.options_for(batching.clone(), None)];
+        }
+        let devices = self.devices.iter().enumerate();
+        // A device that is named twice has one ring all the same.
+        let is_first = |(index, device): &(usize, &Device)| {
+            let mut before = self.devices[..*index].iter();
+            before.all(|before| !Arc::ptr_eq(&before.inner, &device.inner))
+        };
+        let devices = devices.filter(is_first).map(|(_, device)| device);
+        let options = devices.map(|device| self.options_for(batching.clone(), Some(device)));
+        options.collect()
+    }
+
+    fn options_for(&self, batching: Batching, device: Option<&Device>) -> Options {
         Options {
             batching,
             last_batch: self.last_batch,
@@ -471,7 +597,9 @@ impl<D, C> Builder<D, C> {
                 self.prefetch.unwrap_or(2)
             },
             prefetch_grows: self.prefetch.is_none(),
-            pinning: self.device.as_ref().map(|device| Pinning {
+            any_order: !self.in_order && self.num_workers > 0,
+            max_bytes: self.max_bytes,
+            pinning: device.map(|device| Pinning {
                 device: device.clone(),
                 strict: self.strict,
                 by_copy: self.by_copy,
@@ -496,12 +624,14 @@ impl<D, C> Builder<D, C> {
             batch_sampler: self.batch_sampler,
             num_workers: self.num_workers,
             prefetch: self.prefetch,
+            in_order: self.in_order,
+            max_bytes: self.max_bytes,
             last_batch: self.last_batch,
             world: self.world,
             sharding: self.sharding,
             on_error: self.on_error,
             retry: self.retry,
-            device: self.device,
+            devices: self.devices,
             strict: self.strict,
             by_copy: self.by_copy,
             max_batch_bytes: self.max_batch_bytes,
@@ -524,6 +654,28 @@ impl<D, C> Builder<D, C> {
             return Err(Error::option(
                 "prefetch",
                 "needs workers: with num_workers(0) batches are loaded when asked",
+            ));
+        }
+        match self.max_bytes {
+            Some(0) => {
+                return Err(Error::option(
+                    "max_bytes_in_flight",
+                    "is 0: at least one batch is in flight, whatever its size",
+                ));
+            }
+            Some(_) if self.num_workers == 0 => {
+                return Err(Error::option(
+                    "max_bytes_in_flight",
+                    "needs workers: with num_workers(0) batches are loaded when asked, one at a time",
+                ));
+            }
+            _ => {}
+        }
+        if !self.in_order && self.world.size() > self.world.data_ranks() {
+            return Err(Error::option(
+                "in_order",
+                "is false, but several ranks are to see the same batches (World::replicated), and each would get them in an order of its \
+                 own: leave it out",
             ));
         }
         match self.timeout {
@@ -554,7 +706,7 @@ impl<D, C> Builder<D, C> {
         ];
         match needs_device
             .iter()
-            .find(|(_, set)| *set && self.device.is_none())
+            .find(|(_, set)| *set && self.devices.is_empty())
         {
             Some((option, _)) => Err(Error::option(option, "needs pin_memory(&device)")),
             None => Ok(batch_size),
@@ -590,7 +742,9 @@ impl<D, C> Builder<D, C> {
     }
 
     fn own_batch_size(&self) -> Result<usize> {
-        let ranks = self.world.data_ranks();
+        // Those of a rank share its batches.
+        let devices = self.devices.len().max(1);
+        let ranks = self.world.data_ranks().saturating_mul(devices);
         let (option, batch_size) = match (self.batch_size, self.global_batch_size) {
             (Some(_), Some(_)) => {
                 return Err(Error::option(
@@ -601,7 +755,12 @@ impl<D, C> Builder<D, C> {
             (_, Some(global)) if !global.is_multiple_of(ranks) => {
                 return Err(Error::option(
                     "global_batch_size",
-                    format!("is {global}, which {ranks} ranks cannot share evenly"),
+                    match devices {
+                        1 => format!("is {global}, which {ranks} ranks cannot share evenly"),
+                        _ => format!(
+                            "is {global}, which {ranks} devices on all ranks cannot share evenly"
+                        ),
+                    },
                 ));
             }
             (_, Some(global)) => ("global_batch_size", global / ranks),
@@ -644,7 +803,7 @@ impl<D, C> fmt::Debug for Builder<D, C> {
             .field("batch_size", &self.batch_size)
             .field("shuffle", &self.shuffle)
             .field("num_workers", &self.num_workers)
-            .field("pin_memory", &self.device)
+            .field("pin_memory", &self.devices)
             .finish_non_exhaustive()
     }
 }

@@ -121,7 +121,9 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     /// least the next batch.
     fn allow(&self, is_asked: bool) {
         let depth = self.depth as u64;
-        self.outbox.allow(depth.max(u64::from(is_asked)));
+        // (In any order, the consumer sends one itself if nothing was sent.)
+        let is_awaited = is_asked && !self.epoch.is_any_order();
+        self.outbox.allow(depth.max(u64::from(is_awaited)));
         if let Some(following) = self.following_outbox() {
             // (Of a stream, what is left is known when it has ended.)
             let end = self.outbox.end().map(|end| end - self.epoch.given());
@@ -161,13 +163,14 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
+            next.charges.end();
             if place.ends_batch() {
                 break place.batch;
             }
             asked = Instant::now();
         };
         let sent = self.outbox.take(batch);
-        self.epoch.gives();
+        self.epoch.gives(batch);
         self.allow(false);
         self.send_ahead();
         Poll::Ready(match self.failed.take() {
@@ -187,7 +190,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn send_ahead(&mut self) {
-        let (pipeline, seat, taken) = self.epoch.split();
+        let (pipeline, seat, taken) = self.epoch.fields();
         pipeline.send_ahead(seat, taken, &self.outbox);
         if let Some(following) = &self.following
             && let Some(outbox) = following.outbox.upgrade()

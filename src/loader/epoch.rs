@@ -8,16 +8,16 @@ use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
 use super::state::LoaderState;
 use super::stats::Stats;
-use super::{DataLoader, Last};
+use super::{DataLoader, last};
 use crate::batch::Batch;
-use crate::device::Device;
+use crate::device::Target;
 use crate::error::Result;
 use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
-    Asking, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start, Taken,
-    Waiting, drop_each,
+    Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
+    Taken, Waiting, drop_each,
 };
-use crate::sync::{Arc, Instant, Ordering};
+use crate::sync::{Arc, Instant};
 use crate::trace::span;
 
 /// A reference to the loader.
@@ -48,7 +48,7 @@ impl<B: Batch> Clone for Loader<'_, B> {
     }
 }
 
-/// One pass over the data set: gives its batches in order.
+/// One pass over the data set: gives its batches in order, unless the loader was told [otherwise](crate::loader::Builder::in_order).
 ///
 /// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its loading, and
 /// does not wait.
@@ -76,7 +76,10 @@ pub struct Epoch<'a, B: Batch> {
     /// Units that were taken in advance.
     taken: Taken<B>,
     cut: Cut,
+    /// How many batches it has, without those that were given out before it was resumed.
     batches: u64,
+    /// The number of the batch that was given out last.
+    last: u64,
     /// How the batch that was given out last differs from what its place says.
     changes: Option<Box<Changes>>,
     /// How many rows it has, if it is of a stream.
@@ -90,15 +93,8 @@ pub struct Epoch<'a, B: Batch> {
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
-    /// `is_followed`: other epochs will follow it.
-    /// `state`: that of its stream, if it is resumed by one.
-    pub(super) fn begin(
-        loader: Loader<'a, B>,
-        start: Start,
-        state: Option<Vec<u8>>,
-        is_followed: bool,
-    ) -> Epoch<'a, B> {
-        let seat = loader.pipeline().begin(start, state, is_followed);
+    pub(super) fn begin(loader: Loader<'a, B>, beginning: Beginning) -> Epoch<'a, B> {
+        let seat = loader.pipeline().begin(beginning);
         Epoch::at(loader, seat)
     }
 
@@ -108,20 +104,22 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let (loader, seat) = (epoch.loader(), &epoch.seat);
         seat.meter.epochs.add(1);
         seat.meter.epoch.see(seat.start.epoch);
-        *loader.last.lock() = Last::Begun(seat.clone(), epoch.cut.clone());
+        loader.last.lock().begun(seat, &epoch.cut);
         epoch
     }
 
     /// An epoch that is not part of the run.
     pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
         let options = &loader.pipeline().options[seat.device];
-        let cut = options.cut(seat.start);
+        let cut = options.cut(seat.start, seat.share);
+        let batches = cut.batches() - seat.start.given.count();
         Epoch {
             loader,
             seat,
             taken: Taken::new(),
-            batches: cut.batches(),
+            batches,
             cut,
+            last: 0,
             changes: None,
             rows: None,
             given_at: None,
@@ -155,7 +153,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn state(&self) -> LoaderState {
-        self.loader.get().state_of(&self.seat, &self.cut)
+        let loader = self.loader.get();
+        loader.state_from(self.reached(), self.seat.share.of)
     }
 
     /// Says where the time of this epoch went so far, whatever other epochs the loader has.
@@ -199,9 +198,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// What batch `batch`, which was given out last, is.
-    pub(super) fn info(&self, batch: u64) -> BatchInfo {
-        let mut place = self.cut.batch_place(self.number(), batch);
+    /// What the batch is that was given out last.
+    pub(super) fn info(&self) -> BatchInfo {
+        let mut place = self.cut.batch_place(self.number(), self.last);
         if let Some(rows) = self.rows {
             (place.rows, place.batch_rows) = (rows, rows);
         }
@@ -213,10 +212,20 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The batch that is given out was made of these items of a stream.
     pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
         if let (Some(own), Some(reached)) = (own, &self.seat.reached) {
-            let behind = own.into_reached();
-            self.rows = Some(behind.rows);
+            self.rows = Some(own.rows());
+            let behind = own.into_reached(); // without the lock: items are the user's to drop
             *reached.lock() = behind;
         }
+    }
+
+    /// Where the run stands after the batches that were given out.
+    pub(super) fn reached(&self) -> Start {
+        let options = &self.pipeline().options[self.seat.device];
+        last::reached(&self.seat, &self.cut, options)
+    }
+
+    pub(super) fn reference(&self) -> &Loader<'a, B> {
+        &self.loader
     }
 
     /// The loader.
@@ -240,10 +249,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Synchronization
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpoch<'a, B> {
+    ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
+        let target = target.into();
+        let depth = target.depth(depth);
         let outbox = self
             .pipeline()
-            .send_to(&self.seat, device, depth, self.given());
+            .send_to(&self.seat, &target, depth, self.seat.given.given());
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
@@ -328,13 +341,18 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// The pipeline, the seat, and the units that were taken in advance.
-    pub(super) fn split(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
+    pub(super) fn fields(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
         (self.loader.pipeline(), &self.seat, &mut self.taken)
     }
 
-    /// How many batches the epoch has.
+    /// Whether nobody knows which batch comes next.
+    pub(super) fn is_any_order(&self) -> bool {
+        self.seat.given.next().is_none()
+    }
+
+    /// How many batches its cut has.
     pub(super) fn batches(&self) -> u64 {
-        self.batches
+        self.cut.batches()
     }
 
     /// How many batches are to come.
@@ -344,7 +362,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
-        self.seat.given.load(Ordering::Relaxed)
+        self.seat.given.count()
     }
 
     /// Ends the host's own time, which began with the last batch. Returns the time now.
@@ -366,13 +384,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// Counts a batch that is given out.
-    pub(super) fn gives(&mut self) {
-        // Nobody else counts; others read.
-        let given = self.given() + 1;
-        self.seat.given.store(given, Ordering::Relaxed);
+    pub(super) fn gives(&mut self, batch: u64) {
+        self.last = batch;
+        self.seat.given.add(batch);
         let (meter, waited_ns) = (&self.seat.meter, std::mem::take(&mut self.waited_ns));
         meter.consumer_wait_times.count(waited_ns);
-        if given == 1 {
+        if self.seat.given.count() == 1 {
             meter.first_wait_ns.add(waited_ns);
         }
         if let Some(ready) = self.waiting.ready.take() {
@@ -427,7 +444,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let next = self.wait(asked, patience, false);
         next.map(|next| {
             let next = next?;
-            self.gives();
+            // (Asking for a place takes longer than counting.)
+            let batch = self.seat.given.next();
+            self.gives(batch.unwrap_or_else(|| next.pass.place(next.unit).batch));
             self.changes = next.changes;
             self.reaches(next.own);
             Some(next.outcome.map(|made| match made {

@@ -5,9 +5,10 @@ use std::iter::{Fuse, FusedIterator};
 
 use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
+use super::split::First;
 use crate::batch::Batch;
-use crate::device::Device;
-use crate::pipeline::{Outbox, Seat, Start};
+use crate::device::Target;
+use crate::pipeline::{Beginning, Outbox, Portion, Seat, Start};
 use crate::sync::Arc;
 
 /// Several passes over the data set, one after the other: [`DataLoader::epochs`](crate::DataLoader::epochs) makes it.
@@ -38,20 +39,43 @@ use crate::sync::Arc;
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
     /// Where the first epoch begins, if it was told already, and the state of its stream.
-    first: Option<(Start, Option<Vec<u8>>)>,
+    first: First,
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
     following: Option<Seat>,
+    /// The number of the device that they are loaded for, and which of the rank's batches they have.
+    share: (usize, Portion),
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
+        Epochs::shared(loader, None, numbers.fuse(), (0, Portion::WHOLE))
+    }
+
+    pub(super) fn shared(
+        loader: Loader<'a, B>,
+        first: First,
+        numbers: Fuse<I>,
+        share: (usize, Portion),
+    ) -> Epochs<'a, B, I> {
         Epochs {
             loader,
-            first: None,
-            numbers: numbers.fuse(),
+            first,
+            numbers,
             following: None,
+            share,
         }
+    }
+
+    /// What is to come: of which loader, from where on, and which epochs after that.
+    pub(super) fn to_come(mut self) -> (Loader<'a, B>, First, Fuse<I>)
+    where
+        I: Clone,
+    {
+        let following = self.following.as_ref();
+        let following = following.map(|following| (following.start, None));
+        let first = following.or_else(|| self.first.take());
+        (self.loader.clone(), first, self.numbers.clone())
     }
 
     /// The same, from where a run stands: earlier epochs are left out.
@@ -70,11 +94,14 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     /// # Synchronization
     ///
     /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, device: &Device, depth: usize) -> DeviceEpochs<'a, B, I> {
+    ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpochs<'a, B, I> {
+        let target = target.into();
         DeviceEpochs {
             epochs: self,
-            device: device.clone(),
-            depth,
+            depth: target.depth(depth),
+            target,
             outbox: None,
         }
     }
@@ -96,7 +123,15 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     fn begin(&self, start: Start, state: Option<Vec<u8>>) -> Epoch<'a, B> {
-        Epoch::begin(self.loader.clone(), start, state, true)
+        let (device, share) = self.share;
+        let beginning = Beginning {
+            start,
+            state,
+            is_followed: true,
+            device,
+            share,
+        };
+        Epoch::begin(self.loader.clone(), beginning)
     }
 
     /// Lets the next epoch be loaded after this one. `to`: its batches go to the device of this outbox, that many ahead. Returns the
@@ -187,7 +222,7 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 #[must_use = "it gives its epochs to whoever iterates it"]
 pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,
-    device: Device,
+    target: Target,
     depth: usize,
     /// The outbox of the next epoch.
     outbox: Option<Arc<Outbox<B>>>,
@@ -202,7 +237,12 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
             Some(outbox) => outbox,
             None => {
                 let pipeline = epoch.pipeline();
-                pipeline.send_to(epoch.seat(), &self.device, self.depth, epoch.given())
+                pipeline.send_to(
+                    epoch.seat(),
+                    &self.target,
+                    self.depth,
+                    epoch.seat().given.given(),
+                )
             }
         };
         self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));
@@ -226,7 +266,7 @@ impl<B: Batch, I> fmt::Debug for DeviceEpochs<'_, B, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEpochs")
             .field("epochs", &self.epochs)
-            .field("device", &self.device)
+            .field("target", &self.target)
             .field("depth", &self.depth)
             .finish()
     }

@@ -65,7 +65,9 @@ impl BatchInfo {
         self.place.epoch
     }
 
-    /// Returns the batch's number on this rank, counted from 0 where the epoch began, or where it was resumed.
+    /// Returns the batch's number on this rank, counted from 0 where the epoch began, or where it was resumed. With
+    /// [`in_order(false)`](crate::loader::Builder::in_order), it is the number that the batch has in order; and where an epoch was resumed, 0
+    /// is the first that was missing.
     pub fn batch(&self) -> u64 {
         self.place.batch
     }
@@ -200,9 +202,8 @@ macro_rules! epochs {
 
             /// Gives the next batch if it is there, as the epoch's own `try_next`.
             pub fn try_next(&mut self) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                let given = self.inner().given();
                 let next = self.epoch.try_next();
-                self.inform(given, next)
+                self.inform(next)
             }
 
             /// Waits for the next batch, but no longer than that, as the epoch's own `next_timeout`.
@@ -210,9 +211,8 @@ macro_rules! epochs {
                 &mut self,
                 timeout: Duration,
             ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                let given = self.inner().given();
                 let next = self.epoch.next_timeout(timeout);
-                self.inform(given, next)
+                self.inform(next)
             }
 
             fn inner(&self) -> &Epoch<'_, B> {
@@ -222,10 +222,9 @@ macro_rules! epochs {
 
             fn inform(
                 &self,
-                number: u64,
                 next: Poll<Option<Result<$batch>>>,
             ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                next.map_ok(|batch| (batch, self.inner().info(number)))
+                next.map_ok(|batch| (batch, self.inner().info()))
             }
         }
 
@@ -233,9 +232,8 @@ macro_rules! epochs {
             type Item = Result<($batch, BatchInfo)>;
 
             fn next(&mut self) -> Option<Self::Item> {
-                let given = self.inner().given();
                 let batch = self.epoch.next()?;
-                Some(batch.map(|batch| (batch, self.inner().info(given))))
+                Some(batch.map(|batch| (batch, self.inner().info())))
             }
 
             fn size_hint(&self) -> (usize, Option<usize>) {

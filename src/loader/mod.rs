@@ -6,10 +6,13 @@ mod epoch;
 mod epochs;
 mod histogram;
 mod info;
+mod last;
 mod replay;
+mod split;
 mod state;
 mod stats;
 mod stream;
+mod stream_epochs;
 mod stream_state;
 mod timeline;
 mod world;
@@ -25,20 +28,20 @@ pub use info::{BatchInfo, WithInfo};
 pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
-pub use stream::{
-    StreamBuilder, StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs, StreamLoader,
-};
+pub use stream::{StreamBuilder, StreamLoader};
+pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
 pub use stream_state::StreamState;
 pub use timeline::{Recording, Timeline};
 pub use world::World;
 
 pub use crate::pipeline::{LastBatch, OnError, Sharding};
 
+use self::last::Last;
 use self::state::Owner;
 use crate::batch::{Batch, Share, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Cut, Seat, Start, Threads};
+use crate::pipeline::{Beginning, Portion, Seat, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 
@@ -81,16 +84,10 @@ pub struct DataLoader<B: Batch> {
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
     order: Order,
+    /// Counts epochs that were shared by several devices.
+    splits: AtomicU64,
     /// The epoch that was given out last, for `stats` and `state`.
     last: Mutex<Last>,
-}
-
-/// What the program did last with the loader.
-enum Last {
-    /// It began this epoch.
-    Begun(Seat, Cut),
-    /// It built the loader, or asked to go on from here.
-    At(Start),
 }
 
 /// What tells the loader's samples, and their random numbers, from those of another.
@@ -123,7 +120,8 @@ impl<B: Batch> DataLoader<B> {
             threads,
             next_epoch: AtomicU64::new(0),
             order,
-            last: Mutex::new(Last::At(Start::of(0))),
+            splits: AtomicU64::new(0),
+            last: Mutex::new(Last::at(Start::of(0), None)),
         }
     }
 
@@ -161,13 +159,15 @@ impl<B: Batch> DataLoader<B> {
     /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Borrowed(self), start, None, false)
+        let beginning = Beginning::whole(start, None, false);
+        Epoch::begin(epoch::Loader::Borrowed(self), beginning)
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
         let start = Start::of(epoch);
-        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), start, None, false)
+        let beginning = Beginning::whole(start, None, false);
+        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), beginning)
     }
 
     /// Gives the epochs of these numbers one after the other, and loads across their boundaries: after the last batches of one epoch,
@@ -268,7 +268,8 @@ impl<B: Batch> DataLoader<B> {
         B: Share,
     {
         let loader = epoch::Loader::Borrowed(self);
-        let seat = loader.pipeline().begin(Start::of(epoch), None, false);
+        let beginning = Beginning::whole(Start::of(epoch), None, false);
+        let seat = loader.pipeline().begin(beginning);
         let mut epoch = Epoch::unnoted(loader, seat);
         let batches = epoch.batches();
         Replay::new(epoch.next(), batches)
@@ -278,7 +279,8 @@ impl<B: Batch> DataLoader<B> {
     /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
     ///
     /// What comes is what would have come, on any number of workers. On another number of ranks, each of the samples that are left
-    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank.
+    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank. (Not with
+    /// [`in_order(false)`](Builder::in_order), within an epoch.)
     ///
     /// # Errors
     ///
@@ -352,11 +354,17 @@ impl<B: Batch> DataLoader<B> {
 
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
-        state.check(self.owner())?;
         let options = self.threads.pipeline().options();
-        options.batching.check(state.start())?;
-        *self.last.lock() = Last::At(state.start());
-        Ok(state.start())
+        let devices = self.threads.pipeline().options.len() as u64;
+        state.check(self.owner(1), options.lane, devices)?;
+        let mut start = state.start();
+        options.batching.check(start)?;
+        *self.last.lock() = Last::at(start, None);
+        if !start.given.has_no_gap() {
+            // (Of the last ones, this loader may leave some out.)
+            start.given = start.given.of(options.cut(start, Portion::WHOLE).batches());
+        }
+        Ok(start)
     }
 
     /// Returns where the run stands, in the epoch that was begun last: after the batches that were given out, whatever was loaded
@@ -366,11 +374,12 @@ impl<B: Batch> DataLoader<B> {
     /// [`Sampler::fingerprint`](crate::sampler::Sampler::fingerprint)), or at the lists of two epochs
     /// ([`BatchSampler::fingerprint`](crate::sampler::BatchSampler::fingerprint)).
     pub fn state(&self) -> LoaderState {
-        let owner = self.owner(); // first: it calls the program's code
-        match &*self.last.lock() {
-            Last::Begun(seat, cut) => self.state_of(seat, cut),
-            Last::At(start) => LoaderState::new(*start, owner),
-        }
+        self.owner(1); // first: it calls the program's code
+        let last = self.last.lock();
+        self.state_from(
+            last.start(self.threads.pipeline().options()),
+            last.devices(),
+        )
     }
 
     /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to go on from a step that
@@ -391,26 +400,21 @@ impl<B: Batch> DataLoader<B> {
     pub fn state_at(&self, epoch: u64, position: u64) -> LoaderState {
         let batching = &self.threads.pipeline().options().batching;
         let start = match position < batching.samples(epoch) {
-            true => Start { epoch, position },
+            true => Start::at(epoch, position),
             false => Start::of(epoch.saturating_add(1)),
         };
-        LoaderState::new(start, self.owner())
+        self.state_from(start, 1)
     }
 
-    fn state_of(&self, seat: &Seat, cut: &Cut) -> LoaderState {
-        let (given, epoch) = (seat.given.load(Ordering::Relaxed), seat.start.epoch);
-        let start = match given < cut.batches() {
-            true => Start {
-                epoch,
-                position: cut.position_after(given),
-            },
-            false => Start::of(epoch.saturating_add(1)),
-        };
-        LoaderState::new(start, self.owner())
+    /// The state of a run that so many devices share.
+    fn state_from(&self, start: Start, devices: u64) -> LoaderState {
+        let lane = self.threads.pipeline().options().lane;
+        LoaderState::new(start, lane, self.owner(devices))
     }
 
-    fn owner(&self) -> Owner {
-        *self.order.owner.get_or_init(|| {
+    /// What states belong to, if so many devices share each epoch.
+    fn owner(&self, devices: u64) -> Owner {
+        let owner = *self.order.owner.get_or_init(|| {
             let options = self.threads.pipeline().options();
             let (samples, data) = (self.order.data)();
             Owner {
@@ -421,19 +425,21 @@ impl<B: Batch> DataLoader<B> {
                 batch_size: options.batching.batch_size().unwrap_or(0) as u64,
                 ranks: options.lanes,
             }
-        })
+        });
+        Owner {
+            ranks: owner.ranks.saturating_mul(devices),
+            ..owner
+        }
     }
 
     /// Says where the time went in the epoch that was begun last; all zeros before the first. [`Epoch::stats`] says it of one that you
-    /// hold, and [`total_stats`](DataLoader::total_stats) of all.
+    /// hold, and [`total_stats`](DataLoader::total_stats) of all. If several devices share the epoch, it is that of all of them.
     ///
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
-        let seat = match &*self.last.lock() {
-            Last::Begun(seat, _) => seat.clone(),
-            Last::At(_) => return Stats::default(),
-        };
-        self.stats_of(&seat)
+        let seats: Vec<Seat> = self.last.lock().seats().cloned().collect();
+        let of_each = seats.iter().map(|seat| self.stats_of(seat));
+        of_each.reduce(|sum, more| sum + more).unwrap_or_default()
     }
 
     /// Says where the time went in all epochs of this loader so far: those that are over, those that were left midway, and those that

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
-use crate::pipeline::Start;
+use crate::pipeline::{Given, Start};
 
 /// Where a run stands: how much of which epoch the program was given. A line of text, for a checkpoint.
 ///
@@ -13,7 +13,8 @@ use crate::pipeline::Start;
 /// there, on any number of workers and ranks. It counts the batches that the iterator gave out, not those that were loaded ahead.
 /// It takes about 150 bytes, and no longer to resume than to begin.
 ///
-/// It is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
+/// (In any order, each rank has a state of its own: [`Builder::in_order`](crate::loader::Builder::in_order).)
+/// Otherwise it is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
 /// seed, batch size, sampler or world.) So one rank's state is enough for all.
 ///
 /// # Format
@@ -28,6 +29,10 @@ use crate::pipeline::Start;
 /// set's length and [fingerprint](crate::Dataset::fingerprint), the [sampler's](crate::sampler::Sampler::fingerprint), the seed, the
 /// batch size of each rank (0 with a [batch sampler](crate::sampler::BatchSampler)), and how many ranks load different batches. `check` is the fingerprint of all before it. Later versions
 /// will read this one.
+///
+/// Within an epoch of a loader with [`in_order(false)`](crate::loader::Builder::in_order), it begins with `pinfeed-state-2`, and has
+/// two fields more before the check: `rank`, whose state it is, and `given`, a hexadecimal number whose bit `i` says that this rank was given
+/// batch `i + 1`, counted from the one that begins at `position` and is missing.
 ///
 /// # Examples
 ///
@@ -54,8 +59,17 @@ use crate::pipeline::Start;
 pub struct LoaderState {
     epoch: u64,
     position: u64,
+    /// Which batches of which rank were given out behind the position, if they came in any order.
+    gaps: Option<Gaps>,
     /// What it belongs to. `None`: the beginning of any run.
     owner: Option<Owner>,
+}
+
+/// What one rank was given beyond the position at which its first missing batch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Gaps {
+    rank: u64,
+    given: Given,
 }
 
 /// What a state belongs to.
@@ -70,13 +84,22 @@ pub(super) struct Owner {
 }
 
 const FORMAT: &str = "pinfeed-state-";
-const VERSION: u64 = 1;
+/// That of the formats of all states: what runs in order write; and those in any order, which earlier versions of pinfeed would resume as if they were in order.
+pub(super) const VERSION: u64 = 1;
+const VERSION_OF_GAPS: u64 = 2;
 
 impl LoaderState {
-    pub(super) fn new(start: Start, owner: Owner) -> LoaderState {
+    /// On this rank, of those that load different batches.
+    pub(super) fn new(start: Start, rank: u64, owner: Owner) -> LoaderState {
+        // At an epoch's beginning, all ranks are where this one is.
+        let is_begun = start.position > 0 || !start.given.has_no_gap();
         LoaderState {
             epoch: start.epoch,
             position: start.position,
+            gaps: (is_begun && start.is_ranks_own).then_some(Gaps {
+                rank,
+                given: start.given,
+            }),
             owner: Some(owner),
         }
     }
@@ -86,20 +109,23 @@ impl LoaderState {
         self.epoch
     }
 
-    /// Returns how many samples of that epoch's order were given out, on all ranks together.
+    /// Returns how many samples of that epoch's order were given out, on all ranks together. With
+    /// [`in_order(false)`](crate::loader::Builder::in_order): those before the first batch that this rank has not been given.
     pub fn position(&self) -> u64 {
         self.position
     }
 
     pub(super) fn start(&self) -> Start {
         Start {
-            epoch: self.epoch,
-            position: self.position,
+            given: self.gaps.map_or(Given::default(), |gaps| gaps.given),
+            is_ranks_own: self.gaps.is_some(),
+            ..Start::at(self.epoch, self.position)
         }
     }
 
-    /// Refuses to go on with what the state does not belong to, and says which of it.
-    pub(super) fn check(&self, loader: Owner) -> Result<()> {
+    /// Refuses to go on with what the state does not belong to, and says which of it. `rank`: the loader's. `devices`: how many of this rank
+    /// may share its epochs.
+    pub(super) fn check(&self, loader: Owner, rank: u64, devices: u64) -> Result<()> {
         let Some(saved) = self.owner else {
             return Ok(());
         };
@@ -129,7 +155,11 @@ impl LoaderState {
                 _ => ["those of a batch sampler", "of one size"],
             };
             differences.push(format!("its batches were {was}, the loader's are {is}"));
-        } else if saved.batch_size != loader.batch_size && global(saved) != global(loader) {
+        } else if saved.batch_size != loader.batch_size
+            && ![1, devices]
+                .map(|devices| global(loader).saturating_mul(devices))
+                .contains(&global(saved))
+        {
             differences.push(format!(
                 "its batch size is {} on each of {} ranks, the loader's {} on each of {}: keep that of a rank, or that of all together",
                 saved.batch_size, saved.ranks, loader.batch_size, loader.ranks
@@ -144,7 +174,7 @@ impl LoaderState {
             differences.push(gives.to_owned());
         }
         if differences.is_empty() {
-            return Ok(());
+            return self.check_gaps(saved, loader, rank);
         }
         Err(Error::State {
             reason: format!("it is another run's: {}", differences.join("; ")),
@@ -152,10 +182,44 @@ impl LoaderState {
     }
 }
 
+impl LoaderState {
+    /// What was given out in any order, batch by batch, belongs to one rank.
+    fn check_gaps(&self, saved: Owner, loader: Owner, rank: u64) -> Result<()> {
+        let Some(gaps) = self.gaps else {
+            return Ok(());
+        };
+        let reason = if (saved.batch_size, saved.ranks) != (loader.batch_size, loader.ranks) {
+            let of = |owner: Owner| match owner.batch_size {
+                0 => format!("those of a batch sampler on {} ranks", owner.ranks),
+                size => format!("{size} samples on each of {} ranks", owner.ranks),
+            };
+            format!(
+                "within an epoch of a loader with in_order(false), it says which batches were given out, and these were {}, the loader's \
+                 are {}: resume with the same, or at an epoch's end",
+                of(saved),
+                of(loader)
+            )
+        } else if gaps.rank != rank {
+            format!(
+                "within an epoch of a loader with in_order(false), each rank has a state of its own: this is that of rank {}, and the \
+                 loader's is rank {rank} of {}",
+                gaps.rank, loader.ranks
+            )
+        } else {
+            return Ok(());
+        };
+        Err(wrong(reason))
+    }
+}
+
 impl fmt::Display for LoaderState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = match self.gaps {
+            None => VERSION,
+            Some(_) => VERSION_OF_GAPS,
+        };
         let mut text = format!(
-            "{FORMAT}{VERSION} epoch={} position={}",
+            "{FORMAT}{version} epoch={} position={}",
             self.epoch, self.position
         );
         if let Some(owner) = self.owner {
@@ -170,6 +234,9 @@ impl fmt::Display for LoaderState {
             text += &format!(
                 " samples={samples} data={data:08x} order={order:08x} seed={seed} batch={batch_size} ranks={ranks}"
             );
+        }
+        if let Some(Gaps { rank, given }) = self.gaps {
+            text += &format!(" rank={rank} given={:x}", given.behind());
         }
         f.write_str(&with_check(&text))
     }
@@ -189,18 +256,23 @@ pub(super) fn with_check(text: &str) -> String {
     format!("{text} check={:08x}", check(text))
 }
 
-/// Returns the fields of a state's text, without its check, which is right.
-pub(super) fn verified<'a>(text: &'a str, format: &str, what: &str) -> Result<&'a str> {
+/// Returns the fields of a state's text, without its check, which is right. `newest`: the version up to which it can be read.
+pub(super) fn verified<'a>(
+    text: &'a str,
+    format: &str,
+    newest: u64,
+    what: &str,
+) -> Result<&'a str> {
     let text = text.trim();
     let version = text.strip_prefix(format);
     let version =
         version.ok_or_else(|| wrong(format!("it is no {what}: these begin with \"{format}\"")))?;
     let version = version.split(' ').next().unwrap_or_default();
     match version.parse::<u64>() {
-        Ok(VERSION) => {}
-        Ok(newer) if newer > VERSION => {
+        Ok(version) if (1..=newest).contains(&version) => {}
+        Ok(newer) if newer > newest => {
             return Err(wrong(format!(
-                "its format is version {newer}, and this version of pinfeed reads up to {VERSION}: update pinfeed"
+                "its format is version {newer}, and this version of pinfeed reads up to {newest}: update pinfeed"
             )));
         }
         _ => return Err(wrong("its format has no version")),
@@ -233,7 +305,7 @@ impl FromStr for LoaderState {
     ///
     /// [`Error::State`] if the text is no loader's state, was cut off or changed, or comes from a newer version.
     fn from_str(text: &str) -> Result<LoaderState> {
-        let content = verified(text, FORMAT, "loader's state")?;
+        let content = verified(text, FORMAT, VERSION_OF_GAPS, "loader's state")?;
         let damaged = || wrong(DAMAGED);
         let field = |name| field(content, name);
         let number = |name| field(name)?.parse::<u64>().ok();
@@ -248,9 +320,20 @@ impl FromStr for LoaderState {
                 ranks: number("ranks")?,
             })
         };
+        let gaps = || {
+            let behind = u64::from_str_radix(field("given")?, 16).ok()?;
+            Some(Gaps {
+                rank: number("rank")?,
+                given: Given::behind_first(behind),
+            })
+        };
         let state = LoaderState {
             epoch: number("epoch").ok_or_else(damaged)?,
             position: number("position").ok_or_else(damaged)?,
+            gaps: match content.starts_with("pinfeed-state-2 ") {
+                true => Some(gaps().ok_or_else(damaged)?),
+                false => None,
+            },
             owner: owner(),
         };
         match (state.owner, state.epoch, state.position) {
@@ -291,11 +374,7 @@ mod tests {
     };
 
     fn state() -> LoaderState {
-        let start = Start {
-            epoch: 3,
-            position: 4096,
-        };
-        LoaderState::new(start, OWNER)
+        LoaderState::new(Start::at(3, 4096), 0, OWNER)
     }
 
     /// What an earlier version wrote can be read.
@@ -313,6 +392,33 @@ mod tests {
             beginning.to_string().parse::<LoaderState>().unwrap(),
             beginning
         );
+    }
+
+    /// With gaps, it is a later version's, and says whose they are.
+    #[test]
+    fn the_format_of_gaps_stays_what_it_is() {
+        let start = Start {
+            given: Given::behind_first(0x8000_0000_0000_0005),
+            is_ranks_own: true,
+            ..Start::at(3, 4096)
+        };
+        let state = LoaderState::new(start, 5, OWNER);
+        let text = "pinfeed-state-2 epoch=3 position=4096 samples=50000 data=5f0e1c77 order=0a1b2c3d seed=17 batch=64 ranks=8 rank=5 given=8000000000000005 check=e494f712";
+        assert_eq!(state.to_string(), text);
+        let read: LoaderState = text.parse().unwrap();
+        assert_eq!((read, read.start()), (state, start));
+        // Without them, it was cut.
+        let content = text.split(" rank=").next().unwrap();
+        assert!(with_check(content).parse::<LoaderState>().is_err());
+        let without = with_check(&content.replace("state-2", "state-1"));
+        assert!(without.parse::<LoaderState>().is_ok());
+        // At the beginning of an epoch, nothing is one rank's own.
+        let begins = Start {
+            is_ranks_own: true,
+            ..Start::of(4)
+        };
+        let begins = LoaderState::new(begins, 5, OWNER).to_string();
+        assert!(begins.starts_with("pinfeed-state-1 "), "{begins}");
     }
 
     #[test]
@@ -333,8 +439,8 @@ mod tests {
         assert!(said("").contains("no loader's state"));
         assert!(said("{\"epoch\": 3}").contains("no loader's state"));
         assert!(said(&text[..60]).contains("cut off"));
-        let newer = text.replace("state-1", "state-2");
-        assert!(said(&newer).contains("version 2") && said(&newer).contains("update pinfeed"));
+        let newer = text.replace("state-1", "state-3");
+        assert!(said(&newer).contains("version 3") && said(&newer).contains("update pinfeed"));
         assert!(said(&text.replace("state-1", "state-x")).contains("no version"));
         // A position that belongs to no run.
         let lost = "pinfeed-state-1 epoch=3 position=64";
@@ -344,9 +450,9 @@ mod tests {
 
     #[test]
     fn another_run_is_told_by_what_differs() {
-        let said = |loader: Owner| state().check(loader).unwrap_err().to_string();
-        assert!(state().check(OWNER).is_ok());
-        assert!(LoaderState::default().check(OWNER).is_ok());
+        let said = |loader: Owner| state().check(loader, 0, 1).unwrap_err().to_string();
+        assert!(state().check(OWNER, 0, 1).is_ok());
+        assert!(LoaderState::default().check(OWNER, 0, 1).is_ok());
         let longer = Owner {
             samples: 50_001,
             order: 1,
@@ -371,23 +477,31 @@ mod tests {
                 && both.contains("batch size is 64 on each of 8 ranks, the loader's 32")
         );
         // The batch size of a rank, or that of all together.
-        assert!(state().check(Owner { ranks: 2, ..OWNER }).is_ok());
+        assert!(state().check(Owner { ranks: 2, ..OWNER }, 0, 1).is_ok());
         assert!(
             state()
-                .check(Owner {
-                    ranks: 2,
-                    batch_size: 256,
-                    ..OWNER
-                })
+                .check(
+                    Owner {
+                        ranks: 2,
+                        batch_size: 256,
+                        ..OWNER
+                    },
+                    0,
+                    1
+                )
                 .is_ok()
         );
         assert!(
             state()
-                .check(Owner {
-                    ranks: 2,
-                    batch_size: 128,
-                    ..OWNER
-                })
+                .check(
+                    Owner {
+                        ranks: 2,
+                        batch_size: 128,
+                        ..OWNER
+                    },
+                    0,
+                    1
+                )
                 .is_err()
         );
     }

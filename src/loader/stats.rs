@@ -109,6 +109,9 @@ pub struct Stats {
     pub over_budget_bytes: u64,
     /// The current pinned budget of the device that the loader pins for, in bytes; 0 if the loader does not pin.
     pub pinned_budget_bytes: u64,
+    /// The most bytes of host memory that were in flight at once while batches of the epoch were loaded; 0 without
+    /// [`max_bytes_in_flight`](crate::loader::Builder::max_bytes_in_flight).
+    pub most_bytes_in_flight: u64,
     /// How many of the unpinned ones the system refused to page-lock.
     pub unlockable: u64,
     /// Samples that failed, and whose rows others took ([`OnError::Replace`](crate::loader::OnError::Replace)).
@@ -176,6 +179,7 @@ impl Stats {
             pinned_budget_bytes: options.pinning.as_ref().map_or(0, |pinning| {
                 pinning.device.memory().pinned_budget_bytes as u64
             }),
+            most_bytes_in_flight: meter.most_bytes_in_flight.get(),
             unlockable: meter.unlockable.get(),
             replaced: meter.replaced.get(),
             skipped: meter.skipped.get(),
@@ -272,6 +276,7 @@ impl AddAssign<&Stats> for Stats {
             host_ns,
             consumer_wait_ns,
             first_wait_ns,
+            most_bytes_in_flight,
             loading_times,
             decoding_times,
             collating_times,
@@ -330,6 +335,7 @@ impl AddAssign<&Stats> for Stats {
         }
         self.epoch = self.epoch.max(*epoch);
         self.workers = self.workers.max(*workers);
+        self.most_bytes_in_flight = self.most_bytes_in_flight.max(*most_bytes_in_flight);
         self.over_budget_bytes = self.over_budget_bytes.max(*over_budget_bytes);
         self.pinned_budget_bytes = self.pinned_budget_bytes.max(*pinned_budget_bytes);
         let room = MOST_BAD_SAMPLES.saturating_sub(self.bad_samples.len());

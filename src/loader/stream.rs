@@ -1,33 +1,32 @@
 //! Loaders of streams: the indexed loader's options and epochs, without a length.
 
 use std::fmt;
-use std::iter::FusedIterator;
-use std::task::Poll;
 use std::time::Duration;
 
 use super::builder::Builder;
 use super::epoch::Loader;
-use super::info::WithInfo;
+use super::state::Owner;
 use super::stream_state::{StreamOwner, StreamState};
 use super::{
-    DataLoader, DeviceEpoch, DeviceEpochs, Epoch, Epochs, Last, LastBatch, OnError, Order,
-    Recording, Replay, Sharding, Stats, World,
+    DataLoader, Epoch, Epochs, Last, LastBatch, OnError, Order, Recording, Replay, Sharding, Stats,
+    StreamEpoch, StreamEpochs, World,
 };
 use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
-    Batching, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry, Seat, Start,
-    StreamParts, StreamRecipe, Threads,
+    Batching, Beginning, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry,
+    Seat, Start, StreamParts, StreamRecipe, Threads,
 };
 use crate::sampler::Sampler;
 use crate::stream::{Shard, StreamSource};
-use crate::sync::{Arc, Mutex, OnceLock};
+use crate::sync::{Arc, OnceLock};
 
 /// Describes a loader of a stream. [`DataLoader::stream`] makes one; [`build`](StreamBuilder::build) makes the loader.
 ///
 /// The options are those of [`Builder`], where they make sense for samples that have no index. (To shuffle, change the source:
-/// [`StreamSource::shuffle`].)
+/// [`StreamSource::shuffle`]. There is no [`in_order`](Builder::in_order): a run is resumed where its source stood behind a batch, and that
+/// place cannot have gaps.)
 ///
 /// # Examples
 ///
@@ -84,6 +83,9 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
         prefetch(prefetch: usize);
 
+        /// Limits the host memory of batches that are loaded ahead, as [`Builder::max_bytes_in_flight`].
+        max_bytes_in_flight(bytes: usize);
+
         /// Leaves out the last batch of an epoch if it has fewer samples than the others; off by default.
         drop_last(drop_last: bool);
 
@@ -97,7 +99,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         on_error(on_error: OnError);
 
         /// Collates batches in page-locked memory, as [`Builder::pin_memory`].
-        pin_memory(device: &Device);
+        pin_memory(devices: impl AsRef<[Device]>);
 
         /// Makes a batch that cannot be page-locked an error, as [`Builder::strict_pinning`].
         strict_pinning(strict: bool);
@@ -109,7 +111,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         max_batch_bytes(bytes: usize);
 
         /// Makes a sample an error that takes longer than this, as [`Builder::timeout`]. It holds for pulling one item, too: a stream that
-        /// gives none for longer ends with this error.
+        /// gives none for longer ends with this error. (The first item of a buffer, shuffled or packed, takes as long as filling it.)
         timeout(timeout: Duration);
     }
 
@@ -167,16 +169,13 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             // Positions of this rank's items, as if the ranks took turns: so no two samples have the same random numbers.
             sharding: Sharding::Strided { drop_last: false },
         });
-        let options = Options {
+        let options = builder.options(&batching).into_iter();
+        let options = options.map(|options| Options {
             last_batch: LastBatch::Partial,
             is_stream: true,
-            ..builder.options(batching)
-        };
-        let order = Order {
-            seed: builder.seed,
-            data: Box::new(|| (0, 0)),
-            owner: OnceLock::new(),
-        };
+            ..options
+        });
+        let options = options.collect();
         let parts = StreamParts {
             source: builder.dataset,
             collate: Arc::new(builder.collate),
@@ -189,11 +188,17 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             keeps: builder.retry.0 > 0 || builder.on_error != OnError::Fail,
             learned: Arc::new(Learned::new(false, None)),
         };
-        let recipe = StreamRecipe(Arc::new(parts));
+        let parts = Arc::new(parts);
+        let source = Arc::clone(&parts);
+        let order = Order {
+            seed: parts.seed,
+            data: Box::new(move || (0, source.source.fingerprint())),
+            owner: OnceLock::new(),
+        };
+        let recipe = StreamRecipe(parts);
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
         Ok(StreamLoader {
             loader: Arc::new(DataLoader::start(threads, order)),
-            resumed: Mutex::default(),
         })
     }
 }
@@ -224,8 +229,6 @@ impl<S, C> fmt::Debug for StreamBuilder<S, C> {
 /// ```
 pub struct StreamLoader<B: Batch> {
     loader: Arc<DataLoader<B>>,
-    /// Where the program asked to go on.
-    resumed: Mutex<StreamState>,
 }
 
 impl<B: Batch> StreamLoader<B> {
@@ -242,7 +245,10 @@ impl<B: Batch> StreamLoader<B> {
     pub fn epoch(&self, epoch: u64) -> StreamEpoch<'_, B> {
         let start = Start::of(epoch);
         StreamEpoch {
-            epoch: Epoch::begin(Loader::Borrowed(&self.loader), start, None, false),
+            epoch: Epoch::begin(
+                Loader::Borrowed(&self.loader),
+                Beginning::whole(start, None, false),
+            ),
         }
     }
 
@@ -250,7 +256,7 @@ impl<B: Batch> StreamLoader<B> {
     pub fn owned_epoch(&self, epoch: u64) -> StreamEpoch<'static, B> {
         let start = Start::of(epoch);
         StreamEpoch {
-            epoch: Epoch::begin(self.owned(), start, None, false),
+            epoch: Epoch::begin(self.owned(), Beginning::whole(start, None, false)),
         }
     }
 
@@ -288,9 +294,10 @@ impl<B: Batch> StreamLoader<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::State`], which says what differs, if the state was saved with another seed, on another rank, or on another number of
-    /// ranks. [`StreamState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an
-    /// error, for it is opened later.)
+    /// [`Error::State`], which says what differs, if the state was saved with another source, as far as its
+    /// [fingerprint](StreamSource::fingerprint) tells, with another seed, on another rank, or on another number of ranks.
+    /// [`StreamState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an error, for
+    /// it is opened later.)
     pub fn resume<I>(
         &self,
         numbers: I,
@@ -330,25 +337,26 @@ impl<B: Batch> StreamLoader<B> {
         let owner = owner(&self.loader);
         state.check(owner)?;
         let start = state.start(owner.ranks);
-        *self.loader.last.lock() = Last::At(start);
-        *self.resumed.lock() =
-            StreamState::new(state.epoch(), state.items(), state.source(), owner);
+        *self.loader.last.lock() = Last::at(start, state.source());
         Ok(start)
     }
 
     /// Returns where the run stands on this rank, in the epoch that was begun last: after the batches that were given out, whatever was
     /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
+    ///
+    /// The first call asks the source for its [fingerprint](StreamSource::fingerprint).
     pub fn state(&self) -> StreamState {
-        match &*self.loader.last.lock() {
-            Last::Begun(seat, _) => state_of(&self.loader, seat),
-            Last::At(_) => {
-                let resumed = self.resumed.lock().clone();
-                StreamState::new(
-                    resumed.epoch(),
-                    resumed.items(),
-                    resumed.source(),
-                    owner(&self.loader),
-                )
+        let owner = owner(&self.loader); // first: it calls the program's code
+        let last = self.loader.last.lock();
+        match last.seats().next() {
+            Some(seat) => state_of(&self.loader, seat),
+            None => {
+                let (start, source) = (
+                    last.start(self.loader.threads.pipeline().options()),
+                    last.stream(),
+                );
+                let items = start.position / owner.ranks;
+                StreamState::new(start.epoch, items, source, owner)
             }
         }
     }
@@ -383,15 +391,18 @@ impl<B: Batch> StreamLoader<B> {
 }
 
 fn owner<B: Batch>(loader: &DataLoader<B>) -> StreamOwner {
-    let options = loader.threads.pipeline().options();
+    let Owner {
+        data, seed, ranks, ..
+    } = loader.owner(1);
     StreamOwner {
-        seed: loader.order.seed,
-        rank: options.lane,
-        ranks: options.lanes,
+        data: Some(data),
+        seed,
+        rank: loader.threads.pipeline().options().lane,
+        ranks,
     }
 }
 
-fn state_of<B: Batch>(loader: &DataLoader<B>, seat: &Seat) -> StreamState {
+pub(super) fn state_of<B: Batch>(loader: &DataLoader<B>, seat: &Seat) -> StreamState {
     let reached = seat.reached.as_ref().map(|reached| reached.lock().clone());
     let reached = reached.unwrap_or_default();
     let (epoch, owner) = (seat.start.epoch, owner(loader));
@@ -416,258 +427,5 @@ impl<B: Batch> fmt::Debug for StreamLoader<B> {
         f.debug_struct("StreamLoader")
             .field("options", self.loader.threads.pipeline().options())
             .finish_non_exhaustive()
-    }
-}
-
-/// One pass over a stream: gives its batches in order, until the stream ends. As [`Epoch`], without a length.
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::{DataLoader, stream};
-///
-/// let numbers = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
-/// let loader = DataLoader::stream(numbers).batch_size(4).build()?;
-/// let sizes: Vec<_> = loader.epoch(3).map(|batch| Ok(batch?.len())).collect::<pinfeed::Result<_>>()?;
-/// assert_eq!(sizes, [4, 4, 2]);
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
-pub struct StreamEpoch<'a, B: Batch> {
-    epoch: Epoch<'a, B>,
-}
-
-impl<'a, B: Batch> StreamEpoch<'a, B> {
-    /// Returns the number of this epoch.
-    pub fn number(&self) -> u64 {
-        self.epoch.number()
-    }
-
-    /// Returns where the run stands in this epoch, on this rank: after the batches that were given out.
-    pub fn state(&self) -> StreamState {
-        state_of(self.epoch.loader(), self.epoch.seat())
-    }
-
-    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
-    pub fn stats(&self) -> Stats {
-        self.epoch.stats()
-    }
-
-    /// Gives with each batch what it is. Its indices are the numbers of this rank's items, counted from 0 in each epoch.
-    pub fn with_info(self) -> WithInfo<StreamEpoch<'a, B>> {
-        WithInfo::new(self)
-    }
-
-    /// Sends batches to the device ahead of the consumer, as [`Epoch::to_device`]. (They do not travel in parts.)
-    pub fn to_device(self, device: &Device, depth: usize) -> StreamDeviceEpoch<'a, B> {
-        StreamDeviceEpoch {
-            epoch: self.epoch.to_device(device, depth),
-        }
-    }
-
-    /// Gives the next batch if it is there, as [`Epoch::try_next`].
-    pub fn try_next(&mut self) -> Poll<Option<Result<B>>> {
-        self.epoch.try_next()
-    }
-
-    /// Waits for the next batch, but no longer than that, as [`Epoch::next_timeout`].
-    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B>>> {
-        self.epoch.next_timeout(timeout)
-    }
-
-    pub(super) fn inner(&self) -> &Epoch<'a, B> {
-        &self.epoch
-    }
-}
-
-impl<B: Batch> Iterator for StreamEpoch<'_, B> {
-    type Item = Result<B>;
-
-    fn next(&mut self) -> Option<Result<B>> {
-        self.epoch.next()
-    }
-}
-
-impl<B: Batch> FusedIterator for StreamEpoch<'_, B> {}
-
-impl<B: Batch> fmt::Debug for StreamEpoch<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamEpoch")
-            .field("number", &self.number())
-            .finish_non_exhaustive()
-    }
-}
-
-/// One pass over a stream, on a device: [`StreamEpoch::to_device`] makes it. As [`DeviceEpoch`], without a length.
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::{DataLoader, Device, stream};
-///
-/// let device = Device::cpu();
-/// let numbers = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
-/// let loader = DataLoader::stream(numbers).batch_size(4).num_workers(2).pin_memory(&device).build()?;
-/// for batch in loader.epoch(0).to_device(&device, 2) {
-///     let numbers = batch?; // on the device
-///     # assert!(numbers.len() <= 4);
-/// }
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
-pub struct StreamDeviceEpoch<'a, B: Batch> {
-    epoch: DeviceEpoch<'a, B>,
-}
-
-impl<'a, B: Batch> StreamDeviceEpoch<'a, B> {
-    /// Returns the number of this epoch.
-    pub fn number(&self) -> u64 {
-        self.epoch.number()
-    }
-
-    /// Returns where the run stands in this epoch, on this rank: after the batches that were given out, not those that were sent ahead.
-    pub fn state(&self) -> StreamState {
-        let epoch = self.epoch.inner();
-        state_of(epoch.loader(), epoch.seat())
-    }
-
-    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
-    pub fn stats(&self) -> Stats {
-        self.epoch.stats()
-    }
-
-    /// Gives with each batch what it is. Its indices are the numbers of this rank's items, counted from 0 in each epoch.
-    pub fn with_info(self) -> WithInfo<StreamDeviceEpoch<'a, B>> {
-        WithInfo::new(self)
-    }
-
-    /// Gives the next batch if it is there, as [`DeviceEpoch::try_next`].
-    pub fn try_next(&mut self) -> Poll<Option<Result<B::OnDevice>>> {
-        self.epoch.try_next()
-    }
-
-    /// Waits for the next batch, but no longer than that, as [`DeviceEpoch::next_timeout`].
-    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B::OnDevice>>> {
-        self.epoch.next_timeout(timeout)
-    }
-
-    pub(super) fn inner(&self) -> &Epoch<'a, B> {
-        self.epoch.inner()
-    }
-}
-
-impl<B: Batch> Iterator for StreamDeviceEpoch<'_, B> {
-    type Item = Result<B::OnDevice>;
-
-    fn next(&mut self) -> Option<Result<B::OnDevice>> {
-        self.epoch.next()
-    }
-}
-
-impl<B: Batch> FusedIterator for StreamDeviceEpoch<'_, B> {}
-
-impl<B: Batch> fmt::Debug for StreamDeviceEpoch<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamDeviceEpoch")
-            .field("number", &self.number())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Several passes over a stream, one after the other: [`StreamLoader::epochs`] makes it. As [`Epochs`].
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::{DataLoader, stream};
-///
-/// let numbers = stream::from_fn(|epoch, _| Ok((0..4).map(move |number| Ok(100 * epoch as i64 + number))));
-/// let loader = DataLoader::stream(numbers).batch_size(4).num_workers(2).build()?;
-/// for epoch in loader.epochs(0..3) {
-///     let number = epoch.number() as i64;
-///     for batch in epoch {
-///         assert_eq!(batch?.as_slice()[0], 100 * number);
-///     }
-/// }
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
-pub struct StreamEpochs<'a, B: Batch, I> {
-    epochs: Epochs<'a, B, I>,
-}
-
-impl<'a, B: Batch, I: Iterator<Item = u64>> StreamEpochs<'a, B, I> {
-    /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epochs::to_device`].
-    pub fn to_device(self, device: &Device, depth: usize) -> StreamDeviceEpochs<'a, B, I> {
-        StreamDeviceEpochs {
-            epochs: self.epochs.to_device(device, depth),
-        }
-    }
-}
-
-impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for StreamEpochs<'a, B, I> {
-    type Item = StreamEpoch<'a, B>;
-
-    fn next(&mut self) -> Option<StreamEpoch<'a, B>> {
-        let epoch = self.epochs.next()?;
-        Some(StreamEpoch { epoch })
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.epochs.size_hint()
-    }
-}
-
-impl<B: Batch, I: Iterator<Item = u64>> FusedIterator for StreamEpochs<'_, B, I> {}
-
-impl<B: Batch, I> fmt::Debug for StreamEpochs<'_, B, I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamEpochs").finish_non_exhaustive()
-    }
-}
-
-/// Several passes over a stream, one after the other, on a device: [`StreamEpochs::to_device`] makes it. As [`DeviceEpochs`].
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::{DataLoader, Device, stream};
-///
-/// let device = Device::cpu();
-/// let numbers = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
-/// let loader = DataLoader::stream(numbers).batch_size(4).num_workers(2).pin_memory(&device).build()?;
-/// let mut steps = 0;
-/// for epoch in loader.epochs(0..3).to_device(&device, 1) {
-///     for batch in epoch {
-///         let _numbers = batch?; // on the device
-///         steps += 1;
-///     }
-/// }
-/// assert_eq!(steps, 9);
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
-pub struct StreamDeviceEpochs<'a, B: Batch, I> {
-    epochs: DeviceEpochs<'a, B, I>,
-}
-
-impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for StreamDeviceEpochs<'a, B, I> {
-    type Item = StreamDeviceEpoch<'a, B>;
-
-    fn next(&mut self) -> Option<StreamDeviceEpoch<'a, B>> {
-        let epoch = self.epochs.next()?;
-        Some(StreamDeviceEpoch { epoch })
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.epochs.size_hint()
-    }
-}
-
-impl<B: Batch, I: Iterator<Item = u64>> FusedIterator for StreamDeviceEpochs<'_, B, I> {}
-
-impl<B: Batch, I> fmt::Debug for StreamDeviceEpochs<'_, B, I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamDeviceEpochs").finish_non_exhaustive()
     }
 }

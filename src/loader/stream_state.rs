@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::state::{DAMAGED, field, verified, with_check, wrong};
+use super::state::{DAMAGED, VERSION, field, verified, with_check, wrong};
 use crate::error::{Error, Result};
 use crate::pipeline::Start;
 
@@ -21,10 +21,10 @@ use crate::pipeline::Start;
 /// [`Display`](fmt::Display) writes it, [`FromStr`] reads it; with the feature `serde`, it is this string in any format:
 ///
 /// ```text
-/// pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=98e3aa1c
+/// pinfeed-stream-1 epoch=3 items=4096 data=5f0e1c77 seed=17 rank=0 ranks=8 source=00100000 check=b2c1b377
 /// ```
 ///
-/// `source` is the source's own state ([`ItemStream::state`](crate::stream::ItemStream::state)) in hexadecimal, or missing: then
+/// `data` is the source's [fingerprint](crate::stream::StreamSource::fingerprint). `source` is the source's own state ([`ItemStream::state`](crate::stream::ItemStream::state)) in hexadecimal, or missing: then
 /// resuming pulls `items` items again, and drops them.
 ///
 /// # Examples
@@ -58,6 +58,8 @@ pub struct StreamState {
 /// What a stream's state belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct StreamOwner {
+    /// The source's fingerprint. `None`: the text does not say.
+    pub(super) data: Option<u32>,
     pub(super) seed: u64,
     pub(super) rank: u64,
     pub(super) ranks: u64,
@@ -91,10 +93,7 @@ impl StreamState {
     }
 
     pub(super) fn start(&self, ranks: u64) -> Start {
-        Start {
-            epoch: self.epoch,
-            position: self.items.saturating_mul(ranks),
-        }
+        Start::at(self.epoch, self.items.saturating_mul(ranks))
     }
 
     pub(super) fn source(&self) -> Option<Vec<u8>> {
@@ -107,6 +106,12 @@ impl StreamState {
             return Ok(());
         };
         let mut differences = Vec::new();
+        if saved.data.is_some_and(|data| Some(data) != loader.data) {
+            differences.push(
+                "its source is another one, or is shuffled, mixed, packed, repeated or cut in another way (their fingerprints differ)"
+                    .to_owned(),
+            );
+        }
         if saved.seed != loader.seed {
             differences.push(format!(
                 "its seed is {}, the loader's {}",
@@ -136,8 +141,20 @@ impl StreamState {
 
 impl fmt::Display for StreamState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = format!("{FORMAT}1 epoch={} items={}", self.epoch, self.items);
-        if let Some(StreamOwner { seed, rank, ranks }) = self.owner {
+        let mut text = format!(
+            "{FORMAT}{VERSION} epoch={} items={}",
+            self.epoch, self.items
+        );
+        if let Some(owner) = self.owner {
+            let StreamOwner {
+                data,
+                seed,
+                rank,
+                ranks,
+            } = owner;
+            if let Some(data) = data {
+                text += &format!(" data={data:08x}");
+            }
             text += &format!(" seed={seed} rank={rank} ranks={ranks}");
         }
         if let Some(source) = &self.source {
@@ -169,11 +186,16 @@ impl FromStr for StreamState {
     ///
     /// [`Error::State`] if the text is no stream's state, was cut off or changed, or comes from a newer version.
     fn from_str(text: &str) -> Result<StreamState> {
-        let content = verified(text, FORMAT, "stream's state")?;
+        let content = verified(text, FORMAT, VERSION, "stream's state")?;
         let number = |name| field(content, name)?.parse::<u64>().ok();
         let damaged = || wrong(DAMAGED);
         let owner = || {
+            let data = |digits| u32::from_str_radix(digits, 16).ok();
             Some(StreamOwner {
+                data: match field(content, "data") {
+                    Some(digits) => Some(data(digits)?),
+                    None => None,
+                },
                 seed: number("seed")?,
                 rank: number("rank")?,
                 ranks: number("ranks")?,
@@ -220,14 +242,27 @@ mod tests {
     #[test]
     fn the_format_stays_what_it_is() {
         let owner = StreamOwner {
+            data: Some(0x5f0e_1c77),
             seed: 17,
             rank: 0,
             ranks: 8,
         };
         let state = StreamState::new(3, 4096, Some(vec![0, 16, 0, 0]), owner);
-        let text = "pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=98e3aa1c";
+        let text = "pinfeed-stream-1 epoch=3 items=4096 data=5f0e1c77 seed=17 rank=0 ranks=8 source=00100000 check=b2c1b377";
         assert_eq!(state.to_string(), text);
         assert_eq!(text.parse::<StreamState>().unwrap(), state);
+        // Without a fingerprint, none is compared.
+        let text = "pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=98e3aa1c";
+        let earlier = StreamOwner {
+            data: None,
+            ..owner
+        };
+        let state = text.parse::<StreamState>().unwrap();
+        assert_eq!(
+            (state.owner, state.to_string()),
+            (Some(earlier), text.into())
+        );
+        assert!(state.check(owner).is_ok());
         let unknown = StreamState::new(3, 4096, None, owner);
         assert_eq!(unknown.to_string().parse::<StreamState>().unwrap(), unknown);
         let beginning = StreamState::default();
@@ -250,6 +285,7 @@ mod tests {
             "pinfeed-stream-1 epoch=3 items=4096",
             "pinfeed-stream-1 epoch=3 items=x seed=1 rank=0 ranks=1",
             "pinfeed-stream-1 epoch=3 items=0 seed=1 rank=0 ranks=1 source=0",
+            "pinfeed-stream-1 epoch=3 items=0 data=x seed=1 rank=0 ranks=1",
             "pinfeed-stream-1 epoch=3 items=0 seed=1 rank=0 ranks=1 source=zz",
         ] {
             assert!(said(text).contains("cut off or changed"), "{text}");

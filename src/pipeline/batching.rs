@@ -125,7 +125,12 @@ impl Lister {
         })
     }
 
-    fn check(&self, Start { epoch, position }: Start) -> Result<()> {
+    fn check(
+        &self,
+        Start {
+            epoch, position, ..
+        }: Start,
+    ) -> Result<()> {
         let lists = self.lists(epoch);
         lists.check(epoch)?;
         match lists.begins_at(position) {

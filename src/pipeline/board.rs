@@ -6,9 +6,12 @@ use super::desk::Desk;
 use super::guard::Bin;
 use super::late::{Station, Task};
 use super::line::{EpochSlot, Job, Line, Pass};
+use super::plan::Portion;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::work::Recipe;
+use crate::device::InFlight;
 use crate::sync::{Arc, Condvar};
+use crate::tuning::COPYING_WORKERS;
 
 /// All lines of a loader.
 pub(super) struct Board<B> {
@@ -16,25 +19,28 @@ pub(super) struct Board<B> {
     lines_added: u64,
     /// Counts claims, so that lines take turns.
     turn: u64,
-    /// How many workers sleep: of the first few, and of the spare ones.
-    pub(super) idle: [usize; 2],
+    /// How many workers sleep, in each group of [`COPYING_WORKERS`].
+    pub(super) idle: Vec<usize>,
     /// One for each worker.
     pub(super) stations: Vec<Station>,
     /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
     pub(super) orphans: VecDeque<(u64, std::ops::Range<u64>)>,
+    /// The bytes in flight, if they are limited.
+    in_flight: Option<Arc<InFlight>>,
     /// The loader is being dropped, and threads end.
     pub(super) is_closed: bool,
 }
 
 impl<B: 'static> Board<B> {
-    pub(super) fn new() -> Board<B> {
+    pub(super) fn new(groups: usize, in_flight: Option<Arc<InFlight>>) -> Board<B> {
         Board {
             lines: Vec::new(),
             lines_added: 0,
             turn: 0,
-            idle: [0; 2],
+            idle: vec![0; groups],
             stations: Vec::new(),
             orphans: VecDeque::new(),
+            in_flight,
             is_closed: false,
         }
     }
@@ -42,7 +48,7 @@ impl<B: 'static> Board<B> {
     /// Adds a line without epochs; returns its key.
     pub(super) fn add_line(
         &mut self,
-        device: usize,
+        (device, share): (usize, Portion),
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
         least_run: usize,
@@ -51,9 +57,11 @@ impl<B: 'static> Board<B> {
         self.lines.push(Line {
             key: self.lines_added,
             device,
+            share,
             unit_ready,
             schedule: Schedule::new(is_wide, least_run),
             last_turn: 0,
+            in_flight: self.in_flight.clone(),
         });
         self.lines_added
     }
@@ -106,8 +114,35 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// Finds something to do, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is at comes last.
-    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, is_spare: bool) -> Option<Job<B>> {
+    /// The group of workers that this one belongs to. The last group has all that are left.
+    pub(super) fn group(&self, worker: usize) -> usize {
+        (worker / COPYING_WORKERS).min(self.idle.len() - 1)
+    }
+
+    /// For how many devices there are lines.
+    fn devices(&self) -> usize {
+        let lines = self.lines.iter().enumerate();
+        let is_other = |&(index, line): &(usize, &Line<B>)| {
+            let mut before = self.lines[..index].iter();
+            before.all(|before| before.device != line.device)
+        };
+        lines.filter(is_other).count().max(1)
+    }
+
+    /// A worker of a group. One group copies as fast as the link of one device; the others work only where loading is more than copying.
+    fn claimant(&self, group: usize, beyond: bool) -> Claimant {
+        let devices = self.devices();
+        Claimant {
+            is_spare: group >= devices,
+            beyond,
+            devices,
+            free_bytes: self.free_bytes(),
+        }
+    }
+
+    /// Finds something to do for a worker of a group, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is
+    /// at comes last.
+    pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, group: usize) -> Option<Job<B>> {
         if !self.orphans.is_empty()
             && let Some(job) = self.claim_orphans()
         {
@@ -117,7 +152,7 @@ impl<B: 'static> Board<B> {
         let turn = self.turn;
         self.urgent_first();
         [false, true].into_iter().find_map(|beyond| {
-            let claimant = Claimant { is_spare, beyond };
+            let claimant = self.claimant(group, beyond);
             self.lines.iter_mut().find_map(|line| {
                 let job = line.claim(recipe, claimant)?;
                 line.last_turn = turn;
@@ -126,11 +161,14 @@ impl<B: 'static> Board<B> {
         })
     }
 
-    pub(super) fn has_claim(&mut self, is_spare: bool) -> bool {
-        let claimant = Claimant {
-            is_spare,
-            beyond: true,
-        };
+    /// How many more bytes may be in flight.
+    fn free_bytes(&self) -> usize {
+        let limited = self.in_flight.as_ref();
+        limited.map_or(usize::MAX, |in_flight| in_flight.free())
+    }
+
+    pub(super) fn has_claim(&mut self, group: usize) -> bool {
+        let claimant = self.claimant(group, true);
         let mut lines = self.lines.iter_mut();
         !self.orphans.is_empty() || lines.any(|line| line.schedule.has_claim(claimant))
     }
@@ -152,10 +190,8 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// The kind of sleeping worker that has something to do. One is woken, and wakes the next when it has found work.
+    /// The group of a sleeping worker that has something to do. One is woken, and wakes the next when it has found work.
     pub(super) fn worker_to_wake(&mut self) -> Option<usize> {
-        [0, 1]
-            .into_iter()
-            .find(|&kind| self.idle[kind] > 0 && self.has_claim(kind == 1))
+        (0..self.idle.len()).find(|&group| self.idle[group] > 0 && self.has_claim(group))
     }
 }

@@ -67,7 +67,7 @@ impl<B: Batch> Pipeline<B> {
         if let Some(next) = taken.pop_front() {
             // (At least: others may be ready behind those that were taken in advance.)
             waiting.ready.get_or_insert(1 + taken.len() as u64);
-            if taken.is_empty() && next.pass.is_last(next.unit) {
+            if taken.is_empty() && (next.pass.plan().any_order || next.pass.is_last(next.unit)) {
                 self.come_to_last(seat, asking.quietly);
             }
             return Poll::Ready(Some(next));
@@ -82,12 +82,13 @@ impl<B: Batch> Pipeline<B> {
         next
     }
 
-    /// The consumer has come to the last unit of its epoch, so what it took is no longer ahead, and there is room for the next epoch. (It
+    /// If the consumer has come to the last unit of its epoch, what it took is no longer ahead, and there is room for the next epoch. (It
     /// may keep the batch for long before it asks again.)
     fn come_to_last(&self, seat: &Seat, quietly: bool) {
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line)
             && line.schedule.is_at(seat.segment)
+            && line.schedule.remaining() == Some(0)
         {
             line.schedule.used_up();
             bin.wake_workers = !quietly;
@@ -235,6 +236,8 @@ impl<B: Batch> Pipeline<B> {
             line.schedule.block();
             let claimant = Claimant {
                 is_spare: false,
+                devices: 1,
+                free_bytes: usize::MAX,
                 beyond: false,
             };
             let job = line.claim(&*self.recipe, claimant);
@@ -252,7 +255,7 @@ impl<B: Batch> Pipeline<B> {
                     board.made(&pass, unit, made);
                     continue;
                 }
-                (Some(job), ..) => self.perform(job, &desk),
+                (Some(job), ..) => _ = self.perform(job, &desk), // it claims nothing by itself
                 (None, Some((pass, unit)), Some(pinning)) => {
                     self.serve_here(pinning, &pass, unit, &mut held_off);
                 }

@@ -8,6 +8,7 @@ pub(crate) use listed::{Listed, Lists};
 
 use std::fmt;
 
+use super::given::Given;
 use crate::sampler::Sampler;
 use crate::sync::Arc;
 
@@ -222,12 +223,26 @@ pub(crate) struct Start {
     pub(crate) epoch: u64,
     /// In the epoch's order: 0, except in a resumed run.
     pub(crate) position: u64,
+    /// Which of the batches from there on were given out before: not the first.
+    pub(crate) given: Given,
+    /// Other ranks may have been given others: batches came in any order.
+    pub(crate) is_ranks_own: bool,
 }
 
 impl Start {
+    /// An epoch from a position on.
+    pub(crate) fn at(epoch: u64, position: u64) -> Start {
+        Start {
+            epoch,
+            position,
+            given: Given::default(),
+            is_ranks_own: false,
+        }
+    }
+
     /// An epoch from its beginning.
     pub(crate) fn of(epoch: u64) -> Start {
-        Start { epoch, position: 0 }
+        Start::at(epoch, 0)
     }
 }
 
@@ -246,8 +261,6 @@ pub(crate) struct Place {
     pub(crate) first_row: usize,
     /// How many rows its whole batch has.
     pub(crate) batch_rows: usize,
-    /// How many positions lie between the beginnings of this batch and the lane's next, if batches are even.
-    pub(crate) stride: u64,
     /// The number of samples in the whole order.
     pub(crate) samples: u64,
 }
@@ -284,26 +297,5 @@ impl Place {
     pub(crate) fn real_rows(&self) -> usize {
         let left = self.samples.saturating_sub(self.start);
         left.div_ceil(self.step).min(self.rows as u64) as usize
-    }
-
-    /// The position of a row of this lane, counted from the batch's first row on through the batches that follow; and how many rows from
-    /// there on lie side by side.
-    pub(crate) fn behind(&self, row: u64) -> (u64, u64) {
-        let rows = self.batch_rows as u64;
-        let before = (self.first_row as u64).saturating_mul(self.step);
-        let batch_start = self.start.saturating_sub(before);
-        if self.stride == rows {
-            return (batch_start.saturating_add(row), u64::MAX);
-        }
-        let batches = (row / rows).saturating_mul(self.stride);
-        let within = (row % rows).saturating_mul(self.step);
-        let side_by_side = match self.step {
-            1 => rows - row % rows,
-            _ => 1,
-        };
-        (
-            batch_start.saturating_add(batches).saturating_add(within),
-            side_by_side,
-        )
     }
 }

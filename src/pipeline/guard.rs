@@ -212,7 +212,7 @@ impl<B: 'static> Bin<B> {
             let _ = pipeline.is_wide.set(is_wide);
         }
         if let Some(deferred) = &self.deferred {
-            deferred.settle_accounts();
+            deferred.settle_accounts(pipeline);
         }
         if let Some(device) = self.told {
             pipeline.tell_pin_thread(device);
@@ -228,10 +228,10 @@ impl<B: 'static> Bin<B> {
     }
 }
 
-impl<B> Deferred<B> {
-    fn settle_accounts(&self) {
+impl<B: 'static> Deferred<B> {
+    fn settle_accounts(&self, pipeline: &Pipeline<B>) {
         for (account, limit) in &self.limits {
-            account.set_limit(*limit);
+            account.set_limit(pipeline.slabs_within(*limit, account.kind()));
         }
         let ended = self.removed.epochs.iter().filter_map(EpochSlot::account);
         ended

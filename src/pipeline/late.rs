@@ -80,7 +80,7 @@ impl Task {
 
     pub(super) fn of<B>(job: &Job<B>) -> Option<Task> {
         let (pass, what) = match job {
-            Job::Plan { .. } => return None,
+            Job::Plan { .. } | Job::Grant { .. } => return None,
             Job::Load {
                 pass,
                 unit,
@@ -351,6 +351,8 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn fail_next(&self, seat: &Seat, why: &io::Error) -> bool {
         let claimant = Claimant {
             is_spare: false,
+            devices: 1,
+            free_bytes: usize::MAX,
             beyond: false,
         };
         let job = {
@@ -365,7 +367,7 @@ impl<B: Batch> Pipeline<B> {
         };
         let Some(job) = job else { return false };
         let Some(task) = Task::of(&job) else {
-            self.perform(job, &Desk::of_caller(self.began)); // a plan: nothing of the program's
+            self.perform(job, &Desk::of_caller(self.began)); // nothing of the program's
             return true;
         };
         let (Job::Load { pass, .. }

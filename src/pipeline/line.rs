@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 
+use super::announcer::{Announced, EndsPass, EpochSamples};
 use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
-use super::plan::{Destination, EpochPlan};
+use super::plan::{Destination, EpochPlan, Portion};
 use super::pull::{OwnItems, Pull};
 use super::recovery::Changes;
 use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
 use super::source::Failed;
 use super::work::{MadeAlone, Recipe, Work};
-use crate::device::Account;
+use crate::device::{Account, Charge, InFlight};
 use crate::error::{Error, Result};
 use crate::meter::{Activity, Bar, Meter, Subject};
 use crate::sync::{Arc, Condvar, Instant, planted};
@@ -21,11 +22,15 @@ pub(super) struct Line<B> {
     pub(super) key: u64,
     /// The number of the device that it is loaded for.
     pub(super) device: usize,
+    /// Which of this rank's batches it has.
+    pub(super) share: Portion,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
     /// The turn at which one of its jobs was claimed last.
     pub(super) last_turn: u64,
+    /// The bytes in flight, if they are limited.
+    pub(super) in_flight: Option<Arc<InFlight>>,
 }
 
 /// What the board holds of one epoch.
@@ -39,6 +44,8 @@ pub(super) struct EpochSlot<B> {
     pub(super) pass: Option<Arc<Pass>>,
     /// The stream of its items, while nobody pulls; `None` for samples that have an index.
     pub(super) stream: Option<Box<dyn Pull<B>>>,
+    /// If the data set wants to know what comes: it hears that the pass is over when this is dropped.
+    pub(super) announced: Option<EndsPass>,
 }
 
 /// How the units of one epoch are made, shared by everybody who works on them. It never changes.
@@ -50,6 +57,7 @@ pub(crate) struct Pass {
     pub(super) units: EpochUnits,
     /// Which samples stand at its positions.
     pub(super) order: EpochOrder,
+    pub(super) announced: Option<Arc<Announced>>,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(super) account: Option<Arc<Account>>,
@@ -75,6 +83,8 @@ pub(super) struct UnitSlot<B> {
     pub(super) waiting_since: Option<Instant>,
     /// Its memory is pageable although the loader pins.
     pub(super) is_unpinned: bool,
+    /// Its slabs' shares of the bytes in flight.
+    pub(super) charges: Charges,
     /// What became of samples that failed.
     pub(super) changes: Option<Box<Changes>>,
     /// The items that were pulled for it, and how to make them again.
@@ -88,6 +98,28 @@ pub(crate) struct Delivered<B> {
     pub(crate) outcome: Result<Made<B>>,
     pub(crate) changes: Option<Box<Changes>>,
     pub(crate) own: Option<Box<OwnItems<B>>>,
+    /// What is in flight until it was sent.
+    pub(crate) charges: Charges,
+}
+
+/// Shares of the bytes in flight: none, unless these are limited. (Units are moved often, so it is small.)
+#[derive(Default)]
+pub(crate) struct Charges(Option<Box<(Arc<Charge>, Charges)>>);
+
+impl Charges {
+    /// They are in flight no more.
+    pub(crate) fn end(&self) {
+        if let Some(charges) = &self.0 {
+            charges.0.release();
+            charges.1.end();
+        }
+    }
+
+    pub(super) fn add(&mut self, charge: Option<Arc<Charge>>) {
+        if let Some(charge) = charge {
+            self.0 = Some(Box::new((charge, std::mem::take(self))));
+        }
+    }
 }
 
 /// Something to do, with all that is needed to do it.
@@ -110,6 +142,13 @@ pub(super) enum Job<B> {
         pass: Arc<Pass>,
         units: std::ops::Range<u64>,
     },
+    Grant {
+        pass: Arc<Pass>,
+        unit: Unit,
+        bytes: usize,
+        work: Arc<dyn Work<B>>,
+        charge: Option<Arc<Charge>>,
+    },
     Pull {
         pass: Arc<Pass>,
         unit: Unit,
@@ -123,6 +162,14 @@ impl Pass {
     pub(crate) fn place(&self, unit: Unit) -> Place {
         let cut = &self.units.plan.cut;
         cut.place(self.epoch, self.units.number(unit))
+    }
+
+    /// Which samples stand where, and who is told of them.
+    pub(super) fn samples(&self) -> EpochSamples<'_> {
+        EpochSamples {
+            order: &self.order,
+            announced: self.announced.as_ref(),
+        }
     }
 
     /// Whether the unit is its epoch's last.
@@ -167,7 +214,7 @@ impl<B: 'static> Line<B> {
                     let gathered_by = epoch.gathered_by();
                     recipe.open(
                         pass.place(unit),
-                        &pass.order,
+                        pass.samples(),
                         gathered_by,
                         Arc::clone(&pass.meter),
                     )
@@ -176,6 +223,7 @@ impl<B: 'static> Line<B> {
                 failure: None,
                 waiting_since: None,
                 is_unpinned: false,
+                charges: Charges::default(),
                 changes: None,
                 own: None,
             }
@@ -201,6 +249,21 @@ impl<B: 'static> Line<B> {
             Claim::Solo { units } => {
                 let pass = self.pass(Unit(units.start));
                 Some(Job::Solo { pass, units })
+            }
+            Claim::Grant { unit, bytes } => {
+                let work = self.slot(unit).work.clone()?;
+                // Here, under the lock: the next that looks finds it counted.
+                let in_flight = self.in_flight.as_ref();
+                let in_flight = in_flight.cloned();
+                let pass = self.pass(unit);
+                let charge = in_flight.map(|in_flight| in_flight.charge(bytes, &pass.meter));
+                Some(Job::Grant {
+                    pass,
+                    unit,
+                    bytes,
+                    work,
+                    charge,
+                })
             }
             Claim::Pull { unit } => {
                 let pass = self.pass(unit);
@@ -250,6 +313,7 @@ impl<B: 'static> Line<B> {
             epoch: slot.epoch,
             units,
             order,
+            announced: slot.announced.as_ref().map(|ends| Arc::clone(&ends.0)),
             meter: Arc::clone(&slot.meter),
             account,
         });
@@ -264,6 +328,15 @@ impl<B: 'static> Line<B> {
         bin: &mut Bin<B>,
     ) -> Option<Delivered<B>> {
         self.schedule.used_up();
+        // What the program gets on the host is not in flight any more.
+        let ends = self.in_flight.is_some() && !self.is_sent_ahead();
+        if self.schedule.is_any_order() {
+            let next = self.deliver_any(taken, ends);
+            if ends && next.is_some() {
+                self.tell_if_waiting(bin);
+            }
+            return next;
+        }
         let count = self.schedule.deliverable();
         if count == 0 {
             return None;
@@ -271,16 +344,17 @@ impl<B: 'static> Line<B> {
         let first = self.schedule.first();
         let slots = self.schedule.deliver(count).enumerate();
         let mut delivered = slots.filter_map(|(index, slot)| {
-            Some(Delivered {
-                pass: slot.pass,
-                unit: Unit(first.0 + index as u64),
-                outcome: slot.outcome?,
-                changes: slot.changes,
-                own: slot.own,
-            })
+            let unit = Unit(first.0 + index as u64);
+            if let Some(announced) = &slot.pass.announced {
+                announced.settle(&slot.pass.place(unit));
+            }
+            slot.deliver(unit, ends)
         });
         let next = delivered.next();
         taken.extend(delivered);
+        if ends {
+            self.tell_if_waiting(bin);
+        }
         bin.found_wide = self.schedule.find_out_if_wide();
         if bin.found_wide == Some(true)
             && let Some(pass) = next.as_ref().map(|next| &next.pass)
@@ -288,6 +362,38 @@ impl<B: 'static> Line<B> {
         {
             bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
             bin.tell_pin_thread(self.device);
+        }
+        next
+    }
+
+    /// Whether the consumer's epoch goes to a device.
+    fn is_sent_ahead(&mut self) -> bool {
+        let segment = self.schedule.current();
+        segment.is_some_and(|segment| self.outbox(segment).is_some())
+    }
+
+    /// The same, for units in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
+    fn deliver_any(
+        &mut self,
+        taken: &mut VecDeque<Delivered<B>>,
+        ends: bool,
+    ) -> Option<Delivered<B>> {
+        let is_sent_ahead = self.is_sent_ahead();
+        let prefers =
+            |slot: &UnitSlot<B>| !is_sent_ahead || !matches!(slot.outcome, Some(Ok(Made::Here(_))));
+        let slots = self.schedule.deliver_any(prefers).into_iter();
+        let mut delivered = slots.filter_map(|(unit, slot)| slot.deliver(unit, ends));
+        let next = delivered.next();
+        taken.extend(delivered);
+        if let Some(pass) = next.as_ref().map(|next| Arc::clone(&next.pass))
+            && let Some(announced) = &pass.announced
+        {
+            // The oldest that was not taken may be of the next epoch.
+            let first = self.schedule.first();
+            announced.settle_before(match first < pass.units.end {
+                true => pass.place(first).batch,
+                false => u64::MAX,
+            });
         }
         next
     }
@@ -375,6 +481,9 @@ impl<B: 'static> Line<B> {
         if let Some(failure) = slot.failure.take() {
             bin.drop_later(failure);
         }
+        if is_sent {
+            slot.was_sent();
+        }
         // (A unit that failed gave its reserve up when it did, in silence.)
         let was_reserved = self.schedule.reserve_of(unit) > 0 || is_failed;
         match is_sent {
@@ -398,9 +507,41 @@ impl<B: 'static> Line<B> {
     }
 
     pub(super) fn tell_consumer(&self, unit: Unit) {
-        if unit == self.schedule.first() && !planted("the consumer is not told") {
+        if self.schedule.is_next(unit) && !planted("the consumer is not told") {
             self.unit_ready.notify_one();
         }
+    }
+}
+
+impl<B> UnitSlot<B> {
+    /// It was sent: what is pageable was read then, and is in flight no more.
+    fn was_sent(&self) {
+        if self.is_pageable() {
+            self.charges.end();
+        }
+    }
+
+    fn is_pageable(&self) -> bool {
+        self.is_unpinned || self.pass.account.is_none()
+    }
+
+    /// `ends`: its slabs are in flight no more.
+    fn deliver(self, unit: Unit, ends: bool) -> Option<Delivered<B>> {
+        if ends {
+            self.charges.end();
+        }
+        let charges = match self.is_pageable() {
+            true => self.charges,
+            false => Charges::default(),
+        };
+        Some(Delivered {
+            pass: self.pass,
+            unit,
+            outcome: self.outcome?,
+            changes: self.changes,
+            own: self.own,
+            charges,
+        })
     }
 }
 
@@ -419,6 +560,7 @@ impl<B> EpochSlot<B> {
             outbox,
             pass: None,
             stream,
+            announced: None,
         }
     }
 

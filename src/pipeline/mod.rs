@@ -1,11 +1,13 @@
 //! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
 //! order. `README.md` in this folder explains the protocol.
 
+mod announcer;
 mod batching;
 mod board;
 mod consumer;
 mod cut;
 mod desk;
+mod given;
 mod guard;
 mod late;
 mod line;
@@ -19,6 +21,7 @@ mod seat;
 mod sending;
 mod source;
 mod stopwatch;
+mod stream;
 mod threads;
 mod watchdog;
 mod work;
@@ -28,41 +31,54 @@ pub(crate) use batching::{Batching, EvenBatching, Lister};
 pub(crate) use consumer::{Asking, Patience, Taken, Waiting};
 pub(crate) use cut::{Cut, EpochOrder, Place, Start};
 pub use cut::{LastBatch, Sharding};
+pub(crate) use given::Given;
 pub(crate) use guard::drop_each;
 pub(crate) use line::{Delivered, Made};
 pub(crate) use outbox::Outbox;
-pub(crate) use plan::{Options, Pinning};
-pub(crate) use pull::{ENDLESS, ItemNumbers, OwnItems, StreamParts, StreamRecipe};
+pub(crate) use plan::{Options, Pinning, Portion};
+pub(crate) use pull::OwnItems;
 pub use recovery::OnError;
 pub(crate) use recovery::{Changes, Retry};
-pub(crate) use seat::Seat;
+pub(crate) use seat::{Beginning, Seat};
+pub(crate) use stream::{ENDLESS, ItemNumbers, StreamParts, StreamRecipe};
 pub(crate) use threads::Threads;
 pub(crate) use work::{DatasetRecipe, Learned};
 
+use self::announcer::Announcing;
 use self::board::Board;
 use self::guard::Guard;
 use self::threads::Roster;
 use self::work::Recipe;
-use crate::device::Ring;
+use crate::device::{InFlight, Kind, Ring, block_bytes};
 use crate::meter::Meters;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Weak};
+use crate::sync::{
+    Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Ordering, Weak,
+};
+
+/// How many pageable slabs are kept for later, where bytes in flight are limited.
+const FEWEST_KEPT: usize = 2;
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
     board: Mutex<Board<B>>,
-    /// Workers sleep here: the first few, and the spare ones, which are woken only if none of the others sleeps.
-    worker_wakeups: [Condvar; 2],
+    /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
+    /// and one for the workers beyond.
+    worker_wakeups: Vec<Condvar>,
     recipe: Box<dyn Recipe<B>>,
+    /// If the data set wants to know what comes.
+    announcing: Option<Arc<Announcing>>,
     /// What desks count from.
     began: Instant,
     roster: Arc<Roster>,
     /// For threads that are started later.
     me: OnceLock<Weak<Pipeline<B>>>,
-    /// One for each device that lines are loaded for; so far, the program can set only one. Lines, passes and seats have its number: the
-    /// program may leak them, and they must not keep the device alive.
+    /// One for each device that lines are loaded for; a single one if no memory is page-locked. Lines, passes and seats have its number:
+    /// the program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pageable: Arc<Ring>,
+    /// The bytes of slabs ahead of the program, if they are limited.
+    in_flight: Option<Arc<InFlight>>,
     /// The largest slab so far of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
     /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
@@ -77,21 +93,30 @@ pub(crate) struct Pipeline<B> {
 }
 
 impl<B: 'static> Pipeline<B> {
-    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Options) -> Pipeline<B> {
+    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
+        let listener = recipe.listener();
+        let groups = options.len() + 1;
+        let in_flight = options[0].max_bytes.map(InFlight::new);
+        let kept = match &in_flight {
+            None => options.iter().map(|options| options.slabs(0)).sum(),
+            Some(_) => FEWEST_KEPT,
+        };
         Pipeline {
-            board: Mutex::new(Board::new()),
-            worker_wakeups: Default::default(),
+            announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
+            board: Mutex::new(Board::new(groups, in_flight.clone())),
+            in_flight,
+            worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
             recipe,
             began: Instant::now(),
             roster: Arc::default(),
             me: OnceLock::new(),
-            pageable: Ring::pageable(options.slabs(0)),
+            pageable: Ring::pageable(kept),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
             meters: Arc::default(),
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
-            options: vec![options],
+            options,
         }
     }
 
@@ -104,6 +129,18 @@ impl<B: 'static> Pipeline<B> {
     fn tell_pin_thread(&self, device: usize) {
         if let Some(pinning) = &self.options[device].pinning {
             pinning.ring().news().notify();
+        }
+    }
+
+    /// No more slabs than bytes in flight have room for, one that cannot wait, and one with the program.
+    fn slabs_within(&self, slabs: usize, kind: Kind) -> usize {
+        let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
+        match &self.in_flight {
+            Some(in_flight) if bytes > 0 => {
+                let bytes = block_bytes(bytes).unwrap_or(bytes);
+                slabs.min((in_flight.limit() / bytes).max(1).saturating_add(2))
+            }
+            _ => slabs,
         }
     }
 

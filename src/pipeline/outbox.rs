@@ -8,17 +8,18 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::given::Given;
 use super::guard::drop_each;
 use super::line::Pass;
 use super::schedule::Unit;
 use crate::batch::{Batch, SentPart, begin_part, send, send_part};
-use crate::device::{Assembly, Device, Rows, Unsent};
+use crate::device::{Assembly, Rows, Target, Unsent};
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::sync::{Arc, Mutex, Weak, planted};
 
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Outbox<B: Batch> {
-    device: Device,
+    target: Target,
     /// The outbox of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
     before: Option<(Weak<Outbox<B>>, u64)>,
     state: Mutex<State<B>>,
@@ -30,8 +31,11 @@ struct State<B: Batch> {
     /// Batches from number `first` on, as far as any unit of them came.
     batches: VecDeque<Outgoing<B>>,
     first: u64,
-    /// Batches before this one may be sent.
+    /// Batches before this one may be sent, if they are sent in order.
     allowed: u64,
+    /// How many may be on their way, if they are sent in any order; and how many are.
+    capacity: Option<u64>,
+    in_flight: u64,
     /// Counts what may give a unit its turn: parts and batches that were sent or failed, and permissions.
     progress: u64,
 }
@@ -49,13 +53,15 @@ struct Outgoing<B: Batch> {
     rows: usize,
     /// One of its units was not sent, so it will never be whole.
     has_failed: bool,
+    /// It was given out.
+    is_taken: bool,
     whole: Option<B::OnDevice>,
 }
 
 impl<B: Batch> Outgoing<B> {
     /// Whether the next batch may begin.
     fn makes_way(&self) -> bool {
-        self.has_begun || self.has_failed
+        self.has_begun || self.has_failed || self.is_taken
     }
 }
 
@@ -85,7 +91,7 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// Allows the first `batches` batches to be sent, before the consumer has come to the epoch.
     fn allow_first(&self, batches: u64);
 
-    /// The first batch whose units may not be sent yet.
+    /// The first batch whose units may not be sent yet. In any order: those of any batch may be, or of none.
     fn allowed(&self) -> u64;
 
     /// Changes when a unit that was not sent may have its turn: a batch of the epoch, or of the one before, began or failed, or the
@@ -96,13 +102,13 @@ pub(crate) trait Sends<B>: Send + Sync {
 impl<B: Batch> Sends<B> for Outbox<B> {
     fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
         // Without the lock: what finished copies held may be the program's to drop.
-        self.device.inner.settle();
+        self.target.device().inner.settle();
         if !pass.plan().is_cut() {
             return self.send_whole(pass, unit, made, waits);
         }
         match self.send_part(pass, unit, made, waits, None) {
             SendOutcome::NotNow(made) if waits => {
-                let memory = begin_part(&made, &self.device, rows(pass, unit));
+                let memory = begin_part(&made, &self.target, rows(pass, unit));
                 self.send_part(pass, unit, made, waits, Some(memory))
             }
             outcome => outcome,
@@ -121,7 +127,7 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         let mut state = self.state.lock();
         state.end = Some(batches);
         state.progress += 1;
-        state.allowed.saturating_sub(batches)
+        state.allowed.saturating_sub(batches) // (streams come in order)
     }
 
     fn allow_first(&self, batches: u64) {
@@ -129,7 +135,7 @@ impl<B: Batch> Sends<B> for Outbox<B> {
     }
 
     fn allowed(&self) -> u64 {
-        self.state.lock().allowed
+        self.state.lock().allowed()
     }
 
     fn progress(&self) -> [u64; 2] {
@@ -143,27 +149,35 @@ impl<B: Batch> Sends<B> for Outbox<B> {
 }
 
 impl<B: Batch> Outbox<B> {
-    /// `first`: the batch that the consumer gets next. `before`: the outbox of the epoch before, and how many batches that one has.
+    /// `given`: the batches that were given out. `before`: the outbox of the epoch before, and how many batches that one has.
     pub(crate) fn new(
-        device: &Device,
-        first: u64,
+        target: &Target,
+        given: Given,
+        any_order: bool,
         before: Option<(&Arc<Outbox<B>>, u64)>,
     ) -> Arc<Outbox<B>> {
+        let mut state = State {
+            end: None,
+            batches: VecDeque::new(),
+            first: given.first(),
+            allowed: given.first(),
+            capacity: any_order.then_some(0),
+            in_flight: 0,
+            progress: 0,
+        };
+        for batch in given.batches_behind() {
+            let index = (batch - given.first()) as usize;
+            state.outgoing(index, Unit(0)).is_taken = true;
+        }
         Arc::new(Outbox {
-            device: device.clone(),
+            target: target.clone(),
             before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
-            state: Mutex::new(State {
-                end: None,
-                batches: VecDeque::new(),
-                first,
-                allowed: first,
-                progress: 0,
-            }),
+            state: Mutex::new(state),
         })
     }
 
-    pub(super) fn device(&self) -> &Device {
-        &self.device
+    pub(super) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// How many batches the epoch has, if its stream has ended.
@@ -189,9 +203,15 @@ impl<B: Batch> Outbox<B> {
             || planted("an epoch does not wait for the one before")
     }
 
-    /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next.
+    /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next; in any order, so many that it has not
+    /// got yet.
     pub(crate) fn allow(&self, batches: u64) {
         let mut state = self.state.lock();
+        if let Some(capacity) = state.capacity {
+            state.capacity = Some(batches);
+            state.progress += u64::from(batches > capacity);
+            return;
+        }
         let allowed = state.first.saturating_add(batches);
         if allowed > state.allowed {
             state.allowed = allowed;
@@ -206,7 +226,7 @@ impl<B: Batch> Outbox<B> {
         if !waits && !self.is_behind_none() {
             return SendOutcome::NotNow(made);
         }
-        match self.state.lock().turn(batch, unit) {
+        match self.state.lock().turn(batch, unit, waits) {
             Turn::Gone => {
                 drop_each([made]);
                 return SendOutcome::Sent;
@@ -215,10 +235,10 @@ impl<B: Batch> Outbox<B> {
             Turn::Now(_) => {} // this is the batch's only unit
         }
         // Unwind safety: the batch is gone.
-        let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.device, waits)));
+        let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.target, waits)));
         let outcome = match sent {
             Ok(Ok(whole)) => Ok(whole),
-            Ok(Err((Some(made), Error::DeviceBudget { .. }))) if !waits => {
+            Ok(Err((Some(made), error))) if !waits && is_for_now(&error) => {
                 Err(SendOutcome::NotNow(made))
             }
             Ok(Err((given_up, error))) => {
@@ -231,6 +251,8 @@ impl<B: Batch> Outbox<B> {
             }
         };
         let mut state = self.state.lock();
+        // (What was sent is on its way until the consumer takes it.)
+        state.in_flight -= u64::from(outcome.is_err() && state.capacity.is_some());
         state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
         match (outcome, state.get(batch)) {
             (Ok(whole), Some(outgoing)) => {
@@ -292,7 +314,7 @@ impl<B: Batch> Outbox<B> {
         memory: Option<Result<Assembly>>,
     ) -> (SendOutcome<B>, Option<B>) {
         let rows = rows(pass, unit);
-        let outgoing = match state.turn(pass.place(unit).batch, unit) {
+        let outgoing = match state.turn(pass.place(unit).batch, unit, waits) {
             Turn::Gone => return (SendOutcome::Sent, Some(made)),
             Turn::NotYet => return (SendOutcome::NotNow(made), None),
             Turn::Now(outgoing) => outgoing,
@@ -309,7 +331,7 @@ impl<B: Batch> Outbox<B> {
         let last = outgoing.rows + rows.count == rows.of;
         // Unwind safety: the batch has failed, and what is left of it is only dropped.
         let assembly = &mut outgoing.assembly;
-        let send = AssertUnwindSafe(|| send_part(made, &self.device, rows, last, assembly));
+        let send = AssertUnwindSafe(|| send_part(made, &self.target, rows, last, assembly));
         let sent = catch_unwind(send);
         outgoing.has_begun = outgoing.assembly.is_some();
         let sent = match sent {
@@ -329,7 +351,7 @@ impl<B: Batch> Outbox<B> {
                 outgoing.whole = Some(whole);
                 (SendOutcome::Sent, None)
             }
-            Err((made, Unsent::Failed(Error::DeviceBudget { .. }))) if !outgoing.has_begun => {
+            Err((made, Unsent::Failed(error))) if !outgoing.has_begun && is_for_now(&error) => {
                 outgoing.is_awaited = waits;
                 (SendOutcome::NotNow(made), None)
             }
@@ -344,11 +366,23 @@ impl<B: Batch> Outbox<B> {
     pub(crate) fn take(&self, batch: u64) -> Option<B::OnDevice> {
         let outgoing = {
             let mut state = self.state.lock();
-            debug_assert_eq!(state.first, batch);
-            state.first = batch + 1;
-            state.batches.pop_front()
+            let Some(index) = batch.checked_sub(state.first) else {
+                return None;
+            };
+            // (What failed early was never looked for here, so that only its unit's number is missing.)
+            let outgoing = state.outgoing(index as usize, Unit(0));
+            outgoing.is_taken = true;
+            let whole = outgoing.whole.take();
+            let was_sent = whole.is_some() && state.capacity.is_some();
+            state.in_flight -= u64::from(was_sent);
+            state.progress += u64::from(was_sent);
+            while state.batches.front().is_some_and(|first| first.is_taken) {
+                state.batches.pop_front();
+                state.first += 1;
+            }
+            whole
         };
-        outgoing?.whole
+        outgoing
     }
 
     /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the outbox.)
@@ -362,6 +396,11 @@ impl<B: Batch> Outbox<B> {
     }
 }
 
+/// Whether there is no memory now, and may be when the consumer comes to the batch.
+fn is_for_now(error: &Error) -> bool {
+    matches!(error, Error::DeviceBudget { .. } | Error::Buffers { .. })
+}
+
 /// Whether a unit of a batch may be sent.
 enum Turn<'a, B: Batch> {
     Now(&'a mut Outgoing<B>),
@@ -373,7 +412,8 @@ enum Turn<'a, B: Batch> {
 impl<B: Batch> State<B> {
     fn get(&mut self, batch: u64) -> Option<&mut Outgoing<B>> {
         let index = batch.checked_sub(self.first)?;
-        self.batches.get_mut(index as usize)
+        let outgoing = self.batches.get_mut(index as usize);
+        outgoing.filter(|outgoing| !outgoing.is_taken)
     }
 
     /// The batch at an index, of which this unit came.
@@ -386,29 +426,52 @@ impl<B: Batch> State<B> {
                 is_awaited: false,
                 rows: 0,
                 has_failed: false,
+                is_taken: false,
                 whole: None,
             });
         }
         &mut self.batches[index]
     }
 
-    /// Batches begin in order, so that none takes memory that an earlier one will need.
-    fn turn(&mut self, batch: u64, unit: Unit) -> Turn<'_, B> {
+    /// The first batch that may not be sent yet.
+    fn allowed(&self) -> u64 {
+        match self.capacity {
+            None => self.allowed,
+            Some(capacity)
+                if self.in_flight < capacity
+                    || planted("what was sent in any order is not counted") =>
+            {
+                u64::MAX
+            }
+            Some(_) => 0,
+        }
+    }
+
+    /// Batches begin in order, so that none takes memory that an earlier one will need. In any order, none that was sent waits for an earlier
+    /// one, so that its memory comes back. `is_next`: the consumer has come to it.
+    fn turn(&mut self, batch: u64, unit: Unit, is_next: bool) -> Turn<'_, B> {
         let Some(index) = batch.checked_sub(self.first) else {
             return Turn::Gone;
         };
-        if batch >= self.allowed && !planted("batches are sent beyond depth") {
+        let may_go = batch < self.allowed() || is_next && self.capacity.is_some();
+        if !may_go && !planted("batches are sent beyond depth") {
             return Turn::NotYet;
         }
         let index = index as usize;
         self.outgoing(index, unit);
         let mut before = self.batches.iter().take(index);
-        if !before.all(Outgoing::makes_way) && !planted("batches begin in any order") {
+        if self.capacity.is_none()
+            && !before.all(Outgoing::makes_way)
+            && !planted("batches begin in any order")
+        {
             return Turn::NotYet;
         }
         match &mut self.batches[index] {
-            outgoing if outgoing.has_failed => Turn::Gone,
-            outgoing => Turn::Now(outgoing),
+            outgoing if outgoing.has_failed || outgoing.is_taken => Turn::Gone,
+            outgoing => {
+                self.in_flight += u64::from(self.capacity.is_some());
+                Turn::Now(outgoing)
+            }
         }
     }
 }

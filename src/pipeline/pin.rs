@@ -3,17 +3,18 @@
 use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
+use super::guard::drop_each;
 use super::line::{Made, Pass};
 use super::plan::Pinning;
 use super::schedule::{Unit, Want};
 use super::source::Failed;
 use super::work::Work;
 use crate::batch::{Batch, Relocation};
-use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab};
+use crate::device::{Account, Charge, Coming, HeldOff, Kind, Ring, Slab, block_bytes};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Activity;
-use crate::sync::{Instant, Ordering, planted};
+use crate::sync::{Arc, Instant, Ordering, planted};
 use crate::trace::span;
 
 /// What happens to a unit for which the ring has no slab now.
@@ -74,17 +75,7 @@ impl<B: Batch> Pipeline<B> {
             _ => bytes,
         };
         let Some(pinning) = pinning.filter(|_| bytes > 0) else {
-            let Some(slab) = self.pageable.take(bytes) else {
-                return false;
-            };
-            work.grant(slab.for_epoch(pass.meter.clone()));
-            let mut board = self.lock();
-            if let Some((line, bin)) = board.line_of(pass, unit) {
-                line.schedule.want(unit, bytes);
-                line.schedule.granted_pageable(unit);
-                bin.wake_workers = true;
-            }
-            return true;
+            return self.ask_pageable(pass, unit, work, bytes);
         };
         let want = {
             let mut board = self.lock();
@@ -110,6 +101,66 @@ impl<B: Batch> Pipeline<B> {
             pinning.ring().news().notify();
         }
         true
+    }
+
+    /// A unit asks for a slab that need not be page-locked.
+    fn ask_pageable(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
+        // (The ring's blocks are whole pages.)
+        let size = block_bytes(bytes).unwrap_or(bytes);
+        let charge = match &self.in_flight {
+            None => None,
+            Some(in_flight) => {
+                let mut board = self.lock();
+                let Some((line, _)) = board.line_of(pass, unit) else {
+                    return true;
+                };
+                if !line.schedule.want_pageable(unit, size, in_flight.free()) {
+                    return true; // a worker grants it later
+                }
+                Some(in_flight.charge(size, &pass.meter))
+            }
+        };
+        let Some(slab) = self.pageable.take(bytes) else {
+            return false;
+        };
+        let slab = slab.for_epoch(pass.meter.clone()).charged(charge);
+        let charge = slab.charge();
+        work.grant(slab);
+        let mut board = self.lock();
+        if let Some((line, bin)) = board.line_of(pass, unit) {
+            if charge.is_none() {
+                line.schedule.want(unit, bytes);
+            }
+            line.schedule.granted_pageable(unit);
+            line.slot(unit).charges.add(charge);
+            bin.wake_workers = true;
+        }
+        true
+    }
+
+    /// Grants a unit its slab that waited until fewer bytes were in flight.
+    pub(super) fn grant_held(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        work: Arc<dyn Work<B>>,
+        bytes: usize,
+        charge: Option<Arc<Charge>>,
+    ) {
+        let Some(slab) = self.pageable.take(bytes) else {
+            drop_each([work]); // it may be the last holder
+            return self.fail(pass, unit, Failed::too_large(bytes));
+        };
+        let slab = slab.for_epoch(pass.meter.clone()).charged(charge);
+        let charge = slab.charge();
+        work.grant(slab);
+        drop_each([work]);
+        let mut board = self.lock();
+        if let Some((line, bin)) = board.line_of(pass, unit) {
+            line.schedule.granted_pageable(unit);
+            line.slot(unit).charges.add(charge);
+            bin.wake_workers = true;
+        }
     }
 
     /// A finished unit has tensors that are not page-locked: the pin thread copies them.
@@ -152,6 +203,20 @@ impl<B: Batch> Pipeline<B> {
         let grow = !matches!(coming, Coming::Batch(_));
         let largest_bytes = &self.largest_bytes[account.kind() as usize];
         let largest = largest_bytes.load(Ordering::Relaxed);
+        let charge = match &self.in_flight {
+            None => None,
+            Some(in_flight) => {
+                let bytes = block_bytes(want.bytes.max(largest)).unwrap_or(usize::MAX);
+                let reserved = bytes.saturating_mul(want.reserve);
+                match (in_flight.try_charge(bytes, reserved, &pass.meter), &coming) {
+                    (None, Coming::Nothing) if want.is_blocked => {
+                        Some(in_flight.charge(bytes, &pass.meter))
+                    }
+                    (None, _) => return Err(coming),
+                    (charge, _) => charge,
+                }
+            }
+        };
         let slab = device
             .ring
             .take_for(account, want.bytes, largest, want.reserve, grow);
@@ -160,9 +225,12 @@ impl<B: Batch> Pipeline<B> {
         match slab {
             Some(slab) => {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
+                    if self.in_flight.is_some() {
+                        account.set_limit(self.slabs_within(account.limit(), account.kind()));
+                    }
                     device.ring.news().notify(); // others will be as large
                 }
-                Ok(slab.for_epoch(pass.meter.clone()))
+                Ok(slab.for_epoch(pass.meter.clone()).charged(charge))
             }
             // No slab that comes home helps a batch that is larger than the whole budget.
             None if device.ring.is_beyond_budget(want.bytes) => Err(Coming::Nothing),
@@ -342,11 +410,15 @@ impl<B: Batch> Pipeline<B> {
             return self.relocate(pass, want, slab, unpinned);
         }
         let slab = slab.or_else(|| {
-            self.pageable
-                .take(want.bytes)
-                .map(|slab| slab.for_epoch(pass.meter.clone()))
+            // (It cannot wait any longer.)
+            let charge = self.in_flight.as_ref();
+            let charge = charge.map(|in_flight| in_flight.charge(want.bytes, &pass.meter));
+            let slab = self.pageable.take(want.bytes)?;
+            Some(slab.for_epoch(pass.meter.clone()).charged(charge))
         });
+        let charge = slab.as_ref().and_then(Slab::charge);
         let work = self.with_slot(pass, want.unit, |slot| {
+            slot.charges.add(charge);
             slot.is_unpinned = unpinned.is_some();
             slot.work.clone()
         });
@@ -376,7 +448,9 @@ impl<B: Batch> Pipeline<B> {
     /// Copies a finished unit into its slab.
     fn relocate(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
         let unit = want.unit;
+        let charge = slab.as_ref().and_then(Slab::charge);
         let Some(Some(Ok(Made::Here(made)))) = self.with_slot(pass, unit, |slot| {
+            slot.charges.add(charge);
             count_wait(pass, unit, slot.waiting_since.take());
             slot.outcome.take()
         }) else {

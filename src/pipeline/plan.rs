@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::batching::{Batching, EvenBatching, FirstEpoch};
 use super::cut::{Cut, EpochOrder, Even, LastBatch, Listed, Lists, Start};
+use super::given::Given;
 use crate::device::{Device, Kind, Ring};
 use crate::sync::Arc;
 use crate::tensor::Backend;
@@ -23,6 +24,10 @@ pub(crate) struct Options {
     pub(crate) prefetch: usize,
     /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
+    /// Batches are delivered in the order in which they are ready.
+    pub(crate) any_order: bool,
+    /// How many bytes may be in flight.
+    pub(crate) max_bytes: Option<usize>,
     pub(crate) pinning: Option<Pinning>,
     /// Samples come from streams: `samples` is no limit.
     pub(crate) is_stream: bool,
@@ -52,6 +57,24 @@ impl Pinning {
     pub(super) fn ring(&self) -> &Arc<Ring> {
         &self.device.inner.ring
     }
+}
+
+/// Which of how many consumers of this rank a line is for. Each has batches of its own, as if it were a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Portion {
+    pub(crate) index: u64,
+    pub(crate) of: u64,
+    /// Tells one split from another.
+    pub(crate) split: u64,
+}
+
+impl Portion {
+    /// A single consumer has all batches of this rank.
+    pub(crate) const WHOLE: Portion = Portion {
+        index: 0,
+        of: 1,
+        split: 0,
+    };
 }
 
 /// What an epoch's batches are for.
@@ -120,6 +143,20 @@ pub(crate) struct EpochPlan {
     pub(crate) streamed_bytes: u64,
     /// The items of units are pulled from a stream, whose end is not known.
     pub(crate) pulls: Option<Pulls>,
+    /// Units are delivered in the order in which they are ready.
+    pub(crate) any_order: bool,
+    /// How many bytes may be in flight.
+    pub(crate) bound: Option<Bound>,
+    /// Which of the cut's batches were given out before the epoch was resumed: no units are made of them.
+    pub(crate) given: Given,
+}
+
+/// How many bytes the units of a line may have together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub(crate) bytes: usize,
+    /// How many bytes a row has, if that is known before.
+    pub(crate) row_bytes: Option<usize>,
 }
 
 /// How items are pulled from a stream: by one worker at a time.
@@ -140,28 +177,37 @@ pub(crate) struct Solo {
 }
 
 impl Options {
-    /// The batches of an epoch, from a position on. It may ask the program's batch sampler, so not under the board's lock.
-    pub(crate) fn cut(&self, start: Start) -> Cut {
+    /// The batches that a share of this rank has of an epoch, from a position on. It may ask the program's batch sampler, so not under
+    /// the board's lock.
+    pub(crate) fn cut(&self, start: Start, share: Portion) -> Cut {
         match &self.batching {
-            Batching::Even(batching) => Cut::Even(self.even(batching).from(start.position)),
+            Batching::Even(batching) => Cut::Even(self.even(batching, share).from(start.position)),
             Batching::Listed(lister) => {
-                Cut::Listed(self.listed(lister.lists(start.epoch), start.position))
+                let lists = lister.lists(start.epoch);
+                Cut::Listed(self.listed(lists, start.position, share))
             }
         }
     }
 
+    /// Which of how many lanes a share is: those of one rank are side by side.
+    pub(crate) fn lane(&self, share: Portion) -> (u64, u64) {
+        let lane = self.lane * share.of + share.index;
+        (lane, self.lanes.saturating_mul(share.of))
+    }
+
     /// The batches of any epoch, if all are alike.
-    fn even(&self, batching: &EvenBatching) -> Even {
+    fn even(&self, batching: &EvenBatching, share: Portion) -> Even {
+        let (lane, lanes) = self.lane(share);
         Even::whole(batching.samples, batching.batch_size, self.last_batch).of_lane(
-            self.lane,
-            self.lanes,
+            lane,
+            lanes,
             batching.sharding,
         )
     }
 
-    fn listed(&self, lists: Arc<Lists>, position: u64) -> Listed {
+    fn listed(&self, lists: Arc<Lists>, position: u64, share: Portion) -> Listed {
         let drops_last = self.last_batch == LastBatch::Drop;
-        Listed::new(lists, position, (self.lane, self.lanes), drops_last)
+        Listed::new(lists, position, self.lane(share), drops_last)
     }
 
     /// Which samples stand at the positions of an epoch with these batches.
@@ -177,10 +223,10 @@ impl Options {
     pub(crate) fn first_epoch(&self) -> FirstEpoch {
         match &self.batching {
             Batching::Even(batching) => FirstEpoch {
-                batches: self.even(batching).batches(),
+                batches: self.even(batching, Portion::WHOLE).batches(),
                 most_rows: batching.batch_size,
             },
-            Batching::Listed(lister) => lister.first(|lists| self.listed(lists, 0)),
+            Batching::Listed(lister) => lister.first(|lists| self.listed(lists, 0, Portion::WHOLE)),
         }
     }
 
@@ -248,6 +294,7 @@ pub(crate) fn plan(
         Cut::Even(even) => Parts::of(options, machine, hints, *even),
         Cut::Listed(_) => None,
     };
+    let is_solo = options.pinning.is_none() && !options.is_stream && options.max_bytes.is_none();
     let whole = EpochPlan {
         window: options.prefetch,
         slabs: options.slabs_for(destination.depth(), cut.batches(), is_followed),
@@ -258,7 +305,8 @@ pub(crate) fn plan(
             Some(pinning) if pinning.by_copy || !hints.may_be_elsewhere => 1,
             Some(_) => 2,
         },
-        solo: (options.pinning.is_none() && !options.is_stream).then_some(Solo {
+        // (Who is alone with a unit cannot wait for memory.)
+        solo: is_solo.then_some(Solo {
             workers: options.workers,
             grows: options.prefetch_grows,
         }),
@@ -266,6 +314,12 @@ pub(crate) fn plan(
         pulls: options.is_stream.then_some(Pulls {
             before_loading: options.workers > 1,
         }),
+        any_order: options.any_order,
+        bound: options.max_bytes.map(|bytes| Bound {
+            bytes,
+            row_bytes: hints.sample_bytes,
+        }),
+        given: Given::default(),
     };
     let may_be_cut = matches!(
         destination,
@@ -300,7 +354,10 @@ pub(crate) fn destination_matters(
     hints: Hints,
 ) -> bool {
     let is_cut = || match &options.batching {
-        Batching::Even(even) => Parts::of(options, machine, hints, options.even(even)).is_some(),
+        Batching::Even(even) => {
+            let even = options.even(even, Portion::WHOLE);
+            Parts::of(options, machine, hints, even).is_some()
+        }
         Batching::Listed(_) => false,
     };
     hints.is_gatherable || is_cut()
@@ -319,7 +376,8 @@ impl Parts {
     /// anyway, or the size of samples is not known.
     /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) says what that is worth.)
     fn of(options: &Options, machine: Option<Machine>, hints: Hints, cut: Even) -> Option<Parts> {
-        let machine = machine?;
+        // (Parts of one batch come one after the other.)
+        let machine = machine.filter(|_| !options.any_order)?;
         let pinning = options.pinning.as_ref()?;
         // Of a row that the device gathers, the slab holds only the address.
         let sample_bytes = hints
@@ -344,6 +402,11 @@ impl Parts {
 }
 
 impl EpochPlan {
+    /// How many units the epoch has.
+    pub(super) fn units(&self) -> u64 {
+        self.cut.units().saturating_sub(self.given.count())
+    }
+
     /// Whether batches travel in parts.
     pub(crate) fn is_cut(&self) -> bool {
         self.cut.parts_per_batch() > 1
@@ -394,6 +457,8 @@ mod tests {
             at_once: 1,
             prefetch: 2,
             prefetch_grows: true,
+            any_order: false,
+            max_bytes: None,
             pinning: pinned.then(|| Pinning {
                 device: Device::cpu(),
                 strict: false,
@@ -419,13 +484,13 @@ mod tests {
         position: u64,
         is_followed: bool,
     ) -> EpochPlan {
-        let start = Start { epoch: 0, position };
+        let start = Start::at(0, position);
         super::plan(
             options,
             machine,
             hints,
             destination,
-            options.cut(start),
+            options.cut(start, Portion::WHOLE),
             is_followed,
         )
     }

@@ -1,8 +1,8 @@
-//! Samples from a stream: one worker at a time pulls a batch's items, and then all workers load them.
+//! How one worker at a time pulls the items of a stream's units.
 //!
-//! A unit is opened for whoever pulls its items. When they are there, it has its rows, and is loaded as any unit is, by the same
-//! [`Work`]: from a small data set of its own, which has just these items. If there are none left, the unit is gone again, and the epoch's
-//! end is known. So pulling is serial, and the order is the stream's; a unit that is loaded never turns out to be shorter.
+//! A unit is opened for whoever pulls its items. When they are there, it has its rows, and is loaded as any unit is. If there are none
+//! left, the unit is gone again, and the epoch's end is known. So pulling is serial, and the order is the stream's; a unit that is loaded
+//! never turns out to be shorter.
 //!
 //! The stream lies in its epoch's slot while nobody pulls. Whoever pulls has taken it out, so no lock is held meanwhile.
 
@@ -14,24 +14,14 @@ use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::line::Pass;
 use super::outbox::Sends;
-use super::plan::Hints;
-use super::recovery::{Changes, OnError, Retry};
 use super::schedule::Unit;
-use super::work::{DatasetRecipe, Learned, MadeAlone, Recipe, Work};
-use crate::batch::{Batch, Collate};
-use crate::dataset::Dataset;
-use crate::device::Slab;
-use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary, panic_message};
+use super::work::{Recipe, Work};
+use crate::batch::Batch;
+use crate::error::{Error, Result, panic_message};
 use crate::meter::{Activity, Meter};
-use crate::rng::SampleRng;
-use crate::sampler::Sampler;
-use crate::stream::{ItemStream, Shard, StreamSource};
-use crate::sync::{Arc, Instant, Mutex, planted};
+use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Backend;
 use crate::trace::span;
-
-/// How many samples the order of a stream has: more than any can give.
-pub(crate) const ENDLESS: u64 = 1 << 62;
 
 /// Where a stream's epoch begins.
 pub(crate) struct StreamStart {
@@ -44,7 +34,7 @@ pub(crate) struct StreamStart {
 
 /// The stream of an epoch, with its type erased.
 pub(crate) trait Pull<B>: Send {
-    /// Pulls the items of the unit at a place; fewer, or none, if the stream ends.
+    /// Pulls the items of the unit at a place; fewer if the stream ends, and `None` if it has ended before.
     fn pull(
         &mut self,
         place: Place,
@@ -52,30 +42,24 @@ pub(crate) trait Pull<B>: Send {
         gathered_by: Option<Backend>,
         meter: &Arc<Meter>,
         at: &Desk,
-    ) -> Result<Pulled<B>>;
+    ) -> Result<Option<Pulled<B>>>;
 }
 
 /// What was pulled for a unit.
 pub(crate) struct Pulled<B> {
-    /// `None`: the stream has ended before it.
-    pub(super) unit: Option<PulledUnit<B>>,
-    /// The stream has ended.
-    pub(super) is_last: bool,
-}
-
-/// A unit whose items were pulled.
-pub(super) struct PulledUnit<B> {
     pub(super) work: Arc<dyn Work<B>>,
     pub(super) own: Box<OwnItems<B>>,
+    /// The stream has ended.
+    pub(super) is_last: bool,
 }
 
 /// The items that were pulled for a unit.
 pub(crate) struct OwnItems<B> {
     /// Makes the unit again, if a sample is left out.
-    recipe: Arc<dyn Recipe<B>>,
+    pub(super) recipe: Arc<dyn Recipe<B>>,
     /// With its real number of rows, which the plan does not know.
     pub(super) place: Place,
-    reached: Reached,
+    pub(super) reached: Reached,
 }
 
 /// Where a stream stands behind a unit.
@@ -85,8 +69,6 @@ pub(crate) struct Reached {
     pub(crate) items: u64,
     /// Where the stream stands, if it can say so.
     pub(crate) state: Option<Vec<u8>>,
-    /// How many rows the unit has.
-    pub(crate) rows: usize,
     /// The epoch's end was given out.
     pub(crate) is_over: bool,
 }
@@ -105,288 +87,15 @@ impl<B: 'static> OwnItems<B> {
         }
     }
 
+    /// How many items there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.place.rows
+    }
+
     /// Drops what is left of the items. (They are the user's.)
     pub(crate) fn into_reached(self) -> Reached {
         drop_each([self.recipe]);
         self.reached
-    }
-}
-
-/// Makes batches of the items of streams.
-pub(crate) struct StreamRecipe<S, C>(pub(crate) Arc<StreamParts<S, C>>);
-
-pub(crate) struct StreamParts<S, C> {
-    pub(crate) source: S,
-    pub(crate) collate: Arc<C>,
-    pub(crate) shard: Shard,
-    pub(crate) batch_size: usize,
-    pub(crate) drop_last: bool,
-    pub(crate) seed: u64,
-    pub(crate) on_error: OnError,
-    pub(crate) retry: Arc<Retry>,
-    /// Items may be loaded more than once.
-    pub(crate) keeps: bool,
-    pub(crate) learned: Arc<Learned>,
-}
-
-/// The order of a rank's items, as a sampler: at the positions that are this rank's lie 0, 1, 2, ...
-pub(crate) struct ItemNumbers {
-    pub(crate) ranks: u64,
-}
-
-impl Sampler for ItemNumbers {
-    fn len(&self) -> u64 {
-        ENDLESS
-    }
-
-    fn index(&self, _epoch: u64, position: u64) -> u64 {
-        position / self.ranks
-    }
-
-    fn fingerprint(&self) -> u32 {
-        0
-    }
-}
-
-impl<S, C> Recipe<C::Batch> for StreamRecipe<S, C>
-where
-    S: StreamSource,
-    C: Collate<S::Sample>,
-{
-    fn open(
-        &self,
-        _: Place,
-        _: &EpochOrder,
-        _: Option<Backend>,
-        _: Arc<Meter>,
-    ) -> Arc<dyn Work<C::Batch>> {
-        unreachable!("the units of a stream are opened by who pulls their items")
-    }
-
-    fn make(
-        &self,
-        _: Place,
-        _: &EpochOrder,
-        _: &Meter,
-        _: &dyn Fn(usize) -> Option<Slab>,
-        _: Changes,
-        _: &Desk,
-    ) -> MadeAlone<C::Batch> {
-        unreachable!("the units of a stream have recipes of their own")
-    }
-
-    fn sample_id(
-        &self,
-        place: Place,
-        order: &EpochOrder,
-        row: usize,
-        index: Option<u64>,
-    ) -> SampleId {
-        let number = || order.index(place.epoch, place.key(row));
-        SampleId {
-            index: index.unwrap_or_else(number),
-            row: place.first_row + row,
-            batch: place.batch,
-            epoch: place.epoch,
-            description: None,
-        }
-    }
-
-    fn hints(&self) -> Hints {
-        Hints {
-            // Units are whole batches: nobody knows how many rows the last has.
-            sample_bytes: None,
-            is_gatherable: self.0.learned.is_gatherable(),
-            may_be_elsewhere: !C::IN_PLACE,
-        }
-    }
-
-    fn stream(&self, from: StreamStart) -> Option<Box<dyn Pull<C::Batch>>> {
-        Some(Box::new(Puller {
-            parts: Arc::clone(&self.0),
-            epoch: from.epoch,
-            items: from.items,
-            resumed: from.state,
-            stream: None,
-        }))
-    }
-
-    fn unlike(&self, _: Place, _: Place, _: &EpochOrder, _: CollateError) -> Error {
-        unreachable!("batches of streams are not cut into parts")
-    }
-
-    fn end(&self) {
-        self.0.retry.end();
-    }
-}
-
-/// A stream, opened when somebody pulls first.
-struct Puller<S: StreamSource, C> {
-    parts: Arc<StreamParts<S, C>>,
-    epoch: u64,
-    /// How many items were pulled, in this run and before.
-    items: u64,
-    /// Where the stream is to go when it is opened.
-    resumed: Option<Vec<u8>>,
-    stream: Option<S::Stream>,
-}
-
-impl<S: StreamSource, C> Puller<S, C> {
-    /// Opens the stream, and goes to where it begins.
-    fn open(&mut self, at: &Desk) -> Result<S::Stream, BoxError> {
-        let mut stream = self.parts.source.open(self.epoch, self.parts.shard)?;
-        if let Some(state) = self.resumed.take() {
-            at.begins(Doing::Pulling);
-            stream.seek(&state)?;
-            return Ok(stream);
-        }
-        for _ in 0..self.items {
-            at.begins(Doing::Pulling);
-            if stream.next().is_none() {
-                return Err(format!(
-                    "the run that is resumed had {} items of it, and it has fewer now",
-                    self.items
-                )
-                .into());
-            }
-        }
-        Ok(stream)
-    }
-}
-
-impl<S, C> Pull<C::Batch> for Puller<S, C>
-where
-    S: StreamSource,
-    C: Collate<S::Sample>,
-{
-    fn pull(
-        &mut self,
-        place: Place,
-        order: &EpochOrder,
-        gathered_by: Option<Backend>,
-        meter: &Arc<Meter>,
-        at: &Desk,
-    ) -> Result<Pulled<C::Batch>> {
-        let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => self.open(at).map_err(|source| Error::Stream {
-                epoch: self.epoch,
-                source,
-            })?,
-        };
-        let first = self.items;
-        let (mut slots, mut is_last) = (Vec::new(), false);
-        while slots.len() < self.parts.batch_size && !is_last {
-            at.begins(Doing::Pulling);
-            match stream.next() {
-                Some(Ok(item)) => slots.push(Mutex::new(Slot::Item(item))),
-                Some(Err(error)) => slots.push(Mutex::new(Slot::Failed(error))),
-                None => is_last = true,
-            }
-        }
-        let is_short = slots.len() < self.parts.batch_size;
-        if slots.is_empty() || is_short && self.parts.drop_last {
-            return Ok(Pulled {
-                unit: None,
-                is_last,
-            });
-        }
-        self.items += slots.len() as u64;
-        let rows = slots.len();
-        let place = Place {
-            rows,
-            batch_rows: rows,
-            ..place
-        };
-        let reached = Reached {
-            items: self.items,
-            state: stream.state(),
-            rows,
-            is_over: false,
-        };
-        self.stream = Some(stream);
-        let parts = &self.parts;
-        let items = Items {
-            parts: Arc::clone(parts),
-            first,
-            slots,
-        };
-        let recipe = Arc::new(DatasetRecipe {
-            dataset: Arc::new(items),
-            collate: Arc::clone(&parts.collate),
-            seed: parts.seed,
-            on_error: parts.on_error,
-            retry: Arc::clone(&parts.retry),
-            learned: Arc::clone(&parts.learned),
-        });
-        let work = recipe.open(place, order, gathered_by, Arc::clone(meter));
-        let own = Box::new(OwnItems {
-            recipe,
-            place,
-            reached,
-        });
-        Ok(Pulled {
-            unit: Some(PulledUnit { work, own }),
-            is_last,
-        })
-    }
-}
-
-/// The items of one unit, as a data set: an index is the number of the item on this rank.
-struct Items<S: StreamSource, C> {
-    parts: Arc<StreamParts<S, C>>,
-    first: u64,
-    slots: Vec<Mutex<Slot<S::Item>>>,
-}
-
-enum Slot<I> {
-    Item(I),
-    Failed(BoxError),
-    Gone,
-}
-
-impl<S, C> Dataset for Items<S, C>
-where
-    S: StreamSource,
-    C: Send + Sync + 'static,
-{
-    type Sample = S::Sample;
-
-    fn len(&self) -> u64 {
-        self.first + self.slots.len() as u64
-    }
-
-    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
-        let slot = index.checked_sub(self.first);
-        let slot = slot.and_then(|slot| self.slots.get(slot as usize));
-        let slot = slot.ok_or("the batch has no such item")?;
-        let taken = std::mem::replace(&mut *slot.lock(), Slot::Gone);
-        let item = match taken {
-            Slot::Item(item) => {
-                if self.parts.keeps {
-                    // (One thread at a time loads a row, and nobody else looks.)
-                    let kept = item.clone();
-                    *slot.lock() = Slot::Item(kept);
-                }
-                item
-            }
-            Slot::Failed(error) => {
-                if !self.parts.keeps {
-                    return Err(error);
-                }
-                // Whoever asks again gets it again, in its words. (Errors cannot be cloned, and a stream cannot be asked for
-                // the item once more, so this one does not go away.)
-                let said = error.to_string();
-                *slot.lock() = Slot::Failed(said.clone().into());
-                return Err(if is_temporary(&error) {
-                    said.into()
-                } else {
-                    error
-                });
-            }
-            Slot::Gone => return Err("the stream's item is used up".into()),
-        };
-        self.parts.source.load(item, rng)
     }
 }
 
@@ -428,15 +137,15 @@ impl<B: Batch> Pipeline<B> {
                 return;
             }
         };
-        let (is_last, mut stream) = (pulled.is_last, Some(stream));
+        let mut stream = Some(stream);
         let mut board = self.lock();
         let Some((line, bin)) = board.line_of(pass, unit) else {
-            board.bin.drop_later((pulled.unit, stream));
+            board.bin.drop_later((pulled, stream));
             return;
         };
         // (If the consumer is just leaving the epoch, its end is known, and its units are about to go.)
-        let count = match pulled.unit {
-            Some(PulledUnit { work, own }) => {
+        let count = match pulled {
+            Some(Pulled { work, own, is_last }) => {
                 line.schedule.pulled(unit, own.place.rows);
                 let slot = line.slot(unit);
                 slot.work = Some(work);

@@ -19,9 +19,10 @@ use self::entry::{SlabState, Stage, UnitEntry};
 use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
+use super::given::MOST_BEHIND;
 use super::plan::{EpochPlan, Solo};
 use crate::sync::planted;
-use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS};
+use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS, RUN_NS_PER_DEVICE};
 
 /// The number of a unit within its line. Numbers run through all epochs and are never reused, so a late report finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,8 +42,8 @@ pub(crate) struct Schedule<E, U> {
     is_blocked: bool,
     /// How many units the consumer took in advance, and has not come to yet.
     taken: usize,
-    /// How many of the open units were sent. They do not count in the window.
-    open_sent: usize,
+    /// How many of the open units were sent, or given out. They do not count in the window.
+    open_away: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
     /// The fewest samples that a worker claims at once, if there are as many.
@@ -53,6 +54,12 @@ pub(crate) struct Schedule<E, U> {
     is_wide: Option<bool>,
     /// Units of some plan are pulled before rows of earlier ones are loaded.
     pulls_first: bool,
+    /// Units are delivered in the order in which they are ready.
+    any_order: bool,
+    /// The bytes of the largest unit whose slab was wanted.
+    largest_unit: usize,
+    /// Bytes are limited.
+    is_bounded: bool,
 }
 
 /// Something to do for a worker.
@@ -66,6 +73,8 @@ pub(crate) enum Claim {
     Finish { unit: Unit },
     /// Make these units from end to end, and report each as it is done.
     Solo { units: Range<u64> },
+    /// Grant the unit a slab of so many bytes: there are few enough in flight.
+    Grant { unit: Unit, bytes: usize },
     /// Pull the items of the unit, which was opened for them, from its epoch's stream.
     Pull { unit: Unit },
 }
@@ -75,8 +84,12 @@ pub(crate) enum Claim {
 pub(crate) struct Claimant {
     /// It is a worker beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
     pub(crate) is_spare: bool,
+    /// For how many devices workers load.
+    pub(crate) devices: usize,
     /// It also works beyond the epoch that the consumer is at.
     pub(crate) beyond: bool,
+    /// How many more bytes may be in flight, if they are limited.
+    pub(crate) free_bytes: usize,
 }
 
 impl<E, U> Schedule<E, U> {
@@ -89,12 +102,15 @@ impl<E, U> Schedule<E, U> {
             first: Unit(0),
             is_blocked: false,
             taken: 0,
-            open_sent: 0,
+            open_away: 0,
             sample_ns: 0,
             least_run,
             streamed_bytes: 0,
             is_wide,
             pulls_first: false,
+            any_order: false,
+            largest_unit: 0,
+            is_bounded: false,
         }
     }
 
@@ -105,10 +121,19 @@ impl<E, U> Schedule<E, U> {
         claimant: Claimant,
         mut open: impl FnMut(&E, Unit, bool) -> U,
     ) -> Option<Claim> {
-        let run = self.run();
+        if self.is_bounded
+            && let Some((unit, bytes)) = self.next_held(claimant)
+        {
+            self.entry(unit).slab = SlabState::Granting { bytes };
+            return Some(Claim::Grant { unit, bytes });
+        }
+        let run = self.run(claimant);
         let may_load = self.may_load(claimant);
         let pulls = self.pulls_first && self.can_pull(claimant);
-        let count = self.open.len().min(self.reach(claimant));
+        let count = match may_load {
+            true => self.open.len().min(self.reach(claimant)),
+            false => 0,
+        };
         for (index, entry) in self.open.iter_mut().take(count).enumerate() {
             let unit = Unit(self.first.0 + index as u64);
             if entry.can_finish() {
@@ -119,7 +144,7 @@ impl<E, U> Schedule<E, U> {
                 let claimed = entry.claim_parked(run);
                 return Some(Claim::Load { unit, claimed });
             }
-            if may_load && !pulls && entry.has_rows() {
+            if !pulls && entry.has_rows() {
                 let claimed = entry.claim_rows(run);
                 return Some(Claim::Load { unit, claimed });
             }
@@ -149,7 +174,9 @@ impl<E, U> Schedule<E, U> {
             let payload = open(&segment.payload, unit, is_own);
             let rows = units.plan.cut.rows(units.number(unit));
             let slabs = units.plan.slabs_per_unit;
-            let entry = UnitEntry::new(rows, slabs, stage, payload);
+            let bytes = self.expected_bytes(units, unit);
+            let mut entry = UnitEntry::new(rows, slabs, stage, payload);
+            entry.bytes = bytes.unwrap_or(0);
             self.open.push_back(entry);
         }
         if is_pulled {
@@ -164,11 +191,11 @@ impl<E, U> Schedule<E, U> {
 
     /// Whether [`claim`](Schedule::claim) would return something.
     pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
-        let may_load = self.may_load(claimant);
         let mut entries = self.open.iter().take(self.reach(claimant));
-        entries
-            .any(|entry| entry.can_finish() || entry.has_parked() || may_load && entry.has_rows())
-            || may_load && self.next_to_open(claimant).is_some()
+        let has_work =
+            |entry: &UnitEntry<U>| entry.can_finish() || entry.has_parked() || entry.has_rows();
+        self.may_load(claimant) && (entries.any(has_work) || self.next_to_open(claimant).is_some())
+            || self.is_bounded && self.next_held(claimant).is_some()
             || claimant.beyond && self.segment_to_plan().is_some()
     }
 
@@ -187,7 +214,11 @@ impl<E, U> Schedule<E, U> {
             return None;
         }
         let (index, units) = self.segment_of(next)?;
-        let may_open = units.plan.pulls.is_none() || !self.is_pulling();
+        let may_open = match units.plan.pulls {
+            Some(_) => !self.is_pulling(),
+            None => self.is_near(next, units),
+        };
+        let may_open = may_open && self.has_room_for(units, next);
         (self.room(&units.plan) > 0 && may_open).then_some((index, units))
     }
 
@@ -204,6 +235,14 @@ impl<E, U> Schedule<E, U> {
         last.is_some_and(|entry| entry.stage == Stage::Pulling)
     }
 
+    /// Whether a unit is no further behind the first than what was given out can be told from what was not. Only units of the consumer's
+    /// epoch are given out, so those of later ones are always near.
+    fn is_near(&self, unit: Unit, units: &EpochUnits) -> bool {
+        !self.any_order
+            || self.first < units.first
+            || units.number(unit) - units.number(self.first) <= MOST_BEHIND
+    }
+
     /// How many more units fit in the window.
     fn room(&self, plan: &EpochPlan) -> usize {
         self.window(plan).saturating_sub(self.ahead())
@@ -211,7 +250,7 @@ impl<E, U> Schedule<E, U> {
 
     /// How many units are ahead of the consumer.
     fn ahead(&self) -> usize {
-        self.open.len() - self.open_sent + self.taken
+        self.open.len() - self.open_away + self.taken
     }
 
     /// The unit that is opened next.
@@ -240,7 +279,7 @@ impl<E, U> Schedule<E, U> {
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
-    /// Whether the claimant may load rows: spare workers do not while loading is little more than copying.
+    /// Whether the claimant may work on units: spare workers do not while loading is little more than copying.
     fn may_load(&self, claimant: Claimant) -> bool {
         !claimant.is_spare || !self.copies()
     }
@@ -262,17 +301,23 @@ impl<E, U> Schedule<E, U> {
             (Some(Solo { workers, .. }), Some(ns)) if ns <= RUN_NS / 2 => {
                 let share = (self.window(plan) / (2 * workers)).max(1);
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
-                left.min(share.min(fast).min(self.room(plan)) as u64)
+                // In any order, none waits in the hands of a worker for a slow one before it.
+                let most = if self.any_order { 1 } else { usize::MAX };
+                left.min(share.min(fast).min(self.room(plan)).min(most) as u64)
             }
             _ => 0,
         }
     }
 
     /// How many samples a worker claims at once.
-    fn run(&self) -> usize {
+    fn run(&self, claimant: Claimant) -> usize {
+        let run_ns = match claimant.devices {
+            1 => RUN_NS,
+            devices => RUN_NS_PER_DEVICE.saturating_mul(devices as u64),
+        };
         let run = match self.sample_ns {
             0 => 1,
-            ns => usize::try_from(RUN_NS / ns).unwrap_or(usize::MAX),
+            ns => usize::try_from(run_ns / ns).unwrap_or(usize::MAX),
         };
         // Whole calls of `get_many`.
         match self.least_run {
@@ -281,9 +326,11 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// Whether the unit is open.
+    /// Whether the unit is open, and was not given out.
     pub(crate) fn holds(&self, unit: Unit) -> bool {
-        (self.first..self.end()).contains(&unit)
+        let index = unit.0.checked_sub(self.first.0);
+        let entry = index.and_then(|index| self.open.get(index as usize));
+        entry.is_some_and(|entry| entry.stage != Stage::Given)
     }
 
     fn entry(&mut self, unit: Unit) -> &mut UnitEntry<U> {
@@ -292,7 +339,10 @@ impl<E, U> Schedule<E, U> {
 
     /// The payload of an open unit.
     pub(crate) fn payload(&mut self, unit: Unit) -> &mut U {
-        &mut self.entry(unit).payload
+        match &mut self.entry(unit).payload {
+            Some(payload) => payload,
+            None => unreachable!("who looks for a unit asks first whether it is held"),
+        }
     }
 
     /// A worker is done with what it claimed. `elapsed_ns`: how long rows took to load; `None` for parked samples, which were loaded

@@ -6,17 +6,18 @@
 //! [join](super::plan::EpochPlan::joins) the one before, or if the program takes the epoch while the one before has batches to come.
 
 use super::Pipeline;
+use super::announcer::Announcer;
 use super::batching::Batching;
 use super::cut::Start;
+use super::given::{Given, Progress};
 use super::line::EpochSlot;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, Portion, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use crate::batch::Batch;
-use crate::device::{Account, Device};
+use crate::device::{Account, Target};
 use crate::meter::Meter;
-use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// An epoch of a line, as its consumer holds it.
@@ -26,42 +27,85 @@ pub(crate) struct Seat {
     pub(super) segment: u64,
     /// The number of the device that its line is loaded for.
     pub(crate) device: usize,
+    /// Which of this rank's batches it has.
+    pub(crate) share: Portion,
     pub(crate) start: Start,
     pub(crate) meter: Arc<Meter>,
-    /// How many batches were given out.
-    pub(crate) given: Arc<AtomicU64>,
+    /// Which batches were given out.
+    pub(crate) given: Arc<Progress>,
     /// Where its stream stands behind what was given out; `None` for samples that have an index.
     pub(crate) reached: Option<Arc<Mutex<Reached>>>,
     /// The line's consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
+    /// Its line's, if the data set wants to know what comes.
+    announcer: Option<Arc<Announcer>>,
     /// Other epochs follow it, and share its slabs.
     is_followed: bool,
 }
 
+/// How a line begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Beginning {
+    pub(crate) start: Start,
+    /// That of the epoch's stream, if it is resumed by one.
+    pub(crate) state: Option<Vec<u8>>,
+    /// Other epochs will follow.
+    pub(crate) is_followed: bool,
+    /// The number of the device that it is loaded for.
+    pub(crate) device: usize,
+    /// Which of this rank's batches it has.
+    pub(crate) share: Portion,
+}
+
+impl Beginning {
+    /// Of all batches of this rank, for the first of the loader's devices.
+    pub(crate) fn whole(start: Start, state: Option<Vec<u8>>, is_followed: bool) -> Beginning {
+        Beginning {
+            start,
+            state,
+            is_followed,
+            device: 0,
+            share: Portion::WHOLE,
+        }
+    }
+}
+
 impl<B: Batch> Pipeline<B> {
-    /// Begins a line with one epoch, and lets workers load it. `is_followed`: other epochs will follow.
-    /// `state`: that of the epoch's stream, if it is resumed by one.
-    pub(crate) fn begin(&self, start: Start, state: Option<Vec<u8>>, is_followed: bool) -> Seat {
-        let device = 0; // the only one so far
+    /// Begins a line with one epoch, and lets workers load it.
+    pub(crate) fn begin(&self, beginning: Beginning) -> Seat {
+        let Beginning {
+            start,
+            state,
+            is_followed,
+            device,
+            share,
+        } = beginning;
         let (stream, reached) = self.stream(start, state);
         let unit_ready = Arc::new(Condvar::new());
         let meter = self.meters.add(start.epoch);
+        let announcer = self
+            .announcing
+            .as_ref()
+            .map(|shared| Announcer::new(shared, share));
+        let mut slot = EpochSlot::new(start.epoch, &meter, None, None, stream);
+        slot.announced = announcer.as_ref().map(|announcer| announcer.append(start));
         let seat = {
             let mut board = self.lock();
             let is_wide = self.is_wide.get().copied();
             let at_once = self.options[device].at_once;
-            let line = board.add_line(device, Arc::clone(&unit_ready), is_wide, at_once);
-            let slot = EpochSlot::new(start.epoch, &meter, None, None, stream);
+            let line = board.add_line((device, share), Arc::clone(&unit_ready), is_wide, at_once);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
                 device,
+                share,
                 segment,
                 start,
                 meter,
-                given: Arc::default(),
+                given: Arc::new(Progress::new(start.given, self.options().any_order)),
                 reached,
                 unit_ready,
+                announcer,
                 is_followed,
             }
         };
@@ -71,7 +115,7 @@ impl<B: Batch> Pipeline<B> {
         seat
     }
 
-    /// Appends an epoch that follows the seat's, which has so many `batches`. `to`: its batches go to the device of this outbox, that many
+    /// Appends an epoch that follows the seat's, whose cut has so many `batches`. `to`: its batches go to the device of this outbox, that many
     /// ahead.
     pub(crate) fn append(
         &self,
@@ -83,11 +127,17 @@ impl<B: Batch> Pipeline<B> {
         let start = Start::of(epoch);
         let options = &self.options[seat.device];
         let meter = self.meters.add(epoch);
-        let destination = to.map(|(before, depth)| options.destination(before.device(), depth));
-        let outbox = to.map(|(before, _)| Outbox::new(before.device(), 0, Some((before, batches))));
+        let destination =
+            to.map(|(before, depth)| options.destination(before.target().device(), depth));
+        let outbox = to.map(|(before, _)| {
+            let (target, before) = (before.target(), Some((before, batches)));
+            Outbox::new(target, start.given, options.any_order, before)
+        });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
-        let slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
+        let mut slot = EpochSlot::new(epoch, &meter, destination, sends, stream);
+        let announcer = seat.announcer.as_ref();
+        slot.announced = announcer.map(|announcer| announcer.append(start));
         let mut board = self.lock();
         let segment = board.append(seat.line, slot, false);
         board.bin.wake_workers = true; // short epochs may be planned at once
@@ -95,7 +145,7 @@ impl<B: Batch> Pipeline<B> {
             segment,
             start,
             meter,
-            given: Arc::default(),
+            given: Arc::new(Progress::new(start.given, options.any_order)),
             reached,
             ..seat.clone()
         };
@@ -205,17 +255,17 @@ impl<B: Batch> Pipeline<B> {
         self.decide(seat, Destination::Host);
     }
 
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: how many
+    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: which
     /// batches the program already has.
     pub(crate) fn send_to(
         &self,
         seat: &Seat,
-        device: &Device,
+        target: &Target,
         depth: usize,
-        given: u64,
+        given: Given,
     ) -> Arc<Outbox<B>> {
         let options = &self.options[seat.device];
-        let outbox = Outbox::new(device, given, None);
+        let outbox = Outbox::new(target, given, options.any_order, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);
@@ -233,7 +283,7 @@ impl<B: Batch> Pipeline<B> {
             outbox.give_up(batch, unit);
         }
         // Then, so that the first units find it.
-        self.decide(seat, options.destination(device, depth));
+        self.decide(seat, options.destination(target.device(), depth));
         outbox
     }
 
@@ -242,7 +292,8 @@ impl<B: Batch> Pipeline<B> {
     fn assumed_destination(&self, device: usize) -> Option<Destination> {
         let options = &self.options[device];
         let matters = destination_matters(options, options.machine(), self.recipe.hints());
-        (!matters).then_some(Destination::Host)
+        // Of several devices, it is not known which one gets them.
+        (!matters && self.options.len() == 1).then_some(Destination::Host)
     }
 
     /// It is known what the batches are for: the epoch is planned, unless it has been. If it is loaded for the host, and turns out to go to
@@ -252,12 +303,18 @@ impl<B: Batch> Pipeline<B> {
             return;
         }
         let (options, hints) = (&self.options[seat.device], self.recipe.hints());
-        let (machine, is_followed) = (options.machine(), seat.is_followed);
-        let cut = options.cut(seat.start);
+        let (given, is_followed) = (seat.start.given, seat.is_followed);
+        // (Where some batches were given out before, units are whole batches.)
+        let machine = options.machine().filter(|_| given.has_no_gap());
+        let cut = options.cut(seat.start, seat.share);
         let order = options.order(&cut);
-        let plan = plan(options, machine, hints, destination, cut, is_followed);
+        let plan = EpochPlan {
+            given,
+            ..plan(options, machine, hints, destination, cut, is_followed)
+        };
         // First: who asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.is_wide.get() == Some(&true));
+        let slabs = self.slabs_within(slabs, plan.kind());
         let account = options.pinning.as_ref();
         let account = account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs));
         let mut board = self.lock();
@@ -296,7 +353,7 @@ impl<B: Batch> Pipeline<B> {
 
     /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
-        let (device, start, destination) = {
+        let (device, share, start, destination) = {
             let mut board = self.lock();
             let line = board.line(line).map(|(line, _)| line);
             let Some(line) = line.filter(|line| !line.schedule.is_planned(segment)) else {
@@ -312,13 +369,13 @@ impl<B: Batch> Pipeline<B> {
             let before = schedule.epoch_before(segment);
             let before = before.and_then(|before| before.destination);
             let destination = own.or(before.filter(|before| *before == Destination::Host));
-            (line.device, start, destination)
+            (line.device, line.share, start, destination)
         };
         let destination = destination.or_else(|| self.assumed_destination(device));
         let (options, hints) = (&self.options[device], self.recipe.hints());
         let machine = options.machine();
         let plan = destination.map(|destination| {
-            let cut = options.cut(start);
+            let cut = options.cut(start, share);
             let order = options.order(&cut);
             let plan = plan(options, machine, hints, destination, cut, true);
             (plan, order)

@@ -124,6 +124,7 @@ impl<B: Batch> Pipeline<B> {
             if is_here {
                 return;
             }
+            next.charges.end();
         }
         self.send_ready(seat.line, seat.segment, outbox, true);
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
+use super::announcer::Announced;
 use super::cut::{EpochOrder, Place};
 use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
@@ -55,6 +56,10 @@ pub(super) struct Source<'a, D> {
     pub(super) order: &'a EpochOrder,
     pub(super) seed: u64,
     pub(super) place: Place,
+    /// The pass, if the data set wants to know what comes.
+    pub(super) announced: Option<&'a Announced>,
+    /// Its number, as the samples' generators have it; 0: nobody wants to know.
+    pub(super) pass: u32,
     /// Which of the place's rows are made, if the unit is made again: some may be left out.
     pub(super) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
@@ -91,6 +96,12 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
+    /// The generator of the row with this key.
+    #[inline]
+    fn rng(&self, key: u64) -> SampleRng {
+        SampleRng::new(self.seed, self.place.epoch, key).of_pass(self.pass)
+    }
+
     /// Gets the sample of a row, which is row `in_place` of the place.
     #[inline]
     pub(super) fn get(&self, row: usize, in_place: usize, index: u64) -> Result<D::Sample, Failed> {
@@ -98,7 +109,7 @@ impl<D: Dataset> Source<'_, D> {
             return Err(self.out_of_range(row, index));
         }
         let key = self.place.key(in_place);
-        let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
+        let mut rng = self.rng(key);
         match self.dataset.get(index, &mut rng) {
             Ok(sample) => Ok(sample),
             Err(error) => self.get_again(row, in_place, index, error),
@@ -118,10 +129,7 @@ impl<D: Dataset> Source<'_, D> {
                 .map(|(row, index)| (row, self.get(row, row, *index)))
                 .collect();
         }
-        let (seed, epoch) = (self.seed, self.place.epoch);
-        let rngs = rows
-            .clone()
-            .map(|row| SampleRng::new(seed, epoch, self.place.key(row)));
+        let rngs = rows.clone().map(|row| self.rng(self.place.key(row)));
         let mut rngs: Vec<SampleRng> = rngs.collect();
         let got = self.dataset.get_many(indices, &mut rngs);
         if got.len() != indices.len() {
@@ -159,7 +167,7 @@ impl<D: Dataset> Source<'_, D> {
                 break;
             }
             let key = self.place.key(in_place);
-            let mut rng = SampleRng::new(self.seed, self.place.epoch, key);
+            let mut rng = self.rng(key);
             match self.dataset.get(index, &mut rng) {
                 Ok(sample) => return Ok(sample),
                 Err(again) => error = again,
@@ -168,52 +176,10 @@ impl<D: Dataset> Source<'_, D> {
         Err(self.not_loaded(row, index, error))
     }
 
-    /// Tells the data set which samples come a little after these rows in the epoch's order, if it wants to know.
-    #[inline]
+    /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them.
     pub(super) fn announce(&self, rows: Range<usize>) {
-        let distance = self.dataset.lookahead();
-        if distance > 0 {
-            self.announce_behind(rows, distance as u64);
-        }
-    }
-
-    /// `distance`: in samples of this rank.
-    fn announce_behind(&self, rows: Range<usize>, distance: u64) {
-        let mut row = (self.place.first_row + rows.start) as u64;
-        row = row.saturating_add(distance);
-        let mut left = rows.len() as u64;
-        while left > 0 {
-            let behind = match self.order {
-                EpochOrder::Sampled(_) => Some(self.place.behind(row)),
-                EpochOrder::Listed(listed) => listed.behind(self.place.batch, row),
-            };
-            let Some((position, side_by_side)) = behind else {
-                return;
-            };
-            let count = side_by_side.min(left);
-            self.announce_run(position, count as usize);
-            row = row.saturating_add(count);
-            left -= count;
-        }
-    }
-
-    fn announce_run(&self, start: u64, count: usize) {
-        let left = self.order.len().saturating_sub(start);
-        let count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let behind = Place {
-            start,
-            step: 1,
-            ..self.place
-        };
-        let mut indices = Indices::new(self.order, behind, count);
-        let mut row = 0;
-        // If the order is wrong, that is an error when these samples are loaded.
-        while row < count && indices.look_up(row) {
-            let chunk = &indices.chunk[..indices.count];
-            if chunk.iter().all(|index| *index < self.dataset.len()) {
-                self.dataset.will_need(chunk);
-            }
-            row += chunk.len();
+        if let Some(announced) = self.announced {
+            announced.announce(&self.place, rows);
         }
     }
 
@@ -392,15 +358,16 @@ impl<'a> Indices<'a> {
     }
 
     fn of_next(&mut self, row: usize) -> u64 {
-        if self.look_up(row) {
-            return self.chunk[0];
+        if let Some(index) = self.look_up(row).first() {
+            return *index;
         }
         // The sampler panicked at one of several positions. Asked for the right one, it panics again or has the index.
         let position = self.place.position(row);
         self.order.index(self.place.epoch, position)
     }
 
-    fn look_up(&mut self, row: usize) -> bool {
+    /// The indices from a row on, as many as were asked for at once; none if the sampler panicked.
+    pub(super) fn look_up(&mut self, row: usize) -> &[u64] {
         self.start = row;
         self.count = 0;
         let side_by_side = usize::try_from(self.place.side_by_side(row)).unwrap_or(usize::MAX);
@@ -413,6 +380,6 @@ impl<'a> Indices<'a> {
             Ok(()) => self.count = count,
             Err(payload) => drop(crate::error::panic_message(payload)),
         }
-        self.count > 0
+        &self.chunk[..self.count]
     }
 }

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::announcer::{Announced, EpochSamples, Listener};
 use super::cut::{EpochOrder, Place};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
@@ -30,7 +31,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn open(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
@@ -39,7 +40,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     fn make(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -57,6 +58,11 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
+
+    /// Who may want to know which samples come; `None` where they have no index.
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        None
+    }
 
     /// The stream of an epoch, from where it begins or is resumed; `None` for samples that have an index.
     fn stream(&self, from: StreamStart) -> Option<Box<dyn Pull<B>>> {
@@ -165,16 +171,18 @@ impl<D, C> DatasetRecipe<D, C> {
     fn source<'a>(
         &'a self,
         place: Place,
-        order: &'a EpochOrder,
+        samples: EpochSamples<'a>,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
         meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
-            order,
+            order: samples.order,
             seed: self.seed,
             place,
+            announced: samples.announced.map(|announced| &**announced),
+            pass: short_id(samples.announced),
             kept,
             changes,
             retry: &self.retry,
@@ -215,18 +223,19 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn open(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
         meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             samples: UnitSamples {
                 dataset: Arc::clone(&self.dataset),
-                order: order.clone(),
+                order: samples.order.clone(),
                 seed: self.seed,
                 retry: Arc::clone(&self.retry),
                 changes: Mutex::default(),
                 place,
+                announced: samples.announced.cloned(),
                 meter,
             },
             table: self.collate.open(Opening {
@@ -243,7 +252,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     fn make(
         &self,
         place: Place,
-        order: &EpochOrder,
+        samples: EpochSamples<'_>,
         meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
@@ -256,7 +265,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         at.since(watch.started());
         let made = loop {
             let kept = is_changed.then(|| changes.lock().kept(place.rows));
-            let source = self.source(place, order, kept.as_deref(), &changes, meter);
+            let kept = kept.as_deref();
+            let source = self.source(place, samples, kept, &changes, meter);
             match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
@@ -294,7 +304,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         index: Option<u64>,
     ) -> SampleId {
         let (changes, meter) = (Mutex::default(), Meter::default());
-        let source = self.source(place, order, None, &changes, &meter);
+        let source = self.source(place, EpochSamples::of(order), None, &changes, &meter);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -311,16 +321,24 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        Some(Arc::clone(&self.dataset) as Arc<dyn Listener>)
+    }
+
     fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
         let changes = Mutex::default();
         let meter = Meter::default();
-        let source = |place| self.source(place, order, None, &changes, &meter);
+        let source = |place| self.source(place, EpochSamples::of(order), None, &changes, &meter);
         source(part).unlike(&source(like), error)
     }
 
     fn end(&self) {
         self.retry.end();
     }
+}
+
+fn short_id(announced: Option<&Arc<Announced>>) -> u32 {
+    announced.map_or(0, |announced| announced.short_id())
 }
 
 /// A unit that is being made, wherever its table lies.
@@ -465,7 +483,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let (source, at) = (self.source, self.at);
-        let is_solo = self.loading == Loading::Solo;
+        let announces = self.loading == Loading::Solo && source.announced.is_some();
         if source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
@@ -474,7 +492,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let next = || {
             let row = rows.next()?;
             at.set(row);
-            if is_solo {
+            if announces {
                 source.announce(row..row + 1);
             }
             let sample = match watch.begins(source.meter) {
@@ -756,6 +774,7 @@ struct UnitSamples<D> {
     retry: Arc<Retry>,
     changes: Mutex<Changes>,
     place: Place,
+    announced: Option<Arc<Announced>>,
     meter: Arc<Meter>,
 }
 
@@ -766,6 +785,8 @@ impl<D> UnitSamples<D> {
             order: &self.order,
             seed: self.seed,
             place: self.place,
+            announced: self.announced.as_deref(),
+            pass: short_id(self.announced.as_ref()),
             kept: None,
             changes: &self.changes,
             retry: &self.retry,

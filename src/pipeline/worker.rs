@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
 use super::desk::{Desk, Doing};
-use super::guard::{Bin, drop_each};
+use super::guard::{Bin, Guard, drop_each};
 use super::late::{Task, What};
 use super::line::{Job, Line, Made, Pass, UnitSlot};
 use super::pull::Remade;
@@ -18,39 +18,45 @@ use crate::error::{Result, panic_message};
 use crate::meter::Activity;
 use crate::sync::{Arc, Instant, planted};
 use crate::trace::span;
-use crate::tuning::COPYING_WORKERS;
 
 impl<B: Batch> Pipeline<B> {
     /// Runs a worker until the loader is dropped, or the worker is given up.
     pub(super) fn run_worker(&self, desk: &Desk) {
-        while let Some(job) = self.next_job(desk) {
-            self.perform(job, desk);
+        let mut next = None;
+        while let Some(job) = next.or_else(|| self.next_job(desk)) {
+            next = self.perform(job, desk);
         }
     }
 
     /// Waits for something to do; `None` when the loader is dropped, or another thread has the worker's place.
     fn next_job(&self, desk: &Desk) -> Option<Job<B>> {
-        let is_spare = desk.number() >= COPYING_WORKERS;
-        let kind = usize::from(is_spare);
         let mut board = self.lock();
+        let group = board.group(desk.number());
         loop {
             if board.is_closed || desk.is_given_up() {
                 return None;
             }
-            if let Some(job) = board.claim(&*self.recipe, is_spare) {
-                board.takes_on(desk, Task::of(&job));
-                // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
-                board.bin.wake_workers = !planted("a claim wakes nobody");
+            if let Some(job) = self.claim(&mut board, desk) {
                 return Some(job);
             }
-            board.idle[kind] += 1;
-            board.wait(&self.worker_wakeups[kind]);
-            board.idle[kind] -= 1;
+            board.idle[group] += 1;
+            board.wait(&self.worker_wakeups[group]);
+            board.idle[group] -= 1;
         }
     }
 
-    /// Does a job.
-    pub(super) fn perform(&self, job: Job<B>, desk: &Desk) {
+    /// Claims something for a worker to do, if there is anything.
+    fn claim(&self, board: &mut Guard<'_, B>, desk: &Desk) -> Option<Job<B>> {
+        let group = board.group(desk.number());
+        let job = board.claim(&*self.recipe, group)?;
+        board.takes_on(desk, Task::of(&job));
+        // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
+        board.bin.wake_workers = !planted("a claim wakes nobody");
+        Some(job)
+    }
+
+    /// Does a job. A worker that has reported may have claimed its next one under the same lock, which is returned.
+    pub(super) fn perform(&self, job: Job<B>, desk: &Desk) -> Option<Job<B>> {
         match job {
             Job::Plan { line, segment } => self.plan_early(line, segment),
             Job::Load {
@@ -58,13 +64,21 @@ impl<B: Batch> Pipeline<B> {
                 unit,
                 claimed,
                 work,
-            } => self.attend(desk, &pass, unit, || {
-                self.load(desk, &pass, unit, claimed, work);
-            }),
+            } => {
+                let load = || self.load(desk, &pass, unit, claimed, work);
+                return self.attend(desk, &pass, unit, load).flatten();
+            }
             Job::Finish { pass, unit } => {
                 self.attend(desk, &pass, unit, || self.finish(desk, &pass, unit));
             }
             Job::Solo { pass, units } => self.make_all(desk, &pass, units),
+            Job::Grant {
+                pass,
+                unit,
+                bytes,
+                work,
+                charge,
+            } => self.grant_held(&pass, unit, work, bytes, charge),
             Job::Pull {
                 pass,
                 unit,
@@ -72,6 +86,7 @@ impl<B: Batch> Pipeline<B> {
                 gathered_by,
             } => self.pull(desk, &pass, unit, stream, gathered_by),
         }
+        None
     }
 
     /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
@@ -111,8 +126,8 @@ impl<B: Batch> Pipeline<B> {
             None => (&*self.recipe, pass.place(unit)),
             Some(own) => (&*own.recipe, own.place),
         };
-        let (order, meter) = (&pass.order, &*pass.meter);
-        let make = || recipe.make(place, order, meter, &slab, changes, desk);
+        let (samples, meter) = (pass.samples(), &*pass.meter);
+        let make = || recipe.make(place, samples, meter, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => {
                 if let Some(bar) = &mut bar {
@@ -125,11 +140,15 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// As [`catch_panics`](Pipeline::catch_panics), for a worker. Who was given up reports nothing.
-    fn attend(&self, desk: &Desk, pass: &Pass, unit: Unit, f: impl FnOnce()) {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
-            let error = pass.collate_panicked(unit, panic_message(payload));
-            if desk.leave() {
-                self.publish(pass, unit, Err(error));
+    fn attend<R>(&self, desk: &Desk, pass: &Pass, unit: Unit, f: impl FnOnce() -> R) -> Option<R> {
+        match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(result) => Some(result),
+            Err(payload) => {
+                let error = pass.collate_panicked(unit, panic_message(payload));
+                if desk.leave() {
+                    self.publish(pass, unit, Err(error));
+                }
+                None
             }
         }
     }
@@ -152,7 +171,15 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    fn load(&self, desk: &Desk, pass: &Pass, unit: Unit, claimed: Claimed, work: Arc<dyn Work<B>>) {
+    /// Loads what was claimed, reports that, and does what follows from it; or, if that is nothing, claims the next job.
+    fn load(
+        &self,
+        desk: &Desk,
+        pass: &Pass,
+        unit: Unit,
+        claimed: Claimed,
+        work: Arc<dyn Work<B>>,
+    ) -> Option<Job<B>> {
         span!("load", epoch = pass.epoch, unit = unit.0);
         let mut bar = pass.bar(Activity::Load, unit);
         desk.enter(Doing::Loading, 0);
@@ -163,11 +190,20 @@ impl<B: Batch> Pipeline<B> {
         }
         drop(bar);
         if !desk.leave() && !planted("who was given up reports") {
-            return drop_each([(work, report.failure)]);
+            drop_each([(work, report.failure)]);
+            return None;
         }
-        self.report(desk, pass, unit, Some(work), report.failure, |line, _| {
-            line.schedule.loaded(unit, report.rows, report.elapsed_ns)
-        });
+        let (next, job) = {
+            let mut board = self.lock();
+            let next = board.report(desk, pass, unit, Some(work), report.failure, |line, _| {
+                line.schedule.loaded(unit, report.rows, report.elapsed_ns)
+            });
+            let claims = next == Next::Wait && !board.is_closed && !desk.is_nobodys();
+            let job = claims.then(|| self.claim(&mut board, desk)).flatten();
+            (next, job)
+        };
+        self.follow(desk, pass, unit, next);
+        job
     }
 
     /// Lets go of a unit's work, reports what came of it, and does what follows from that.
@@ -180,31 +216,14 @@ impl<B: Batch> Pipeline<B> {
         failure: Option<Failed>,
         report: impl FnOnce(&mut Line<B>, &mut Bin<B>) -> Next,
     ) {
-        let next = {
-            let mut board = self.lock();
-            let Some((line, bin)) = board.line_of(pass, unit) else {
-                board.bin.drop_later(work);
-                return board.bin.drop_later(failure);
-            };
-            // Before the report, because whoever finishes the unit must be its only holder. (If the board holds no reference, ours
-            // may be the last, and its `drop` the user's.)
-            match line.slot(unit).work {
-                Some(_) if planted("work is held beyond its report") => _ = work.map(Arc::into_raw),
-                Some(_) => drop(work),
-                None => bin.drop_later(work),
-            }
-            if let Some(failure) = failure {
-                line.note_failure(unit, failure, bin);
-            }
-            let next = report(line, bin);
-            let what = match next {
-                Next::Wait | Next::Fail => None,
-                Next::LayOut => Some(What::LayOut { unit }),
-                Next::Finish => Some(What::Finish { unit }),
-            };
-            board.takes_on(desk, what.and_then(|what| Task::new(pass.line, what)));
-            next
-        };
+        let mut board = self.lock();
+        let next = board.report(desk, pass, unit, work, failure, report);
+        drop(board);
+        self.follow(desk, pass, unit, next);
+    }
+
+    /// Does what follows from a report.
+    fn follow(&self, desk: &Desk, pass: &Pass, unit: Unit, next: Next) {
         match next {
             Next::Wait => {}
             Next::LayOut => self.lay_out(desk, pass, unit),
@@ -381,6 +400,43 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.lock();
         let (line, _) = board.line_of(pass, unit)?;
         Some(look(line.slot(unit)))
+    }
+}
+
+impl<B: Batch> Guard<'_, B> {
+    /// Lets go of a unit's work, and reports what came of it.
+    fn report(
+        &mut self,
+        desk: &Desk,
+        pass: &Pass,
+        unit: Unit,
+        work: Option<Arc<dyn Work<B>>>,
+        failure: Option<Failed>,
+        report: impl FnOnce(&mut Line<B>, &mut Bin<B>) -> Next,
+    ) -> Next {
+        let Some((line, bin)) = self.line_of(pass, unit) else {
+            self.bin.drop_later(work);
+            self.bin.drop_later(failure);
+            return Next::Wait;
+        };
+        // Before the report, because whoever finishes the unit must be its only holder. (If the board holds no reference, ours may be
+        // the last, and its `drop` the user's.)
+        match line.slot(unit).work {
+            Some(_) if planted("work is held beyond its report") => _ = work.map(Arc::into_raw),
+            Some(_) => drop(work),
+            None => bin.drop_later(work),
+        }
+        if let Some(failure) = failure {
+            line.note_failure(unit, failure, bin);
+        }
+        let next = report(line, bin);
+        let what = match next {
+            Next::Wait | Next::Fail => None,
+            Next::LayOut => Some(What::LayOut { unit }),
+            Next::Finish => Some(What::Finish { unit }),
+        };
+        self.takes_on(desk, what.and_then(|what| Task::new(pass.line, what)));
+        next
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::state::{Reader, Tag, Writer, wrong};
+use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::{ItemStream, Shard, StreamSource};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
@@ -37,6 +37,10 @@ where
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<T, BoxError> {
         (self.f)(self.source.load(item, rng)?, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        self.source.fingerprint()
     }
 }
 
@@ -82,6 +86,11 @@ impl<S: StreamSource> StreamSource for Take<S> {
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
         self.source.load(item, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let inner = u64::from(self.source.fingerprint());
+        fingerprint(Tag::Take, [self.count, inner])
     }
 }
 
@@ -145,6 +154,11 @@ impl<S: StreamSource> StreamSource for Skip<S> {
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
         self.source.load(item, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let inner = u64::from(self.source.fingerprint());
+        fingerprint(Tag::Skip, [self.count, inner])
     }
 }
 
@@ -235,6 +249,11 @@ where
             Either::First(item) => self.first.load(item, rng),
             Either::Second(item) => self.second.load(item, rng),
         }
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let both = [self.first.fingerprint(), self.second.fingerprint()];
+        fingerprint(Tag::Chain, both.map(u64::from))
     }
 }
 
@@ -363,6 +382,11 @@ impl<S: StreamSource> StreamSource for Repeat<S> {
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
         self.source.load(item, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let inner = u64::from(self.source.fingerprint());
+        fingerprint(Tag::Repeat, [self.times.unwrap_or(u64::MAX), inner])
     }
 }
 

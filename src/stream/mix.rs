@@ -1,6 +1,6 @@
 //! Items of several sources in proportions.
 
-use super::state::{Reader, Tag, Writer, wrong};
+use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::{ItemStream, Shard, StreamSource};
 use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
@@ -70,6 +70,12 @@ impl<S: StreamSource> StreamSource for Mix<S> {
 
     fn load(&self, (source, item): Self::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
         self.sources[source].load(item, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        let sources = self.sources.iter().zip(&self.weights);
+        let print = |(source, weight): (&S, &f64)| [weight.to_bits(), source.fingerprint().into()];
+        fingerprint(Tag::Mix, sources.flat_map(print))
     }
 }
 

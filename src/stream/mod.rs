@@ -2,7 +2,8 @@
 //!
 //! [`from_fn`] makes one from a function that opens an iterator; [`StreamSource`] is the trait. What changes a source is a method:
 //! [`map`](StreamSource::map), [`shuffle`](StreamSource::shuffle), [`chain`](StreamSource::chain), [`take`](StreamSource::take),
-//! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat); and [`mix()`] gives items of several in proportions.
+//! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat), [`pack`](StreamSource::pack); and [`mix()`] gives items of several
+//! in proportions.
 //! [`DataLoader::stream`](crate::DataLoader::stream) loads one.
 //!
 //! ```
@@ -38,19 +39,26 @@
 //! them together: `repeat` and `take`.
 
 mod adapters;
+mod from_fn;
 mod mix;
+mod pack;
+mod shard;
 mod shuffle;
 mod state;
-
-use std::fmt;
+mod windows;
 
 pub use adapters::{
     Chain, ChainStream, Either, Map, Repeat, RepeatStream, Skip, SkipStream, Take, TakeStream,
 };
+pub use from_fn::{FromFn, from_fn};
 pub use mix::{Mix, MixStream, mix};
+pub use pack::{Pack, PackStream, Pieces};
+pub use shard::Shard;
+use shard::scramble;
 pub use shuffle::{Shuffle, ShuffleStream};
 
-use crate::error::BoxError;
+use crate::dataset::Document;
+use crate::error::{BoxError, Error};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 
@@ -156,6 +164,16 @@ pub trait StreamSource: Send + Sync + 'static {
     /// ([`StreamBuilder::on_error`](crate::loader::StreamBuilder::on_error)).
     fn load(&self, item: Self::Item, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
 
+    /// A fingerprint of the source, by which [`StreamLoader::resume`](crate::loader::StreamLoader::resume) tells another one. Default: 0,
+    /// nothing is known of it.
+    ///
+    /// Make it of what the items are, such as the names and sizes of files. It must be the same in the next run and on the same rank.
+    /// [`Fingerprint`](crate::dataset::Fingerprint) makes one. What is done to the source (shuffled, mixed, packed, ...) is added by
+    /// itself, with its numbers.
+    fn fingerprint(&self) -> u32 {
+        0
+    }
+
     /// Changes each sample with `f`, on the worker that loads it.
     ///
     /// # Examples
@@ -210,6 +228,69 @@ pub trait StreamSource: Send + Sync + 'static {
         Self: Sized,
     {
         Shuffle::new(self, buffer_size)
+    }
+
+    /// Packs documents into rows of `n` tokens: [`PackedRow`](crate::packed::PackedRow)s, which make a
+    /// [`PackedBatch`](crate::packed::PackedBatch) with position ids, segment ids and `cu_seqlens`.
+    ///
+    /// One document behind the other is cut into rows, and what does not end in its row goes on in the next; or documents stay whole, by
+    /// [`Pack::best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an end-of-text
+    /// token) belongs to them. The last row of the stream is filled with [padding](Pack::padding).
+    ///
+    /// *Order*: to what follows, a row is an item like any other. `.shuffle(..)` before `pack` shuffles documents, and after it rows;
+    /// `.take(..)` after it counts rows; and `.repeat()` before it packs across passes, without padding at their ends.
+    ///
+    /// *Ranks*: each packs what its shard gives it, so ranks have different numbers of rows. `.repeat()` before and `.take(..)` after
+    /// make them equal.
+    ///
+    /// *Loading*: documents are loaded while they are pulled, by one worker at a time, because a row begins where the one before it ends.
+    /// So let the source give tokens that are there, or cheap to make, and do what takes time in a [`map`](StreamSource::map) of the
+    /// rows. A tokeniser that takes its time can have a loader of its own, whose batches are the source
+    /// (`tests/programs/tokenised_ahead.rs`). A document draws random numbers by seed, epoch, rank and its own number. With a
+    /// [`timeout`](crate::loader::StreamBuilder::timeout), pulling all documents of a row counts as one item.
+    ///
+    /// *Errors*: a document that fails is an error of its own, a [`DocumentError`](crate::error::DocumentError) in place of a row. No
+    /// other document is lost, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves it out.
+    /// [`retry`](crate::loader::StreamBuilder::retry) does not load it again.
+    ///
+    /// *Resuming* is exact. The state is that of the source before the first document that is still needed, and a few numbers. `n` and
+    /// the buffer must be those of the run that was interrupted. Where the source cannot [`seek`](ItemStream::seek), all documents of the
+    /// epoch are loaded again up to there, for nothing else tells how long they are.
+    ///
+    /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`best_fit`](Pack::best_fit) holds a buffer of them.
+    ///
+    /// To pack something along with the tokens (such as which of them are learned), make it a part of them, for instance their sign, and
+    /// separate it in a [`map`](StreamSource::map) of the rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if `n` is 0 or above 2³¹ - 1.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::DataLoader;
+    ///
+    /// const END: u16 = 0;
+    /// let texts = stream::from_fn(|_, shard| {
+    ///     let own = (0..100u16).filter(move |number| shard.keeps(u64::from(*number)));
+    ///     Ok(own.map(|number| Ok((1..number).chain([END]).collect::<Vec<_>>())))
+    /// });
+    /// let loader = DataLoader::stream(texts.shuffle(50).pack(64)?).batch_size(8).drop_last(true).build()?;
+    /// for batch in loader.epoch(0) {
+    ///     let batch = batch?;
+    ///     assert_eq!(batch.tokens.shape()[..], [8, 64]);
+    ///     assert_eq!(batch.cu_seqlens.as_slice().last(), Some(&512));
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn pack(self, n: usize) -> Result<Pack<Self>, Error>
+    where
+        Self: Sized,
+        Self::Sample: Document,
+    {
+        Pack::new(self, n)
     }
 
     /// Gives the items of this source and then those of another, which is opened then.
@@ -340,153 +421,6 @@ impl<T, I: Iterator<Item = Result<T, BoxError>> + Send> ItemStream for I {
     }
 }
 
-/// Which items of a stream a rank has, and what random choices of the stream are keyed by.
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::stream::Shard;
-///
-/// let shard = Shard::new(1, 4, 17); // rank 1 of 4, seed 17
-/// let files: Vec<u64> = (0..10).filter(|number| shard.keeps(*number)).collect();
-/// assert_eq!(files, [1, 5, 9]);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shard {
-    rank: u64,
-    ranks: u64,
-    seed: u64,
-}
-
-impl Shard {
-    /// Makes a shard: the loader does, and so does who tests a source.
-    ///
-    /// # Panics
-    ///
-    /// If `rank` is not below `ranks`.
-    pub fn new(rank: u64, ranks: u64, seed: u64) -> Shard {
-        assert!(
-            rank < ranks,
-            "rank {rank} of {ranks}: ranks are counted from 0"
-        );
-        Shard { rank, ranks, seed }
-    }
-
-    /// Returns the number of this rank, among those that load different batches.
-    pub fn rank(&self) -> u64 {
-        self.rank
-    }
-
-    /// Returns how many ranks load different batches.
-    pub fn ranks(&self) -> u64 {
-        self.ranks
-    }
-
-    /// Returns the loader's seed, or what follows from it for one of several sources that are mixed or chained: for a source that draws
-    /// random numbers itself, such as its order of files.
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// Whether item, or file, number `number` is this rank's: of `R` ranks, each has every `R`-th.
-    pub fn keeps(&self, number: u64) -> bool {
-        number % self.ranks == self.rank
-    }
-
-    /// The shard of one of several sources within a source: it draws other numbers than its neighbours.
-    fn of_child(self, number: u64) -> Shard {
-        Shard {
-            seed: scramble(self.seed ^ scramble(number + 1)),
-            ..self
-        }
-    }
-}
-
-/// Spreads a number over all bits: the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014).
-fn scramble(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-/// Makes a source from a function that opens an iterator over an epoch's items, for one rank. The items are the samples;
-/// [`map`](StreamSource::map) changes them, on all workers.
-///
-/// An iterator cannot go back to where it was, so a run is resumed by pulling as many items again, and dropping them. Where that takes too
-/// long, implement [`StreamSource`].
-///
-/// # Examples
-///
-/// The lines of several files; each rank reads its own:
-///
-/// ```
-/// use std::fs::File;
-/// use std::io::{BufRead, BufReader};
-///
-/// use pinfeed::stream::{self, StreamSource};
-/// use pinfeed::{BoxError, DataLoader};
-///
-/// # let folder = tempfile::tempdir()?;
-/// # let paths: Vec<_> = (0..3).map(|file| folder.path().join(file.to_string())).collect();
-/// # paths.iter().for_each(|path| std::fs::write(path, "1 2\n3 4\n").unwrap());
-/// let lines = stream::from_fn(move |_epoch, shard| {
-///     let mut files = Vec::new();
-///     for path in (0..).zip(&paths).filter(|(number, _)| shard.keeps(*number)).map(|(_, path)| path) {
-///         files.push(BufReader::new(File::open(path)?));
-///     }
-///     Ok(files.into_iter().flat_map(|file| file.lines().map(|line| Ok(line?))))
-/// });
-/// let sums = lines.map(|line: String, _| {
-///     let numbers: Result<Vec<f32>, _> = line.split(' ').map(str::parse).collect();
-///     Ok(numbers?.iter().sum::<f32>())
-/// });
-/// let loader = DataLoader::stream(sums).batch_size(4).num_workers(2).build()?;
-/// let mut batches = loader.epoch(0);
-/// assert_eq!(batches.next().unwrap()?.as_slice(), [3.0, 7.0, 3.0, 7.0]);
-/// # Ok::<(), BoxError>(())
-/// ```
-pub fn from_fn<T, I, F>(open: F) -> FromFn<F>
-where
-    F: Fn(u64, Shard) -> Result<I, BoxError> + Send + Sync + 'static,
-    I: Iterator<Item = Result<T, BoxError>> + Send + 'static,
-    T: Clone + Send + 'static,
-{
-    FromFn { open }
-}
-
-/// The source that [`from_fn`] makes.
-#[derive(Clone)]
-pub struct FromFn<F> {
-    open: F,
-}
-
-impl<F, I, T> StreamSource for FromFn<F>
-where
-    F: Fn(u64, Shard) -> Result<I, BoxError> + Send + Sync + 'static,
-    I: Iterator<Item = Result<T, BoxError>> + Send + 'static,
-    T: Clone + Send + 'static,
-{
-    type Item = T;
-    type Sample = T;
-    type Stream = I;
-
-    fn open(&self, epoch: u64, shard: Shard) -> Result<I, BoxError> {
-        (self.open)(epoch, shard)
-    }
-
-    fn load(&self, item: T, _: &mut SampleRng) -> Result<T, BoxError> {
-        Ok(item)
-    }
-}
-
-impl<F> fmt::Debug for FromFn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FromFn").finish_non_exhaustive()
-    }
-}
-
 impl<S: StreamSource> StreamSource for Arc<S> {
     type Item = S::Item;
     type Sample = S::Sample;
@@ -498,5 +432,9 @@ impl<S: StreamSource> StreamSource for Arc<S> {
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
         (**self).load(item, rng)
+    }
+
+    fn fingerprint(&self) -> u32 {
+        (**self).fingerprint()
     }
 }

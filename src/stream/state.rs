@@ -1,6 +1,8 @@
-//! The states of streams within streams, as bytes: a tag, numbers, and inner states with their lengths.
+//! The states of streams within streams, as bytes: a tag, numbers, and inner states with their lengths. And the fingerprints of sources
+//! within sources.
 
 use crate::error::BoxError;
+use crate::fingerprint::Fingerprint;
 
 /// Which kind of stream a state is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +13,18 @@ pub(super) enum Tag {
     Skip = 4,
     Repeat = 5,
     Mix = 6,
+    Pack = 7,
+    Documents = 8,
+}
+
+/// The fingerprint of a source that is made of others: what it is, and its numbers, among which are the fingerprints of the others.
+pub(super) fn fingerprint(tag: Tag, numbers: impl IntoIterator<Item = u64>) -> u32 {
+    let mut print = Fingerprint::new();
+    print.add_number(tag as u64);
+    numbers
+        .into_iter()
+        .for_each(|number| print.add_number(number));
+    print.finish()
 }
 
 /// A state that is being written.

@@ -4,7 +4,8 @@ use super::{Element, Field, Filled, Layout, Row, Sample, Tensor};
 use crate::error::CollateError;
 use crate::sync::Arc;
 
-/// A row of packed documents: what [`dataset::Packed`](crate::dataset::Packed) gives, or what a program packs itself.
+/// A row of packed documents: what [`dataset::Packed`](crate::dataset::Packed) and [`stream::Pack`](crate::stream::Pack) give, or what a
+/// program packs itself.
 ///
 /// A batch of them is a [`PackedBatch`]. Who needs less takes it in a `map`:
 /// `packed.map(|row, _| Ok(row.tokens))` is a batch of tokens alone.

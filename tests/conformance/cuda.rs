@@ -1,12 +1,13 @@
 //! What only a GPU can show: the embedder's own context and streams, faults that stay, and the end of the process.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, sys};
-use pinfeed::device::Way;
+use pinfeed::device::{DeviceBuffers, Way};
 use pinfeed::interop::{cudarc as interop, raw};
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
 
@@ -38,6 +39,10 @@ pub const TESTS: &[Test] = &[
     (
         "a_graph_capture_is_not_disturbed",
         a_graph_capture_is_not_disturbed,
+    ),
+    (
+        "a_captured_graph_reads_each_batch",
+        a_captured_graph_reads_each_batch,
     ),
     ("rows_are_gathered_by_a_kernel", |backend| {
         assert!(backend.device.gather_by(Way::Kernel));
@@ -195,6 +200,86 @@ fn a_graph_capture_is_not_disturbed(backend: &Backend) {
         .expect("the capture was not invalidated");
     // SAFETY: the graph is this test's.
     unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+}
+
+/// A step is captured once for each buffer, and launched for every batch that comes to lie there, through several epochs. It begins late,
+/// so a batch that was written too early would be seen.
+fn a_captured_graph_reads_each_batch(backend: &Backend) {
+    const WORDS: usize = 50_000;
+    let device = &backend.device;
+    let loader = DataLoader::builder(from_fn(40, |index, _| Ok([index as u32 + 1; WORDS / 4])))
+        .batch_size(4)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let context = CudaContext::new(0).unwrap();
+    context.bind_to_thread().unwrap();
+    let theirs = context.new_stream().unwrap();
+    let stream = interop::stream(device, &theirs).unwrap();
+    let raw = theirs.cu_stream();
+    for count in [1, 2, 3] {
+        let buffers = DeviceBuffers::new(device, count).unwrap();
+        let mut output = Tensor::<u32>::zeros(&[WORDS])
+            .to_device(device, false)
+            .unwrap();
+        let mut late = Tensor::<u32>::zeros(&[1]).to_device(device, false).unwrap();
+        let mut sums = Tensor::<u32>::zeros(&[30])
+            .to_device(device, false)
+            .unwrap();
+        let mut graphs: HashMap<u64, sys::CUgraphExec> = HashMap::new();
+        for (number, batch) in loader
+            .epochs(0..3)
+            .to_device(&buffers, 2)
+            .flatten()
+            .enumerate()
+        {
+            let batch = batch.unwrap();
+            {
+                let input = batch.on(&stream).unwrap();
+                let output = output.on_mut(&stream).unwrap();
+                let (from, to) = (input.address(), output.address());
+                let graph = *graphs.entry(from).or_insert_with(|| {
+                    // SAFETY: a copy between memory that loans keep for this stream is captured, and not run; what is captured is ended
+                    // and instantiated here.
+                    unsafe {
+                        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+                        sys::cuStreamBeginCapture_v2(raw, mode).result().unwrap();
+                        sys::cuMemcpyDtoDAsync_v2(to, from, WORDS * 4, raw)
+                            .result()
+                            .unwrap();
+                        let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
+                        sys::cuStreamEndCapture(raw, &mut graph).result().unwrap();
+                        sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0)
+                            .result()
+                            .unwrap();
+                        sys::cuGraphDestroy(graph).result().unwrap();
+                        exec
+                    }
+                });
+                let wait = late.on_mut(&stream).unwrap();
+                let time = Duration::from_millis(if number % 4 == 0 { 3 } else { 0 });
+                backend.sum_slowly(&stream, wait.address(), 1, wait.address(), time); // zero, again
+                // SAFETY: the graph reads the batch and writes the output, both of which are lent to this stream.
+                unsafe { sys::cuGraphLaunch(graph, raw) }.result().unwrap();
+                let sums = sums.on_mut(&stream).unwrap();
+                let sum = sums.address() + 4 * number as u64;
+                backend.sum_slowly(&stream, to, WORDS, sum, Duration::ZERO);
+            }
+            // The batch goes, and its kernels have not run.
+        }
+        let sums = sums.to_host(true).unwrap().wait().unwrap();
+        for (number, sum) in sums.as_slice().iter().enumerate() {
+            let first = number as u32 % 10 * 4;
+            let expected = (first + 1..=first + 4).sum::<u32>() * (WORDS as u32 / 4);
+            assert_eq!(*sum, expected, "batch {number}, {count} buffers");
+        }
+        assert_eq!(graphs.len(), count);
+        for graph in graphs.into_values() {
+            // SAFETY: its last launch is done: its output was read.
+            unsafe { sys::cuGraphExecDestroy(graph) }.result().unwrap();
+        }
+    }
 }
 
 /// Runs a scenario in a process of its own, for it ends badly for the whole process.

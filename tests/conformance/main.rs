@@ -9,7 +9,10 @@
 #![allow(clippy::mem_forget)] // forgotten loans are what is tested
 #![allow(unreachable_pub)] // a binary has no public items
 
+mod any_order;
 mod backend;
+mod buffers;
+mod bytes;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod devices;
@@ -64,10 +67,13 @@ fn main() -> ExitCode {
         normalize::TESTS,
         mixing::TESTS,
         ragged::TESTS,
+        any_order::TESTS,
+        bytes::TESTS,
         resumed::TESTS,
         sequences::TESTS,
         slabs::TESTS,
         devices::TESTS,
+        buffers::TESTS,
         staging::TESTS,
         stress::TESTS,
     ]

@@ -137,6 +137,47 @@ fn slabs_are_filled_ahead() {
     explore("slabs_are_filled_ahead", || fill_ahead(2 + below(3)));
 }
 
+/// As many batches are made ahead as there is room for in bytes, whether the consumer asks or not, and whether it keeps the last batch.
+#[test]
+fn room_for_bytes_is_used_ahead() {
+    explore("room_for_bytes_is_used_ahead", || {
+        let room = 1 + below(3);
+        let how = How {
+            workers: 1 + below(3),
+            prefetch: 6,
+            pin: [Pin::No, Pin::InPlace][below(2)],
+            strict: true,
+            ..How::pinned()
+        };
+        let device = device();
+        let rows = Arc::new(Rows::default());
+        let dataset = Numbers {
+            len: how.len,
+            rows: Arc::clone(&rows),
+            broken: None,
+        };
+        let builder = DataLoader::builder(dataset);
+        let builder = builder.in_order(coin()).max_bytes_in_flight(room * SLAB);
+        let loader = how.build(builder, &device);
+        let mut kept = None;
+        let mut epoch = loader.epoch(0).with_info();
+        for taken in 0..how.batches() {
+            let ahead = how.batches().min(taken + room);
+            let all = (0..ahead).map(|batch| how.samples_of(batch).count() as u64);
+            // (The last batch may be smaller than the others, and come before its turn.)
+            let spare = (how.batches() * how.batch) as u64 - how.len;
+            rows.wait_for(all.sum::<u64>() - spare);
+            let (batch, _) = epoch.next().unwrap().unwrap();
+            kept = coin().then_some(batch);
+        }
+        assert!(epoch.next().is_none());
+        drop((kept, epoch));
+        assert!(loader.stats().most_bytes_in_flight as usize <= room * SLAB);
+        drop(loader);
+        check_all_back(&device);
+    });
+}
+
 /// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing, at the
 /// boundary of two epochs as well, and beyond a batch that failed.
 #[test]

@@ -59,6 +59,10 @@ macro_rules! planted {
 }
 
 planted! {
+    unannounced: "a sample is got before it is announced", "staged::samples_are_announced_before_they_are_got";
+    late_announcements: "a pass ends while it is announced", "staged::samples_are_announced_before_they_are_got";
+    no_room: "a request that is waited for has no room", "staged::requests_are_made_ahead";
+    untold: "whoever waits for a request is not told", "staged::requests_are_made_ahead";
     still_failed: "a unit that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";
     interest: "interest does not count", "ahead::a_slab_is_filled_ahead";
@@ -97,6 +101,11 @@ planted! {
     left_for_host: "who keeps does not look again", "ahead::batches_travel_while_the_program_is_busy";
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
     silent_ends: "the end of a stream is found in silence", "streams::batches_come_until_the_end";
+    later_silence: "a batch that is ready before its turn is no news", "any_order::a_slow_batch_is_the_last";
+    kept_place: "a batch that was given out keeps its place", "any_order::a_slow_batch_is_the_last";
+    uncounted_copies: "what was sent in any order is not counted", "any_order::a_slow_batch_is_the_last";
+    unlimited_bytes: "any number of bytes is in flight", "bytes::never_more_than_the_limit_and_one_batch";
+    no_last_resort: "who is blocked waits for room that does not come", "bytes::never_more_than_the_limit_and_one_batch";
     untold_outbox: "an outbox is not told of the end", "streams::batches_of_streams_travel_across_the_boundary";
     two_reports: "who was given up reports", "hanging::who_hangs_comes_back";
     no_report: "nobody reports for who was given up", "hanging::who_hangs_costs_a_batch";

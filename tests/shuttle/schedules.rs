@@ -8,7 +8,9 @@
 #![allow(clippy::mem_forget)] // programs may
 
 mod ahead;
+mod any_order;
 mod boundaries;
+mod bytes;
 mod copies;
 mod dropping;
 mod ends;
@@ -20,5 +22,6 @@ mod parts;
 mod pinning;
 mod planted;
 mod seeing;
+mod staged;
 mod streams;
 mod support;

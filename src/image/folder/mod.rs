@@ -21,7 +21,7 @@ use self::progress::Pace;
 use super::decode::DecodeOptions;
 use super::lazy::LazyImage;
 use super::plan::ImageTransform;
-use crate::dataset::{Fingerprint, read_ahead};
+use crate::dataset::{Fingerprint, Pass, read_ahead};
 use crate::{BoxError, Dataset, Error, Result, SampleRng};
 
 /// Pictures in class folders: `root/class/picture.jpg`. A sample is a picture and its class's index.
@@ -322,7 +322,7 @@ impl Dataset for ImageFolder {
         }
     }
 
-    fn will_need(&self, indices: &[u64]) {
+    fn will_need(&self, indices: &[u64], _: Pass) {
         for path in indices.iter().filter_map(|&index| self.path(index)) {
             read_ahead(&path);
         }

@@ -188,7 +188,6 @@ impl Even {
             rows: (batch_rows - first_row).min(self.part_rows),
             first_row,
             batch_rows,
-            stride: self.global_batch(),
             samples: self.samples,
         }
     }

@@ -174,7 +174,6 @@ impl Listed {
             rows,
             first_row: 0,
             batch_rows: rows,
-            stride: 0,
             samples,
         }
     }
@@ -185,27 +184,6 @@ impl Listed {
         self.lists
             .batches
             .start(lists.min(self.lists.batches.len()))
-    }
-
-    /// The position of a row of this lane, counted from a batch's first row on through the batches that follow; and how many rows from
-    /// there on lie side by side. `None`: the lane's lists end before it.
-    pub(crate) fn behind(&self, batch: u64, mut row: u64) -> Option<(u64, u64)> {
-        let mut batch = batch as usize;
-        if self.lanes == 1 {
-            // All lists are this lane's.
-            let start = self.lists.batches.start(self.number(batch));
-            return Some((start.saturating_add(row), u64::MAX));
-        }
-        while batch < self.count {
-            let number = self.number(batch);
-            let rows = self.lists.batches.get(number)?.len() as u64;
-            if row < rows {
-                return Some((self.lists.batches.start(number) + row, rows - row));
-            }
-            row -= rows;
-            batch += 1;
-        }
-        None
     }
 }
 
@@ -244,11 +222,10 @@ mod tests {
     }
 
     proptest! {
-        /// A lane's batches are every so many-th list, from any of them on; what comes behind a row is found in the lists.
+        /// A lane's batches are every so many-th list, from any of them on.
         #[test]
         fn lists_are_dealt_out_whole(
-            sizes in prop::collection::vec(1usize..9, 0..40), lane in 0..6usize, lanes in 1..6usize, first in 0..40usize,
-            drops: bool, row in 0..60u64
+            sizes in prop::collection::vec(1usize..9, 0..40), lane in 0..6usize, lanes in 1..6usize, first in 0..40usize, drops: bool
         ) {
             let (lane, first) = (lane % lanes, first.min(sizes.len()));
             let (lists, all) = lists_of(&sizes);
@@ -278,23 +255,6 @@ mod tests {
                 }
                 let before = (first + batch * lanes).min(all.len());
                 prop_assert_eq!(listed.position_after(batch as u64), all[..before].concat().len() as u64);
-                // This lane's rows from here on.
-                let own = expected[batch..].iter().flatten().flat_map(|number| {
-                    let start = all[..*number].concat().len() as u64;
-                    start..start + all[*number].len() as u64
-                });
-                let own: Vec<u64> = own.collect();
-                let found = listed.behind(batch as u64, row);
-                match own.get(row as usize) {
-                    Some(position) => {
-                        let (start, side_by_side) = found.unwrap();
-                        prop_assert_eq!(start, *position);
-                        let run = own[row as usize..].iter().take(side_by_side.min(99) as usize);
-                        prop_assert!(run.copied().eq((start..).take(own.len() - row as usize).take(side_by_side.min(99) as usize)));
-                    }
-                    // (Of one lane, it is found out by whoever asks for the index.)
-                    None => prop_assert!(found.is_none_or(|(start, _)| start >= samples)),
-                }
             }
         }
     }

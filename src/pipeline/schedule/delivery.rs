@@ -2,6 +2,7 @@
 
 use super::entry::{Stage, UnitEntry};
 use super::{Schedule, Unit};
+use crate::sync::planted;
 use crate::tuning::RUN_NS;
 
 impl<E, U> Schedule<E, U> {
@@ -14,7 +15,7 @@ impl<E, U> Schedule<E, U> {
     pub(crate) fn sent(&mut self, unit: Unit) {
         let entry = self.entry(unit);
         entry.stage = Stage::Ready;
-        self.open_sent += usize::from(!std::mem::replace(&mut entry.is_sent, true));
+        self.open_away += usize::from(!std::mem::replace(&mut entry.is_away, true));
     }
 
     /// Somebody sends the unit, which was ready. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
@@ -32,7 +33,7 @@ impl<E, U> Schedule<E, U> {
     pub(crate) fn ready_units(&self) -> impl Iterator<Item = (Unit, &U)> {
         let units = (self.first.0..).map(Unit).zip(&self.open);
         let ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
-        ready.map(|(unit, entry)| (unit, &entry.payload))
+        ready.filter_map(|(unit, entry)| Some((unit, entry.payload.as_ref()?)))
     }
 
     /// How many whole batches the consumer could take without waiting, those of later epochs and those that were sent with them.
@@ -49,7 +50,7 @@ impl<E, U> Schedule<E, U> {
         let own = (self.consumers_end().0 - self.first.0) as usize;
         let mut counted = 0;
         let may_take = |(index, entry): &(usize, &UnitEntry<U>)| {
-            let counts = *index == 0 || !entry.is_sent;
+            let counts = *index == 0 || !entry.is_away;
             counted += usize::from(counts);
             entry.stage == Stage::Ready && (!counts || counted == 1 || counted <= self.at_once())
         };
@@ -65,7 +66,10 @@ impl<E, U> Schedule<E, U> {
             return 1;
         };
         match self.unit_ns(&units.plan) {
-            Some(ns) if ns <= RUN_NS / 2 => (self.window(&units.plan) / 2).max(1),
+            // (What it took would have to be counted among the bytes in flight.)
+            Some(ns) if ns <= RUN_NS / 2 && !self.is_bounded => {
+                (self.window(&units.plan) / 2).max(1)
+            }
             _ => 1,
         }
     }
@@ -73,14 +77,71 @@ impl<E, U> Schedule<E, U> {
     /// The consumer takes the next units, which are ready, and comes to the first of them.
     pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = U> {
         debug_assert!((1..=self.deliverable()).contains(&count));
-        let sent = self.open.iter().take(count).filter(|entry| entry.is_sent);
+        let sent = self.open.iter().take(count).filter(|entry| entry.is_away);
         let sent = sent.count();
-        let first_was_sent = self.open[0].is_sent;
-        self.open_sent -= sent;
+        let first_was_sent = self.open[0].is_away;
+        self.open_away -= sent;
         self.first.0 += count as u64;
         self.taken = count - 1 - (sent - usize::from(first_was_sent));
         self.is_blocked = false;
-        self.open.drain(..count).map(|entry| entry.payload)
+        self.open.drain(..count).filter_map(|entry| entry.payload)
+    }
+
+    /// Whether units are delivered in the order in which they are ready.
+    pub(crate) fn is_any_order(&self) -> bool {
+        self.any_order
+    }
+
+    /// The consumer takes units of its epoch that are ready, in whatever order they became so, [`at_once`](Schedule::at_once) at most: of those
+    /// that `prefers` picks, or else of all. What lies behind one that is not ready leaves its place, which is in nobody's way.
+    pub(crate) fn deliver_any(&mut self, prefers: impl Fn(&U) -> bool) -> Vec<(Unit, U)> {
+        let own = (self.consumers_end().0 - self.first.0).min(self.open.len() as u64) as usize;
+        let most = self.at_once();
+        let ready =
+            |(index, entry): (usize, &UnitEntry<U>)| (entry.stage == Stage::Ready).then_some(index);
+        let preferred = |index: &usize| self.open[*index].payload.as_ref().is_some_and(&prefers);
+        let all = || self.open.iter().take(own).enumerate().filter_map(ready);
+        let mut picked: Vec<usize> = all().filter(preferred).take(most).collect();
+        if picked.is_empty() {
+            picked = all().take(most).collect();
+        }
+        let mut delivered = Vec::with_capacity(picked.len());
+        let mut were_ahead = 0;
+        for (at, index) in picked.into_iter().enumerate() {
+            let entry = &mut self.open[index];
+            entry.stage = Stage::Given;
+            // The consumer comes to the first of them at once.
+            were_ahead += usize::from(at > 0 && !entry.is_away);
+            if !entry.is_away && !planted("a batch that was given out keeps its place") {
+                entry.is_away = true;
+                self.open_away += 1;
+            }
+            let unit = Unit(self.first.0 + index as u64);
+            delivered.extend(entry.payload.take().map(|payload| (unit, payload)));
+        }
+        if !delivered.is_empty() {
+            self.taken = were_ahead;
+            self.is_blocked = false;
+        }
+        while let Some(first) = self.open.front()
+            && first.stage == Stage::Given
+        {
+            self.open_away -= usize::from(first.is_away);
+            self.open.pop_front();
+            self.first.0 += 1;
+        }
+        delivered
+    }
+
+    /// Whether the consumer can take the unit when it is ready, or sleeps until an earlier one is.
+    pub(crate) fn is_next(&self, unit: Unit) -> bool {
+        match self.any_order {
+            false => unit == self.first,
+            true if planted("a batch that is ready before its turn is no news") => {
+                unit == self.first
+            }
+            true => unit < self.consumers_end(),
+        }
     }
 
     /// The consumer has come to all units that it took.
@@ -130,7 +191,7 @@ impl<E, U> Schedule<E, U> {
             Stage::LayingOut => "is being laid out",
             Stage::Finishing => "is being collated",
             Stage::Sending => "is being sent to the device",
-            Stage::Ready => "is ready",
+            Stage::Ready | Stage::Given => "is ready",
         }
     }
 

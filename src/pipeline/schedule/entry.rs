@@ -15,12 +15,16 @@ pub(super) struct UnitEntry<U> {
     /// Rows that are done.
     filled: usize,
     pub(super) slab: SlabState,
+    /// How many bytes it has, or will have; 0 if nobody knows. Only where bytes are limited, or its slab was wanted.
+    pub(super) bytes: usize,
     /// How many slabs of the ring it may need from now on.
     pub(super) needs_slabs: usize,
     pub(super) stage: Stage,
     pub(super) has_failed: bool,
-    pub(super) is_sent: bool,
-    pub(super) payload: U,
+    /// It was sent, or given out: it is in nobody's way, and does not count in the window.
+    pub(super) is_away: bool,
+    /// `None` once it is given out.
+    pub(super) payload: Option<U>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +32,10 @@ pub(super) enum SlabState {
     /// Its size is not known yet.
     Unknown,
     Wanted {
+        bytes: usize,
+    },
+    /// It waits until fewer bytes are in flight. A worker grants it pageable memory then.
+    Held {
         bytes: usize,
     },
     /// Somebody asks the ring for it.
@@ -55,6 +63,8 @@ pub(super) enum Stage {
     Sending,
     /// It, or its error, can be delivered.
     Ready,
+    /// It was delivered before an earlier one: nobody finds it any more.
+    Given,
 }
 
 /// What somebody claimed: rows to load, or a number of parked samples to fill into theirs.
@@ -104,11 +114,12 @@ impl<U> UnitEntry<U> {
             parked: 0,
             filled: 0,
             slab: SlabState::Unknown,
+            bytes: 0,
             needs_slabs,
             stage,
             has_failed: false,
-            is_sent: false,
-            payload,
+            is_away: false,
+            payload: Some(payload),
         }
     }
 
@@ -121,8 +132,26 @@ impl<U> UnitEntry<U> {
     }
 
     pub(super) fn waits_for_slab(&self) -> bool {
-        use SlabState::{Granting, Wanted};
-        matches!(self.slab, Wanted { .. } | Granting { .. })
+        use SlabState::{Granting, Held, Wanted};
+        matches!(self.slab, Wanted { .. } | Granting { .. } | Held { .. })
+    }
+
+    /// Whether it will need a slab, and has none.
+    pub(super) fn is_to_come(&self) -> bool {
+        let has_none = !matches!(self.slab, SlabState::Granting { .. } | SlabState::Granted);
+        let may_ask = matches!(
+            self.stage,
+            Stage::Pulling | Stage::Loading | Stage::LayingOut
+        );
+        has_none && may_ask && !self.has_failed
+    }
+
+    /// How many bytes it waits for, with nobody at it.
+    pub(super) fn held_bytes(&self) -> Option<usize> {
+        match self.slab {
+            SlabState::Held { bytes } if !self.has_failed => Some(bytes),
+            _ => None,
+        }
     }
 
     pub(super) fn claim_rows(&mut self, most: usize) -> Claimed {
@@ -186,7 +215,8 @@ impl<U> UnitEntry<U> {
 
     /// How many slabs of the ring must be left for it.
     pub(super) fn reserve(&self) -> usize {
-        match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready) {
+        match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready | Stage::Given)
+        {
             true => 0,
             false => self.needs_slabs,
         }

@@ -33,9 +33,9 @@ pub(crate) struct EpochUnits {
 const OPEN_END: Unit = Unit(u64::MAX);
 
 impl EpochUnits {
-    /// The number of a unit within its epoch.
+    /// The number of a unit within its epoch. (Those of batches that were given out before have none.)
     pub(crate) fn number(&self, unit: Unit) -> u64 {
-        unit.0 - self.first.0
+        self.plan.given.missing(unit.0 - self.first.0)
     }
 }
 
@@ -156,11 +156,13 @@ impl<E, U> Schedule<E, U> {
             self.streamed_bytes = plan.streamed_bytes;
         }
         self.pulls_first |= plan.pulls.is_some_and(|pulls| pulls.before_loading);
+        self.any_order |= plan.any_order;
+        self.is_bounded |= plan.bound.is_some();
         let units = EpochUnits {
             first,
             end: match plan.pulls {
                 Some(_) => OPEN_END,
-                None => Unit(first.0.saturating_add(plan.cut.units())),
+                None => Unit(first.0.saturating_add(plan.units())),
             },
             plan,
         };
@@ -175,13 +177,13 @@ impl<E, U> Schedule<E, U> {
         let units = self.segments[index].units.as_mut();
         let units = units.filter(|units| units.end == OPEN_END)?;
         units.end = end;
-        Some(units.number(end))
+        Some(end.0 - units.first.0)
     }
 
     /// How many units a segment has, if that is known.
     pub(crate) fn units_of(&self, id: u64) -> Option<u64> {
         let units = self.segments[self.index_of(id)?].units.as_ref()?;
-        (units.end != OPEN_END).then(|| units.number(units.end))
+        (units.end != OPEN_END).then(|| units.end.0 - units.first.0)
     }
 
     /// Nothing was left to pull for the last open unit, whose stream is at its end. Returns how many units the segment has: the unit is
@@ -210,13 +212,18 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
+    /// The segment that the consumer is at.
+    pub(crate) fn current(&self) -> Option<u64> {
+        Some(self.segments.front()?.id)
+    }
+
     /// Whether the consumer is at this segment.
     pub(crate) fn is_at(&self, id: u64) -> bool {
         let front = self.segments.front();
         front.is_some_and(|front| front.id == id && front.is_reached)
     }
 
-    /// How many units of the consumer's segment are to come; `None` before it is planned.
+    /// How many units of the consumer's segment are not behind it; `None` before it is planned. 0: all were delivered.
     pub(crate) fn remaining(&self) -> Option<u64> {
         let units = self.segments.front()?.units.as_ref()?;
         Some(units.end.0 - self.first.0)
@@ -294,9 +301,11 @@ impl<E, U> Schedule<E, U> {
 
     fn remove_units(&mut self, range: impl RangeBounds<usize>, removed: &mut Removed<E, U>) {
         let units = self.open.drain(range);
-        removed.units.extend(units.map(|entry| entry.payload));
-        let sent = self.open.iter().filter(|entry| entry.is_sent);
-        self.open_sent = sent.count();
+        removed
+            .units
+            .extend(units.filter_map(|entry| entry.payload));
+        let away = self.open.iter().filter(|entry| entry.is_away);
+        self.open_away = away.count();
     }
 
     /// Whether no segment is left.

@@ -1,7 +1,9 @@
 //! Slabs: which unit is granted one next, and how many must be left for those before it.
 
 use super::entry::{SlabState, Stage, UnitEntry};
-use super::{EpochUnits, Schedule, Unit};
+use super::{Claimant, EpochUnits, Schedule, Unit};
+use crate::device::block_bytes;
+use crate::sync::planted;
 
 /// A slab to be granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,78 @@ impl<E, U> Schedule<E, U> {
         let entry = self.entry(unit);
         debug_assert_eq!(entry.slab, SlabState::Unknown);
         entry.slab = SlabState::Wanted { bytes };
+        // Whole pages, as they are counted.
+        entry.bytes = block_bytes(bytes).unwrap_or(bytes);
+        let bytes = entry.bytes;
+        self.largest_unit = self.largest_unit.max(bytes);
+    }
+
+    /// The unit needs a slab of pageable memory. `true`: it can have one now.
+    pub(crate) fn want_pageable(&mut self, unit: Unit, bytes: usize, free_bytes: usize) -> bool {
+        self.want(unit, bytes);
+        let is_free = self.is_free(unit, bytes, free_bytes);
+        self.entry(unit).slab = match is_free {
+            true => SlabState::Granting { bytes },
+            false => SlabState::Held { bytes },
+        };
+        is_free
+    }
+
+    /// The first unit that was held, and can have its slab now. That on which the consumer is blocked can in any case: nobody knows whether
+    /// there will be room otherwise.
+    pub(super) fn next_held(&self, claimant: Claimant) -> Option<(Unit, usize)> {
+        let units = (self.first.0..).map(Unit).zip(&self.open);
+        let mut held = units.filter_map(|(unit, entry)| Some((unit, entry.held_bytes()?)));
+        held.find(|(unit, bytes)| self.is_free(*unit, *bytes, claimant.free_bytes))
+    }
+
+    /// Whether a unit can have its slab: there is room for it beside the earlier ones that have none, or it is the last resort.
+    fn is_free(&self, unit: Unit, bytes: usize, free_bytes: usize) -> bool {
+        let before = self.open.iter().take((unit.0 - self.first.0) as usize);
+        let before = before.filter(|entry| entry.is_to_come());
+        let mut before = before.map(|entry| entry.bytes).peekable();
+        let bound = self
+            .segment_of(unit)
+            .and_then(|(_, units)| units.plan.bound);
+        let room = match (before.peek(), bound) {
+            (Some(_), Some(bound)) => free_bytes.min(bound.bytes),
+            _ => free_bytes, // it may be larger than the limit, if it is alone
+        };
+        before.fold(bytes, usize::saturating_add) <= room || self.is_last_resort(unit)
+    }
+
+    fn is_last_resort(&self, unit: Unit) -> bool {
+        self.is_blocked
+            && unit == self.first
+            && !planted("who is blocked waits for room that does not come")
+    }
+
+    /// How many bytes a unit of this epoch will have, as far as anybody knows.
+    pub(super) fn expected_bytes(&self, units: &EpochUnits, unit: Unit) -> Option<usize> {
+        let bound = units.plan.bound?;
+        match bound.row_bytes {
+            Some(bytes) => {
+                let rows = units.plan.cut.rows(units.number(unit));
+                block_bytes(bytes.saturating_mul(rows))
+            }
+            None => Some(self.largest_unit).filter(|bytes| *bytes > 0),
+        }
+    }
+
+    /// Whether another unit can be opened, if bytes are limited: there is room for it beside those that are open and were not sent, or there
+    /// are none. (What was sent counts when the unit needs its slab.)
+    pub(super) fn has_room_for(&self, units: &EpochUnits, unit: Unit) -> bool {
+        let Some(bound) = units.plan.bound else {
+            return true;
+        };
+        let ahead = self.open.iter().filter(|entry| !entry.is_away);
+        let mut ahead = ahead.map(|entry| entry.bytes).peekable();
+        if ahead.peek().is_none() {
+            return true;
+        }
+        let expected = self.expected_bytes(units, unit);
+        let bytes = ahead.fold(0, usize::saturating_add);
+        expected.is_some_and(|expected| bytes.saturating_add(expected) <= bound.bytes)
     }
 
     /// The unit is made, and needs a slab of `bytes` to be copied into.

@@ -8,14 +8,18 @@ use proptest::prelude::*;
 use super::super::cut::{Cut, Even, LastBatch};
 use super::entry::SlabState;
 use super::*;
-use crate::pipeline::plan::Pulls;
+use crate::pipeline::given::Given;
+use crate::pipeline::plan::{Bound, Pulls};
 
 const WORKER: Claimant = Claimant {
     is_spare: false,
+    devices: 1,
+    free_bytes: usize::MAX,
     beyond: true,
 };
 const SPARE: Claimant = Claimant {
     is_spare: true,
+    devices: 1,
     ..WORKER
 };
 /// For what the consumer is at alone.
@@ -41,6 +45,9 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
         solo: None,
         streamed_bytes: 0,
         pulls: None,
+        any_order: false,
+        bound: None,
+        given: Given::default(),
     }
 }
 
@@ -103,19 +110,27 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 }
 
 proptest! {
-    /// Whatever is done in whatever order: each row is claimed once, each unit is laid out, finished and delivered once, in order,
-    /// through all epochs, and there is always something to do or somebody to wait for.
+    /// Whatever is done in whatever order: each row is claimed once, each unit is laid out, finished and delivered once, in order or as it is
+    /// ready, through all epochs, and there is always something to do or somebody to wait for.
     #[test]
     fn every_order_of_steps_delivers_every_unit(
         epochs in prop::collection::vec(0u64..12, 1..4),
         sizes in (1usize..5, 1usize..4, 1usize..5),
         fates in fates(),
+        any_order: bool,
+        given: u64,
         mut script in prop::collection::vec(any::<u16>(), 2_000),
     ) {
         let (batch_size, parts, window) = sizes;
         let plans: Vec<EpochPlan> = epochs.iter().map(|&samples| {
-            plan_in_parts((samples, batch_size, parts), window)
+            let parts = if any_order { 1 } else { parts };
+            EpochPlan { any_order, ..plan_in_parts((samples, batch_size, parts), window) }
         }).collect();
+        let mut plans = plans;
+        if parts == 1 || any_order {
+            // The first is resumed.
+            plans[0].given = Given::behind_first(given).of(plans[0].cut.batches());
+        }
         let mut schedule = Schedule::new(None, 1);
         let mut ids = vec![schedule.append((), true)];
         let mut appended = 1;
@@ -126,7 +141,8 @@ proptest! {
         let mut wanted: Vec<Unit> = Vec::new();
         let mut finishing: Vec<(Unit, Next)> = Vec::new();
         let mut loaded: BTreeMap<u64, usize> = BTreeMap::new();
-        let mut delivered = 0;
+        let (mut delivered, mut begins) = (0, 0);
+        let mut numbers = Vec::new();
         let fate = |unit: Unit| fates[unit.0 as usize % fates.len()];
         loop {
             let step = script.pop().unwrap_or(0);
@@ -174,7 +190,7 @@ proptest! {
                             finishing.push((unit, schedule.loaded(unit, all(count), Some(1_000_000))));
                         }
                         Claim::Finish { unit } => finishing.push((unit, Next::Finish)),
-                        Claim::Solo { .. } | Claim::Pull { .. } => {
+                        Claim::Solo { .. } | Claim::Pull { .. } | Claim::Grant { .. } => {
                             unreachable!("these plans have none")
                         }
                     }
@@ -202,11 +218,26 @@ proptest! {
                 }
                 6 | 7 => {
                     schedule.used_up();
+                    let units = schedule.segments[0].units.clone();
                     match schedule.deliverable() {
+                        _ if any_order && schedule.remaining() != Some(0) => {
+                            let came = schedule.deliver_any(|()| script.len() % 2 == 0);
+                            for (unit, ()) in &came {
+                                prop_assert!(!schedule.holds(*unit));
+                                numbers.push((current, units.as_ref().unwrap().number(*unit)));
+                            }
+                            delivered += came.len() as u64;
+                            if came.is_empty() {
+                                schedule.block();
+                            }
+                        }
                         0 if schedule.remaining() == Some(0) => {
                             if current + 1 == plans.len() {
                                 break;
                             }
+                            // No unit of it came after one of the next.
+                            begins += plans[current].units();
+                            prop_assert_eq!(delivered, begins);
                             current += 1;
                             let mut removed = Removed::default();
                             prop_assert!(schedule.come_to(ids[current], &mut removed));
@@ -216,6 +247,9 @@ proptest! {
                         0 => schedule.block(),
                         count => {
                             prop_assert_eq!(schedule.first(), Unit(delivered));
+                            let units = units.unwrap();
+                            let own = (delivered..).take(count).map(Unit);
+                            numbers.extend(own.map(|unit| (current, units.number(unit))));
                             delivered += schedule.deliver(count).count() as u64;
                         }
                     }
@@ -228,8 +262,16 @@ proptest! {
                 prop_assert!(delivered < 1_000);
             }
         }
-        let units: u64 = plans.iter().map(|plan| plan.cut.units()).sum();
+        let units: u64 = plans.iter().map(|plan| plan.units()).sum();
         prop_assert_eq!(delivered, units);
+        // Each number once: those that were given before are left out.
+        numbers.sort_unstable();
+        let before = |epoch: usize| plans[epoch].given.batches_behind().collect::<Vec<_>>();
+        let expected = (0..plans.len()).flat_map(|epoch| {
+            let all = 0..plans[epoch].cut.units();
+            all.filter(move |number| !before(epoch).contains(number)).map(move |number| (epoch, number))
+        });
+        prop_assert_eq!(numbers, expected.collect::<Vec<_>>());
         // (The consumer may have been there first to plan an epoch.)
         claims.retain(|claim| !matches!(claim, Claim::Plan { .. }));
         prop_assert!(claims.is_empty() && wanted.is_empty());
@@ -444,6 +486,53 @@ fn spare_workers_do_not_copy() {
     }
 }
 
+/// Filling in samples that were parked is copying, too.
+#[test]
+fn spare_workers_fill_in_nothing_that_was_parked() {
+    let mut schedule = line(plan(100, 10, 2));
+    let unit = Unit(0);
+    assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+    schedule.want(unit, 6_000_000);
+    schedule.streams(unit, 6_000_000);
+    let parked = Loaded {
+        claimed: 1,
+        filled: 0,
+        parked: 1,
+    };
+    schedule.loaded(unit, parked, Some(100_000));
+    schedule.granted(unit);
+    assert!(!schedule.has_claim(SPARE));
+    assert!(claim(&mut schedule, SPARE).is_none());
+    assert!(schedule.has_claim(WORKER));
+    assert_eq!(
+        claim(&mut schedule, WORKER),
+        Some(Claim::Load {
+            unit,
+            claimed: Claimed::Parked(1)
+        })
+    );
+}
+
+/// The more devices workers load for, the less often each of them takes the lock.
+#[test]
+fn runs_are_longer_for_several_devices() {
+    let mut schedule = line(plan(10_000, 10_000, 1));
+    let mut run = |devices| {
+        let worker = Claimant { devices, ..WORKER };
+        match claim(&mut schedule, worker) {
+            Some(Claim::Load {
+                unit,
+                claimed: Claimed::Rows(rows),
+            }) => {
+                schedule.loaded(unit, all(rows.len()), Some(1_000 * rows.len() as u64));
+                rows.len()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!([run(1), run(1), run(2), run(8)], [1, 100, 300, 1_200]);
+}
+
 /// A fast data set is claimed in long runs, a slow one sample by sample.
 #[test]
 fn runs_follow_the_time_of_a_sample() {
@@ -591,4 +680,78 @@ fn a_stream_that_is_left_ends_there() {
     assert!(!schedule.holds(Unit(1)), "who pulls finds that out");
     assert!(schedule.come_to(1, &mut removed));
     assert_eq!(claim(&mut schedule, OWN), pull(2));
+}
+
+/// Where bytes are limited: nothing is known before the first unit's size, and then as many are open as there is room for; one that turns
+/// out larger waits for its memory, unless the consumer is blocked on it.
+#[test]
+fn units_wait_for_room() {
+    const PAGE: usize = 1 << 12;
+    let bound = Some(Bound {
+        bytes: 100 * PAGE,
+        row_bytes: None,
+    });
+    let mut schedule = line(EpochPlan {
+        bound,
+        ..plan(9, 1, 9)
+    });
+    let with = |free_bytes| Claimant {
+        free_bytes,
+        ..WORKER
+    };
+    assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+    assert_eq!(claim(&mut schedule, WORKER), None);
+    assert!(schedule.want_pageable(Unit(0), 40 * PAGE, 100 * PAGE));
+    // Two of 40 pages, and no third.
+    assert_eq!(claim(&mut schedule, WORKER), rows(1, 0..1));
+    assert_eq!(claim(&mut schedule, WORKER), None);
+    assert!(!schedule.want_pageable(Unit(1), 70 * PAGE, 60 * PAGE));
+    assert_eq!(claim(&mut schedule, with(60 * PAGE)), None);
+    let (unit, bytes) = (Unit(1), 70 * PAGE);
+    assert_eq!(
+        claim(&mut schedule, with(70 * PAGE)),
+        Some(Claim::Grant { unit, bytes })
+    );
+    schedule.entry(unit).slab = SlabState::Held { bytes };
+    // The consumer comes to it.
+    schedule.granted_pageable(Unit(0));
+    assert_eq!(schedule.loaded(Unit(0), all(1), None), Next::Finish);
+    schedule.ready(Unit(0));
+    assert_eq!(schedule.deliver(1).count(), 1);
+    assert_eq!(claim(&mut schedule, with(0)), None);
+    schedule.block();
+    assert_eq!(
+        claim(&mut schedule, with(0)),
+        Some(Claim::Grant { unit, bytes })
+    );
+}
+
+/// Up to 64 beyond the first that is missing, of those that are to be made.
+#[test]
+fn gaps_are_not_too_far_behind() {
+    for given in [0, 0b1011, u64::MAX] {
+        let given = Given::behind_first(given);
+        let mut schedule = line(EpochPlan {
+            any_order: true,
+            given,
+            ..plan(500, 1, 500)
+        });
+        let most = (1..=MOST_BEHIND).filter(|batch| given.behind() >> (batch - 1) & 1 == 0);
+        let most = most.count() as u64;
+        assert_eq!(claim(&mut schedule, OWN), rows(0, 0..1));
+        for unit in 1..=most {
+            make(&mut schedule, unit, 1_000_000);
+            assert_eq!(schedule.deliver_any(|()| true), [(Unit(unit), ())]);
+            assert!(!schedule.holds(Unit(unit)));
+        }
+        assert_eq!(claim(&mut schedule, OWN), None);
+        assert_eq!(schedule.remaining(), Some(500 - given.count()));
+        schedule.want(Unit(0), 1);
+        schedule.granted(Unit(0));
+        assert_eq!(schedule.loaded(Unit(0), all(1), None), Next::Finish);
+        schedule.ready(Unit(0));
+        assert_eq!(schedule.deliver_any(|()| true).len(), 1);
+        assert_eq!(schedule.first(), Unit(most + 1));
+        assert_eq!(claim(&mut schedule, OWN), rows(most + 1, 0..1));
+    }
 }

@@ -1,0 +1,381 @@
+//! Which requests run, wait to run, or are done and wait to be taken: the state that all threads share, under one lock. Nothing of the
+//! program's is called, or dropped, while it is held.
+//!
+//! What a request fetches follows from its index alone, so of several requests of an index that were made for a pass, any will do. The
+//! pass counts, because it says when they are not needed any more.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::StagedStats;
+use crate::dataset::Pass;
+use crate::error::BoxError;
+use crate::sync::{Arc, Condvar, planted};
+
+/// What became of a request. The outer error: it panicked.
+pub(super) type Outcome<R> = Result<Result<R, BoxError>, Box<dyn Any + Send>>;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) in_flight: usize,
+    pub(super) ahead: Option<usize>,
+    pub(super) max_bytes: usize,
+}
+
+impl Limits {
+    pub(super) fn ahead(&self) -> usize {
+        let twice = self.in_flight.saturating_mul(2);
+        self.ahead.unwrap_or(twice).max(1)
+    }
+}
+
+/// What is to be dropped, and stopped, without the lock.
+pub(super) struct Gone<R> {
+    pub(super) outcomes: Vec<Outcome<R>>,
+    pub(super) aborts: Vec<Abort>,
+}
+
+impl<R> Default for Gone<R> {
+    fn default() -> Gone<R> {
+        Gone {
+            outcomes: Vec::new(),
+            aborts: Vec::new(),
+        }
+    }
+}
+
+/// Stops a request that runs, if that is possible.
+pub(super) type Abort = Box<dyn FnOnce() + Send>;
+
+/// The requests, by their numbers: those made later have higher ones.
+pub(super) struct State<R> {
+    requests: BTreeMap<u64, Request<R>>,
+    made: u64,
+    /// The requests of each index that no `get` has taken on, in order.
+    of_index: HashMap<u64, VecDeque<u64>>,
+    /// Those that wait to run, and that nobody waits for.
+    queued: BTreeSet<u64>,
+    /// Those that wait to run while somebody waits for them.
+    urgent: VecDeque<u64>,
+    /// How many run. Some may not be wanted any more.
+    running: usize,
+    /// How many requests run that somebody waits for, or are done and not decoded by whoever waited for them.
+    awaited: usize,
+    /// What was fetched and is not decoded.
+    held_bytes: usize,
+    /// The largest that was fetched so far.
+    largest: Option<usize>,
+    stats: StagedStats,
+    pub(super) is_closed: bool,
+    /// The threads that fetch, and how many of them sleep.
+    pub(super) threads: usize,
+    pub(super) idle: usize,
+    /// The system did not start a thread.
+    pub(super) is_lacking: bool,
+}
+
+struct Request<R> {
+    index: u64,
+    /// Whom it was made for; `None`: for a `get` that waits.
+    pass: Option<Pass>,
+    stage: Stage<R>,
+    waiter: Option<Arc<Condvar>>,
+    abort: Option<Abort>,
+}
+
+enum Stage<R> {
+    Queued,
+    Running,
+    Done(Outcome<R>, usize),
+}
+
+impl<R> Default for State<R> {
+    fn default() -> State<R> {
+        State {
+            requests: BTreeMap::new(),
+            made: 0,
+            of_index: HashMap::new(),
+            queued: BTreeSet::new(),
+            urgent: VecDeque::new(),
+            running: 0,
+            awaited: 0,
+            held_bytes: 0,
+            largest: None,
+            stats: StagedStats::default(),
+            is_closed: false,
+            threads: 0,
+            idle: 0,
+            is_lacking: false,
+        }
+    }
+}
+
+/// How something that was fetched counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    bytes: usize,
+    /// Somebody waited for it.
+    is_awaited: bool,
+}
+
+/// What a `get` finds.
+pub(super) enum Found<R> {
+    /// It was fetched, and counts as held until it is [`released`](State::release).
+    Done(Outcome<R>, Counted),
+    /// There is nobody who could fetch it: the caller must.
+    Nobody,
+    Wait,
+}
+
+impl<R> State<R> {
+    pub(super) fn stats(&self) -> StagedStats {
+        StagedStats {
+            running: self.running,
+            held_bytes: self.held_bytes,
+            ..self.stats
+        }
+    }
+
+    fn make(&mut self, index: u64, pass: Option<Pass>) -> u64 {
+        self.made += 1;
+        let request = Request {
+            index,
+            pass,
+            stage: Stage::Queued,
+            waiter: None,
+            abort: None,
+        };
+        self.requests.insert(self.made, request);
+        self.made
+    }
+
+    /// Queues requests for samples that will be needed, and drops those that will not be.
+    pub(super) fn announce(&mut self, indices: &[u64], pass: Pass) -> Gone<R> {
+        let mut gone = Gone::default();
+        self.drop_settled(pass, &mut gone);
+        for &index in indices {
+            let number = self.make(index, Some(pass));
+            self.of_index.entry(index).or_default().push_back(number);
+            self.queued.insert(number);
+        }
+        gone
+    }
+
+    /// The rest of a batch that failed: nobody got it, and nobody will.
+    fn drop_settled(&mut self, pass: Pass, gone: &mut Gone<R>) {
+        // When so many samples of the pass are done with as were announced with this one, it is.
+        let of_pass = self.of_pass(pass.id());
+        let settled = of_pass.take_while(|(_, of)| of.announced <= pass.settled);
+        let settled: Vec<u64> = settled.map(|(number, _)| number).collect();
+        settled
+            .into_iter()
+            .for_each(|number| self.cancel(number, gone));
+    }
+
+    /// A pass is over: what was requested for it is not needed.
+    pub(super) fn end(&mut self, pass: u64) -> Gone<R> {
+        let mut gone = Gone::default();
+        let of_pass: Vec<u64> = self.of_pass(pass).map(|(number, _)| number).collect();
+        for number in of_pass {
+            self.cancel(number, &mut gone);
+        }
+        gone
+    }
+
+    /// The requests that were made for a pass, in order.
+    fn of_pass(&self, pass: u64) -> impl Iterator<Item = (u64, Pass)> {
+        let all = self.requests.iter();
+        let all = all.filter_map(|(number, request)| Some((*number, request.pass?)));
+        all.filter(move |(_, of)| of.id() == pass)
+    }
+
+    /// Everything is over.
+    pub(super) fn close(&mut self) -> Gone<R> {
+        self.is_closed = true;
+        let mut gone = Gone::default();
+        let all: Vec<u64> = self.requests.keys().copied().collect();
+        all.into_iter()
+            .for_each(|number| self.cancel(number, &mut gone));
+        gone
+    }
+
+    /// Drops a request, unless somebody waits for it.
+    fn cancel(&mut self, number: u64, gone: &mut Gone<R>) {
+        let Some(request) = self.requests.get_mut(&number) else {
+            return;
+        };
+        if request.waiter.is_some() {
+            request.pass = None;
+            return;
+        }
+        let index = request.index;
+        if let Some(of_index) = self.of_index.get_mut(&index) {
+            of_index.retain(|other| *other != number);
+            if of_index.is_empty() {
+                self.of_index.remove(&index);
+            }
+        }
+        self.queued.remove(&number);
+        let Some(request) = self.requests.remove(&number) else {
+            return;
+        };
+        self.stats.cancelled += 1;
+        gone.aborts.extend(request.abort);
+        if let Stage::Done(outcome, bytes) = request.stage {
+            self.held_bytes -= bytes;
+            gone.outcomes.push(outcome);
+        }
+    }
+
+    /// A `get` for a pass takes the request of its index on that was announced first for this pass, or makes one. `pass`: as in the
+    /// sample's generator. If that is 0, any will do, for what is fetched depends on the index alone.
+    pub(super) fn take_on(&mut self, index: u64, pass: u32) -> u64 {
+        if let Some(of_index) = self.of_index.get_mut(&index) {
+            let requests = &self.requests;
+            // (Workers that announce at the same time may be heard in another order. The one that is left must not be settled first.)
+            let own = of_index.iter().enumerate().filter_map(|(at, number)| {
+                let of = requests.get(number)?.pass?;
+                (pass == 0 || of.short_id() == pass).then_some((of.announced, at))
+            });
+            let number = own.min().and_then(|(_, at)| of_index.remove(at));
+            if of_index.is_empty() {
+                self.of_index.remove(&index);
+            }
+            if let Some(number) = number {
+                return number;
+            }
+        }
+        let number = self.make(index, None);
+        self.queued.insert(number);
+        number
+    }
+
+    /// Gives a request that was taken on, if it is done. If not, `waiter` is told when to look again.
+    pub(super) fn find(&mut self, number: u64, waiter: &Arc<Condvar>) -> Found<R> {
+        let has_nobody = self.is_lacking && self.threads == 0;
+        let Some(request) = self.requests.get_mut(&number) else {
+            return Found::Nobody; // cannot be: whoever waits keeps it
+        };
+        let is_first = request.waiter.is_none();
+        match request.stage {
+            Stage::Done(..) => {}
+            Stage::Queued if has_nobody => {
+                self.queued.remove(&number);
+                self.urgent.retain(|other| *other != number);
+                self.requests.remove(&number);
+                return Found::Nobody;
+            }
+            Stage::Queued if is_first => {
+                request.waiter = Some(Arc::clone(waiter));
+                self.stats.waited += 1;
+                self.queued.remove(&number);
+                self.urgent.push_back(number);
+                return Found::Wait;
+            }
+            Stage::Running if is_first => {
+                request.waiter = Some(Arc::clone(waiter));
+                self.stats.waited += 1;
+                self.awaited += 1;
+                return Found::Wait;
+            }
+            Stage::Queued | Stage::Running => return Found::Wait,
+        }
+        let counted = |bytes| Counted {
+            bytes,
+            is_awaited: !is_first,
+        };
+        match self.requests.remove(&number).map(|request| request.stage) {
+            Some(Stage::Done(outcome, bytes)) => Found::Done(outcome, counted(bytes)),
+            _ => unreachable!("it is done"),
+        }
+    }
+
+    /// What was taken is decoded.
+    pub(super) fn release(&mut self, counted: Counted) {
+        self.held_bytes -= counted.bytes;
+        self.awaited -= usize::from(counted.is_awaited);
+    }
+
+    /// The request that may run now: first those that somebody waits for, then in order.
+    fn next(&self, limits: &Limits) -> Option<u64> {
+        if self.is_closed || self.running >= limits.in_flight {
+            return None;
+        }
+        let urgent = self.urgent.front().copied();
+        let number = urgent.or_else(|| self.queued.first().copied())?;
+        // What runs may become as large as the largest so far. Before anything came, one tells how large they are.
+        let each = self.largest.unwrap_or(limits.max_bytes);
+        let more = each.saturating_mul(self.running + 1);
+        let fits = self.held_bytes.saturating_add(more) <= limits.max_bytes;
+        // One is always allowed: if nothing else is there, or somebody waits, and for nothing that runs.
+        let is_alone = self.running == 0 && self.held_bytes == 0;
+        let is_awaited = urgent.is_some() && self.awaited == 0;
+        (fits || is_alone || is_awaited && !planted("a request that is waited for has no room"))
+            .then_some(number)
+    }
+
+    pub(super) fn can_start(&self, limits: &Limits) -> bool {
+        self.next(limits).is_some()
+    }
+
+    /// Starts a request, if one may run. Returns its number and index.
+    pub(super) fn start(&mut self, limits: &Limits) -> Option<(u64, u64)> {
+        let number = self.next(limits)?;
+        if self.urgent.front() == Some(&number) {
+            self.urgent.pop_front();
+            self.awaited += 1;
+        }
+        self.queued.remove(&number);
+        let request = self.requests.get_mut(&number)?;
+        request.stage = Stage::Running;
+        self.running += 1;
+        self.stats.fetched += 1;
+        Some((number, request.index))
+    }
+
+    /// Notes how a request that runs can be stopped. If it is not wanted any more, that is given back.
+    #[cfg(feature = "tokio")]
+    pub(super) fn note_abort(&mut self, number: u64, abort: Abort) -> Option<Abort> {
+        match self.requests.get_mut(&number) {
+            Some(request) => {
+                request.abort = Some(abort);
+                None
+            }
+            None => Some(abort),
+        }
+    }
+
+    /// A request has run. Gives back what nobody wants.
+    pub(super) fn finish(
+        &mut self,
+        number: u64,
+        outcome: Outcome<R>,
+        bytes: usize,
+    ) -> Option<Outcome<R>> {
+        self.running -= 1;
+        if matches!(outcome, Ok(Ok(_))) {
+            self.largest = self.largest.max(Some(bytes));
+        }
+        let Some(request) = self.requests.get_mut(&number) else {
+            return Some(outcome);
+        };
+        request.stage = Stage::Done(outcome, bytes);
+        self.held_bytes += bytes;
+        self.stats.most_bytes = self.stats.most_bytes.max(self.held_bytes);
+        if let Some(waiter) = &request.waiter
+            && !planted("whoever waits for a request is not told")
+        {
+            waiter.notify_one();
+        }
+        None
+    }
+
+    /// No thread can be started: whoever waits must fetch what it waits for.
+    pub(super) fn tell_waiting(&self) {
+        for request in self.requests.values() {
+            request.waiter.iter().for_each(|waiter| {
+                waiter.notify_one();
+            });
+        }
+    }
+}

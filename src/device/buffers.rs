@@ -1,0 +1,418 @@
+//! Device memory at addresses that stay: batch after batch lies in the same few buffers, in turn.
+//!
+//! A buffer is handed out when its turn has come and the last users of the batch that lay in it are done, so copies into it wait for
+//! nothing, as with the pool's memory. Its tensors' places follow from the first batch.
+
+use std::fmt;
+
+use super::block::DeviceBlock;
+use super::pool::Memory;
+use super::{Device, DeviceInner};
+use crate::driver::RawEvent;
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use crate::sync::{Arc, Mutex};
+use crate::tensor::ALIGNMENT;
+
+/// A few buffers in device memory, in which batches lie in turn, at addresses that stay: what a captured CUDA graph needs.
+///
+/// Name them where a device could be named: [`Epoch::to_device`](crate::loader::Epoch::to_device),
+/// [`Epochs::to_device`](crate::loader::Epochs::to_device), [`Epoch::split`](crate::loader::Epoch::split). The first batch fills the first
+/// buffer, the next one the next, and after the last buffer it is the first one's turn again, across epochs too. So there are as many
+/// addresses as buffers, and a program captures as many graphs.
+///
+/// At most one batch less than there are buffers is sent ahead, whatever `depth` says. With two, the next batch travels while one is
+/// used. A buffer is written again after the batch that it held was dropped, and the kernels are done that used it.
+///
+/// The first batch determines where in the buffers each of its tensors lies; memory is taken when it comes, and given back with the last
+/// clone of this handle and the last batch.
+///
+/// # Errors
+///
+/// A batch is [`Error::Buffers`](crate::Error::Buffers) if it is larger than the first one, tensor by tensor, or if the program still
+/// holds the batch that lies in its buffer: drop each batch before you ask for the next.
+///
+/// # Examples
+///
+/// ```
+/// use std::collections::HashMap;
+///
+/// use pinfeed::device::DeviceBuffers;
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// let device = Device::cpu(); // or Device::cuda(0)?
+/// let stream = device.stream()?;
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok([index as f32; 8])))
+///     .batch_size(10)
+///     .drop_last(true) // a graph's shapes stay what they are
+///     .num_workers(2)
+///     .pin_memory(&device)
+///     .build()?;
+///
+/// let buffers = DeviceBuffers::new(&device, 2)?;
+/// let mut graphs = HashMap::new();
+/// for epoch in loader.epochs(0..3).to_device(&buffers, 1) {
+///     for batch in epoch {
+///         let batch = batch?;
+///         let x = batch.on(&stream)?;
+///         let graph = graphs.entry(x.address()).or_insert_with(|| "capture the step here, for this address");
+///         // launch the graph on the stream here
+///         # let _ = graph;
+///     }
+/// }
+/// assert_eq!(graphs.len(), 2);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct DeviceBuffers {
+    set: Arc<BufferSet>,
+}
+
+/// Where the batches of an epoch go: a device, or buffers on it. `&Device` and `&DeviceBuffers` can be named in its place.
+///
+/// # Examples
+///
+/// A program that captures graphs only where there are any:
+///
+/// ```
+/// use pinfeed::device::{DeviceBuffers, Target};
+/// use pinfeed::{DataLoader, Device, from_fn};
+///
+/// fn target(device: &Device, captures: bool) -> pinfeed::Result<Target> {
+///     Ok(match captures {
+///         true => Target::from(&DeviceBuffers::new(device, 2)?),
+///         false => Target::from(device),
+///     })
+/// }
+///
+/// let device = Device::cpu();
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
+/// let batches = loader.epoch(0).to_device(&target(&device, false)?, 1);
+/// assert_eq!(batches.count(), 10);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Target(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    Pool(Device),
+    Buffers(DeviceBuffers),
+}
+
+impl From<&Device> for Target {
+    fn from(device: &Device) -> Target {
+        Target(Place::Pool(device.clone()))
+    }
+}
+
+impl From<&DeviceBuffers> for Target {
+    fn from(buffers: &DeviceBuffers) -> Target {
+        Target(Place::Buffers(buffers.clone()))
+    }
+}
+
+impl From<&Target> for Target {
+    fn from(target: &Target) -> Target {
+        target.clone()
+    }
+}
+
+impl Target {
+    pub(crate) fn device(&self) -> &Device {
+        match &self.0 {
+            Place::Pool(device) => device,
+            Place::Buffers(buffers) => &buffers.set.device,
+        }
+    }
+
+    pub(super) fn buffers(&self) -> Option<&Arc<BufferSet>> {
+        match &self.0 {
+            Place::Pool(_) => None,
+            Place::Buffers(buffers) => Some(&buffers.set),
+        }
+    }
+
+    /// How many batches may be sent ahead, of those that were asked for.
+    pub(crate) fn depth(&self, depth: usize) -> usize {
+        match &self.0 {
+            Place::Pool(_) => depth,
+            Place::Buffers(buffers) => depth.min(buffers.set.count - 1),
+        }
+    }
+}
+
+pub(super) struct BufferSet {
+    device: Device,
+    count: usize,
+    state: Mutex<Turns>,
+}
+
+struct Turns {
+    /// Where each tensor of a batch lies, and how many bytes it may have; the first batch says it.
+    layout: Option<Layout>,
+    /// The buffer whose turn it is.
+    next: usize,
+    buffers: Vec<Buffer>,
+}
+
+#[derive(Clone)]
+struct Layout {
+    /// Offset and size.
+    tensors: Vec<(usize, usize)>,
+    bytes: usize,
+}
+
+enum Buffer {
+    /// No batch has come to it yet.
+    Unmade,
+    /// It is free once these events have fired.
+    Idle(Memory, Vec<RawEvent>),
+    /// A batch lies in it.
+    Held,
+    /// Nobody can tell when its last user is done.
+    Lost,
+}
+
+/// Where a block of device memory goes when its last tensor is dropped.
+pub(super) enum Home {
+    Pool,
+    /// To the buffer of this number.
+    Buffer(Arc<BufferSet>, usize),
+}
+
+impl DeviceBuffers {
+    /// Describes as many buffers as that. Memory is taken when batches come.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`](crate::Error::Option) if `count` is 0.
+    pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
+        if count == 0 {
+            return Err(Error::option(
+                "buffers",
+                "are 0: a batch needs one, and another for the next to travel meanwhile",
+            ));
+        }
+        let set = BufferSet {
+            device: device.clone(),
+            count,
+            state: Mutex::new(Turns {
+                layout: None,
+                next: 0,
+                buffers: (0..count).map(|_| Buffer::Unmade).collect(),
+            }),
+        };
+        Ok(DeviceBuffers { set: Arc::new(set) })
+    }
+
+    /// Returns how many there are.
+    pub fn count(&self) -> usize {
+        self.set.count
+    }
+}
+
+impl BufferSet {
+    /// Takes the buffer whose turn it is, for a batch of tensors of these sizes; returns their addresses, too. If it `waits`, it waits for
+    /// kernels that use what lay in it before; what the program holds is never waited for.
+    pub(super) fn take(
+        self: &Arc<BufferSet>,
+        sizes: &[usize],
+        meter: Option<Arc<Meter>>,
+        waits: bool,
+    ) -> Result<(DeviceBlock, Vec<u64>)> {
+        let (memory, index, layout) = self.find(sizes, waits)?;
+        let device = &self.device.inner;
+        // SAFETY: the memory is held by the caller alone, and all of its last users' events have fired (*memory outlives its events*).
+        unsafe { device.driver.poison(memory.address, memory.capacity) };
+        let offsets = layout.tensors.iter().take(sizes.len());
+        let addresses = offsets.map(|(offset, _)| memory.address + *offset as u64);
+        let addresses = addresses.collect();
+        let home = Home::Buffer(Arc::clone(self), index);
+        Ok((DeviceBlock::new(memory, device, meter, home), addresses))
+    }
+
+    fn find(&self, sizes: &[usize], waits: bool) -> Result<(Memory, usize, Layout)> {
+        loop {
+            let mut state = self.state.lock();
+            let layout = state.layout(sizes)?;
+            let index = state.next;
+            let buffer = std::mem::replace(&mut state.buffers[index], Buffer::Held);
+            let pending = match buffer {
+                Buffer::Unmade => {
+                    drop(state);
+                    return self.make(index, layout, waits);
+                }
+                Buffer::Idle(memory, pending) => match unfired(pending) {
+                    Ok(pending) if pending.is_empty() => {
+                        state.next = (index + 1) % self.count;
+                        return Ok((memory, index, layout));
+                    }
+                    Ok(pending) => {
+                        let last = pending.last().cloned();
+                        state.buffers[index] = Buffer::Idle(memory, pending);
+                        last
+                    }
+                    Err(error) => {
+                        state.buffers[index] = Buffer::Lost;
+                        self.device.inner.pool.leak(&memory);
+                        return Err(error);
+                    }
+                },
+                Buffer::Held => {
+                    return Err(Error::Buffers {
+                        reason: format!(
+                            "the program holds the batch that lies in it ({} buffers): drop a batch before asking for the next, or \
+                             have more buffers",
+                            self.count
+                        ),
+                    });
+                }
+                Buffer::Lost => {
+                    state.buffers[index] = Buffer::Lost;
+                    return Err(Error::Buffers {
+                        reason: "the end of its last use cannot be known (the log says why)"
+                            .to_owned(),
+                    });
+                }
+            };
+            drop(state);
+            match pending {
+                Some(pending) if waits => pending.sleep()?,
+                _ => {
+                    return Err(Error::Buffers {
+                        reason: "kernels that use it are not done".to_owned(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Takes the memory of a buffer.
+    fn make(&self, index: usize, layout: Layout, waits: bool) -> Result<(Memory, usize, Layout)> {
+        let memory = self.device.inner.pool.take(layout.bytes, waits);
+        let mut state = self.state.lock();
+        match memory {
+            Ok(memory) => {
+                state.next = (index + 1) % self.count;
+                Ok((memory, index, layout))
+            }
+            Err(error) => {
+                state.buffers[index] = Buffer::Unmade;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a buffer back. It is free once all of the events have fired; `None`: nobody can tell.
+    pub(super) fn put(&self, index: usize, memory: Memory, pending: Option<Vec<RawEvent>>) {
+        let mut state = self.state.lock();
+        state.buffers[index] = match pending {
+            Some(pending) => Buffer::Idle(memory, pending),
+            None => {
+                self.device.inner.pool.leak(&memory);
+                Buffer::Lost
+            }
+        };
+    }
+}
+
+impl Turns {
+    /// Where tensors of these sizes lie. The first batch determines it.
+    fn layout(&mut self, sizes: &[usize]) -> Result<Layout> {
+        let layout = self.layout.get_or_insert_with(|| Layout::of(sizes));
+        let rooms = layout.tensors.iter().map(|(_, room)| *room);
+        let too_large = sizes
+            .iter()
+            .zip(rooms)
+            .position(|(size, room)| *size > room);
+        if layout.tensors.len() != sizes.len() {
+            return Err(Error::Buffers {
+                reason: format!(
+                    "the batch has {} tensors, and the first one had {}",
+                    sizes.len(),
+                    layout.tensors.len()
+                ),
+            });
+        }
+        match too_large {
+            Some(index) => Err(Error::Buffers {
+                reason: format!(
+                    "tensor {index} of the batch has {} bytes, and that of the first batch had {}: what lies at fixed addresses cannot grow",
+                    sizes[index], layout.tensors[index].1
+                ),
+            }),
+            None => Ok(layout.clone()),
+        }
+    }
+}
+
+impl Layout {
+    fn of(sizes: &[usize]) -> Layout {
+        let mut bytes = 0usize;
+        let tensors = sizes.iter().map(|size| {
+            let offset = bytes;
+            let end = bytes.saturating_add(*size);
+            bytes = end
+                .checked_next_multiple_of(ALIGNMENT)
+                .unwrap_or(usize::MAX);
+            (offset, *size)
+        });
+        let tensors = tensors.collect();
+        Layout { tensors, bytes }
+    }
+}
+
+/// The events that have not fired.
+fn unfired(pending: Vec<RawEvent>) -> Result<Vec<RawEvent>> {
+    let mut left = Vec::new();
+    for event in pending {
+        if !event.is_complete()? {
+            left.push(event);
+        }
+    }
+    Ok(left)
+}
+
+impl Drop for BufferSet {
+    /// No batch lies in any of them, for each holds the set.
+    fn drop(&mut self) {
+        let pool = &self.device.inner.pool;
+        for buffer in std::mem::take(&mut self.state.get_mut().buffers) {
+            if let Buffer::Idle(memory, pending) = buffer {
+                pool.put(memory, pending);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for DeviceBuffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffers")
+            .field("device", &self.set.device)
+            .field("count", &self.set.count)
+            .finish()
+    }
+}
+
+/// Takes device memory for tensors of these sizes; returns its end and where each of them goes.
+pub(super) fn take(
+    target: &Target,
+    sizes: &[usize],
+    meter: Option<Arc<Meter>>,
+    waits: bool,
+) -> Result<(DeviceBlock, Vec<u64>)> {
+    match target.buffers() {
+        Some(buffers) => buffers.take(sizes, meter, waits),
+        None => {
+            let layout = Layout::of(sizes);
+            let device: &Arc<DeviceInner> = &target.device().inner;
+            let block = DeviceBlock::take(device, layout.bytes, meter, waits)?;
+            let offsets = layout.tensors.iter();
+            let addresses =
+                offsets.map(|(offset, _)| block.address().saturating_add(*offset as u64));
+            let addresses = addresses.collect();
+            Ok((block, addresses))
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What the program did last with a loader: where `state` and `stats` look.
+
+use crate::pipeline::{Cut, Given, Options, Portion, Seat, Start};
+
+/// The epoch that was begun last; if it is shared by several devices, that of each.
+pub(super) struct Last {
+    /// Tells one split from another.
+    split: u64,
+    places: Vec<Place>,
+}
+
+enum Place {
+    /// This epoch was begun.
+    Begun(Seat, Cut),
+    /// The loader was built, or the program asked to go on from here, where its stream had this state.
+    At(Start, Option<Vec<u8>>),
+}
+
+impl Last {
+    pub(super) fn at(start: Start, stream: Option<Vec<u8>>) -> Last {
+        Last {
+            split: Portion::WHOLE.split,
+            places: vec![Place::At(start, stream)],
+        }
+    }
+
+    /// An epoch was begun, or one of several devices came to its next.
+    pub(super) fn begun(&mut self, seat: &Seat, cut: &Cut) {
+        let Portion { index, of, split } = seat.share;
+        let (index, of) = (index as usize, of as usize);
+        if self.split != split || self.places.len() != of {
+            // (The other devices have not begun theirs.)
+            self.split = split;
+            self.places = (0..of).map(|_| Place::At(seat.start, None)).collect();
+        }
+        self.places[index] = Place::Begun(seat.clone(), cut.clone());
+    }
+
+    /// Where the run stands: after what all devices were given.
+    pub(super) fn start(&self, options: &Options) -> Start {
+        let starts = self.places.iter().map(|place| match place {
+            Place::Begun(seat, cut) => reached(seat, cut, options),
+            Place::At(start, _) => *start,
+        });
+        let first = starts.min_by_key(|start| (start.epoch, start.position));
+        first.unwrap_or(Start::of(0))
+    }
+
+    /// The state of the stream from where the program asked to go on.
+    pub(super) fn stream(&self) -> Option<Vec<u8>> {
+        self.places.iter().find_map(|place| match place {
+            Place::At(_, stream) => stream.clone(),
+            Place::Begun(..) => None,
+        })
+    }
+
+    /// How many devices share the epoch.
+    pub(super) fn devices(&self) -> u64 {
+        self.places.len() as u64
+    }
+
+    /// The seats that were begun.
+    pub(super) fn seats(&self) -> impl Iterator<Item = &Seat> {
+        self.places.iter().filter_map(|place| match place {
+            Place::Begun(seat, _) => Some(seat),
+            Place::At(..) => None,
+        })
+    }
+}
+
+/// Where the run stands after the batches of a seat that were given out.
+pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
+    let (given, epoch) = (seat.given.given(), seat.start.epoch);
+    if given.first() >= cut.batches() {
+        return Start::of(epoch.saturating_add(1));
+    }
+    let start = Start::at(epoch, cut.position_after(given.first()));
+    let is_unlike_others = options.any_order && options.lanes > 1;
+    match seat.share.of {
+        1 => Start {
+            given: Given::behind_first(given.behind()),
+            is_ranks_own: seat.start.is_ranks_own || !given.has_no_gap() || is_unlike_others,
+            ..start
+        },
+        // A state says nothing of what each device was given before its turn, so that comes again.
+        _ => Start {
+            is_ranks_own: is_unlike_others,
+            ..start
+        },
+    }
+}

@@ -1,0 +1,170 @@
+//! One loader, several devices: each has an epoch of its own, and a share of the batches.
+
+use super::device_epoch::DeviceEpoch;
+use super::epoch::{Epoch, Loader};
+use super::epochs::{DeviceEpochs, Epochs};
+use crate::batch::Batch;
+use crate::device::Target;
+use crate::pipeline::{Beginning, Portion, Start};
+use crate::sync::{Arc, Ordering};
+
+impl<'a, B: Batch> Epoch<'a, B> {
+    /// Shares the epoch's batches that are to come among devices: gives an epoch for each, to be iterated on a thread of its own.
+    ///
+    /// All have equally many batches, each of [`batch_size`](crate::loader::Builder::batch_size) samples: the loader shares an epoch among
+    /// devices as it does among [ranks](crate::loader::World). Device `d` of `D` on rank `r` has what a process of its own would have, as
+    /// rank `r * D + d`; so do order and random numbers, and [`last_batch`](crate::loader::Builder::last_batch) says what becomes of
+    /// the last ones.
+    ///
+    /// With [`in_order(false)`](crate::loader::Builder::in_order), each device gets its batches in any order; a state then says only which
+    /// batches all devices have had, and others that were given out come again.
+    ///
+    /// Batches are sent to their device as [`to_device`](Epoch::to_device) does, up to `depth` ahead. Name all of the devices in
+    /// [`pin_memory`](crate::loader::Builder::pin_memory): then each has page-locked memory of its own, and nothing is loaded before this
+    /// call. Workers serve all of them, first those that are waited for.
+    ///
+    /// [`DataLoader::state`](crate::DataLoader::state) is that of the device that is furthest behind. It is exact where all have taken
+    /// equally many batches; otherwise, what others took beyond that would come again. [`DataLoader::stats`](crate::DataLoader::stats)
+    /// tells of all of them.
+    ///
+    /// # Synchronization
+    ///
+    /// Returns at once. The epochs do not wait for each other; what limits how far one may fall behind is the program. Dropping one stops
+    /// its loading alone. Without workers, each thread loads what it asks for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Device, from_fn};
+    ///
+    /// let devices = [Device::cpu(), Device::cpu()]; // or Device::cuda(0)?, Device::cuda(1)?
+    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64)))
+    ///     .batch_size(50) // on each device
+    ///     .shuffle(true)
+    ///     .num_workers(2)
+    ///     .pin_memory(&devices)
+    ///     .build()?;
+    ///
+    /// let steps = std::thread::scope(|scope| {
+    ///     let epochs = loader.epoch(0).split(&devices, 2).into_iter();
+    ///     let trained: Vec<_> = epochs
+    ///         .map(|epoch| {
+    ///             scope.spawn(move || -> pinfeed::Result<usize> {
+    ///                 let mut steps = 0;
+    ///                 for batch in epoch {
+    ///                     let _numbers = batch?; // on this thread's device
+    ///                     steps += 1;
+    ///                 }
+    ///                 Ok(steps)
+    ///             })
+    ///         })
+    ///         .collect();
+    ///     trained.into_iter().map(|thread| thread.join().unwrap()).collect::<pinfeed::Result<Vec<_>>>()
+    /// })?;
+    /// assert_eq!(steps, [10, 10]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn split<T>(self, targets: &[T], depth: usize) -> Vec<DeviceEpoch<'a, B>>
+    where
+        for<'t> &'t T: Into<Target>,
+    {
+        let start = self.reached();
+        // (What was given out before its turn is not told to the devices.)
+        let (loader, start) = (
+            self.reference().clone(),
+            Start::at(start.epoch, start.position),
+        );
+        drop(self);
+        let shares = shares(&loader, targets);
+        let epochs = shares.map(|(at, share, target)| {
+            let beginning = Beginning {
+                start,
+                state: None,
+                is_followed: false,
+                device: at,
+                share,
+            };
+            Epoch::begin(loader.clone(), beginning).to_device(target, depth)
+        });
+        epochs.collect()
+    }
+}
+
+impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
+    /// Shares the batches of all epochs that are to come among devices: gives an iterator for each, to be iterated on a thread of its
+    /// own. As [`Epoch::split`], and as [`to_device`](Epochs::to_device) at the boundaries.
+    ///
+    /// A device that is done with its share of an epoch goes on with the next one; where all must have finished an epoch first, the program
+    /// waits (a [`Barrier`](std::sync::Barrier)).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Device, from_fn};
+    ///
+    /// let devices = vec![Device::cpu(), Device::cpu()];
+    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64)))
+    ///     .batch_size(50)
+    ///     .shuffle(true)
+    ///     .num_workers(2)
+    ///     .pin_memory(&devices)
+    ///     .build()?;
+    ///
+    /// std::thread::scope(|scope| {
+    ///     for epochs in loader.epochs(0..3).split(&devices, 2) {
+    ///         scope.spawn(move || {
+    ///             for epoch in epochs {
+    ///                 assert_eq!(epoch.count(), 10); // steps on this thread's device
+    ///             }
+    ///         });
+    ///     }
+    /// });
+    /// assert_eq!(loader.state().epoch(), 3);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn split<T>(self, targets: &[T], depth: usize) -> Vec<DeviceEpochs<'a, B, I>>
+    where
+        for<'t> &'t T: Into<Target>,
+    {
+        let (loader, first, numbers) = self.to_come();
+        let first = first.map(|(start, state)| (Start::at(start.epoch, start.position), state));
+        let shares = shares(&loader, targets);
+        let epochs = shares.map(|(at, share, target)| {
+            let epochs =
+                Epochs::shared(loader.clone(), first.clone(), numbers.clone(), (at, share));
+            epochs.to_device(target, depth)
+        });
+        epochs.collect()
+    }
+}
+
+/// The share of each device, and the number of the loader's device that it is loaded for.
+fn shares<T, B: Batch>(
+    loader: &Loader<'_, B>,
+    targets: &[T],
+) -> impl Iterator<Item = (usize, Portion, Target)> + use<T, B>
+where
+    for<'t> &'t T: Into<Target>,
+{
+    let split = loader.get().splits.fetch_add(1, Ordering::Relaxed) + 1;
+    let targets: Vec<Target> = targets.iter().map(Into::into).collect();
+    let of = targets.len() as u64;
+    let options = &loader.pipeline().options;
+    let is = |target: &Target| {
+        let mut own = options.iter();
+        // One that the loader does not pin for gets its batches from the first one's ring.
+        own.position(|own| {
+            own.pinning
+                .as_ref()
+                .is_some_and(|own| Arc::ptr_eq(&own.device.inner, &target.device().inner))
+        })
+        .unwrap_or(0)
+    };
+    let at: Vec<usize> = targets.iter().map(is).collect();
+    let shares = (0..of).map(move |index| Portion { index, of, split });
+    let shares = at.into_iter().zip(shares).zip(targets);
+    shares.map(|((at, share), target)| (at, share, target))
+}
+
+/// Where the first epoch begins, and the state of its stream.
+pub(super) type First = Option<(Start, Option<Vec<u8>>)>;

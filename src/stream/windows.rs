@@ -1,0 +1,133 @@
+//! Streams whose items are rearranged window by window: bounded memory, and an exact state of a few bytes.
+//!
+//! What a window gives is a function of its items and its number. So a state is where the stream stood before the window, and how
+//! much of it was given out: to resume, the window is read again.
+
+use super::ItemStream;
+use super::state::{Reader, Writer, wrong};
+use crate::error::BoxError;
+use crate::rng::SampleRng;
+
+/// The windows of a stream, and what comes of them.
+#[derive(Debug)]
+pub(super) struct Windows<I: ItemStream, T> {
+    inner: I,
+    /// The number of items in a window.
+    size: usize,
+    /// Which window is given out, counted from 1; 0 before the first.
+    window: u64,
+    /// How many of what it gives were given out.
+    given: usize,
+    /// What is left of it, the next one last.
+    current: Vec<Result<T, BoxError>>,
+    /// The items of the window after it, as far as they were pulled.
+    next: Vec<Result<I::Item, BoxError>>,
+    is_over: bool,
+    /// Where the stream inside stood before this window and before the next, if it can say so.
+    state: Option<Vec<u8>>,
+    next_state: Option<Vec<u8>>,
+}
+
+/// The items of a window, in the stream's order.
+pub(super) type Items<I> = Vec<Result<<I as ItemStream>::Item, BoxError>>;
+
+impl<I: ItemStream, T> Windows<I, T> {
+    pub(super) fn new(inner: I, size: usize) -> Windows<I, T> {
+        Windows {
+            inner,
+            size,
+            window: 0,
+            given: 0,
+            current: Vec::new(),
+            next: Vec::new(),
+            is_over: false,
+            state: None,
+            next_state: None,
+        }
+    }
+
+    /// Gives the next of what `arrange` makes of a window, given its number, from 0, and its items. It gives the last one first.
+    pub(super) fn next(
+        &mut self,
+        arrange: impl Fn(u64, Items<I>) -> Vec<Result<T, BoxError>>,
+    ) -> Option<Result<T, BoxError>> {
+        while self.current.is_empty() {
+            self.pull(self.size);
+            if self.next.is_empty() {
+                return None;
+            }
+            self.current = arrange(self.window, std::mem::take(&mut self.next));
+            self.state = self.next_state.take();
+            self.window += 1;
+            self.given = 0;
+        }
+        let given = self.current.pop();
+        self.given += 1;
+        // The next window is filled while this one is given out, so that no call takes much longer than another.
+        let all = self.given + self.current.len();
+        let share = self.size as u128 * self.given as u128;
+        self.pull(share.div_ceil(all as u128) as usize);
+        given
+    }
+
+    /// Pulls items until there are so many of the next window.
+    fn pull(&mut self, count: usize) {
+        while !self.is_over && self.next.len() < count {
+            if self.next.is_empty() {
+                self.next_state = self.inner.state();
+            }
+            match self.inner.next() {
+                Some(item) => self.next.push(item),
+                None => self.is_over = true,
+            }
+        }
+    }
+
+    /// Adds where the stream stands to a state.
+    pub(super) fn state(&self, state: Writer) -> Option<Vec<u8>> {
+        let inner = match self.window {
+            0 => self.inner.state()?,
+            _ => self.state.clone()?,
+        };
+        let state = state.number(self.size as u64).number(self.window);
+        Some(state.number(self.given as u64).inner(&inner).finish())
+    }
+
+    /// Goes to a state, before the first item.
+    pub(super) fn seek(
+        &mut self,
+        mut state: Reader<'_>,
+        arrange: impl Fn(u64, Items<I>) -> Vec<Result<T, BoxError>>,
+    ) -> Result<(), BoxError> {
+        let (size, window, given) = (state.number()?, state.number()?, state.number()?);
+        if size != self.size as u64 {
+            return Err(format!(
+                "the state is that of a buffer of {size} items, and this one has {}",
+                self.size
+            )
+            .into());
+        }
+        self.inner.seek(state.inner()?)?;
+        state.end()?;
+        let Some(before) = window.checked_sub(1) else {
+            return Ok(());
+        };
+        self.window = before;
+        for _ in 0..given {
+            // (The stream inside gives what it gave then.)
+            self.next(&arrange).ok_or_else(wrong)?.ok();
+            if self.window != window {
+                return Err(wrong());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts things in a random order: all orders are as likely.
+pub(super) fn shuffle<T>(things: &mut [T], mut rng: SampleRng) {
+    for left in (2..=things.len()).rev() {
+        let chosen = rng.below(left as u64) as usize;
+        things.swap(left - 1, chosen);
+    }
+}

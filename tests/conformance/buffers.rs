@@ -1,0 +1,280 @@
+//! Batches at fixed addresses: in turn in the same few buffers, which are written again when nobody uses them any more.
+
+use std::time::Duration;
+
+use pinfeed::device::DeviceBuffers;
+use pinfeed::ragged::Ragged;
+use pinfeed::{Batch, DataLoader, DeviceTensor, Error, Tensor, TensorDataset, from_fn};
+
+use crate::Test;
+use crate::backend::Backend;
+
+pub const TESTS: &[Test] = &[
+    (
+        "batches_lie_at_the_same_addresses_in_turn",
+        batches_lie_at_the_same_addresses_in_turn,
+    ),
+    (
+        "parts_lie_at_the_same_addresses_in_turn",
+        parts_lie_at_the_same_addresses_in_turn,
+    ),
+    (
+        "a_buffer_is_written_when_its_kernels_are_done",
+        a_buffer_is_written_when_its_kernels_are_done,
+    ),
+    (
+        "a_batch_that_is_held_is_not_overwritten",
+        a_batch_that_is_held_is_not_overwritten,
+    ),
+    (
+        "a_batch_that_outgrows_its_buffer_is_an_error",
+        a_batch_that_outgrows_its_buffer_is_an_error,
+    ),
+    (
+        "buffers_go_with_their_last_holder",
+        buffers_go_with_their_last_holder,
+    ),
+    (
+        "an_epoch_that_is_left_leaves_its_buffers",
+        an_epoch_that_is_left_leaves_its_buffers,
+    ),
+    (
+        "buffers_without_memory_say_so_and_go_on",
+        buffers_without_memory_say_so_and_go_on,
+    ),
+];
+
+type Pair = (DeviceTensor<u8>, DeviceTensor<i64>);
+
+const LEN: usize = 103;
+const ROW: usize = 1_000;
+
+fn image(sample: usize) -> Vec<u8> {
+    (0..ROW)
+        .map(|place| (sample * 29 + place * 3) as u8)
+        .collect()
+}
+
+fn loader(backend: &Backend, workers: usize) -> DataLoader<(Tensor<u8>, Tensor<i64>)> {
+    let images =
+        Tensor::from_vec((0..LEN).flat_map(image).collect(), &[LEN, 10, ROW / 10]).unwrap();
+    let labels = Tensor::from((0..LEN as i64).collect::<Vec<_>>());
+    DataLoader::builder(TensorDataset::new((images, labels)).unwrap())
+        .batch_size(10)
+        .num_workers(workers)
+        .pin_memory(&backend.device)
+        .build()
+        .unwrap()
+}
+
+fn check((images, labels): &Pair, batch: usize) {
+    let images = images.to_host(true).unwrap().wait().unwrap();
+    let labels = labels.to_host(true).unwrap().wait().unwrap();
+    let samples = batch * 10..LEN.min(batch * 10 + 10);
+    assert_eq!(images.shape()[..], [samples.len(), 10, ROW / 10]);
+    for ((row, label), sample) in images
+        .as_slice()
+        .chunks_exact(ROW)
+        .zip(labels.as_slice())
+        .zip(samples)
+    {
+        assert_eq!(*label as usize, sample);
+        assert!(row == image(sample), "sample {sample} is torn");
+    }
+}
+
+fn addresses(backend: &Backend, (images, labels): &Pair) -> [u64; 2] {
+    let stream = backend.device.stream().unwrap();
+    let addresses = [
+        images.on(&stream).unwrap().address(),
+        labels.on(&stream).unwrap().address(),
+    ];
+    addresses
+}
+
+/// Several epochs, the last batches of which have fewer rows, with any number of buffers.
+fn in_turn(backend: &Backend, workers: usize, count: usize) {
+    let loader = loader(backend, workers);
+    let buffers = DeviceBuffers::new(&backend.device, count).unwrap();
+    assert_eq!(buffers.count(), count);
+    let mut seen = Vec::new();
+    for epoch in loader.epochs(0..3).to_device(&buffers, 2) {
+        for (number, batch) in epoch.enumerate() {
+            let batch = batch.unwrap();
+            seen.push(addresses(backend, &batch));
+            check(&batch, number);
+        }
+    }
+    // One epoch alone goes on with the next buffer.
+    for (number, batch) in loader.epoch(3).to_device(&buffers, 2).enumerate() {
+        let batch = batch.unwrap();
+        seen.push(addresses(backend, &batch));
+        check(&batch, number);
+    }
+    assert_eq!(seen.len(), 44);
+    for (step, found) in seen.iter().enumerate() {
+        assert_eq!(*found, seen[step % count], "step {step}");
+    }
+    let mut first = seen[..count].concat();
+    first.sort_unstable();
+    first.dedup();
+    assert_eq!(first.len(), 2 * count);
+}
+
+fn batches_lie_at_the_same_addresses_in_turn(backend: &Backend) {
+    for (workers, count) in [(2, 1), (2, 2), (3, 3), (0, 2), (2, 5)] {
+        in_turn(backend, workers, count);
+    }
+}
+
+fn parts_lie_at_the_same_addresses_in_turn(backend: &Backend) {
+    backend.device.cut_batches_at(8_000, 2_000);
+    for (workers, count) in [(2, 1), (3, 2), (2, 3)] {
+        in_turn(backend, workers, count);
+    }
+}
+
+/// The program runs ahead of its kernels, which read late.
+fn a_buffer_is_written_when_its_kernels_are_done(backend: &Backend) {
+    let device = &backend.device;
+    let samples = from_fn(60, |index, _| Ok([index as u32 + 1; 500]));
+    let loader = DataLoader::builder(samples)
+        .batch_size(1)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let stream = device.stream().unwrap();
+    for count in [1, 2, 3] {
+        let buffers = DeviceBuffers::new(device, count).unwrap();
+        let mut sums = Tensor::from(vec![0u32; 60])
+            .to_device(device, false)
+            .unwrap();
+        for (step, batch) in loader.epoch(0).to_device(&buffers, 2).enumerate() {
+            let batch = batch.unwrap();
+            let words = batch.on(&stream).unwrap();
+            let sum = sums.on_mut(&stream).unwrap();
+            let late = Duration::from_millis(u64::from(step % 3 == 0) * 4);
+            backend.sum_slowly(
+                &stream,
+                words.address(),
+                500,
+                sum.address() + 4 * step as u64,
+                late,
+            );
+        }
+        let sums = sums.to_host(false).unwrap().wait().unwrap();
+        let expected: Vec<u32> = (0..60).map(|index| (index + 1) * 500).collect();
+        assert_eq!(sums.to_vec(), expected);
+    }
+}
+
+/// It is an error, which says so, and the loop goes on when the batch is dropped.
+fn a_batch_that_is_held_is_not_overwritten(backend: &Backend) {
+    for workers in [0, 2] {
+        let loader = loader(backend, workers);
+        let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+        let mut epoch = loader.epoch(0).to_device(&buffers, 2);
+        let first = epoch.next().unwrap().unwrap();
+        let second = epoch.next().unwrap().unwrap();
+        match epoch.next().unwrap() {
+            Err(Error::Buffers { reason }) => assert!(reason.contains("drop a batch"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        check(&first, 0);
+        check(&second, 1);
+        drop(first);
+        check(&epoch.next().unwrap().unwrap(), 3);
+        check(&second, 1);
+        drop(second);
+        for number in 4..11 {
+            check(&epoch.next().unwrap().unwrap(), number);
+        }
+        assert!(epoch.next().is_none());
+    }
+}
+
+fn a_batch_that_outgrows_its_buffer_is_an_error(backend: &Backend) {
+    // Batches of 2 rows, of so many words together.
+    let words = |batch: u64| [6, 4, 8, 6, 2][batch as usize];
+    let samples = from_fn(10, move |index, _| {
+        let words = vec![index as u32; words(index / 2) / 2];
+        Ok(Ragged::from(words))
+    });
+    let loader = DataLoader::builder(samples)
+        .batch_size(2)
+        .num_workers(2)
+        .pin_memory(&backend.device)
+        .build()
+        .unwrap();
+    for epoch in 0..2 {
+        let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+        let found: Vec<_> = loader
+            .epoch(epoch)
+            .to_device(&buffers, 1)
+            .map(|batch| match batch {
+                Ok(_) => None,
+                Err(error) => Some(error.to_string()),
+            })
+            .collect();
+        let too_large = found[2].as_ref().unwrap();
+        assert!(
+            too_large.contains("32 bytes") && too_large.contains("had 24"),
+            "{too_large}"
+        );
+        assert!(
+            [0, 1, 3, 4].iter().all(|&batch| found[batch].is_none()),
+            "{found:?}"
+        );
+    }
+}
+
+fn buffers_go_with_their_last_holder(backend: &Backend) {
+    let device = &backend.device;
+    let loader = loader(backend, 2);
+    let buffers = DeviceBuffers::new(device, 2).unwrap();
+    assert_eq!(device.memory().device_held_bytes, 0);
+    let mut epoch = loader.epoch(0).to_device(&buffers, 1);
+    let batch = epoch.next().unwrap().unwrap();
+    epoch.next().unwrap().unwrap();
+    drop(epoch);
+    drop(buffers);
+    assert!(device.memory().device_held_bytes > 0);
+    check(&batch, 0);
+    drop(batch);
+    assert_eq!(device.memory().device_held_bytes, 0);
+    device.release_device_memory().unwrap();
+    assert_eq!(device.memory().device_bytes, 0);
+}
+
+fn an_epoch_that_is_left_leaves_its_buffers(backend: &Backend) {
+    let loader = loader(backend, 3);
+    let buffers = DeviceBuffers::new(&backend.device, 3).unwrap();
+    for left in 0..11 {
+        let mut epoch = loader.epoch(0).to_device(&buffers, 2);
+        for number in 0..left {
+            check(&epoch.next().unwrap().unwrap(), number);
+        }
+        drop(epoch);
+    }
+    for (number, batch) in loader.epoch(1).to_device(&buffers, 2).enumerate() {
+        check(&batch.unwrap(), number);
+    }
+}
+
+fn buffers_without_memory_say_so_and_go_on(backend: &Backend) {
+    let device = &backend.device;
+    let loader = loader(backend, 2);
+    let buffers = DeviceBuffers::new(device, 2).unwrap();
+    device.set_device_budget_bytes(16 << 10); // for one buffer
+    let mut epoch = loader.epoch(0).to_device(&buffers, 1);
+    check(&epoch.next().unwrap().unwrap(), 0);
+    assert!(matches!(
+        epoch.next().unwrap(),
+        Err(Error::DeviceBudget { .. })
+    ));
+    device.set_device_budget_bytes(64 << 10);
+    for number in 2..11 {
+        check(&epoch.next().unwrap().unwrap(), number);
+    }
+}

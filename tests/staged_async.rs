@@ -1,0 +1,205 @@
+//! Requests as tasks of the program's own runtime.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pinfeed::dataset::{AsyncStagedDataset, Staged};
+use pinfeed::{BoxError, DataLoader, Dataset, SampleRng, Tensor, from_fn};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+
+const LEN: u64 = 100;
+
+/// A store that answers as many requests as there are permits.
+struct Store {
+    permits: Semaphore,
+    begun: Mutex<HashMap<u64, u64>>,
+    running: AtomicUsize,
+    most_running: AtomicUsize,
+    broken: fn(u64) -> bool,
+}
+
+impl Store {
+    fn new(permits: usize, broken: fn(u64) -> bool) -> Arc<Store> {
+        Arc::new(Store {
+            permits: Semaphore::new(permits),
+            begun: Mutex::default(),
+            running: AtomicUsize::new(0),
+            most_running: AtomicUsize::new(0),
+            broken,
+        })
+    }
+
+    fn running(&self) -> usize {
+        self.running.load(Ordering::SeqCst)
+    }
+
+    fn counts(&self) -> HashMap<u64, u64> {
+        self.begun.lock().unwrap().clone()
+    }
+}
+
+/// Counts a request, even if its task is aborted.
+struct Running<'a>(&'a Store);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct Source(Arc<Store>);
+
+impl AsyncStagedDataset for Source {
+    type Raw = Vec<u8>;
+    type Sample = (i64, f32);
+
+    fn len(&self) -> u64 {
+        LEN
+    }
+
+    async fn fetch(&self, index: u64) -> Result<Vec<u8>, BoxError> {
+        let store = &*self.0;
+        *store.begun.lock().unwrap().entry(index).or_default() += 1;
+        let running = store.running.fetch_add(1, Ordering::SeqCst) + 1;
+        let _running = Running(store);
+        store.most_running.fetch_max(running, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        store.permits.acquire().await?.forget();
+        assert!(index != 31 || !(store.broken)(31), "the client has a bug");
+        match (store.broken)(index) {
+            true => Err("503".into()),
+            false => Ok(index.to_le_bytes().to_vec()),
+        }
+    }
+
+    fn decode(
+        &self,
+        index: u64,
+        raw: Vec<u8>,
+        rng: &mut SampleRng,
+    ) -> Result<(i64, f32), BoxError> {
+        assert_eq!(raw, index.to_le_bytes());
+        Ok((index as i64, rng.f32()))
+    }
+
+    fn raw_bytes(&self, raw: &Vec<u8>) -> usize {
+        raw.len()
+    }
+}
+
+fn runtime(threads: usize) -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(threads).build().unwrap()
+}
+
+fn loader<D: Dataset<Sample = (i64, f32)>>(
+    dataset: D,
+    workers: usize,
+) -> DataLoader<(Tensor<i64>, Tensor<f32>)> {
+    let builder = DataLoader::builder(dataset).batch_size(7);
+    let builder = builder.shuffle(true).seed(5).num_workers(workers);
+    builder.build().unwrap()
+}
+
+fn rows<D: Dataset<Sample = (i64, f32)>>(dataset: D, workers: usize) -> Vec<(Vec<i64>, Vec<f32>)> {
+    let loader = loader(dataset, workers);
+    let batches = loader.epochs(0..2).flatten();
+    let rows = batches.map(|batch| {
+        let (indices, drawn) = batch.unwrap();
+        (indices.to_vec(), drawn.to_vec())
+    });
+    rows.collect()
+}
+
+#[test]
+fn batches_are_those_of_a_plain_data_set_and_each_sample_is_fetched_once() {
+    let expected = rows(from_fn(LEN, |index, rng| Ok((index as i64, rng.f32()))), 0);
+    for threads in [1, 2] {
+        let runtime = runtime(threads);
+        for workers in [0, 3] {
+            for (in_flight, max_bytes) in [(1, 1 << 20), (40, 1 << 20), (40, 20)] {
+                let store = Store::new(10_000, |_| false);
+                let staged = Staged::on_runtime(Source(store.clone()), runtime.handle().clone());
+                let staged = Arc::new(staged.in_flight(in_flight).max_bytes(max_bytes));
+                assert_eq!(rows(Arc::clone(&staged), workers), expected);
+                let counts = store.counts();
+                assert!(counts.len() as u64 == LEN && counts.values().all(|count| *count == 2));
+                let most_running = store.most_running.load(Ordering::SeqCst);
+                assert!(most_running <= in_flight, "{most_running}");
+                assert!(staged.stats().most_bytes <= max_bytes + 8);
+            }
+        }
+    }
+}
+
+/// Tasks end at their next `await`, though nothing would ever answer them.
+#[test]
+fn tasks_are_aborted_when_the_epoch_goes() {
+    let runtime = runtime(2);
+    let store = Store::new(20, |_| false);
+    let staged = Staged::on_runtime(Source(store.clone()), runtime.handle().clone());
+    let loader = loader(staged.in_flight(10).ahead(60), 1);
+    let mut epoch = loader.epoch(0);
+    assert!(epoch.next().unwrap().is_ok());
+    while store.running() < 10 {
+        std::thread::yield_now();
+    }
+    let begun: u64 = store.counts().values().sum();
+    drop(epoch);
+    // All but the one that the worker waits for.
+    while store.running() > 1 {
+        std::thread::yield_now();
+    }
+    store.permits.add_permits(1_000);
+    drop(loader);
+    let more = store.counts().values().sum::<u64>() - begun;
+    assert!(more <= 7, "{more}: the worker loads its run to the end");
+    // The source is free, although the runtime lives.
+    while Arc::strong_count(&store) > 1 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn errors_and_panics_keep_their_places() {
+    let runtime = runtime(1);
+    let store = Store::new(10_000, |index| index == 12 || index == 31);
+    let staged = Staged::on_runtime(Source(store), runtime.handle().clone());
+    let loader = DataLoader::builder(staged)
+        .batch_size(10)
+        .num_workers(2)
+        .build()
+        .unwrap();
+    for (number, batch) in loader.epoch(0).enumerate() {
+        let error = batch.err().map(|error| error.to_string());
+        match number {
+            1 => assert!(error.unwrap().contains("503")),
+            3 => assert!(error.unwrap().contains("the client has a bug")),
+            _ => assert_eq!(error, None),
+        }
+    }
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_makes_samples_errors() {
+    let runtime = runtime(1);
+    let handle = runtime.handle().clone();
+    let store = Store::new(30, |_| false);
+    let staged = Staged::on_runtime(Source(store.clone()), handle);
+    let loader = loader(staged.in_flight(20), 2);
+    let mut epoch = loader.epoch(0);
+    assert!(epoch.next().unwrap().is_ok());
+    while store.running() < 20 {
+        std::thread::yield_now();
+    }
+    runtime.shutdown_background();
+    let failed = epoch.filter_map(Result::err);
+    let failed: Vec<String> = failed.map(|error| error.to_string()).collect();
+    assert!(failed.len() >= 10, "{failed:?}");
+    assert!(failed.iter().all(|error| error.contains("was shut down")));
+    // The next epoch, too.
+    assert!(loader.epoch(1).all(|batch| batch.is_err()));
+}
