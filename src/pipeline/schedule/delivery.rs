@@ -39,7 +39,11 @@ impl<E, U> Schedule<E, U> {
     /// How many whole batches the consumer could take without waiting, those of later epochs and those that were sent with them.
     pub(crate) fn ready_batches(&self) -> u64 {
         let is_ready = |entry: &&UnitEntry<U>| entry.stage == Stage::Ready;
-        let units = self.open.iter().take_while(is_ready).count() as u64;
+        let open = self.open.iter();
+        let units = match self.any_order {
+            true => open.filter(is_ready).count() as u64,
+            false => open.take_while(is_ready).count() as u64,
+        };
         let plan = self.segment_of(self.first).map(|(_, units)| &units.plan);
         units / plan.map_or(1, |plan| plan.cut.parts_per_batch()).max(1)
     }
