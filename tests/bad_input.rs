@@ -311,7 +311,7 @@ fn states_that_are_none_are_refused() {
     assert!(indexed.parse::<StreamState>().is_err() && streaming.parse::<LoaderState>().is_err());
     for text in [&indexed, &streaming] {
         (0..text.len()).for_each(|end| drop(said(&text[..end])));
-        let newer = text.replace("-1 ", "-2 ");
+        let newer = text.replace("-1 ", "-9 ");
         assert!(
             said(&newer)
                 .iter()

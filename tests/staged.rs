@@ -516,3 +516,73 @@ fn by_hand() {
     drop(staged);
     assert_eq!(Arc::strong_count(&store), 1);
 }
+
+/// Each device has samples of its own, and asks for them once, across the boundary too.
+#[test]
+fn devices_fetch_their_own_samples() {
+    let (store, staged) = store();
+    let devices = [Device::cpu(), Device::cpu()];
+    let loader = DataLoader::builder(staged.in_flight(8))
+        .batch_size(5)
+        .shuffle(true)
+        .num_workers(2)
+        .pin_memory(&devices)
+        .build()
+        .unwrap();
+    let steps: Vec<usize> = std::thread::scope(|scope| {
+        let epochs = loader.epochs(0..3).split(&devices, 1).into_iter();
+        let threads: Vec<_> = epochs
+            .map(|epochs| scope.spawn(|| epochs.flatten().filter(|batch| batch.is_ok()).count()))
+            .collect();
+        let threads = threads.into_iter();
+        threads.map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(steps, [36, 36]);
+    let counts = store.counts();
+    assert_eq!(counts.len() as u64, LEN);
+    assert!(counts.values().all(|count| *count == 3), "{counts:?}");
+}
+
+/// Batches that come before their turn are not fetched again, nor are those that a run had before it was resumed.
+#[test]
+fn in_any_order_each_sample_is_fetched_once() {
+    let loader = |staged: Staged<Source>| {
+        DataLoader::builder(staged.in_flight(8))
+            .batch_size(5)
+            .num_workers(3)
+            .prefetch(4)
+            .in_order(false)
+            .build()
+            .unwrap()
+    };
+    let (store, staged) = store();
+    // The first sample is late.
+    store.shut(true);
+    store.spared.lock().unwrap().extend(1..LEN);
+    let first = loader(staged);
+    let mut seen: Vec<i64> = Vec::new();
+    let mut epoch = first.epoch(0);
+    for batch in epoch.by_ref().take(6) {
+        seen.extend_from_slice(batch.unwrap().0.as_slice());
+    }
+    assert!(seen.iter().all(|index| *index >= 5));
+    let state = first.state();
+    store.shut(false);
+    for batch in epoch {
+        seen.extend_from_slice(batch.unwrap().0.as_slice());
+    }
+    assert_eq!(seen.iter().collect::<HashSet<_>>().len() as u64, LEN);
+    assert!(store.counts().values().all(|count| *count == 1));
+
+    let (store, staged) = self::store();
+    let resumed = loader(staged);
+    let batches = resumed.resume(0..1, &state).unwrap().flatten();
+    let rest: HashSet<i64> = batches
+        .flat_map(|batch| batch.unwrap().0.to_vec())
+        .collect();
+    assert_eq!(rest.len(), LEN as usize - 30);
+    assert!(rest.is_disjoint(&seen[..30].iter().copied().collect()));
+    let counts = store.counts();
+    assert_eq!(counts.len(), rest.len(), "{counts:?}");
+    assert!(counts.values().all(|count| *count == 1), "{counts:?}");
+}

@@ -24,13 +24,16 @@ use crate::tensor::ALIGNMENT;
 /// At most one batch less than there are buffers is sent ahead, whatever `depth` says. With two, the next batch travels while one is
 /// used. A buffer is written again after the batch that it held was dropped, and the kernels are done that used it.
 ///
+/// Iterate one epoch at a time with the same buffers: what is sent ahead for another one lies in them, too, such as the first batches of
+/// the next epoch of [`epochs`](crate::DataLoader::epochs).
+///
 /// The first batch determines where in the buffers each of its tensors lies; memory is taken when it comes, and given back with the last
 /// clone of this handle and the last batch.
 ///
 /// # Errors
 ///
-/// A batch is [`Error::Buffers`](crate::Error::Buffers) if it is larger than the first one, tensor by tensor, or if the program still
-/// holds the batch that lies in its buffer: drop each batch before you ask for the next.
+/// A batch is [`Error::Buffers`](crate::Error::Buffers) if it is larger than the first one, tensor by tensor, or if the batch that lies in its
+/// buffer is still held: drop each batch before you ask for the next.
 ///
 /// # Examples
 ///
@@ -262,8 +265,8 @@ impl BufferSet {
                 Buffer::Held => {
                     return Err(Error::Buffers {
                         reason: format!(
-                            "the program holds the batch that lies in it ({} buffers): drop a batch before asking for the next, or \
-                             have more buffers",
+                            "it has a batch that the program holds, or that was sent ahead for another epoch ({} buffers): drop a batch \
+                             before asking for the next, or have more buffers",
                             self.count
                         ),
                     });

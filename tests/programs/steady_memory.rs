@@ -21,8 +21,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     let buffers = DeviceBuffers::new(&device, 2)?;
     let mut samples = 0;
-    for epoch in training.epochs(0..3).to_device(&buffers, 1) {
-        for batch in epoch {
+    for epoch in 0..3 {
+        // (`epochs(0..3)` would send the next epoch's first batch into a buffer that the validation needs.)
+        for batch in training.epoch(epoch).to_device(&buffers, 1) {
             samples += batch?.shape()[0];
         }
         for batch in validation.epoch(0).to_device(&buffers, 1) {
