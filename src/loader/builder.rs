@@ -293,7 +293,7 @@ impl<D, C> Builder<D, C> {
     /// `&[first, second]` or a `Vec` names several: batches for each device are page-locked in its own ring, with a pin thread of its
     /// own, and [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known
     /// where the batches go. No device at all is no pinning.
-    pub fn pin_memory(mut self, devices: impl AsRef<[Device]>) -> Self {
+    pub fn pin_memory(mut self, devices: &(impl AsRef<[Device]> + ?Sized)) -> Self {
         self.devices = devices.as_ref().to_vec();
         self
     }

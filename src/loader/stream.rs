@@ -102,7 +102,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         on_error(on_error: OnError);
 
         /// Collates batches in page-locked memory, as [`Builder::pin_memory`].
-        pin_memory(devices: impl AsRef<[Device]>);
+        pin_memory(devices: &(impl AsRef<[Device]> + ?Sized));
 
         /// Makes a batch that cannot be page-locked an error, as [`Builder::strict_pinning`].
         strict_pinning(strict: bool);

@@ -85,11 +85,10 @@ fn check((images, labels): &Pair, batch: usize) {
 
 fn addresses(backend: &Backend, (images, labels): &Pair) -> [u64; 2] {
     let stream = backend.device.stream().unwrap();
-    let addresses = [
+    [
         images.on(&stream).unwrap().address(),
         labels.on(&stream).unwrap().address(),
-    ];
-    addresses
+    ]
 }
 
 /// Several epochs, the last batches of which have fewer rows, with any number of buffers.

@@ -1,5 +1,6 @@
 //! Training on two devices of one machine: each has a thread, and all steps are taken together. The weights are those that one device
 //! finds with batches of twice the size.
+#![allow(clippy::unwrap_used)] // a panic of one thread ends the program
 
 use std::error::Error;
 use std::sync::{Barrier, Mutex};

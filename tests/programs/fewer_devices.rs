@@ -1,4 +1,5 @@
 //! A training on two devices is stopped, and goes on with one: every sample of the epoch comes once.
+#![allow(clippy::unwrap_used)] // a panic of one thread ends the program
 
 use std::collections::BTreeSet;
 use std::error::Error;
