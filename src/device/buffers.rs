@@ -32,7 +32,7 @@ use crate::tensor::ALIGNMENT;
 ///
 /// # Errors
 ///
-/// A batch is [`Error::Buffers`](crate::Error::Buffers) if it is larger than the first one, tensor by tensor, or if the batch that lies in its
+/// A batch is [`Error::Buffers`] if it is larger than the first one, tensor by tensor, or if the batch that lies in its
 /// buffer is still held: drop each batch before you ask for the next.
 ///
 /// # Examples
@@ -189,7 +189,7 @@ impl DeviceBuffers {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if `count` is 0.
+    /// [`Error::Option`] if `count` is 0.
     pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
         if count == 0 {
             return Err(Error::option(

@@ -86,7 +86,7 @@ pub(crate) struct Pipeline<B> {
     pageable: Arc<Ring>,
     /// The bytes of slabs ahead of the program, if they are limited.
     in_flight: Option<Arc<InFlight>>,
-    /// The largest slab so far of each [`Kind`](crate::device::Kind). Relaxed: it is a hint.
+    /// The largest slab so far of each [`Kind`]. Relaxed: it is a hint.
     largest_bytes: [AtomicUsize; 2],
     /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
     /// whose batches are cut finds out for all that follow, so that no more slabs are made.

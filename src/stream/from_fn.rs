@@ -51,7 +51,7 @@ where
     FromFn { open }
 }
 
-/// The source that [`from_fn`] makes.
+/// The source that [`from_fn()`] makes.
 #[derive(Clone)]
 pub struct FromFn<F> {
     open: F,

@@ -1,6 +1,6 @@
 //! Sources without a length or an index: files that are read from their beginning, archives, queues, whatever comes next.
 //!
-//! [`from_fn`] makes one from a function that opens an iterator; [`StreamSource`] is the trait. What changes a source is a method:
+//! [`from_fn()`] makes one from a function that opens an iterator; [`StreamSource`] is the trait. What changes a source is a method:
 //! [`map`](StreamSource::map), [`shuffle`](StreamSource::shuffle), [`chain`](StreamSource::chain), [`take`](StreamSource::take),
 //! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat), [`pack`](StreamSource::pack); and [`mix()`] gives items of several
 //! in proportions.
@@ -64,7 +64,7 @@ use crate::sync::Arc;
 
 /// A source of samples that has no length and no index: it is opened for an epoch, and gives one item after the other.
 ///
-/// [`from_fn`] makes one from a function. Implement the trait for a stream that can [seek](ItemStream::seek), so that a run is resumed
+/// [`from_fn()`] makes one from a function. Implement the trait for a stream that can [seek](ItemStream::seek), so that a run is resumed
 /// without reading what came before, or for items that are loaded in a way of their own.
 ///
 /// # Examples
