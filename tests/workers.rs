@@ -172,6 +172,22 @@ fn a_fast_loop_needs_all_workers() {
     assert_eq!((stats.workers, stats.crew), (4, Crew::AllCores), "{stats}");
 }
 
+/// Where batches take microseconds, more than a few workers would only wait for each other.
+#[test]
+fn tiny_batches_need_few_workers() {
+    let samples = from_fn(40_000, |index, _| Ok(index as i64));
+    let builder = DataLoader::builder(samples).batch_size(8);
+    let builder = builder.num_workers(Workers::Auto);
+    let loader = builder.cores(16).build().unwrap();
+    let few = (0..TRIES).find(|&epoch| {
+        assert_eq!(loader.epoch(epoch).filter(Result::is_ok).count(), 5_000);
+        loader.stats().workers <= 4
+    });
+    let stats = loader.stats();
+    assert!(few.is_some(), "{stats}");
+    assert!(matches!(stats.crew, Crew::Tiny | Crew::Enough), "{stats}");
+}
+
 /// One worker is enough, until it has to wait for what only another one can bring: a sample waits for the next one to begin.
 #[test]
 fn more_workers_load_when_the_loop_has_to_wait() {

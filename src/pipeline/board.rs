@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::crew::Duty;
+use super::crew::{Crew, Duty};
 use super::desk::Desk;
 use super::guard::Bin;
 use super::late::{Station, Task};
@@ -13,7 +13,7 @@ use super::seat::Seat;
 use super::work::Recipe;
 use crate::device::InFlight;
 use crate::sync::{Arc, Condvar, planted};
-use crate::tuning::COPYING_WORKERS;
+use crate::tuning::{COPYING_WORKERS, TINY_WORKERS};
 
 /// Which sleeping workers are woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,8 +211,12 @@ impl<B: 'static> Board<B> {
         if let [line] = &*self.lines {
             let given = seat.given.count();
             let epoch = (seat.line, seat.segment);
-            let copies = || line.schedule.copies();
-            self.duty.watch(epoch, given, &seat.meter, copies);
+            let most = || match &line.schedule {
+                schedule if schedule.copies() => Some((COPYING_WORKERS, Crew::Copying)),
+                schedule if schedule.is_tiny() => Some((TINY_WORKERS, Crew::Tiny)),
+                _ => None,
+            };
+            self.duty.watch(epoch, given, &seat.meter, most);
         } // several consumers together need more than each of them shows
     }
 
@@ -227,9 +231,13 @@ impl<B: 'static> Board<B> {
     /// Whether workers that were off duty are on duty from now on: a consumer waits, and nobody is left to do what there is to do.
     fn needs_more(&mut self) -> bool {
         let (on_duty, _) = self.duty.now();
+        let is_enough = |line: &Line<B>| on_duty >= TINY_WORKERS && line.schedule.is_tiny();
         // (Those that were called, and have not come yet, will do it.)
         (1..=self.duty.off()).contains(&self.idle_off_duty)
-            && self.lines.iter().any(|line| line.schedule.is_blocked())
+            && self
+                .lines
+                .iter()
+                .any(|line| line.schedule.is_blocked() && !is_enough(line))
             && self.has_claim(self.group(on_duty))
             && !planted("nobody goes on duty again")
             && self.duty.grow()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::meter::Meter;
 use crate::system;
-use crate::tuning::{BATCHES_WATCHED, COPYING_WORKERS, WORKER_STACK_BYTES};
+use crate::tuning::{BATCHES_WATCHED, WORKER_STACK_BYTES};
 
 /// How many worker threads a loader has ([`Builder::num_workers`](crate::loader::Builder::num_workers)). A plain number is
 /// [`Fixed`](Workers::Fixed).
@@ -89,6 +89,8 @@ pub enum Crew {
     Enough,
     /// Loading is copying. More workers would not copy faster, and would take memory bandwidth from the link.
     Copying,
+    /// Batches take microseconds. More workers would wait for each other.
+    Tiny,
 }
 
 impl Crew {
@@ -106,6 +108,7 @@ impl fmt::Display for Crew {
             Crew::AllCores => "all cores",
             Crew::Enough => "as many as keep up with the loop",
             Crew::Copying => "loading is copying, and more would slow the link",
+            Crew::Tiny => "batches take microseconds, and more would wait for each other",
         })
     }
 }
@@ -174,13 +177,13 @@ impl Duty {
     }
 
     /// The consumer gets a batch of an epoch, named by its line and segment, of which it was `given` so many. Some batches after the
-    /// first one, it is decided how many workers go on. `copies`: loading is little more than copying.
+    /// first one, it is decided how many workers go on. `most`: more than so many would be slower, and why.
     pub(super) fn watch(
         &mut self,
         epoch: (u64, u64),
         given: u64,
         meter: &Meter,
-        copies: impl FnOnce() -> bool,
+        most: impl FnOnce() -> Option<(usize, Crew)>,
     ) {
         if self.crew != Crew::Starting {
             return;
@@ -206,12 +209,12 @@ impl Duty {
             host_ns: (now.host_ns - mark.host_ns) / batches,
             waited_ns: (now.waited_ns - mark.waited_ns) / batches,
         };
-        (self.on_duty, self.crew) = match copies() {
-            true if self.all > COPYING_WORKERS => (COPYING_WORKERS, Crew::Copying),
-            _ => match seen.needed() {
-                Some(needed) if needed < self.all => (needed, Crew::Enough),
-                _ => (self.all, Crew::AllCores),
-            },
+        let (most, why) = most()
+            .filter(|(most, _)| *most < self.all)
+            .unwrap_or((self.all, Crew::AllCores));
+        (self.on_duty, self.crew) = match seen.needed() {
+            Some(needed) if needed < most => (needed, Crew::Enough),
+            _ => (most, why),
         };
     }
 
@@ -257,7 +260,12 @@ mod tests {
 
     /// Workers are busy for `work_ns` with each batch, and the loop takes `host_ns` for one, and waits `waited_ns` for it; the first batch
     /// takes long. Returns who loads then.
-    fn after_an_epoch(duty: &mut Duty, of: [u64; 3], batches: u64, copies: bool) -> (usize, Crew) {
+    fn after_an_epoch(
+        duty: &mut Duty,
+        of: [u64; 3],
+        batches: u64,
+        most: Option<(usize, Crew)>,
+    ) -> (usize, Crew) {
         let [work_ns, host_ns, waited_ns] = of;
         let meter = Meter::default();
         meter.consumer_wait_ns.add(1_000_000_000);
@@ -265,7 +273,7 @@ mod tests {
             meter.loading_ns.add(work_ns / 2);
             meter.collating_ns.add(work_ns - work_ns / 2);
             meter.batches.add(1);
-            duty.watch((1, 0), given, &meter, || copies);
+            duty.watch((1, 0), given, &meter, || most);
             meter.host_ns.add(host_ns);
             meter.consumer_wait_ns.add(waited_ns);
         }
@@ -288,7 +296,7 @@ mod tests {
             ([40_000, 0, 10_000], (16, Crew::AllCores)),
         ] {
             let mut duty = Duty::new(16, true);
-            assert_eq!(after_an_epoch(&mut duty, of, 20, false), expected, "{of:?}");
+            assert_eq!(after_an_epoch(&mut duty, of, 20, None), expected, "{of:?}");
             let (on_duty, _) = expected;
             assert!(duty.is_on(on_duty - 1) && (on_duty == 16 || !duty.is_on(on_duty)));
             assert_eq!(duty.off(), 16 - on_duty);
@@ -301,32 +309,36 @@ mod tests {
         let mut duty = Duty::new(4, true);
         for _ in 0..5 {
             // (Of an epoch before, only the marks are left; that of a short one is of no use to the next.)
-            let short = after_an_epoch(&mut duty, of, BATCHES_WATCHED, false);
+            let short = after_an_epoch(&mut duty, of, BATCHES_WATCHED, None);
             assert_eq!(short, (4, Crew::Starting));
             assert!(!duty.begin()); // all are on duty
         }
-        let long = after_an_epoch(&mut duty, of, BATCHES_WATCHED + 2, false);
+        let long = after_an_epoch(&mut duty, of, BATCHES_WATCHED + 2, None);
         assert_eq!(long, (2, Crew::Enough));
         assert!(duty.begin());
         assert_eq!(duty.now(), (4, Crew::Starting));
     }
 
     #[test]
-    fn few_load_where_loading_is_copying() {
-        for (all, expected) in [
-            (64, (COPYING_WORKERS, Crew::Copying)),
-            (COPYING_WORKERS, (COPYING_WORKERS, Crew::AllCores)),
-        ] {
-            let mut duty = Duty::new(all, true);
-            let of = [40_000, 0, 10_000];
-            assert_eq!(after_an_epoch(&mut duty, of, 20, true), expected);
+    fn few_load_where_more_would_be_slower() {
+        for why in [Crew::Copying, Crew::Tiny] {
+            for (all, of, expected) in [
+                (64, [40_000, 0, 10_000], (10, why)),
+                (10, [40_000, 0, 10_000], (10, Crew::AllCores)),
+                // The loop needs even fewer.
+                (64, [40_000, 10_000, 0], (6, Crew::Enough)),
+            ] {
+                let mut duty = Duty::new(all, true);
+                let most = Some((10, why));
+                assert_eq!(after_an_epoch(&mut duty, of, 20, most), expected);
+            }
         }
     }
 
     #[test]
     fn their_number_doubles_until_all_load() {
         let mut duty = Duty::new(7, true);
-        after_an_epoch(&mut duty, [10, 10_000, 0], 20, false);
+        after_an_epoch(&mut duty, [10, 10_000, 0], 20, None);
         let seen: Vec<_> = std::iter::from_fn(|| duty.grow().then(|| duty.now())).collect();
         assert_eq!(
             seen,
@@ -334,7 +346,7 @@ mod tests {
         );
         // What was decided stands for the line.
         assert_eq!(
-            after_an_epoch(&mut duty, [10, 10_000, 0], 20, false),
+            after_an_epoch(&mut duty, [10, 10_000, 0], 20, None),
             (7, Crew::AllCores)
         );
     }
@@ -342,7 +354,7 @@ mod tests {
     #[test]
     fn a_fixed_number_stays() {
         let mut duty = Duty::new(7, false);
-        let now = after_an_epoch(&mut duty, [10, 10_000, 0], 20, false);
+        let now = after_an_epoch(&mut duty, [10, 10_000, 0], 20, None);
         assert_eq!(now, (7, Crew::Fixed));
         assert!(!duty.begin() && !duty.grow());
         assert_eq!(duty.now(), (7, Crew::Fixed));

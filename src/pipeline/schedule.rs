@@ -290,6 +290,16 @@ impl<E, U> Schedule<E, U> {
         bytes > COPYING_BYTES_PER_10_NS.saturating_mul(self.sample_ns)
     }
 
+    /// Whether units take microseconds, so that one worker makes several of them: more workers would wait for the lock, and for each other.
+    pub(crate) fn is_tiny(&self) -> bool {
+        let mut planned = self.segments.iter();
+        let units = planned.find_map(|segment| segment.units.as_ref());
+        units.is_some_and(|units| {
+            let ns = self.unit_ns(&units.plan);
+            units.plan.solo.is_some() && ns.is_some_and(|ns| ns <= RUN_NS / 2)
+        })
+    }
+
     /// How many units a worker claims to make from end to end; 0: it claims rows instead.
     fn solo_run(&self, units: &EpochUnits) -> u64 {
         let plan = &units.plan;

@@ -577,6 +577,7 @@ fn tiny_units_are_made_alone() {
     schedule.granted(unit);
     assert_eq!(schedule.loaded(unit, all(1), Some(1_000)), Next::Finish);
     schedule.ready(unit);
+    assert!(schedule.is_tiny());
     let Some(Claim::Solo { units }) = claim(&mut schedule, WORKER) else {
         panic!("it is claimed alone");
     };
@@ -585,6 +586,12 @@ fn tiny_units_are_made_alone() {
         .clone()
         .for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
     assert_eq!(schedule.deliverable(), 17);
+    // Samples that take longer come later.
+    let Some(Claim::Solo { units }) = claim(&mut schedule, WORKER) else {
+        panic!("it is claimed alone");
+    };
+    units.for_each(|unit| schedule.made(Unit(unit), Some(10 * RUN_NS)));
+    assert!(!schedule.is_tiny());
 }
 
 /// A line of streams of batches of two.
