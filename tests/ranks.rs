@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 use pinfeed::dataset::Pass;
-use pinfeed::loader::{Sharding, World};
+use pinfeed::loader::{LastBatch, Sharding, World};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, SampleRng, Tensor, from_fn};
 
 const LEN: u64 = 100;
@@ -226,5 +226,40 @@ fn what_makes_no_sense_is_refused() {
             .unwrap();
         assert!(loader.is_empty());
         assert_eq!(loader.epoch(0).count(), 0);
+    }
+}
+
+/// DALI's own table of its policies (`DALIGenericIterator`, of the pages that document it): samples 1 to 7, batches of 2. What `padded`
+/// decides there is always so here: each epoch begins at its beginning. A filler is another sample of the epoch, and not the last again;
+/// which rows are real, the batch says.
+#[test]
+fn last_batches_are_those_of_dali() {
+    // Policy, the last batch with `last_batch_padded`, and without, and the next epoch's first batch with it.
+    let table: [(LastBatch, &[i64], &[i64], [i64; 2]); 3] = [
+        (LastBatch::Partial, &[7], &[7], [1, 2]),
+        (LastBatch::Fill, &[7, 7], &[7, 1], [1, 2]),
+        (LastBatch::Drop, &[5, 6], &[5, 6], [1, 2]),
+    ];
+    for (policy, padded, unpadded, next) in table {
+        let samples: Vec<i64> = (1..=7).collect();
+        let loader = DataLoader::builder(samples)
+            .batch_size(2)
+            .last_batch(policy)
+            .build()
+            .unwrap();
+        let mut epochs = loader.epochs(0..2);
+        let first = epochs.next().unwrap().with_info();
+        let (last, info) = first.last().unwrap().unwrap();
+        assert_eq!(last.as_slice(), unpadded);
+        let real = last.as_slice().iter().zip(info.mask());
+        let real: Vec<i64> = real
+            .filter(|(_, is_real)| *is_real)
+            .map(|(row, _)| *row)
+            .collect();
+        let mut expected = padded.to_vec();
+        expected.dedup();
+        assert_eq!(real, expected);
+        let second = epochs.next().unwrap().next().unwrap().unwrap();
+        assert_eq!(second.as_slice(), next);
     }
 }

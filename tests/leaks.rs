@@ -1,0 +1,132 @@
+//! Nothing is left of loaders that were dropped, whatever they did: no thread, and no memory. The only test of its process, for it counts
+//! what the process has.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pinfeed::dataset::{Staged, StagedDataset};
+use pinfeed::device::DeviceBuffers;
+use pinfeed::loader::{OnError, Workers};
+use pinfeed::stream::{self, StreamSource};
+use pinfeed::{BoxError, DataLoader, Dataset, Device, SampleRng, Tensor, from_fn};
+
+/// The names of the library's threads, but for its helpers: those belong to the process.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    let own = |name: &String| name.starts_with("pinfeed-") && !name.contains("helper");
+    names.filter(own).collect()
+}
+
+fn resident_bytes() -> usize {
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// Samples of 4 KB; some are bad, and some panic.
+fn samples(len: u64) -> impl Dataset<Sample = Tensor<u8>> {
+    from_fn(len, |index, rng: &mut SampleRng| match index % 97 {
+        13 => Err(BoxError::from("bad")),
+        14 => panic!("worse"),
+        _ => Ok(Tensor::from(vec![rng.range(0..256i64) as u8; 4096])),
+    })
+}
+
+struct Remote;
+
+impl StagedDataset for Remote {
+    type Raw = Vec<u8>;
+    type Sample = Tensor<u8>;
+
+    fn len(&self) -> u64 {
+        500
+    }
+
+    fn fetch(&self, index: u64) -> Result<Vec<u8>, BoxError> {
+        thread::sleep(Duration::from_micros(100));
+        Ok(vec![index as u8; 4096])
+    }
+
+    fn decode(&self, _: u64, raw: Vec<u8>, _: &mut SampleRng) -> Result<Tensor<u8>, BoxError> {
+        Ok(Tensor::from(raw))
+    }
+
+    fn raw_bytes(&self, raw: &Vec<u8>) -> usize {
+        raw.len()
+    }
+}
+
+/// Each kind of loader, used for a while, and left in the middle of something.
+fn round(number: usize) {
+    let devices = [Device::cpu(), Device::cpu()];
+    let device = &devices[0];
+    let plain = DataLoader::builder(samples(400))
+        .batch_size(8)
+        .shuffle(true)
+        .num_workers(Workers::Auto)
+        .on_error(OnError::Skip { at_most: 1_000 })
+        .in_order(number.is_multiple_of(2))
+        .max_bytes_in_flight(100_000)
+        .build()
+        .unwrap();
+    let recording = plain.record();
+    for epoch in plain.epochs(0..2) {
+        assert!(epoch.take(20 + number % 9).all(|batch| batch.is_ok()));
+    }
+    drop(recording.finish());
+
+    let pinned = DataLoader::builder(samples(400))
+        .batch_size(8)
+        .num_workers(2)
+        .on_error(OnError::Replace { at_most: 1_000 })
+        .timeout(Duration::from_secs(60))
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let buffers = DeviceBuffers::new(device, 2).unwrap();
+    for epoch in pinned.epochs(0..3).to_device(&buffers, 1) {
+        assert!(epoch.take(5 + number % 9).all(|batch| batch.is_ok()));
+    }
+    let mut replay = pinned.replay(0).unwrap();
+    assert!(replay.by_ref().take(3).all(|batch| batch.is_ok()));
+
+    let shared = DataLoader::builder(Staged::new(Remote).in_flight(4))
+        .batch_size(8)
+        .num_workers(2)
+        .pin_memory(&devices)
+        .build()
+        .unwrap();
+    thread::scope(|scope| {
+        for epochs in shared.epochs(0..2).split(&devices, 1) {
+            scope.spawn(|| assert!(epochs.flatten().take(9).all(|batch| batch.is_ok())));
+        }
+    });
+
+    let numbers = stream::from_fn(|_, _| Ok((0..10_000i64).map(Ok))).shuffle(100);
+    let streamed = DataLoader::stream(numbers)
+        .batch_size(8)
+        .num_workers(2)
+        .build()
+        .unwrap();
+    assert!(streamed.epoch(0).take(30).all(|batch| batch.is_ok()));
+}
+
+#[test]
+fn nothing_is_left_of_loaders_that_were_dropped() {
+    std::panic::set_hook(Box::new(|_| {})); // samples panic
+    (0..5).for_each(round);
+    let before = resident_bytes();
+    (0..40).for_each(round);
+    let grown = resident_bytes().saturating_sub(before);
+    // (With one loader forgotten in each round, it was 20 MB.)
+    assert!(grown < 8 << 20, "{grown} bytes more");
+    // Threads were joined; the system may list one for a moment longer.
+    let end = Instant::now() + Duration::from_secs(20);
+    while !threads().is_empty() {
+        assert!(Instant::now() < end, "{:?}", threads());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
