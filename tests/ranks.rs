@@ -235,7 +235,8 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn last_batches_are_those_of_dali() {
     // Policy, the last batch with `last_batch_padded`, and without, and the next epoch's first batch with it.
-    let table: [(LastBatch, &[i64], &[i64], [i64; 2]); 3] = [
+    type Row = (LastBatch, &'static [i64], &'static [i64], [i64; 2]);
+    let table: [Row; 3] = [
         (LastBatch::Partial, &[7], &[7], [1, 2]),
         (LastBatch::Fill, &[7, 7], &[7, 1], [1, 2]),
         (LastBatch::Drop, &[5, 6], &[5, 6], [1, 2]),
