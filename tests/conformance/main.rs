@@ -28,6 +28,7 @@ mod ragged;
 mod resumed;
 mod sequences;
 mod slabs;
+mod split;
 mod staging;
 mod stress;
 mod transfers;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         devices::TESTS,
         early::TESTS,
         buffers::TESTS,
+        split::TESTS,
         staging::TESTS,
         stress::TESTS,
     ]
