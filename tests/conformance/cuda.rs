@@ -9,6 +9,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, sys};
 use pinfeed::device::{DeviceBuffers, Way};
 use pinfeed::interop::{cudarc as interop, raw};
+#[cfg(target_os = "linux")]
 use pinfeed::loader::{Affinity, Placement};
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
 
