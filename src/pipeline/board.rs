@@ -137,6 +137,9 @@ impl<B: 'static> Board<B> {
 
     /// For how many devices there are lines.
     fn devices(&self) -> usize {
+        if self.idle.len() <= 2 {
+            return 1; // the loader knows of no other
+        }
         let lines = self.lines.iter().enumerate();
         let is_other = |&(index, line): &(usize, &Line<B>)| {
             let mut before = self.lines[..index].iter();
@@ -167,8 +170,9 @@ impl<B: 'static> Board<B> {
         self.turn += 1;
         let turn = self.turn;
         self.urgent_first();
+        let claimant = self.claimant(group, false);
         [false, true].into_iter().find_map(|beyond| {
-            let claimant = self.claimant(group, beyond);
+            let claimant = Claimant { beyond, ..claimant };
             self.lines.iter_mut().find_map(|line| {
                 let job = line.claim(recipe, claimant)?;
                 line.last_turn = turn;
