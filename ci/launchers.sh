@@ -83,9 +83,9 @@ installed() {
     shift
     command -v "$program" >/dev/null && return
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-        [[ $updated ]] || apt-get update >&2 || true
+        [[ $updated ]] || alone apt-get update >&2 || true
         updated=yes
-        DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >&2 || true
+        DEBIAN_FRONTEND=noninteractive alone apt-get install -y --no-install-recommends "$@" >&2 || true
     fi
     command -v "$program" >/dev/null || {
         skip "$program is missing, and the packages $* could not be installed"

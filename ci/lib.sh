@@ -21,6 +21,17 @@ run() {
     "$@"
 }
 
+# `alone COMMAND`: no other job runs one of these meanwhile. (Jobs run side by side, and installers do not expect that.)
+lock=$(realpath -m "${CARGO_TARGET_DIR:-target}/ci/installing")
+mkdir -p "${lock%/*}"
+alone() {
+    if command -v flock >/dev/null; then
+        flock "$lock" "$@"
+    else
+        "$@"
+    fi
+}
+
 # The nightly of every job that needs one, so that no job breaks because a newer one came: Miri in it refuses how
 # parking_lot_core 0.9 calls the system's futex, and the list of public items changes with rustdoc.
 nightly=nightly-2026-05-20
@@ -29,9 +40,9 @@ nightly=nightly-2026-05-20
 install_nightly() {
     local component
     rustup run "$nightly" rustc --version >/dev/null 2>&1 ||
-        run rustup toolchain install "$nightly" --profile minimal --no-self-update || return
+        run alone rustup toolchain install "$nightly" --profile minimal --no-self-update || return
     for component in "$@"; do
-        run rustup component add "$component" --toolchain "$nightly" || return
+        run alone rustup component add "$component" --toolchain "$nightly" || return
     done
 }
 
@@ -41,7 +52,7 @@ jpeg_tools() {
     command -v apt-get >/dev/null || return
     local root=()
     [[ $(id -u) == 0 ]] || root=(sudo -n)
-    { "${root[@]}" apt-get update && "${root[@]}" apt-get install -y cmake nasm; } >&2
+    { alone "${root[@]}" apt-get update && alone "${root[@]}" apt-get install -y cmake nasm; } >&2
 }
 
 # Every feature, one a line, but `default`, `shuttle`, those that need CUDA's compiler to build, and those whose tools are
@@ -64,7 +75,7 @@ all_features() { features | paste -sd, -; }
 # Adds a component of the default toolchain, where rustup manages it and it is missing.
 component() {
     command -v "$2" >/dev/null && "$2" --version >/dev/null 2>&1 && return
-    run rustup component add "$1"
+    run alone rustup component add "$1"
 }
 
 # Puts a tool of that version on the PATH. If it is missing, it is built into the target folder, unoptimized: that takes

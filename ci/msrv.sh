@@ -4,7 +4,7 @@
 
 version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 [[ $version == *.*.* ]] || version+=".0"
-if ! run rustup toolchain install "$version" --profile minimal --no-self-update; then
+if ! run alone rustup toolchain install "$version" --profile minimal --no-self-update; then
     skip_all "Rust $version could not be installed"
 fi
 check() { run cargo "+$version" check --locked --lib "$@"; }

@@ -5,7 +5,7 @@
 targets=(x86_64-pc-windows-msvc aarch64-apple-darwin aarch64-unknown-linux-gnu)
 checked=()
 for target in "${targets[@]}"; do
-    if ! run rustup target add "$target"; then
+    if ! run alone rustup target add "$target"; then
         skip "$target: rustup could not add it"
         continue
     fi

@@ -1,7 +1,6 @@
 //! One loader for several devices: together they get what as many ranks get.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Barrier;
 use std::thread;
 
 use pinfeed::loader::{DeviceEpoch, LastBatch, LoaderState, World};
@@ -301,7 +300,7 @@ fn an_error_is_that_of_its_device() {
     }
 }
 
-/// Each device has page-locked memory of its own, and no more after the first epoch than before it.
+/// Each device has page-locked memory of its own: as much as a loader's for one device, however many epochs there are.
 #[test]
 fn each_device_has_a_ring_of_its_own() {
     let own = devices(2);
@@ -309,41 +308,28 @@ fn each_device_has_a_ring_of_its_own() {
     let loader = DataLoader::builder(samples)
         .batch_size(8)
         .num_workers(2)
+        .prefetch(2)
         .strict_pinning(true)
         .pin_memory(&own)
         .build()
         .unwrap();
-    let made = || {
-        own.iter()
-            .map(|device| device.memory().slabs_made)
-            .collect::<Vec<_>>()
-    };
-    let barrier = Barrier::new(2);
-    let mut after_first = Vec::new();
-    for epoch in 0..3 {
+    let epochs = 30;
+    for epoch in 0..epochs {
         thread::scope(|scope| {
-            for epoch in loader.epoch(epoch).split(&own, 1) {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    for batch in epoch {
-                        let (batch, device) = (batch.unwrap(), barrier.wait());
-                        drop((batch, device));
-                    }
-                });
+            for batches in loader.epoch(epoch).split(&own, 1) {
+                scope.spawn(move || batches.for_each(|batch| drop(batch.unwrap())));
             }
         });
-        if epoch == 0 {
-            after_first = made();
-            assert!(after_first.iter().all(|made| *made > 0), "{after_first:?}");
-        }
     }
     assert_eq!(loader.stats().unpinned, 0);
-    assert!(
-        made()
-            .iter()
-            .zip(&after_first)
-            .all(|(now, then)| *now <= then + 1)
-    );
+    for device in &own {
+        let made = device.memory().slabs_made;
+        assert!(
+            (1..=8).contains(&made),
+            "{made} slabs for {} batches",
+            epochs * 4
+        );
+    }
 }
 
 #[test]

@@ -140,50 +140,51 @@ fn each_epoch_gives_what_it_gives_alone(backend: &Backend) {
     let device = &backend.device;
     let numbers = [3u64, 4, 5, 0, 5];
     // From epochs of one batch to epochs of many more than are loaded ahead.
-    for batch_size in [5, 16, 100] {
+    for (size, batch_size) in [5, 16, 100].into_iter().enumerate() {
         let expected: Vec<_> = numbers.map(|number| alone(number, batch_size)).into();
-        for (workers, prefetch) in [(0, 1), (1, 1), (3, 2), (2, 8)] {
-            for pin in [None, Some(false), Some(true)] {
-                let how = How {
-                    workers,
-                    prefetch,
-                    pin,
-                    batch_size,
-                };
-                let loader = loader(samples(), &how, device);
-                let mut epochs = loader.epochs(numbers);
-                for (number, expected) in numbers.iter().zip(&expected) {
+        for (crew, (workers, prefetch)) in [(0, 1), (1, 1), (3, 2), (2, 8)].into_iter().enumerate()
+        {
+            // Each way to pin meets each size, and each number of workers. All combinations would take a minute.
+            let pin = [None, Some(false), Some(true)][(size + crew) % 3];
+            let how = How {
+                workers,
+                prefetch,
+                pin,
+                batch_size,
+            };
+            let loader = loader(samples(), &how, device);
+            let mut epochs = loader.epochs(numbers);
+            for (number, expected) in numbers.iter().zip(&expected) {
+                let mut epoch = epochs.next().unwrap();
+                assert_eq!((epoch.number(), epoch.len()), (*number, expected.len()));
+                for expected in expected {
+                    let batch = epoch.next().unwrap().unwrap();
+                    assert_eq!(batch.0.is_pinned(), pin.is_some());
+                    assert_eq!(&contents(&batch), expected);
+                }
+                assert!(epoch.next().is_none());
+            }
+            assert!(epochs.next().is_none() && epochs.next().is_none());
+            for depth in [0, 1, 3] {
+                let mut epochs = loader.epochs(numbers).to_device(device, depth);
+                for expected in &expected {
                     let mut epoch = epochs.next().unwrap();
-                    assert_eq!((epoch.number(), epoch.len()), (*number, expected.len()));
-                    for expected in expected {
+                    for (come, expected) in expected.iter().enumerate() {
+                        assert_eq!(epoch.len(), self::alone_len(batch_size) - come);
                         let batch = epoch.next().unwrap().unwrap();
-                        assert_eq!(batch.0.is_pinned(), pin.is_some());
-                        assert_eq!(&contents(&batch), expected);
+                        assert_eq!(&contents(&back(&batch)), expected);
                     }
                     assert!(epoch.next().is_none());
                 }
-                assert!(epochs.next().is_none() && epochs.next().is_none());
-                for depth in [0, 1, 3] {
-                    let mut epochs = loader.epochs(numbers).to_device(device, depth);
-                    for expected in &expected {
-                        let mut epoch = epochs.next().unwrap();
-                        for (come, expected) in expected.iter().enumerate() {
-                            assert_eq!(epoch.len(), self::alone_len(batch_size) - come);
-                            let batch = epoch.next().unwrap().unwrap();
-                            assert_eq!(&contents(&back(&batch)), expected);
-                        }
-                        assert!(epoch.next().is_none());
-                    }
-                    assert!(epochs.next().is_none());
-                }
-                // Each epoch sent by itself.
-                for (epoch, expected) in loader.epochs(numbers).zip(&expected) {
-                    let batches = epoch.to_device(device, 2);
-                    let batches: Vec<_> = batches
-                        .map(|batch| contents(&back(&batch.unwrap())))
-                        .collect();
-                    assert_eq!(&batches, expected);
-                }
+                assert!(epochs.next().is_none());
+            }
+            // Each epoch sent by itself.
+            for (epoch, expected) in loader.epochs(numbers).zip(&expected) {
+                let batches = epoch.to_device(device, 2);
+                let batches: Vec<_> = batches
+                    .map(|batch| contents(&back(&batch.unwrap())))
+                    .collect();
+                assert_eq!(&batches, expected);
             }
         }
     }
