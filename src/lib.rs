@@ -260,3 +260,7 @@ pub use pinfeed_derive::Sample;
 /// ```
 #[cfg(feature = "derive")]
 pub use pinfeed_derive::Batch;
+
+#[cfg(test)]
+#[macro_use]
+extern crate watch;

@@ -1,6 +1,9 @@
 //! Ranks share one global order: together they see what one rank sees whose batches are as large as all of theirs.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 

@@ -1,6 +1,9 @@
 //! A run that stops anywhere goes on as if it had not stopped: with other workers, on other ranks, any number of times.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use proptest::prelude::*;
 use serde_json::Value;
 
