@@ -45,6 +45,12 @@
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
 //! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
 //!   subset of them for validation: [`sampler`].
+//! - Several processes, each with its share: [`World`](loader::World). Several devices in one process:
+//!   [`Epoch::split`](loader::Epoch::split). A run that goes on where it was interrupted:
+//!   [`DataLoader::state`] and [`DataLoader::resume`].
+//! - Samples that are broken: [`Builder::on_error`](loader::Builder::on_error); that fail now and then:
+//!   [`retry`](loader::Builder::retry); that hang: [`timeout`](loader::Builder::timeout).
+//! - What PyTorch's options are called here, from `persistent_workers` to `set_epoch`: the table in [`loader`].
 //! - Devices, streams and memory: [`device`]. Element types and shapes of a [`Tensor`]: [`tensor`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
 //! - What can go wrong, and how a program continues: [`Error`], [`error`].
