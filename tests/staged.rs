@@ -1,6 +1,9 @@
 //! Data sets that are fetched ahead: the same batches as without, each sample fetched once, and nothing for an epoch that is gone.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

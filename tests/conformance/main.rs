@@ -96,6 +96,7 @@ fn main() -> ExitCode {
                 continue;
             }
             let start = Instant::now();
+            let _watch = watch::on(&name);
             let outcome = match open() {
                 Ok(backend) => std::panic::catch_unwind(AssertUnwindSafe(|| test(&backend)))
                     .map_err(|_| String::new()),
