@@ -110,23 +110,6 @@ enum Samples {
     },
 }
 
-/// Which samples an epoch has, and who is told of them.
-#[derive(Clone, Copy)]
-pub(crate) struct EpochSamples<'a> {
-    pub(super) order: &'a EpochOrder,
-    pub(super) announced: Option<&'a Arc<Announced>>,
-}
-
-impl<'a> EpochSamples<'a> {
-    /// Nobody is told.
-    pub(super) fn of(order: &'a EpochOrder) -> EpochSamples<'a> {
-        EpochSamples {
-            order,
-            announced: None,
-        }
-    }
-}
-
 /// A pass, as whoever loads its samples holds it.
 pub(crate) struct Announced {
     announcer: Arc<Announcer>,

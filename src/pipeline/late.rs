@@ -279,8 +279,8 @@ impl<B: Batch> Pipeline<B> {
         let (seen, place) = (overdue.seen, overdue.pass.place(overdue.task.unit()));
         let sample = seen.is_of_sample().then(|| {
             // What it calls of the program's may panic, and says so itself.
-            let order = &overdue.pass.order;
-            let id = || self.recipe.sample_id(place, order, seen.row, seen.index);
+            let pass = &overdue.pass;
+            let id = || self.recipe.sample_id(pass, place, seen.row, seen.index);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(id)).ok()
         });
         if desk.leave() && !planted("nobody reports for who was given up") {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::announcer::{Announced, EndsPass, EpochSamples};
+use super::announcer::{Announced, EndsPass};
 use super::cut::{EpochOrder, Place};
 use super::guard::Bin;
 use super::outbox::Sends;
@@ -58,6 +58,8 @@ pub(crate) struct Pass {
     /// Which samples stand at its positions.
     pub(super) order: EpochOrder,
     pub(super) announced: Option<Arc<Announced>>,
+    /// Its number, as the samples' generators have it; 0: nobody wants to know what comes.
+    pub(super) short_id: u32,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(super) account: Option<Arc<Account>>,
@@ -164,14 +166,6 @@ impl Pass {
         cut.place(self.epoch, self.units.number(unit))
     }
 
-    /// Which samples stand where, and who is told of them.
-    pub(super) fn samples(&self) -> EpochSamples<'_> {
-        EpochSamples {
-            order: &self.order,
-            announced: self.announced.as_ref(),
-        }
-    }
-
     /// Whether the unit is its epoch's last.
     pub(crate) fn is_last(&self, unit: Unit) -> bool {
         unit.0 + 1 == self.units.end.0
@@ -210,15 +204,7 @@ impl<B: 'static> Line<B> {
             };
             UnitSlot {
                 pass: Arc::clone(pass),
-                work: (!is_own).then(|| {
-                    let gathered_by = epoch.gathered_by();
-                    recipe.open(
-                        pass.place(unit),
-                        pass.samples(),
-                        gathered_by,
-                        Arc::clone(&pass.meter),
-                    )
-                }),
+                work: (!is_own).then(|| recipe.open(pass, pass.place(unit), epoch.gathered_by())),
                 outcome: None,
                 failure: None,
                 waiting_since: None,
@@ -306,6 +292,7 @@ impl<B: 'static> Line<B> {
     ) -> Option<Arc<Pass>> {
         let units = self.schedule.enter_plan(segment, plan)?;
         let slot = self.schedule.epoch(segment)?;
+        let announced = slot.announced.as_ref().map(|ends| Arc::clone(&ends.0));
         let pass = Arc::new(Pass {
             line: self.key,
             segment,
@@ -313,7 +300,10 @@ impl<B: 'static> Line<B> {
             epoch: slot.epoch,
             units,
             order,
-            announced: slot.announced.as_ref().map(|ends| Arc::clone(&ends.0)),
+            short_id: announced
+                .as_ref()
+                .map_or(0, |announced| announced.short_id()),
+            announced,
             meter: Arc::clone(&slot.meter),
             account,
         });

@@ -150,7 +150,7 @@ impl<B: Batch> Pipeline<B> {
             SendOutcome::Failed(error) => Err(error),
             SendOutcome::Unlike(like, error) => {
                 let [part, like] = [unit, like].map(|unit| pass.place(unit));
-                Err(self.recipe.unlike(part, like, &pass.order, error))
+                Err(self.recipe.unlike(pass, part, like, error))
             }
         }
     }

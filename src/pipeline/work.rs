@@ -7,10 +7,11 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::announcer::{Announced, EpochSamples, Listener};
-use super::cut::{EpochOrder, Place};
+use super::announcer::Listener;
+use super::cut::Place;
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
+use super::line::Pass;
 use super::plan::Hints;
 use super::pull::{Pull, StreamStart};
 use super::recovery::{Changes, Loading, OnError, Replaced, Retry, Settled};
@@ -21,7 +22,7 @@ use crate::batch::{Collate, Needs, NotLoaded, Opening, Table, Took};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId, panic_message};
-use crate::meter::{Meter, Sum};
+use crate::meter::Sum;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Backend;
 
@@ -30,31 +31,23 @@ pub(crate) trait Recipe<B>: Send + Sync {
     /// Opens a unit for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
     fn open(
         &self,
+        pass: &Arc<Pass>,
         place: Place,
-        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
-        meter: Arc<Meter>,
     ) -> Arc<dyn Work<B>>;
 
     /// Makes a unit on this thread from end to end, in a slab from `slab`. `changes`: what became of samples that failed so far.
     fn make(
         &self,
+        pass: &Pass,
         place: Place,
-        samples: EpochSamples<'_>,
-        meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
         at: &Desk,
     ) -> MadeAlone<B>;
 
     /// What is known of the sample at a row. It calls the data set, and the sampler if the index is not known.
-    fn sample_id(
-        &self,
-        place: Place,
-        order: &EpochOrder,
-        row: usize,
-        index: Option<u64>,
-    ) -> SampleId;
+    fn sample_id(&self, pass: &Pass, place: Place, row: usize, index: Option<u64>) -> SampleId;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
@@ -71,7 +64,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     }
 
     /// The error of a part that does not match an earlier part of its batch.
-    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error;
+    fn unlike(&self, pass: &Pass, part: Place, like: Place, error: CollateError) -> Error;
 
     /// The loader is being dropped: nobody waits to try a sample again.
     fn end(&self);
@@ -170,23 +163,19 @@ impl Learned {
 impl<D, C> DatasetRecipe<D, C> {
     fn source<'a>(
         &'a self,
+        pass: &'a Pass,
         place: Place,
-        samples: EpochSamples<'a>,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
-        meter: &'a Meter,
     ) -> Source<'a, D> {
         Source {
             dataset: &self.dataset,
-            order: samples.order,
             seed: self.seed,
+            pass,
             place,
-            announced: samples.announced.map(|announced| &**announced),
-            pass: short_id(samples.announced),
             kept,
             changes,
             retry: &self.retry,
-            meter,
         }
     }
 }
@@ -222,21 +211,18 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
 impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C> {
     fn open(
         &self,
+        pass: &Arc<Pass>,
         place: Place,
-        samples: EpochSamples<'_>,
         gathered_by: Option<Backend>,
-        meter: Arc<Meter>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             samples: UnitSamples {
                 dataset: Arc::clone(&self.dataset),
-                order: samples.order.clone(),
                 seed: self.seed,
                 retry: Arc::clone(&self.retry),
                 changes: Mutex::default(),
+                pass: Arc::clone(pass),
                 place,
-                announced: samples.announced.cloned(),
-                meter,
             },
             table: self.collate.open(Opening {
                 rows: place.rows,
@@ -251,13 +237,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 
     fn make(
         &self,
+        pass: &Pass,
         place: Place,
-        samples: EpochSamples<'_>,
-        meter: &Meter,
         slab: &dyn Fn(usize) -> Option<Slab>,
         changes: Changes,
         at: &Desk,
     ) -> MadeAlone<C::Batch> {
+        let meter = &*pass.meter;
         let mut is_changed = !changes.is_empty();
         let changes = Mutex::new(changes);
         let timed = Timed::of_solo(meter, place.batch, at.is_timed());
@@ -266,7 +252,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let made = loop {
             let kept = is_changed.then(|| changes.lock().kept(place.rows));
             let kept = kept.as_deref();
-            let source = self.source(place, samples, kept, &changes, meter);
+            let source = self.source(pass, place, kept, &changes);
             match self.make_once(&source, slab, &mut watch, at) {
                 // Its bad samples are known now, so this comes to an end.
                 Err(failed) if failed.can_remake => is_changed = true,
@@ -296,15 +282,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
-    fn sample_id(
-        &self,
-        place: Place,
-        order: &EpochOrder,
-        row: usize,
-        index: Option<u64>,
-    ) -> SampleId {
-        let (changes, meter) = (Mutex::default(), Meter::default());
-        let source = self.source(place, EpochSamples::of(order), None, &changes, &meter);
+    fn sample_id(&self, pass: &Pass, place: Place, row: usize, index: Option<u64>) -> SampleId {
+        let changes = Mutex::default();
+        let source = self.source(pass, place, None, &changes);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -325,20 +305,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         Some(Arc::clone(&self.dataset) as Arc<dyn Listener>)
     }
 
-    fn unlike(&self, part: Place, like: Place, order: &EpochOrder, error: CollateError) -> Error {
+    fn unlike(&self, pass: &Pass, part: Place, like: Place, error: CollateError) -> Error {
         let changes = Mutex::default();
-        let meter = Meter::default();
-        let source = |place| self.source(place, EpochSamples::of(order), None, &changes, &meter);
+        let source = |place| self.source(pass, place, None, &changes);
         source(part).unlike(&source(like), error)
     }
 
     fn end(&self) {
         self.retry.end();
     }
-}
-
-fn short_id(announced: Option<&Arc<Announced>>) -> u32 {
-    announced.map_or(0, |announced| announced.short_id())
 }
 
 /// A unit that is being made, wherever its table lies.
@@ -483,11 +458,11 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let (source, at) = (self.source, self.at);
-        let announces = self.loading == Loading::Solo && source.announced.is_some();
+        let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
         if source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
-        let mut indices = Indices::new(source.order, source.place, rows.end);
+        let mut indices = Indices::new(&source.pass.order, source.place, rows.end);
         let tells = watch.times_all();
         let next = || {
             let row = rows.next()?;
@@ -495,14 +470,14 @@ impl<D: Dataset, T> Making<'_, D, T> {
             if announces {
                 source.announce(row..row + 1);
             }
-            let sample = match watch.begins(source.meter) {
+            let sample = match watch.begins(&source.pass.meter) {
                 false => source.get(row, row, indices.of(row)),
                 true => {
                     at.samples(row, watch.mark());
                     let index = indices.of(row);
                     at.gets(index);
                     let sample = source.get(row, row, index);
-                    watch.is_loaded(source.meter);
+                    watch.is_loaded(&source.pass.meter);
                     // (Who looks on takes the rest of a long run for loading, too.)
                     if tells {
                         at.is(Doing::Filling);
@@ -530,7 +505,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let source = self.source;
-        let mut indices = Indices::new(source.order, source.place, rows.end);
+        let mut indices = Indices::new(&source.pass.order, source.place, rows.end);
         let next = || {
             if got.len() == 0 && rows.start < rows.end {
                 let end = rows.start.saturating_add(source.dataset.at_once());
@@ -538,7 +513,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
                 rows.start = some.end;
                 let (start, count) = (Instant::now(), some.len());
                 *got = self.get_many(some, &mut indices, start).into_iter();
-                watch.are_loaded(start, count, source.meter);
+                watch.are_loaded(start, count, &source.pass.meter);
             }
             let (row, sample) = got.next()?;
             self.at.fills(row);
@@ -586,7 +561,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         T: Table<D::Sample, B>,
     {
         let (source, at) = (self.source, self.at);
-        let mut indices = Indices::new(source.order, source.place, source.place.rows);
+        let mut indices = Indices::new(&source.pass.order, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
             at.set(row);
@@ -654,9 +629,9 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let before = source.changes.lock().of(row_of_place);
         let attempt = before.map_or(0, |before| before.attempt);
         let takes_any = self.table.takes_any();
-        let settled = self
-            .on_error
-            .settle(failed, attempt, self.loading, takes_any, source.meter);
+        let settled =
+            self.on_error
+                .settle(failed, attempt, self.loading, takes_any, &source.pass.meter);
         match settled {
             Settled::Fail(failed) => Err(failed),
             Settled::Skip(failed) => {
@@ -769,28 +744,23 @@ struct DatasetWork<D, T, B> {
 /// Where a shared unit's samples come from.
 struct UnitSamples<D> {
     dataset: Arc<D>,
-    order: EpochOrder,
     seed: u64,
     retry: Arc<Retry>,
     changes: Mutex<Changes>,
+    pass: Arc<Pass>,
     place: Place,
-    announced: Option<Arc<Announced>>,
-    meter: Arc<Meter>,
 }
 
 impl<D> UnitSamples<D> {
     fn source(&self) -> Source<'_, D> {
         Source {
             dataset: &self.dataset,
-            order: &self.order,
             seed: self.seed,
+            pass: &self.pass,
             place: self.place,
-            announced: self.announced.as_deref(),
-            pass: short_id(self.announced.as_ref()),
             kept: None,
             changes: &self.changes,
             retry: &self.retry,
-            meter: &self.meter,
         }
     }
 }
@@ -829,7 +799,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
                 failure,
             };
         }
-        let spent = watch.end_run(&self.samples.meter, asked_ns.get());
+        let spent = watch.end_run(&self.samples.pass.meter, asked_ns.get());
         self.collating_ns.add(spent.collating_ns);
         Report {
             rows,
@@ -854,11 +824,11 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         let samples = &self.samples;
         let finished = finish(&samples.source(), &mut self.table);
         let rows_ns = self.collating_ns.get();
-        let finishing_ns = watch.end_collating(&samples.meter);
+        let finishing_ns = watch.end_collating(&samples.pass.meter);
         if finished.is_ok() {
-            let times = &samples.meter.collating_times;
+            let times = &samples.pass.meter.collating_times;
             times.count(rows_ns + finishing_ns);
-            samples.meter.samples.add(samples.place.rows as u64);
+            samples.pass.meter.samples.add(samples.place.rows as u64);
         }
         finished
     }

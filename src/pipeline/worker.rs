@@ -140,8 +140,7 @@ impl<B: Batch> Pipeline<B> {
             None => (&*self.recipe, pass.place(unit)),
             Some(own) => (&*own.recipe, own.place),
         };
-        let (samples, meter) = (pass.samples(), &*pass.meter);
-        let make = || recipe.make(place, samples, meter, &slab, changes, desk);
+        let make = || recipe.make(pass, place, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => {
                 if let Some(bar) = &mut bar {
