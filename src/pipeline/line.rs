@@ -436,7 +436,8 @@ impl<B: 'static> Line<B> {
 
     /// Reports a unit that was made from end to end, or its error.
     pub(super) fn made(&mut self, unit: Unit, alone: MadeAlone<B>) {
-        self.schedule.made(unit, alone.elapsed_ns);
+        let elapsed_ns = alone.spent.map(|spent| spent.elapsed_ns);
+        self.schedule.made(unit, elapsed_ns);
         let slot = self.slot(unit);
         slot.outcome = Some(alone.made.map(Made::Here));
         if !alone.changes.is_empty() {

@@ -92,9 +92,8 @@ pub(crate) trait Work<B>: Send + Sync {
 pub(crate) struct MadeAlone<B> {
     pub(crate) made: Result<B>,
     pub(crate) changes: Changes,
-    /// How long it took; `None` if it panicked.
-    pub(crate) elapsed_ns: Option<u64>,
-    pub(super) spent: Spent,
+    /// How long it took; `None` if it panicked, or its worker was given up.
+    pub(super) spent: Option<Spent>,
 }
 
 /// What came of claimed rows.
@@ -113,8 +112,7 @@ impl<B> MadeAlone<B> {
         MadeAlone {
             made: Err(error),
             changes: Changes::default(),
-            elapsed_ns: None,
-            spent: Spent::default(),
+            spent: None,
         }
     }
 }
@@ -160,7 +158,22 @@ impl Learned {
     }
 }
 
+/// (Its parts are shared. Derived, it would ask for data sets that can be cloned.)
+impl<D, C> Clone for DatasetRecipe<D, C> {
+    fn clone(&self) -> Self {
+        DatasetRecipe {
+            dataset: Arc::clone(&self.dataset),
+            collate: Arc::clone(&self.collate),
+            seed: self.seed,
+            on_error: self.on_error,
+            retry: Arc::clone(&self.retry),
+            learned: Arc::clone(&self.learned),
+        }
+    }
+}
+
 impl<D, C> DatasetRecipe<D, C> {
+    /// Where the rows of a unit come from. `kept`: of a unit that is made again, those that are made.
     fn source<'a>(
         &'a self,
         pass: &'a Pass,
@@ -193,15 +206,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
             rows: source.rows(),
             gathered_by: None,
         });
-        let making = Making {
-            source,
-            table: &table,
-            learned: &self.learned,
-            at,
-            on_error: self.on_error,
-            loading: Loading::Solo,
-            left_out: RefCell::new(None),
-        };
+        let making = Making::new(self, source, &table, at, Loading::Solo);
         making.make_rows(slab, watch)?;
         at.begins(Doing::Collating);
         finish(source, &mut table)
@@ -216,22 +221,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         gathered_by: Option<Backend>,
     ) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
-            samples: UnitSamples {
-                dataset: Arc::clone(&self.dataset),
-                seed: self.seed,
-                retry: Arc::clone(&self.retry),
-                changes: Mutex::default(),
-                pass: Arc::clone(pass),
-                place,
-            },
+            recipe: self.clone(),
+            pass: Arc::clone(pass),
+            place,
+            changes: Mutex::default(),
             table: self.collate.open(Opening {
                 rows: place.rows,
                 gathered_by,
             }),
-            learned: Arc::clone(&self.learned),
-            on_error: self.on_error,
             collating_ns: Sum::default(),
-            collated: std::marker::PhantomData,
         })
     }
 
@@ -259,17 +257,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 made => break made,
             }
         };
-        if at.is_given_up() {
-            // Nobody counts it.
-            return MadeAlone {
-                made: made.map_err(|failed| failed.error),
-                changes: Changes::default(),
-                elapsed_ns: None,
-                spent: Spent::default(),
-            };
-        }
-        let spent = watch.end_solo(meter);
-        if made.is_ok() {
+        // (What somebody makes who was given up is not counted.)
+        let spent = (!at.is_given_up()).then(|| watch.end_solo(meter));
+        if made.is_ok() && spent.is_some() {
             let skipped = changes.lock().skipped.len();
             meter.samples.add((place.rows - skipped) as u64);
             meter.batches.add(1);
@@ -277,7 +267,6 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         MadeAlone {
             made: made.map_err(|failed| failed.error),
             changes: changes.into_inner(),
-            elapsed_ns: Some(spent.elapsed_ns),
             spent,
         }
     }
@@ -317,13 +306,12 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 }
 
 /// A unit that is being made, wherever its table lies.
-struct Making<'a, D, T> {
+struct Making<'a, D: Dataset, C: Collate<D::Sample>> {
+    recipe: &'a DatasetRecipe<D, C>,
     source: &'a Source<'a, D>,
-    table: &'a T,
-    learned: &'a Learned,
+    table: &'a C::Table,
     /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
     at: &'a Desk,
-    on_error: OnError,
     /// Who is alone announces samples one at a time as it goes, instead of a run at once.
     loading: Loading,
     /// The last of the samples that are left out, if there are any.
@@ -341,6 +329,12 @@ enum Left<S> {
 
 type Got<S> = (usize, Result<S, Failed>);
 
+/// What a table collects over a run of samples.
+type Run<D, C> = <<C as Collate<<D as Dataset>::Sample>>::Table as Table<
+    <D as Dataset>::Sample,
+    <C as Collate<<D as Dataset>::Sample>>::Batch,
+>>::Run;
+
 /// Another sample for the row of one that failed.
 #[derive(Debug, Clone, Copy)]
 struct Again {
@@ -348,20 +342,34 @@ struct Again {
     index: u64,
 }
 
-impl<D: Dataset, T> Making<'_, D, T> {
+impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
+    fn new(
+        recipe: &'a DatasetRecipe<D, C>,
+        source: &'a Source<'a, D>,
+        table: &'a C::Table,
+        at: &'a Desk,
+        loading: Loading,
+    ) -> Making<'a, D, C> {
+        Making {
+            recipe,
+            source,
+            table,
+            at,
+            loading,
+            left_out: RefCell::new(None),
+        }
+    }
+
     /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
     /// panics. What then becomes of it follows from [`OnError`]; if the unit fails, the rows after it are not loaded.
-    fn load<B>(
+    fn load(
         &self,
         claimed: Claimed,
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
-    ) -> (Loaded, Option<Failed>)
-    where
-        T: Table<D::Sample, B>,
-    {
+    ) -> (Loaded, Option<Failed>) {
         let mut took = Took::default();
-        let mut run = T::Run::default();
+        let mut run = Run::<D, C>::default();
         let count = claimed.len();
         let at = self.at;
         at.set(match &claimed {
@@ -411,7 +419,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
                     self.source.sample_panicked(at.get(), message)
                 }
             };
-            match self.recover::<B>(failed) {
+            match self.recover(failed) {
                 Ok(other) => again = other,
                 Err(failed) => break Some(failed),
             }
@@ -446,17 +454,14 @@ impl<D: Dataset, T> Making<'_, D, T> {
         })
     }
 
-    fn load_rows<B>(
+    fn load_rows(
         &self,
         rows: &mut Range<usize>,
-        run: &mut T::Run,
+        run: &mut Run<D, C>,
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
         took: &mut Took,
-    ) -> Result<(), NotLoaded<Failed>>
-    where
-        T: Table<D::Sample, B>,
-    {
+    ) -> Result<(), NotLoaded<Failed>> {
         let (source, at) = (self.source, self.at);
         let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
         if source.is_changed() {
@@ -492,18 +497,15 @@ impl<D: Dataset, T> Making<'_, D, T> {
 
     /// Loads rows whose samples the data set gets several at a time.
     #[inline(never)]
-    fn load_many<B>(
+    fn load_many(
         &self,
         rows: &mut Range<usize>,
         got: &mut std::vec::IntoIter<Got<D::Sample>>,
-        run: &mut T::Run,
+        run: &mut Run<D, C>,
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
         took: &mut Took,
-    ) -> Result<(), NotLoaded<Failed>>
-    where
-        T: Table<D::Sample, B>,
-    {
+    ) -> Result<(), NotLoaded<Failed>> {
         let source = self.source;
         let mut indices = Indices::new(&source.pass.order, source.place, rows.end);
         let next = || {
@@ -550,16 +552,13 @@ impl<D: Dataset, T> Making<'_, D, T> {
 
     /// Loads rows of a unit that is made again.
     #[cold]
-    fn load_changed<B>(
+    fn load_changed(
         &self,
         rows: &mut Range<usize>,
-        run: &mut T::Run,
+        run: &mut Run<D, C>,
         ask: &dyn Fn(Needs) -> bool,
         took: &mut Took,
-    ) -> Result<(), NotLoaded<Failed>>
-    where
-        T: Table<D::Sample, B>,
-    {
+    ) -> Result<(), NotLoaded<Failed>> {
         let (source, at) = (self.source, self.at);
         let mut indices = Indices::new(&source.pass.order, source.place, source.place.rows);
         let next = || {
@@ -579,16 +578,13 @@ impl<D: Dataset, T> Making<'_, D, T> {
         self.table.load(next, run, took, ask)
     }
 
-    fn fill_parked<B>(
+    fn fill_parked(
         &self,
         parked: &mut std::vec::IntoIter<(usize, D::Sample)>,
-        run: &mut T::Run,
+        run: &mut Run<D, C>,
         ask: &dyn Fn(Needs) -> bool,
         took: &mut Took,
-    ) -> Result<(), NotLoaded<Failed>>
-    where
-        T: Table<D::Sample, B>,
-    {
+    ) -> Result<(), NotLoaded<Failed>> {
         let at = self.at;
         let next = || {
             let parked = parked.next()?;
@@ -600,16 +596,13 @@ impl<D: Dataset, T> Making<'_, D, T> {
 
     /// Loads another sample into the row of one that failed.
     #[cold]
-    fn load_other<B>(
+    fn load_other(
         &self,
         Again { row, index }: Again,
-        run: &mut T::Run,
+        run: &mut Run<D, C>,
         ask: &dyn Fn(Needs) -> bool,
         took: &mut Took,
-    ) -> Result<(), NotLoaded<Failed>>
-    where
-        T: Table<D::Sample, B>,
-    {
+    ) -> Result<(), NotLoaded<Failed>> {
         self.at.samples(row, Instant::now());
         self.at.gets(index);
         let in_place = self.source.row_of_place(row);
@@ -620,18 +613,14 @@ impl<D: Dataset, T> Making<'_, D, T> {
 
     /// Settles a sample's failure: it is replaced by another, which is returned; it is left out; or the unit fails.
     #[cold]
-    fn recover<B>(&self, failed: Failed) -> Result<Option<Again>, Failed>
-    where
-        T: Table<D::Sample, B>,
-    {
+    fn recover(&self, failed: Failed) -> Result<Option<Again>, Failed> {
         let (source, row) = (self.source, failed.row);
         let row_of_place = source.row_of_place(row);
         let before = source.changes.lock().of(row_of_place);
         let attempt = before.map_or(0, |before| before.attempt);
-        let takes_any = self.table.takes_any();
-        let settled =
-            self.on_error
-                .settle(failed, attempt, self.loading, takes_any, &source.pass.meter);
+        let (on_error, takes_any) = (self.recipe.on_error, self.table.takes_any());
+        let meter = &source.pass.meter;
+        let settled = on_error.settle(failed, attempt, self.loading, takes_any, meter);
         match settled {
             Settled::Fail(failed) => Err(failed),
             Settled::Skip(failed) => {
@@ -669,14 +658,11 @@ impl<D: Dataset, T> Making<'_, D, T> {
     }
 
     /// Makes all rows of a unit that one thread makes from end to end.
-    fn make_rows<B>(
+    fn make_rows(
         &self,
         slab: &dyn Fn(usize) -> Option<Slab>,
         watch: &mut Stopwatch,
-    ) -> Result<(), Failed>
-    where
-        T: Table<D::Sample, B>,
-    {
+    ) -> Result<(), Failed> {
         let grant = |bytes| {
             let slab = slab(bytes);
             let granted = slab.is_some();
@@ -686,7 +672,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
         let is_asked = Cell::new(false);
         let ask = |needs: Needs| {
             is_asked.set(true);
-            self.learned.note(needs);
+            self.recipe.learned.note(needs);
             grant(needs.bytes)
         };
         let rows = self.source.rows();
@@ -731,48 +717,32 @@ fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
     }
 }
 
-struct DatasetWork<D, T, B> {
-    samples: UnitSamples<D>,
-    table: T,
-    learned: Arc<Learned>,
-    on_error: OnError,
-    /// Time that filling its rows took so far.
-    collating_ns: Sum,
-    collated: std::marker::PhantomData<fn() -> B>,
-}
-
-/// Where a shared unit's samples come from.
-struct UnitSamples<D> {
-    dataset: Arc<D>,
-    seed: u64,
-    retry: Arc<Retry>,
-    changes: Mutex<Changes>,
+/// A unit that several workers share.
+struct DatasetWork<D: Dataset, C: Collate<D::Sample>> {
+    recipe: DatasetRecipe<D, C>,
     pass: Arc<Pass>,
     place: Place,
+    changes: Mutex<Changes>,
+    table: C::Table,
+    /// Time that filling its rows took so far.
+    collating_ns: Sum,
 }
 
-impl<D> UnitSamples<D> {
+impl<D: Dataset, C: Collate<D::Sample>> DatasetWork<D, C> {
     fn source(&self) -> Source<'_, D> {
-        Source {
-            dataset: &self.dataset,
-            seed: self.seed,
-            pass: &self.pass,
-            place: self.place,
-            kept: None,
-            changes: &self.changes,
-            retry: &self.retry,
-        }
+        self.recipe
+            .source(&self.pass, self.place, None, &self.changes)
     }
 }
 
-impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, T, B> {
+impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
     fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report {
         let is_fresh = matches!(claimed, Claimed::Rows(_));
         let mut watch = Stopwatch::start(Timed::of_run(&claimed, at.is_timed()));
         at.since(watch.started());
         let asked_ns = Cell::new(0);
         let ask = |needs: Needs| {
-            self.learned.note(needs);
+            self.recipe.learned.note(needs);
             let start = Instant::now();
             at.is(Doing::Memory);
             let granted = ask(needs.bytes);
@@ -780,15 +750,8 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
             asked_ns.set(asked_ns.get() + nanoseconds(start, Instant::now()));
             granted
         };
-        let making = Making {
-            source: &self.samples.source(),
-            table: &self.table,
-            learned: &self.learned,
-            at,
-            on_error: self.on_error,
-            loading: Loading::Shared,
-            left_out: RefCell::new(None),
-        };
+        let source = self.source();
+        let making = Making::new(&self.recipe, &source, &self.table, at, Loading::Shared);
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
         if at.is_given_up() {
             // Nobody counts it.
@@ -799,7 +762,7 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
                 failure,
             };
         }
-        let spent = watch.end_run(&self.samples.pass.meter, asked_ns.get());
+        let spent = watch.end_run(&self.pass.meter, asked_ns.get());
         self.collating_ns.add(spent.collating_ns);
         Report {
             rows,
@@ -810,8 +773,8 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
     }
 
     fn lay_out(&self) -> Result<usize, Failed> {
-        let needs = lay_out(&self.samples.source(), &self.table)?;
-        self.learned.note(needs);
+        let needs = lay_out(&self.source(), &self.table)?;
+        self.recipe.learned.note(needs);
         Ok(needs.bytes)
     }
 
@@ -819,21 +782,21 @@ impl<D: Dataset, B: 'static, T: Table<D::Sample, B>> Work<B> for DatasetWork<D, 
         self.table.grant(slab);
     }
 
-    fn finish(&mut self) -> Result<B, Failed> {
+    fn finish(&mut self) -> Result<C::Batch, Failed> {
         let watch = Stopwatch::start(Timed::None);
-        let samples = &self.samples;
-        let finished = finish(&samples.source(), &mut self.table);
+        let (pass, place) = (&self.pass, self.place);
+        let source = self.recipe.source(pass, place, None, &self.changes);
+        let finished = finish(&source, &mut self.table);
         let rows_ns = self.collating_ns.get();
-        let finishing_ns = watch.end_collating(&samples.pass.meter);
+        let finishing_ns = watch.end_collating(&pass.meter);
         if finished.is_ok() {
-            let times = &samples.pass.meter.collating_times;
-            times.count(rows_ns + finishing_ns);
-            samples.pass.meter.samples.add(samples.place.rows as u64);
+            pass.meter.collating_times.count(rows_ns + finishing_ns);
+            pass.meter.samples.add(place.rows as u64);
         }
         finished
     }
 
     fn changes(&self) -> Changes {
-        self.samples.changes.lock().clone()
+        self.changes.lock().clone()
     }
 }

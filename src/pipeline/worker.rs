@@ -144,7 +144,7 @@ impl<B: Batch> Pipeline<B> {
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => {
                 if let Some(bar) = &mut bar {
-                    bar.more = made.spent.more();
+                    bar.more = made.spent.unwrap_or_default().more();
                 }
                 made
             }
