@@ -25,6 +25,7 @@ mod schedule;
 mod seat;
 mod sending;
 mod source;
+mod station;
 mod stopwatch;
 mod stream;
 mod threads;

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use super::desk::Desk;
-use super::late::Station;
+use super::station::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
