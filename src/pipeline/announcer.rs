@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::{Cut, EpochOrder, Place, Start};
-use super::plan::{Options, Portion};
+use super::options::{Options, Portion};
 use super::source::Indices;
 use crate::dataset::{Dataset, Pass};
 use crate::error::panic_message;

@@ -6,7 +6,7 @@ use super::crew::{Crew, Duty};
 use super::desk::Desk;
 use super::guard::Bin;
 use super::line::{EpochSlot, Job, Line, Pass};
-use super::plan::Portion;
+use super::options::Portion;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::seat::Seat;
 use super::station::{Station, Task};

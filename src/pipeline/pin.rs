@@ -4,9 +4,8 @@ use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
 use super::early::Early;
-
 use super::line::{Made, Pass};
-use super::plan::Pinning;
+use super::options::Pinning;
 use super::schedule::{Unit, Want};
 use super::source::Failed;
 use super::work::Work;
