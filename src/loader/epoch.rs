@@ -110,7 +110,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// An epoch that is not part of the run.
     pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        let options = &loader.pipeline().options[seat.device];
+        let options = &loader.pipeline().options[seat.share.device];
         let cut = options.cut(seat.start, seat.share);
         let batches = cut.batches() - seat.start.given.count();
         Epoch {
@@ -204,7 +204,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         if let Some(rows) = self.rows {
             (place.rows, place.batch_rows) = (rows, rows);
         }
-        let order = self.pipeline().options[self.seat.device].order(&self.cut);
+        let order = self.pipeline().options[self.seat.share.device].order(&self.cut);
         let seed = self.loader.get().order.seed;
         BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
@@ -220,7 +220,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Where the run stands after the batches that were given out.
     pub(super) fn reached(&self) -> Start {
-        let options = &self.pipeline().options[self.seat.device];
+        let options = &self.pipeline().options[self.seat.share.device];
         last::reached(&self.seat, &self.cut, options)
     }
 

@@ -43,20 +43,20 @@ pub struct Epochs<'a, B: Batch, I> {
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
     following: Option<Seat>,
-    /// The number of the device that they are loaded for, and which of the rank's batches they have.
-    share: (usize, Portion),
+    /// Which of the rank's batches they have, and for which device.
+    share: Portion,
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
-        Epochs::shared(loader, None, numbers.fuse(), (0, Portion::WHOLE))
+        Epochs::shared(loader, None, numbers.fuse(), Portion::WHOLE)
     }
 
     pub(super) fn shared(
         loader: Loader<'a, B>,
         first: First,
         numbers: Fuse<I>,
-        share: (usize, Portion),
+        share: Portion,
     ) -> Epochs<'a, B, I> {
         Epochs {
             loader,
@@ -123,13 +123,11 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     fn begin(&self, start: Start, state: Option<Vec<u8>>) -> Epoch<'a, B> {
-        let (device, share) = self.share;
         let beginning = Beginning {
             start,
             state,
             is_followed: true,
-            device,
-            share,
+            share: self.share,
         };
         Epoch::begin(self.loader.clone(), beginning)
     }

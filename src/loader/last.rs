@@ -26,7 +26,9 @@ impl Last {
 
     /// An epoch was begun, or one of several devices came to its next.
     pub(super) fn begun(&mut self, seat: &Seat, cut: &Cut) {
-        let Portion { index, of, split } = seat.share;
+        let Portion {
+            index, of, split, ..
+        } = seat.share;
         let (index, of) = (index as usize, of as usize);
         if self.split != split || self.places.len() != of {
             // (The other devices have not begun theirs.)

@@ -64,7 +64,7 @@ impl<B: 'static> Board<B> {
     /// Adds a line without epochs; returns its key.
     pub(super) fn add_line(
         &mut self,
-        (device, share): (usize, Portion),
+        share: Portion,
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
         least_run: usize,
@@ -72,7 +72,6 @@ impl<B: 'static> Board<B> {
         self.lines_added += 1;
         self.lines.push(Line {
             key: self.lines_added,
-            device,
             share,
             unit_ready,
             schedule: Schedule::new(is_wide, least_run),
@@ -143,7 +142,7 @@ impl<B: 'static> Board<B> {
         let lines = self.lines.iter().enumerate();
         let is_other = |&(index, line): &(usize, &Line<B>)| {
             let mut before = self.lines[..index].iter();
-            before.all(|before| before.device != line.device)
+            before.all(|before| before.share.device != line.share.device)
         };
         lines.filter(is_other).count().max(1)
     }
@@ -197,7 +196,7 @@ impl<B: 'static> Board<B> {
     pub(super) fn waiting(&mut self, device: usize) -> Vec<(Arc<Pass>, Unit)> {
         self.urgent_first();
         let lines = self.lines.iter_mut();
-        let lines = lines.filter(|line| line.device == device);
+        let lines = lines.filter(|line| line.share.device == device);
         lines.filter_map(Line::first_waiting).collect()
     }
 

@@ -249,7 +249,7 @@ impl<B: Batch> Pipeline<B> {
                 None => line.first_waiting(),
             };
             drop(board);
-            match (job, waiting, &self.options[seat.device].pinning) {
+            match (job, waiting, &self.options[seat.share.device].pinning) {
                 (Some(Job::Solo { pass, units }), ..) => {
                     // One unit, which is reported and taken under one lock.
                     let unit = Unit(units.start);

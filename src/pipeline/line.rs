@@ -21,9 +21,7 @@ use crate::sync::{Arc, Condvar, Instant, planted};
 /// What one consumer iterates: an epoch, or several that follow each other.
 pub(super) struct Line<B> {
     pub(super) key: u64,
-    /// The number of the device that it is loaded for.
-    pub(super) device: usize,
-    /// Which of this rank's batches it has.
+    /// Which of this rank's batches it has, and for which device.
     pub(super) share: Portion,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
@@ -297,7 +295,7 @@ impl<B: 'static> Line<B> {
         let pass = Arc::new(Pass {
             line: self.key,
             segment,
-            device: self.device,
+            device: self.share.device,
             epoch: slot.epoch,
             units,
             order,
@@ -352,7 +350,7 @@ impl<B: 'static> Line<B> {
             && let Some(account) = &pass.account
         {
             bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
-            bin.tell_pin_thread(self.device);
+            bin.tell_pin_thread(self.share.device);
         }
         next
     }
@@ -494,7 +492,7 @@ impl<B: 'static> Line<B> {
     /// Tells the pin thread to look again, if a unit waits for its slab.
     pub(super) fn tell_if_waiting(&self, bin: &mut Bin<B>) {
         if self.schedule.waits_for_slab() {
-            bin.tell_pin_thread(self.device);
+            bin.tell_pin_thread(self.share.device);
         }
     }
 

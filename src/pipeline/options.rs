@@ -62,9 +62,11 @@ impl Pinning {
     }
 }
 
-/// Which of how many consumers of this rank a line is for. Each has batches of its own, as if it were a rank.
+/// Which of how many consumers of this rank a line is for, and on which device. Each has batches of its own, as if it were a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Portion {
+    /// The number of the loader's device that the line is loaded for.
+    pub(crate) device: usize,
     pub(crate) index: u64,
     pub(crate) of: u64,
     /// Tells one split from another.
@@ -72,8 +74,9 @@ pub(crate) struct Portion {
 }
 
 impl Portion {
-    /// A single consumer has all batches of this rank.
+    /// A single consumer has all batches of this rank, for the first of the loader's devices.
     pub(crate) const WHOLE: Portion = Portion {
+        device: 0,
         index: 0,
         of: 1,
         split: 0,

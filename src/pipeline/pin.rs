@@ -118,7 +118,7 @@ impl<B: Batch> Pipeline<B> {
         slot.outcome = Some(Ok(Made::Here(made)));
         slot.waiting_since = Some(Instant::now());
         if !planted("a move is asked for in silence") {
-            bin.tell_pin_thread(line.device);
+            bin.tell_pin_thread(line.share.device);
         }
     }
 
