@@ -5,7 +5,6 @@ use std::iter::{Fuse, FusedIterator};
 
 use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
-use super::split::First;
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::pipeline::{Beginning, Outbox, Portion, Seat, Start};
@@ -46,6 +45,9 @@ pub struct Epochs<'a, B: Batch, I> {
     /// Which of the rank's batches they have, and for which device.
     share: Portion,
 }
+
+/// Where the first epoch begins, and the state of its stream.
+type First = Option<(Start, Option<Vec<u8>>)>;
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
@@ -233,15 +235,9 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
         let (epoch, joins) = self.epochs.advance()?;
         let outbox = match self.outbox.take().filter(|_| joins) {
             Some(outbox) => outbox,
-            None => {
-                let pipeline = epoch.pipeline();
-                pipeline.send_to(
-                    epoch.seat(),
-                    &self.target,
-                    self.depth,
-                    epoch.seat().given.given(),
-                )
-            }
+            None => epoch
+                .pipeline()
+                .send_to(epoch.seat(), &self.target, self.depth),
         };
         self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));
         let following = self.epochs.following.clone().zip(self.outbox.clone());

@@ -162,6 +162,3 @@ where
     };
     targets.into_iter().enumerate().map(share).collect()
 }
-
-/// Where the first epoch begins, and the state of its stream.
-pub(super) type First = Option<(Start, Option<Vec<u8>>)>;

@@ -212,7 +212,7 @@ impl<B: 'static> Board<B> {
     /// The consumer gets a batch of its epoch, which may show how many workers are needed.
     pub(super) fn watch(&mut self, seat: &Seat) {
         if let [line] = &*self.lines {
-            let given = seat.given.count();
+            let given = seat.progress.count();
             let epoch = (seat.line, seat.segment);
             let most = || match &line.schedule {
                 schedule if schedule.copies() => Some((COPYING_WORKERS, Crew::Copying)),

@@ -237,13 +237,7 @@ impl<B: Batch> Pipeline<B> {
                 return Poll::Ready(None);
             };
             line.schedule.block();
-            let claimant = Claimant {
-                is_spare: false,
-                devices: 1,
-                free_bytes: usize::MAX,
-                beyond: false,
-            };
-            let job = line.claim(&*self.recipe, claimant);
+            let job = line.claim(&*self.recipe, Claimant::CONSUMER);
             let waiting = match job {
                 Some(_) => None,
                 None => line.first_waiting(),

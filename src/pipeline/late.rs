@@ -278,12 +278,6 @@ impl<B: Batch> Pipeline<B> {
 
     /// All workers hang, and the system starts no other: what the consumer waits for next is an error. Returns whether there was something.
     pub(super) fn fail_next(&self, seat: &Seat, why: &io::Error) -> bool {
-        let claimant = Claimant {
-            is_spare: false,
-            devices: 1,
-            free_bytes: usize::MAX,
-            beyond: false,
-        };
         let job = {
             let mut board = self.lock();
             if board.stations.iter().any(|one| !one.is_vacant) {
@@ -291,7 +285,7 @@ impl<B: Batch> Pipeline<B> {
             }
             board.claim_orphans().or_else(|| {
                 let (line, _) = board.line(seat.line)?;
-                line.claim(&*self.recipe, claimant)
+                line.claim(&*self.recipe, Claimant::CONSUMER)
             })
         };
         let Some(job) = job else { return false };

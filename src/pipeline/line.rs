@@ -355,13 +355,7 @@ impl<B: 'static> Line<B> {
         next
     }
 
-    /// Whether the consumer's epoch goes to a device.
-    fn is_sent_ahead(&mut self) -> bool {
-        let segment = self.schedule.current();
-        segment.is_some_and(|segment| self.outbox(segment).is_some())
-    }
-
-    /// The same, for units in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
+    /// As [`deliver`](Line::deliver), for units in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
     fn deliver_any(
         &mut self,
         taken: &mut VecDeque<Delivered<B>>,
@@ -385,6 +379,12 @@ impl<B: 'static> Line<B> {
             });
         }
         next
+    }
+
+    /// Whether the consumer's epoch goes to a device.
+    fn is_sent_ahead(&mut self) -> bool {
+        let segment = self.schedule.current();
+        segment.is_some_and(|segment| self.outbox(segment).is_some())
     }
 
     /// Takes the segment's first unit that is ready and not sent, and whose batch comes before `before`, to send it. `pageable`: even if it

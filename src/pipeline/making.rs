@@ -84,7 +84,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let mut run = Run::<D, C>::default();
         let count = claimed.len();
         let at = self.at;
-        at.set(match &claimed {
+        at.comes_to(match &claimed {
             Claimed::Rows(rows) => rows.start,
             Claimed::Parked(_) => 0,
         });
@@ -128,7 +128,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                 Ok(Err(NotLoaded::Failed(failure))) => self.source.failed(failure),
                 Err(payload) => {
                     let message = panic_message(payload);
-                    self.source.sample_panicked(at.get(), message)
+                    self.source.sample_panicked(at.row(), message)
                 }
             };
             match self.recover(failed) {
@@ -183,7 +183,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let tells = watch.times_all();
         let next = || {
             let row = rows.next()?;
-            at.set(row);
+            at.comes_to(row);
             if announces {
                 source.announce(row..row + 1);
             }
@@ -244,7 +244,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         start: Instant,
     ) -> Vec<Got<D::Sample>> {
         let (source, at) = (self.source, self.at);
-        at.set(rows.start);
+        at.comes_to(rows.start);
         // Unwind safety: what a panic leaves behind is only dropped.
         let get = AssertUnwindSafe(|| {
             if self.loading == Loading::Solo {
@@ -275,7 +275,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let mut indices = Indices::new(&source.pass.order, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
-            at.set(row);
+            at.comes_to(row);
             at.samples(row, Instant::now());
             let in_place = source.row_of_place(row);
             let other = source.changes.lock().of(in_place);

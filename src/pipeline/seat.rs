@@ -9,7 +9,7 @@ use super::Pipeline;
 use super::announcer::Announcer;
 use super::batching::Batching;
 use super::cut::Start;
-use super::given::{Given, Progress};
+use super::given::Progress;
 use super::line::EpochSlot;
 use super::options::Portion;
 use super::outbox::{Outbox, Sends};
@@ -31,7 +31,7 @@ pub(crate) struct Seat {
     pub(crate) start: Start,
     pub(crate) meter: Arc<Meter>,
     /// Which batches were given out.
-    pub(crate) given: Arc<Progress>,
+    pub(crate) progress: Arc<Progress>,
     /// Where its stream stands behind what was given out; `None` for samples that have an index.
     pub(crate) reached: Option<Arc<Mutex<Reached>>>,
     /// The line's consumer sleeps here.
@@ -99,7 +99,7 @@ impl<B: Batch> Pipeline<B> {
                 segment,
                 start,
                 meter,
-                given: Arc::new(Progress::new(start.given, self.options().any_order)),
+                progress: Arc::new(Progress::new(start.given, self.options().any_order)),
                 reached,
                 unit_ready,
                 announcer,
@@ -142,7 +142,7 @@ impl<B: Batch> Pipeline<B> {
             segment,
             start,
             meter,
-            given: Arc::new(Progress::new(start.given, options.any_order)),
+            progress: Arc::new(Progress::new(start.given, options.any_order)),
             reached,
             ..seat.clone()
         };
@@ -254,17 +254,10 @@ impl<B: Batch> Pipeline<B> {
         self.decide(seat, Destination::Host);
     }
 
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: which
-    /// batches the program already has.
-    pub(crate) fn send_to(
-        &self,
-        seat: &Seat,
-        target: &Target,
-        depth: usize,
-        given: Given,
-    ) -> Arc<Outbox<B>> {
+    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through.
+    pub(crate) fn send_to(&self, seat: &Seat, target: &Target, depth: usize) -> Arc<Outbox<B>> {
         let options = &self.options[seat.share.device];
-        let outbox = Outbox::new(target, given, options.any_order, None);
+        let outbox = Outbox::new(target, seat.progress.given(), options.any_order, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);
