@@ -82,7 +82,7 @@ pub(crate) struct Pipeline<B> {
     began: Instant,
     roster: Arc<Roster>,
     /// For threads that are started later.
-    me: OnceLock<Weak<Pipeline<B>>>,
+    me: Weak<Pipeline<B>>,
     /// One for each device that lines are loaded for; a single one if no memory is page-locked. Lines, passes and seats have its number:
     /// the program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
@@ -104,7 +104,7 @@ pub(crate) struct Pipeline<B> {
 }
 
 impl<B: 'static> Pipeline<B> {
-    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
+    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Arc<Pipeline<B>> {
         let listener = recipe.listener();
         let groups = options.len() + 1;
         let duty = Duty::new(options[0].workers, options[0].is_auto);
@@ -113,7 +113,7 @@ impl<B: 'static> Pipeline<B> {
             None => options.iter().map(|options| options.slabs(0)).sum(),
             Some(_) => FEWEST_KEPT,
         };
-        Pipeline {
+        Arc::new_cyclic(|me| Pipeline {
             announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
             board: Mutex::new(Board::new(groups, in_flight.clone(), duty)),
             in_flight,
@@ -122,7 +122,7 @@ impl<B: 'static> Pipeline<B> {
             recipe,
             began: Instant::now(),
             roster: Arc::default(),
-            me: OnceLock::new(),
+            me: Weak::clone(me),
             pageable: Ring::pageable(kept),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
@@ -130,7 +130,7 @@ impl<B: 'static> Pipeline<B> {
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
             options,
-        }
+        })
     }
 
     /// What lines for all devices have in common.
