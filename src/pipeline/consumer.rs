@@ -7,10 +7,11 @@ use super::Pipeline;
 use super::board::Board;
 use super::desk::Desk;
 use super::guard::Bin;
-use super::line::{Delivered, Job};
+use super::line::Job;
 use super::recovery::Changes;
 use super::schedule::{Claimant, Unit};
 use super::seat::Seat;
+use super::slots::Delivered;
 use crate::batch::Batch;
 use crate::sync::{Instant, planted};
 

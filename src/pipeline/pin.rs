@@ -4,9 +4,10 @@ use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
 use super::early::Early;
-use super::line::{Made, Pass};
 use super::options::Pinning;
+use super::pass::Pass;
 use super::schedule::{Unit, Want};
+use super::slots::Made;
 use super::source::Failed;
 use super::work::Work;
 use crate::batch::{Batch, Relocation};

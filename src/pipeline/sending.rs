@@ -2,10 +2,11 @@
 
 use super::Pipeline;
 use super::consumer::Taken;
-use super::line::{Made, Pass};
 use super::outbox::{Outbox, SendOutcome, Sends};
+use super::pass::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
+use super::slots::Made;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::sync::planted;

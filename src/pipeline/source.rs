@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
 use super::cut::{EpochOrder, Place};
-use super::line::Pass;
+use super::pass::Pass;
 use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
 use crate::dataset::Dataset;

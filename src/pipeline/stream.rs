@@ -4,7 +4,7 @@
 
 use super::cut::Place;
 use super::desk::{Desk, Doing};
-use super::line::Pass;
+use super::pass::Pass;
 use super::plan::Hints;
 use super::pull::{OwnItems, Pull, Pulled, Reached, StreamStart};
 use super::recipe::{DatasetRecipe, Learned};

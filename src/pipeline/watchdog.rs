@@ -7,7 +7,7 @@ use super::Pipeline;
 use super::board::Board;
 use super::cut::Place;
 use super::desk::{Doing, Seen};
-use super::line::Pass;
+use super::pass::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
 use crate::batch::Batch;

@@ -5,7 +5,7 @@
 use super::announcer::Listener;
 use super::cut::Place;
 use super::desk::Desk;
-use super::line::Pass;
+use super::pass::Pass;
 use super::plan::Hints;
 use super::pull::{Pull, StreamStart};
 use super::recovery::Changes;
