@@ -1,7 +1,6 @@
 //! The loader: what users build and iterate.
 
 mod affinity;
-mod ahead;
 mod builder;
 mod device_epoch;
 mod epoch;
