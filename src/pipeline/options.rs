@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// How many bytes may be in flight.
     pub(crate) max_bytes: Option<usize>,
     pub(crate) pinning: Option<Pinning>,
-    /// Samples come from streams: `samples` is no limit.
+    /// Samples come from streams: nobody knows how many there are.
     pub(crate) is_stream: bool,
     /// How long a sample may take; `None`: for ever.
     pub(crate) timeout: Option<Duration>,
