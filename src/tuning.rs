@@ -159,7 +159,6 @@ pub(crate) const DEFAULT_DEPTH_BATCHES: usize = 1;
 /// 150 KB reach 98 % of the link. The limit itself was chosen: at that cost, rows of 16 KiB arrive at 36 GB/s at best.
 /// Elsewhere: on drivers before 12.8 a kernel gathers them (88 % of the link); for devices that cannot read host
 /// addresses, each row is a copy (26.8 GB/s).
-/// copy for each row (26.8 GB/s).
 pub(crate) const GATHERED_ROW_BYTES: usize = 16 << 10;
 
 /// Rows of at least this many bytes are written with non-temporal stores if the epoch's slabs outgrow the last-level

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::given::Given;
 use super::guard::drop_each;
-use super::line::Pass;
+use super::pass::Pass;
 use super::schedule::Unit;
 use crate::batch::{Batch, SentPart, begin_part, send, send_part};
 use crate::device::{Assembly, Rows, Target, Unsent};
