@@ -234,6 +234,13 @@ impl<'a, B: Batch> Epoch<'a, B> {
         last::reached(&self.seat, &self.cut, options)
     }
 
+    /// It gives way to the epochs of several devices, which are counted in its place unless some of it was given out.
+    pub(super) fn gives_way(&self) {
+        if self.given() == 0 {
+            self.seat.meter.epochs.take_back(1);
+        }
+    }
+
     pub(super) fn reference(&self) -> &Loader<'a, B> {
         &self.loader
     }

@@ -71,6 +71,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     {
         let (loader, start) = (self.reference().clone(), self.reached());
         let start = start.shared(targets.len(), loader.pipeline().options().lanes);
+        self.gives_way();
         drop(self);
         let shares = shares(&loader, targets);
         let epochs = shares.map(|(at, share, target)| {
