@@ -61,7 +61,7 @@ pub struct Builder<D, C> {
     sharding: Sharding,
     pub(super) on_error: OnError,
     pub(super) retry: (u32, Duration),
-    devices: Vec<Device>,
+    pub(super) devices: Vec<Device>,
     strict: bool,
     by_copy: bool,
     max_batch_bytes: Option<usize>,

@@ -104,7 +104,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let (loader, seat) = (epoch.loader(), &epoch.seat);
         seat.meter.epochs.add(1);
         seat.meter.epoch.see(seat.start.epoch);
-        loader.last.lock().begun(seat, &epoch.cut);
+        // (The run stays where it is if it cannot go on.)
+        if !epoch.cut.is_refused() {
+            loader.last.lock().begun(seat, &epoch.cut);
+        }
         epoch
     }
 
@@ -153,8 +156,15 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn state(&self) -> LoaderState {
-        let loader = self.loader.get();
-        loader.state_from(self.reached(), self.seat.share.of)
+        let (loader, devices) = (self.loader.get(), self.seat.share.of);
+        if self.cut.is_refused() {
+            return loader.state();
+        }
+        let start = match self.is_any_order() && devices > 1 {
+            true => loader.start_of_rank(&self.seat),
+            false => self.reached(),
+        };
+        loader.state_from(start, devices)
     }
 
     /// Says where the time of this epoch went so far, whatever other epochs the loader has.
@@ -222,6 +232,13 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub(super) fn reached(&self) -> Start {
         let options = &self.pipeline().options[self.seat.share.device];
         last::reached(&self.seat, &self.cut, options)
+    }
+
+    /// It gives way to the epochs of several devices, which are counted in its place unless some of it was given out.
+    pub(super) fn gives_way(&self) {
+        if self.given() == 0 {
+            self.seat.meter.epochs.take_back(1);
+        }
     }
 
     pub(super) fn reference(&self) -> &Loader<'a, B> {

@@ -45,8 +45,19 @@ impl Last {
             Stand::Begun(seat, cut) => reached(seat, cut, options),
             Stand::At(start, _) => *start,
         });
-        let first = starts.min_by_key(|start| (start.epoch, start.position));
-        first.unwrap_or(Start::of(0))
+        let first = starts.clone();
+        let first = first.min_by_key(|start| (start.epoch, start.position));
+        let first = first.unwrap_or(Start::of(0));
+        // What one of them was given sets the rank apart from others, even if another has nothing yet.
+        let is_own = |start: Start| {
+            let is_ahead = is_unlike_others(options) && start.epoch > first.epoch;
+            let devices = is_ahead.then(|| self.devices());
+            start.bound_to.or(devices)
+        };
+        Start {
+            bound_to: starts.filter_map(is_own).next(),
+            ..first
+        }
     }
 
     /// The state of the stream from where the program asked to go on.
@@ -55,6 +66,11 @@ impl Last {
             Stand::At(_, stream) => stream.clone(),
             Stand::Begun(..) => None,
         })
+    }
+
+    /// Whether the epoch that was begun last is this share's.
+    pub(super) fn is_of(&self, share: Portion) -> bool {
+        self.split == share.split
     }
 
     /// How many devices share the epoch.
@@ -74,21 +90,33 @@ impl Last {
 /// Where the run stands after the batches of a seat that were given out.
 pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
     let (given, epoch) = (seat.progress.given(), seat.start.epoch);
+    if cut.is_refused() {
+        return seat.start;
+    }
     if given.first() >= cut.batches() {
         return Start::of(epoch.saturating_add(1));
     }
     let start = Start::at(epoch, cut.position_after(given.first()));
-    let is_unlike_others = options.any_order && options.lanes > 1;
+    let is_begun = seat.progress.count() > 0;
+    let bound_to = |is_own: bool| {
+        let devices = is_own.then_some(seat.share.of);
+        seat.start.bound_to.or(devices.filter(|_| is_begun))
+    };
     match seat.share.of {
         1 => Start {
             given: Given::behind_first(given.behind()),
-            is_ranks_own: seat.start.is_ranks_own || !given.has_no_gap() || is_unlike_others,
+            bound_to: bound_to(!given.has_no_gap() || is_unlike_others(options)),
             ..start
         },
         // A state says nothing of what each device was given before its turn, so that comes again.
         _ => Start {
-            is_ranks_own: is_unlike_others,
+            bound_to: bound_to(is_unlike_others(options)),
             ..start
         },
     }
+}
+
+/// Whether after equally many steps, ranks may have been given other batches.
+fn is_unlike_others(options: &Options) -> bool {
+    options.any_order && options.lanes > 1
 }

@@ -5,7 +5,7 @@ use super::epoch::{Epoch, Loader};
 use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::pipeline::{Beginning, Options, Portion, Start};
+use crate::pipeline::{Beginning, Options, Portion};
 use crate::sync::{Arc, Ordering};
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -17,7 +17,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// the last ones.
     ///
     /// With [`in_order(false)`](crate::loader::Builder::in_order), each device gets its batches in any order; a state then says only which
-    /// batches all devices have had, and others that were given out come again.
+    /// batches all devices have had, and others that were given out come again. On several ranks, it holds within the epoch for as many
+    /// devices ([what it says in any order](crate::loader::LoaderState#in-any-order)).
     ///
     /// Batches are sent to their device as [`to_device`](Epoch::to_device) does, up to `depth` ahead. Name all of the devices in
     /// [`pin_memory`](crate::loader::Builder::pin_memory): then each has page-locked memory of its own, and nothing is loaded before this
@@ -68,12 +69,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
     where
         for<'t> &'t T: Into<Target>,
     {
-        let start = self.reached();
-        // (What was given out before its turn is not told to the devices.)
-        let (loader, start) = (
-            self.reference().clone(),
-            Start::at(start.epoch, start.position),
-        );
+        let (loader, start) = (self.reference().clone(), self.reached());
+        let start = start.shared(targets.len(), loader.pipeline().options().lanes);
+        self.gives_way();
         drop(self);
         let shares = shares(&loader, targets).into_iter();
         let epochs = shares.map(|(share, target)| {
@@ -126,7 +124,8 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
         for<'t> &'t T: Into<Target>,
     {
         let (loader, first, numbers) = self.into_rest();
-        let first = first.map(|(start, state)| (Start::at(start.epoch, start.position), state));
+        let ranks = loader.pipeline().options().lanes;
+        let first = first.map(|(start, state)| (start.shared(targets.len(), ranks), state));
         let shares = shares(&loader, targets).into_iter();
         let epochs = shares.map(|(share, target)| {
             let epochs = Epochs::shared(loader.clone(), first.clone(), numbers.clone(), share);

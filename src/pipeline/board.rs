@@ -213,6 +213,8 @@ impl<B: 'static> Board<B> {
 
     /// The consumer gets a batch of its epoch, which may show how many workers are needed.
     pub(super) fn watch(&mut self, seat: &Seat) {
+        let is_alone = self.lines.len() == 1;
+        self.duty.serves(is_alone);
         if let [line] = &*self.lines {
             let given = seat.progress.count();
             let epoch = (seat.line, seat.segment);

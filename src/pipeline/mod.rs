@@ -23,6 +23,7 @@ mod plan;
 mod pull;
 mod recipe;
 mod recovery;
+mod room;
 mod schedule;
 mod seat;
 mod sending;
@@ -110,7 +111,7 @@ impl<B: 'static> Pipeline<B> {
         let listener = recipe.listener();
         let groups = options.len() + 1;
         let duty = Duty::new(options[0].workers, options[0].is_auto);
-        let in_flight = options[0].max_bytes.map(InFlight::new);
+        let in_flight = room::limited(&options);
         let kept = match &in_flight {
             None => options.iter().map(|options| options.slabs(0)).sum(),
             Some(_) => FEWEST_KEPT,

@@ -87,6 +87,9 @@ impl Options {
     /// The batches that a share of this rank has of an epoch, from a position on. It may ask the program's batch sampler, so not under
     /// the board's lock.
     pub(crate) fn cut(&self, start: Start, share: Portion) -> Cut {
+        if let Some(refused) = Cut::refused(start, share) {
+            return refused;
+        }
         match &self.batching {
             Batching::Even(batching) => Cut::Even(self.even(batching, share).from(start.position)),
             Batching::Listed(lister) => {

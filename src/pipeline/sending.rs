@@ -146,7 +146,10 @@ impl<B: Batch> Pipeline<B> {
             Some(subject) => subject.sends(send),
         };
         match outcome {
-            SendOutcome::Sent => Ok(Made::Sent),
+            SendOutcome::Sent => {
+                self.makes_room();
+                Ok(Made::Sent)
+            }
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),
             SendOutcome::Failed(error) => Err(error),
             SendOutcome::Unlike(like, error) => {

@@ -192,7 +192,10 @@ impl<B: Batch> Threads<B> {
         for device in 0..pipeline.options.len() {
             // Without workers, the caller gets slabs itself.
             if pipeline.options[device].pinning.is_some() && workers > 0 {
-                let name = "pinfeed-pin".to_owned();
+                let name = match pipeline.options.len() {
+                    1 => "pinfeed-pin".to_owned(),
+                    _ => format!("pinfeed-pin-{device}"),
+                };
                 // Here, not on the thread: an epoch may come first, and change what is known of samples.
                 let early = pipeline.early(device);
                 let run = move |pipeline: &Pipeline<B>| {

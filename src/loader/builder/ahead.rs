@@ -17,7 +17,8 @@ impl<D, C> Builder<D, C> {
     ///
     /// A [`LoaderState`](crate::loader::LoaderState) also says which batches were given out before their turn, and resuming gives
     /// exactly the others, with or without this option. With several ranks, each has batches ready at other times than the others, so within
-    /// an epoch each rank needs its own state, and resumes with the same batch size on as many ranks. At an epoch's end, states are
+    /// an epoch each rank needs its own state, and resumes with the same batch size on as many ranks and devices
+    /// ([what it says in any order](crate::loader::LoaderState#in-any-order)). At an epoch's end, states are
     /// those of a run in order. (Streams have no such option: their state is where the source stands, which cannot have gaps.)
     ///
     /// # Errors
