@@ -126,6 +126,14 @@ impl Even {
         self.part_rows
     }
 
+    /// How many rows the largest batch of a whole epoch has.
+    pub(super) fn most_rows(&self) -> usize {
+        match self.from(0).dealt() {
+            (0, last_rows) => last_rows,
+            _ => self.batch_size,
+        }
+    }
+
     /// How many units all batches have together.
     pub(crate) fn units(&self) -> u64 {
         let (full, last_rows) = self.dealt();

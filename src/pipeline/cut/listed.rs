@@ -11,6 +11,7 @@ use crate::sync::Arc;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
     batches: Batches,
+    most_rows: usize,
     /// The batch sampler gave no lists, or none that can be loaded, for this reason. Then there is one list of one row, whose batch is
     /// that error.
     refused: Option<String>,
@@ -32,19 +33,22 @@ impl Lists {
             Err(_) => None,
         };
         match (batches, refused) {
-            (Ok(batches), None) => Lists {
-                batches,
-                refused: None,
-            },
+            (Ok(batches), None) => Lists::new(batches, None),
             (Ok(_), Some(reason)) => Lists::refused(reason),
             (Err(payload), _) => Lists::refused(format!("it panicked: {}", panic_message(payload))),
         }
     }
 
     fn refused(reason: String) -> Lists {
+        Lists::new(Batches::from(vec![vec![0]]), Some(reason))
+    }
+
+    fn new(batches: Batches, refused: Option<String>) -> Lists {
+        let most_rows = batches.iter().map(<[u64]>::len).max().unwrap_or(0);
         Lists {
-            batches: Batches::from(vec![vec![0]]),
-            refused: Some(reason),
+            batches,
+            most_rows,
+            refused,
         }
     }
 
@@ -126,10 +130,9 @@ impl Listed {
         self.mean_rows
     }
 
-    /// How many rows the largest batch has.
+    /// How many rows the largest batch has, of all lanes.
     pub(crate) fn most_rows(&self) -> usize {
-        let lists = self.lists.batches.iter();
-        lists.map(<[u64]>::len).max().unwrap_or(0)
+        self.lists.most_rows
     }
 
     /// How many positions there are.
