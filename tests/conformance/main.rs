@@ -28,6 +28,7 @@ mod ragged;
 mod resumed;
 mod sequences;
 mod slabs;
+mod sources;
 mod split;
 mod staging;
 mod stress;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         resumed::TESTS,
         sequences::TESTS,
         slabs::TESTS,
+        sources::TESTS,
         devices::TESTS,
         early::TESTS,
         buffers::TESTS,
