@@ -213,7 +213,7 @@ fn token(made: Made) -> Case {
 fn fixed(made: Made) -> Case {
     let inner = RandomSampler::new(made.len, made.seed).num_samples(made.num);
     let size = 1 + made.option as usize;
-    let sampler = FixedBatchSampler::new(inner.clone(), size).unwrap();
+    let sampler = FixedBatchSampler::new(inner, size).unwrap();
     lists(made, sampler, move |batches| {
         let mut order = vec![0; made.num as usize];
         inner.indices(EPOCH, 0, &mut order);
