@@ -3,6 +3,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::fs;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
