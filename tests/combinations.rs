@@ -1,6 +1,9 @@
 //! What each holds alone holds together: bad samples, ranks, replicas, padded rows, and runs that stop and go on.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use proptest::prelude::*;
 
 use pinfeed::loader::{LastBatch, LoaderState, OnError, World};

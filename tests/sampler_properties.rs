@@ -2,6 +2,9 @@
 //! in which order, or what they draw; and a run that goes on from any position, twice, sees what is left.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
