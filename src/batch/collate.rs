@@ -50,6 +50,10 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     const IN_PARTS: bool = false;
 
+    /// Whether every tensor of a batch has a row for each of its samples, and nothing else.
+    #[doc(hidden)]
+    const IS_DENSE: bool = false;
+
     /// Whether all of a batch's tensors lie in the slab that its table is granted.
     #[doc(hidden)]
     const IN_PLACE: bool;

@@ -72,6 +72,7 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     type Table = StackTable<S>;
     const IN_PLACE: bool = true;
     const IN_PARTS: bool = S::ALIKE && S::DENSE;
+    const IS_DENSE: bool = S::DENSE;
 
     fn open(&self, opening: Opening) -> StackTable<S> {
         StackTable {

@@ -80,6 +80,14 @@ impl Cut {
         }
     }
 
+    /// How many rows the largest batch of a whole epoch has, for this lane or any.
+    pub(crate) fn most_rows(&self) -> usize {
+        match self {
+            Cut::Even(even) => even.most_rows(),
+            Cut::Listed(listed) => listed.most_rows(),
+        }
+    }
+
     /// Whether units are made as those of the other: of full batches, equally many parts of equally many rows.
     pub(crate) fn is_like(&self, other: &Cut) -> bool {
         let shape = |cut: &Cut| match cut {

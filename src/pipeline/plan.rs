@@ -44,6 +44,8 @@ pub(crate) struct Hints {
     pub(crate) is_gatherable: bool,
     /// A batch may have tensors that were not built in its slab.
     pub(crate) may_be_elsewhere: bool,
+    /// Every tensor of a batch has a row for each of its samples, and nothing else.
+    pub(crate) is_dense: bool,
 }
 
 /// What the device's host is like: what fits its last-level cache.
@@ -366,6 +368,7 @@ mod tests {
             sample_bytes: None,
             is_gatherable: false,
             may_be_elsewhere: false,
+            is_dense: true,
         };
         let images = Hints {
             sample_bytes: Some(600_000),
@@ -437,6 +440,7 @@ mod tests {
             sample_bytes: None,
             is_gatherable: false,
             may_be_elsewhere: false,
+            is_dense: true,
         };
         let slabs = |is_followed| plan(&few, None, hints, Destination::Host, 0, is_followed).slabs;
         assert_eq!([false, true].map(slabs), [2, 5]);

@@ -193,6 +193,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
                 .filter(|bytes| *bytes > 0 && C::IN_PARTS && !self.on_error.skips()),
             is_gatherable: self.learned.is_gatherable(),
             may_be_elsewhere: !C::IN_PLACE,
+            is_dense: C::IS_DENSE,
         }
     }
 

@@ -126,9 +126,10 @@ impl<B: Batch> Pipeline<B> {
         let meter = self.meters.add(epoch);
         let destination =
             to.map(|(before, depth)| options.destination(before.target().device(), depth));
+        let is_dense = self.recipe.hints().is_dense;
         let outbox = to.map(|(before, _)| {
             let (target, before) = (before.target(), Some((before, batches)));
-            Outbox::new(target, start.given, options.any_order, before)
+            Outbox::new(target, start.given, options.any_order, is_dense, before)
         });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
@@ -257,7 +258,8 @@ impl<B: Batch> Pipeline<B> {
     /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through.
     pub(crate) fn send_to(&self, seat: &Seat, target: &Target, depth: usize) -> Arc<Outbox<B>> {
         let options = &self.options[seat.share.device];
-        let outbox = Outbox::new(target, seat.progress.given(), options.any_order, None);
+        let (given, is_dense) = (seat.progress.given(), self.recipe.hints().is_dense);
+        let outbox = Outbox::new(target, given, options.any_order, is_dense, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);

@@ -96,6 +96,7 @@ where
             sample_bytes: None,
             is_gatherable: self.0.learned.is_gatherable(),
             may_be_elsewhere: !C::IN_PLACE,
+            is_dense: C::IS_DENSE,
         }
     }
 
