@@ -340,6 +340,28 @@ pub struct TimedOut {
     pub worker: String,
 }
 
+/// A data set has waited for a sample for as long as the loader's `timeout` lets it. It becomes a [`TimedOut`] of the sample.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer came to its request within {elapsed:.1?}")]
+pub(crate) struct NoAnswer {
+    /// How long it has waited.
+    pub(crate) elapsed: std::time::Duration,
+}
+
+impl NoAnswer {
+    /// Finds it among an error and its causes.
+    pub(crate) fn in_error(error: &BoxError) -> Option<&NoAnswer> {
+        let mut link: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+        while let Some(error) = link {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            link = error.source();
+        }
+        None
+    }
+}
+
 /// What a worker does with a sample, or with the samples of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -8,7 +8,9 @@ use super::cut::{EpochOrder, Place};
 use super::recovery::{Changes, Retry, note_retried};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary};
+use crate::error::{
+    BoxError, CollateError, Error, Misfit, NoAnswer, SampleId, Stage, TimedOut, is_temporary,
+};
 use crate::meter::Meter;
 use crate::rng::SampleRng;
 use crate::sync::Mutex;
@@ -40,6 +42,29 @@ impl Failed {
         Failed {
             row,
             is_samples_own: true,
+            ..Failed::of_unit(error)
+        }
+    }
+
+    /// A data set has waited for the sample for as long as it may: no other takes its place, as if this worker had been given up.
+    pub(super) fn if_late(self, worker: impl FnOnce() -> String) -> Failed {
+        let Error::Sample(sample, cause) = &self.error else {
+            return self;
+        };
+        let Some(NoAnswer { elapsed }) = NoAnswer::in_error(cause) else {
+            return self;
+        };
+        let late = TimedOut {
+            epoch: sample.epoch,
+            batch: sample.batch,
+            stage: Stage::Loading,
+            elapsed: *elapsed,
+            worker: worker(),
+            sample: Some(sample.clone()),
+        };
+        let error = Error::TimedOut(Box::new(late));
+        Failed {
+            row: self.row,
             ..Failed::of_unit(error)
         }
     }

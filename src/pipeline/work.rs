@@ -649,6 +649,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
     where
         T: Table<D::Sample, B>,
     {
+        let failed = failed.if_late(|| self.at.name());
         let (source, row) = (self.source, failed.row);
         let row_of_place = source.row_of_place(row);
         let before = source.changes.lock().of(row_of_place);
