@@ -328,6 +328,11 @@ pub struct SampleId {
 pub struct TimedOut {
     /// The sample; `None` where the sampler was asked for it, or all of the batch's samples were at work.
     pub sample: Option<SampleId>,
+    /// How many samples were got in one call ([`Dataset::get_many`](crate::Dataset::get_many)), of which `sample` is the first: nobody
+    /// knows which of them hangs. Otherwise 1. They are in neighbouring rows.
+    pub count: usize,
+    /// The indices of the others, row by row; empty if the sampler could not be asked.
+    pub others: Vec<u64>,
     /// The epoch.
     pub epoch: u64,
     /// The batch's position in its epoch.

@@ -327,6 +327,11 @@ impl<D, C> Builder<D, C> {
     /// `collate_fn`, may take as long once more, and so may laying a batch out whose samples differ. Waiting for memory does not
     /// count. Choose a time that no sample takes that would come: the slowest good one, and then some.
     ///
+    /// Several samples that are got in one call ([`Dataset::get_many`]) have as much time as all of them together, with whatever of it is
+    /// tried again ([`retry`](Builder::retry)): nobody sees where in the call it is. If it hangs, the error comes after that time, and names
+    /// all of its samples. So with [`at_once`](Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed after
+    /// 1,000: give it a time limit of its own.
+    ///
     /// # What becomes of the thread
     ///
     /// No thread can be stopped from outside. A worker that hangs is left alone, and another takes its place at once (if the system

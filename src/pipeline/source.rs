@@ -61,6 +61,8 @@ impl Failed {
             elapsed: *elapsed,
             worker: worker(),
             sample: Some(sample.clone()),
+            count: 1,
+            others: Vec::new(),
         };
         let error = Error::TimedOut(Box::new(late));
         Failed {

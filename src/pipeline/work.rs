@@ -563,7 +563,7 @@ impl<D: Dataset, T> Making<'_, D, T> {
             }
             at.samples(rows.start, start);
             let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
-            at.gets(own[0]);
+            at.gets_many(own[0], own.len());
             source.get_many(rows.clone(), &own)
         });
         catch_unwind(get).unwrap_or_else(|payload| {
