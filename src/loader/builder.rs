@@ -56,7 +56,8 @@ pub struct Builder<D, C> {
     pub(super) world: World,
     sharding: Sharding,
     pub(super) on_error: OnError,
-    pub(super) retry: (u32, Duration),
+    /// Attempts, the first wait, and how many attempts an epoch may have.
+    pub(super) retry: (u32, Duration, u64),
     devices: Vec<Device>,
     strict: bool,
     by_copy: bool,
@@ -87,7 +88,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             world: World::single(),
             sharding: Sharding::Slices,
             on_error: OnError::Fail,
-            retry: (0, Duration::ZERO),
+            retry: (0, Duration::ZERO, u64::MAX),
             devices: Vec::new(),
             strict: false,
             by_copy: false,
@@ -276,7 +277,36 @@ impl<D, C> Builder<D, C> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
-        self.retry = (attempts, first_wait);
+        (self.retry.0, self.retry.1) = (attempts, first_wait);
+        self
+    }
+
+    /// Sets how often samples are tried again in an epoch, all together; as often as [`retry`](Builder::retry) says by default.
+    ///
+    /// It is for a server that is gone: each of its samples would wait for all of its attempts. When the quota is used up, the log says
+    /// so, and a sample that fails fails at once. It holds as [`OnError`]'s quotas do: for each epoch, on each rank, and which samples
+    /// were tried again when it is used up may differ from run to run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::error::Temporary;
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = from_fn(1_000, |_, _| Err::<i64, _>(Temporary::new("503 Service Unavailable").into()));
+    /// let loader = DataLoader::builder(samples)
+    ///     .batch_size(100)
+    ///     .retry(5, Duration::from_millis(1))
+    ///     .retry_at_most(8)
+    ///     .build()?;
+    /// assert!(loader.epoch(0).all(|batch| batch.is_err()));
+    /// assert_eq!(loader.stats().retried, 8);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn retry_at_most(mut self, in_an_epoch: u64) -> Self {
+        self.retry.2 = in_an_epoch;
         self
     }
 
@@ -502,7 +532,7 @@ impl<D: Dataset, C> Builder<D, C> {
             collate: Arc::new(self.collate),
             seed: self.seed,
             on_error: self.on_error,
-            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
+            retry: Arc::new(Retry::new(self.retry)),
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;

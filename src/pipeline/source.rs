@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 
 use super::announcer::Announced;
 use super::cut::{EpochOrder, Place};
-use super::recovery::{Changes, Retry, note_retried};
+use super::recovery::{Changes, Retry};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{
@@ -189,8 +189,8 @@ impl<D: Dataset> Source<'_, D> {
             if !is_temporary(&error) {
                 break;
             }
-            note_retried(&self.id(row, index), &error, self.meter);
-            if !self.retry.wait(attempt) {
+            let begins = self.retry.begin(&self.id(row, index), &error, self.meter);
+            if !begins || !self.retry.wait(attempt) {
                 break;
             }
             let key = self.place.key(in_place);
