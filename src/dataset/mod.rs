@@ -98,6 +98,9 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// Called instead of [`get`](Dataset::get) if [`at_once`](Dataset::at_once) is above 1. Default: calls `get` for each.
     ///
+    /// A call may take as long as all of its samples together ([`timeout`](crate::loader::Builder::timeout)). If it hangs, nobody sees at which of
+    /// them, so the error names them all.
+    ///
     /// # Examples
     ///
     /// ```
@@ -149,7 +152,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// How many samples [`get_many`](Dataset::get_many) should get in one call, at most. Default: 1, and `get` is called.
     ///
     /// A worker then claims as many samples of a batch at once, also where they take long. So a batch should have several times as
-    /// many, or there is nothing left for the other workers.
+    /// many, or there is nothing left for the other workers. One call may take as long as its samples together: their number times the
+    /// loader's [`timeout`](crate::loader::Builder::timeout).
     fn at_once(&self) -> usize {
         1
     }

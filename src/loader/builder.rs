@@ -60,7 +60,8 @@ pub struct Builder<D, C> {
     pub(super) world: World,
     sharding: Sharding,
     pub(super) on_error: OnError,
-    pub(super) retry: (u32, Duration),
+    /// Attempts, the first wait, and how many attempts an epoch may have.
+    pub(super) retry: (u32, Duration, u64),
     pub(super) devices: Vec<Device>,
     strict: bool,
     by_copy: bool,
@@ -91,7 +92,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             world: World::single(),
             sharding: Sharding::Slices,
             on_error: OnError::Fail,
-            retry: (0, Duration::ZERO),
+            retry: (0, Duration::ZERO, u64::MAX),
             devices: Vec::new(),
             strict: false,
             by_copy: false,
@@ -280,7 +281,36 @@ impl<D, C> Builder<D, C> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
-        self.retry = (attempts, first_wait);
+        (self.retry.0, self.retry.1) = (attempts, first_wait);
+        self
+    }
+
+    /// Sets how often samples are tried again in an epoch, all together; as often as [`retry`](Builder::retry) says by default.
+    ///
+    /// It is for a server that is gone: each of its samples would wait for all of its attempts. When the quota is used up, the log says
+    /// so, and a sample that fails fails at once. It holds as [`OnError`]'s quotas do: for each epoch, on each rank, and which samples
+    /// were tried again when it is used up may differ from run to run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::error::Temporary;
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = from_fn(1_000, |_, _| Err::<i64, _>(Temporary::new("503 Service Unavailable").into()));
+    /// let loader = DataLoader::builder(samples)
+    ///     .batch_size(100)
+    ///     .retry(5, Duration::from_millis(1))
+    ///     .retry_at_most(8)
+    ///     .build()?;
+    /// assert!(loader.epoch(0).all(|batch| batch.is_err()));
+    /// assert_eq!(loader.stats().retried, 8);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn retry_at_most(mut self, in_an_epoch: u64) -> Self {
+        self.retry.2 = in_an_epoch;
         self
     }
 
@@ -330,6 +360,11 @@ impl<D, C> Builder<D, C> {
     /// The time is that of one sample, from asking the sampler to its filled row (decoding too). Making a batch of its rows, or the
     /// `collate_fn`, may take as long once more, and so may laying a batch out whose samples differ. Waiting for memory does not
     /// count. Choose a time that no sample takes that would come: the slowest good one, and then some.
+    ///
+    /// Several samples that are got in one call ([`Dataset::get_many`]) have as much time as all of them together, with whatever of it is
+    /// tried again ([`retry`](Builder::retry)): nobody sees where in the call it is. If it hangs, the error comes after that time, and names
+    /// all of its samples. So with [`at_once`](Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed after
+    /// 1,000: give it a time limit of its own.
     ///
     /// # What becomes of the thread
     ///
@@ -501,7 +536,7 @@ impl<D: Dataset, C> Builder<D, C> {
             collate: Arc::new(self.collate),
             seed: self.seed,
             on_error: self.on_error,
-            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
+            retry: Arc::new(Retry::new(self.retry)),
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;

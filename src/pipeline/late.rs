@@ -210,7 +210,14 @@ impl<B: Batch> Pipeline<B> {
         let sample = seen.is_of_sample().then(|| {
             // What it calls of the program's may panic, and says so itself.
             let pass = &overdue.pass;
-            let id = || self.recipe.sample_id(pass, place, seen.row, seen.index);
+            let id = || {
+                // (Only where no unit is made again, so rows are those of the place.)
+                let others = (seen.row + 1..seen.row + seen.count)
+                    .map(|row| pass.order.index(place.epoch, place.position(row)));
+                let others = others.collect();
+                let sample = self.recipe.sample_id(pass, place, seen.row, seen.index);
+                (sample, others)
+            };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(id)).ok()
         });
         if desk.leave() && !planted("nobody reports for who was given up") {
@@ -218,8 +225,9 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Reports the error of a unit in place of a worker that was given up. Without `sample`, the data set was not asked to describe it.
-    fn report_overdue(&self, desk: &Desk, overdue: Overdue, sample: Option<SampleId>) {
+    /// Reports the error of a unit in place of a worker that was given up. `known`: its sample, and the indices of others that it got
+    /// in the same call; without, neither the data set nor the sampler was asked.
+    fn report_overdue(&self, desk: &Desk, overdue: Overdue, known: Option<(SampleId, Vec<u64>)>) {
         let Overdue {
             task,
             seen,
@@ -227,6 +235,7 @@ impl<B: Batch> Pipeline<B> {
             pass,
         } = overdue;
         let place = pass.place(task.unit());
+        let (sample, others) = known.unzip();
         let sample = sample.or_else(|| {
             Some(SampleId {
                 index: seen.index.filter(|_| seen.is_of_sample())?,
@@ -236,7 +245,7 @@ impl<B: Batch> Pipeline<B> {
                 description: None,
             })
         });
-        let error = seen.error(place, worker, sample);
+        let error = seen.error(place, worker, sample, others.unwrap_or_default());
         self.report_failed(desk, &pass, &task.what, seen.row, error);
     }
 

@@ -252,7 +252,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             }
             at.samples(rows.start, start);
             let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
-            at.gets(own[0]);
+            at.gets_many(own[0], own.len());
             source.get_many(rows.clone(), &own)
         });
         catch_unwind(get).unwrap_or_else(|payload| {
@@ -326,6 +326,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     /// Settles a sample's failure: it is replaced by another, which is returned; it is left out; or the unit fails.
     #[cold]
     fn recover(&self, failed: Failed) -> Result<Option<Again>, Failed> {
+        let failed = failed.if_late(|| self.at.name());
         let (source, row) = (self.source, failed.row);
         let row_of_place = source.row_of_place(row);
         let before = source.changes.lock().of(row_of_place);

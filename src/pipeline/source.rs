@@ -5,10 +5,12 @@ use std::panic::AssertUnwindSafe;
 
 use super::cut::{EpochOrder, Place};
 use super::pass::Pass;
-use super::recovery::{Changes, Retry, note_retried};
+use super::recovery::{Changes, Retry};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary};
+use crate::error::{
+    BoxError, CollateError, Error, Misfit, NoAnswer, SampleId, Stage, TimedOut, is_temporary,
+};
 use crate::rng::SampleRng;
 use crate::sync::Mutex;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
@@ -39,6 +41,31 @@ impl Failed {
         Failed {
             row,
             is_samples_own: true,
+            ..Failed::of_unit(error)
+        }
+    }
+
+    /// A data set has waited for the sample for as long as it may: no other takes its place, as if this worker had been given up.
+    pub(super) fn if_late(self, worker: impl FnOnce() -> String) -> Failed {
+        let Error::Sample(sample, cause) = &self.error else {
+            return self;
+        };
+        let Some(NoAnswer { elapsed }) = NoAnswer::in_error(cause) else {
+            return self;
+        };
+        let late = TimedOut {
+            epoch: sample.epoch,
+            batch: sample.batch,
+            stage: Stage::Loading,
+            elapsed: *elapsed,
+            worker: worker(),
+            sample: Some(sample.clone()),
+            count: 1,
+            others: Vec::new(),
+        };
+        let error = Error::TimedOut(Box::new(late));
+        Failed {
+            row: self.row,
             ..Failed::of_unit(error)
         }
     }
@@ -156,8 +183,10 @@ impl<D: Dataset> Source<'_, D> {
             if !is_temporary(&error) {
                 break;
             }
-            note_retried(&self.id(row, index), &error, &self.pass.meter);
-            if !self.retry.wait(attempt) {
+            let begins = self
+                .retry
+                .begin(&self.id(row, index), &error, &self.pass.meter);
+            if !begins || !self.retry.wait(attempt) {
                 break;
             }
             let key = self.place.key(in_place);

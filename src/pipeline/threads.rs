@@ -108,7 +108,8 @@ impl Roster {
                 let now = Instant::now();
                 let left = threads.iter().filter(|entry| !entry.has_ended);
                 let ends = left.filter_map(|entry| {
-                    let began = entry.desk.began().unwrap_or(closed);
+                    let began = entry.desk.began(timeout);
+                    let (began, timeout) = began.unwrap_or((closed, timeout));
                     // (`None` is for ever.)
                     let end = began.checked_add(timeout);
                     end.is_none_or(|end| end > now).then_some(end)
