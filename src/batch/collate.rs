@@ -9,7 +9,7 @@
 use super::Batch;
 use crate::device::Slab;
 use crate::error::{BoxError, CollateError};
-use crate::tensor::Backend;
+use crate::tensor::{Backend, Column};
 
 /// Makes batches from samples: [`Stack`](crate::collate::Stack), or a function
 /// ([`CollateFn`](crate::collate::CollateFn)). The trait is sealed.
@@ -145,6 +145,19 @@ pub trait Table<S, B>: Send + Sync {
         took: &mut Took,
         ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>>;
+
+    /// Copies a table's rows, instead of loading as many samples that would be views of them, into the rows from `first` on. `false`:
+    /// it cannot, for there is no slab yet, or the batch has other fields.
+    fn copy_rows(
+        &self,
+        first: usize,
+        columns: &[Column],
+        indices: &[u64],
+        run: &mut Self::Run,
+    ) -> bool {
+        let _ = (first, columns, indices, run);
+        false
+    }
 
     /// Ends a worker's run of samples.
     fn end_run(&self, run: Self::Run);

@@ -16,6 +16,7 @@ use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::panic_message;
 use crate::sync::Instant;
+use crate::tuning::INDICES_AT_ONCE;
 
 /// A unit that is being made, wherever its table lies.
 pub(super) struct Making<'a, D: Dataset, C: Collate<D::Sample>> {
@@ -174,15 +175,41 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         watch: &mut Stopwatch,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
-        let (source, at) = (self.source, self.at);
-        let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
-        if source.is_changed() {
+        if self.source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
-        let mut indices = Indices::new(&source.pass.order, source.place, rows.end);
+        let mut indices = Indices::new(&self.source.pass.order, self.source.place, rows.end);
+        if self.is_table() {
+            // The first sample says what batch it is, and asks for the slab.
+            self.load_each(rows, 1, &mut indices, run, ask, watch, took)?;
+            while self.copy_rows(rows, &mut indices, run, took) {}
+        }
+        self.load_each(rows, usize::MAX, &mut indices, run, ask, watch, took)
+    }
+
+    /// Loads rows one by one, at most as many as this.
+    #[inline]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what all that load have, and two"
+    )]
+    fn load_each(
+        &self,
+        rows: &mut Range<usize>,
+        most: usize,
+        indices: &mut Indices<'_>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let (source, at) = (self.source, self.at);
+        let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
+        let end = rows.end.min(rows.start.saturating_add(most));
         let tells = watch.times_all();
         let next = || {
-            let row = rows.next()?;
+            let row = (rows.start < end).then_some(rows.start)?;
+            rows.start += 1;
             at.comes_to(row);
             if announces {
                 source.announce(row..row + 1);
@@ -205,6 +232,43 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             Some(sample.map(|sample| (row, sample)))
         };
         self.table.load(next, run, took, ask)
+    }
+
+    /// Whether samples are rows of a table in memory. (Where they are announced, they are got.)
+    #[inline]
+    fn is_table(&self) -> bool {
+        self.source.pass.announced.is_none() && self.source.dataset.columns(&mut []).is_some()
+    }
+
+    /// Copies the next rows of a table in memory, instead of getting each as a sample. `false`: there are none, or these are got.
+    #[inline(never)]
+    fn copy_rows(
+        &self,
+        rows: &mut Range<usize>,
+        indices: &mut Indices<'_>,
+        run: &mut Run<D, C>,
+        took: &mut Took,
+    ) -> bool {
+        let first = rows.start;
+        if first >= rows.end {
+            return false;
+        }
+        let mut of_table = [0; INDICES_AT_ONCE];
+        let wanted = indices.from(first);
+        let of_table = &mut of_table[..wanted.len()];
+        of_table.copy_from_slice(wanted);
+        if self.at.is_timed() {
+            self.at.samples(first, Instant::now());
+        }
+        let Some(columns) = self.source.dataset.columns(of_table) else {
+            return false;
+        };
+        if of_table.is_empty() || !self.table.copy_rows(first, columns, of_table, run) {
+            return false;
+        }
+        rows.start += of_table.len();
+        took.filled += of_table.len();
+        true
     }
 
     /// Loads rows whose samples the data set gets several at a time.

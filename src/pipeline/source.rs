@@ -389,6 +389,15 @@ impl<'a> Indices<'a> {
         self.order.index(self.place.epoch, position)
     }
 
+    /// The indices from a row on, as many as are known, or are asked for at once; none if the sampler panicked.
+    pub(super) fn from(&mut self, row: usize) -> &[u64] {
+        let at = row.wrapping_sub(self.start);
+        match at < self.count {
+            true => &self.chunk[at..self.count],
+            false => self.look_up(row),
+        }
+    }
+
     /// The indices from a row on, as many as were asked for at once; none if the sampler panicked.
     pub(super) fn look_up(&mut self, row: usize) -> &[u64] {
         self.start = row;
