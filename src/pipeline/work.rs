@@ -16,7 +16,6 @@ use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::sync::Arc;
 use crate::tensor::Backend;
-use crate::tuning::INDICES_AT_ONCE;
 
 /// How batches of type `B` are made: of a data set, by a collate. Each epoch has its own order.
 pub(crate) trait Recipe<B>: Send + Sync {
