@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![allow(clippy::disallowed_methods)] // threads of one line need no names
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
