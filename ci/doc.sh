@@ -3,5 +3,5 @@
 . "$(dirname "$0")/lib.sh"
 
 export RUSTDOCFLAGS="-D warnings"
-run cargo doc --workspace --exclude training --exclude schedules --no-deps --features "$(all_features)"
-run cargo doc --workspace --exclude training --exclude schedules --no-deps --features "$(all_features)" --document-private-items
+run cargo doc --workspace --exclude training --exclude schedules --exclude watch --exclude watch-attribute --no-deps --features "$(all_features)"
+run cargo doc --workspace --exclude training --exclude schedules --exclude watch --exclude watch-attribute --no-deps --features "$(all_features)" --document-private-items

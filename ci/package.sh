@@ -3,4 +3,4 @@
 # macro as it was packed (Cargo stands in for the registry).
 . "$(dirname "$0")/lib.sh"
 
-run cargo package --workspace --exclude training --exclude schedules --allow-dirty
+run cargo package --workspace --exclude training --exclude schedules --exclude watch --exclude watch-attribute --allow-dirty

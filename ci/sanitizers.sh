@@ -14,6 +14,7 @@ folder=${CARGO_TARGET_DIR:-$PWD/target}/sanitizers
 suppressions=$(mktemp)
 trap 'rm -f "$suppressions"' EXIT
 printf 'leak:%s\n' conformance::stress forgotten >"$suppressions"
+export PINFEED_PATIENCE=1800 # seconds, before a test counts as one that hangs
 export LSAN_OPTIONS="suppressions=$suppressions:print_suppressions=0"
 
 # A target that is named keeps build scripts and macros free of the flag.

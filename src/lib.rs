@@ -45,6 +45,12 @@
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
 //! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
 //!   subset of them for validation: [`sampler`].
+//! - Several processes, each with its share: [`World`](loader::World). Several devices in one process:
+//!   [`Epoch::split`](loader::Epoch::split). A run that goes on where it was interrupted:
+//!   [`DataLoader::state`] and [`DataLoader::resume`].
+//! - Samples that are broken: [`Builder::on_error`](loader::Builder::on_error); that fail now and then:
+//!   [`retry`](loader::Builder::retry); that hang: [`timeout`](loader::Builder::timeout).
+//! - What PyTorch's options are called here, from `persistent_workers` to `set_epoch`: the table in [`loader`].
 //! - Devices, streams and memory: [`device`]. Element types and shapes of a [`Tensor`]: [`tensor`].
 //! - Other libraries' contexts, streams and tensors: [`interop`].
 //! - What can go wrong, and how a program continues: [`Error`], [`error`].
@@ -61,7 +67,7 @@
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
-//! | `serde` | no | serializes statistics and element types |
+//! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`StreamState`](loader::StreamState)), statistics and element types |
 //! | `tokio` | no | requests of a slow source as tasks of the program's runtime ([`dataset::Staged`]) |
 //! | `tracing` | no | spans around loading, pulling, collating, pinning, sending, uploads, and the consumer's waits |
 //! | `nvtx` | no | the same as ranges of NVTX, in the domain `pinfeed`, which `nsys profile --trace=cuda,nvtx` shows beside the GPU's work; without a profiler they do nothing, and nothing of CUDA is needed to build them |
@@ -260,3 +266,7 @@ pub use pinfeed_derive::Sample;
 /// ```
 #[cfg(feature = "derive")]
 pub use pinfeed_derive::Batch;
+
+#[cfg(test)]
+#[macro_use]
+extern crate watch;

@@ -3,6 +3,9 @@
 #![allow(unsafe_code)] // it asks the system where threads and pages are
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,9 @@
 //! Batch samplers: batches are the lists that they give, on any number of workers and ranks, and in resumed runs.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};

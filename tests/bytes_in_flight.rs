@@ -1,6 +1,9 @@
 //! A limit in bytes for what is loaded ahead: it holds for batches of any sizes, and nothing waits for good.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;

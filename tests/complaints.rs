@@ -1,6 +1,9 @@
 //! What users of other loaders complained of, each with its thread: it must not happen here.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::HashSet;
 
 use pinfeed::loader::{LastBatch, LoaderState, World};

@@ -1,6 +1,9 @@
 //! Data sets made of others: what they hold, what they pass on, and what they refuse.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use pinfeed::tensor::Element;
 use pinfeed::{Batch, DataLoader, Device, Error, Sample, Tensor, from_fn};
 

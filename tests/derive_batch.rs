@@ -3,6 +3,9 @@
 #![cfg(feature = "derive")]
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use pinfeed::collate::Arena;
 use pinfeed::ragged::RaggedTensor;
 use pinfeed::tensor::Element;

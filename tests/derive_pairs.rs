@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![allow(dead_code)] // most are never made
 
+#[macro_use]
+extern crate watch;
+
 use std::fmt::Debug;
 
 use pinfeed::tensor::Element;

@@ -9,6 +9,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![allow(unsafe_code)] // it loads the machine's own driver, to know whether there is one
 
+#[macro_use]
+extern crate watch;
+
 use std::path::Path;
 use std::process::Command;
 

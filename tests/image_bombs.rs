@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![allow(unsafe_code)] // an allocator is
 
+#[macro_use]
+extern crate watch;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::PathBuf;

@@ -2,6 +2,9 @@
 #![cfg(feature = "image")]
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -4,6 +4,9 @@
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -3,6 +3,9 @@
 #![cfg(feature = "image")]
 #![allow(unsafe_code)] // an allocator is
 
+#[macro_use]
+extern crate watch;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -6,6 +6,9 @@
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -311,4 +314,32 @@ fn sources() -> Vec<Source> {
 fn is_test(path: &Path) -> bool {
     path.iter()
         .any(|name| name == "tests" || name == "tests.rs")
+}
+
+/// A hang is a failure: every binary with tests has the watch of `tests/watch`, which names the test that hangs.
+#[test]
+fn every_test_is_watched() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = fs::read_dir(root.join("tests")).unwrap();
+    let roots = tests.flat_map(|entry| {
+        let path = entry.unwrap().path();
+        [path.join("main.rs"), path]
+    });
+    let roots = roots.filter(|path| path.extension().is_some_and(|found| found == "rs"));
+    let mut seen = 0;
+    for path in roots.chain([root.join("src/lib.rs")]) {
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue; // a folder without tests of its own
+        };
+        let line = text.contains("\n#[macro_use]\nextern crate watch;\n");
+        let by_hand = text.contains("watch::on(");
+        let has_tests = !path.ends_with("public_image.rs"); // compiling it is the test
+        assert!(
+            line || by_hand || !has_tests,
+            "{}: extern crate watch;",
+            path.display()
+        );
+        seen += usize::from(line);
+    }
+    assert!(seen > 40, "{seen}");
 }

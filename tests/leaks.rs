@@ -3,6 +3,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};

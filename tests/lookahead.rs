@@ -1,6 +1,9 @@
 //! A data set that wants to know what comes is told, once and in time.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::sync::{Arc, Mutex};
 
 use pinfeed::collate::Stack;

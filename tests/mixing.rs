@@ -2,6 +2,9 @@
 
 #![cfg(not(miri))] // it reads a file
 
+#[macro_use]
+extern crate watch;
+
 use pinfeed::ops::{Mix, Normalize};
 use pinfeed::{Batch, Device, Tensor};
 use serde_json::Value;

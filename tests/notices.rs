@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 

@@ -6,6 +6,9 @@
 #![cfg(all(target_os = "linux", not(miri)))] // it builds a library, and starts processes
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

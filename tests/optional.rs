@@ -1,6 +1,9 @@
 //! Samples that may be `None`: their batches have zeros there, and say so.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use pinfeed::collate::{Collate, Stack};
 use pinfeed::error::CollateError;
 use pinfeed::loader::OnError;

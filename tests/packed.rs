@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![cfg(not(miri))] // it takes many loaders
 
+#[macro_use]
+extern crate watch;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

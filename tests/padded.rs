@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![cfg(not(miri))] // it takes many loaders
 
+#[macro_use]
+extern crate watch;
+
 use pinfeed::loader::OnError;
 use pinfeed::padded::PaddedTensor;
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, Padded, Tensor, from_fn};

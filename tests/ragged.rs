@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![cfg(not(miri))] // it takes many loaders
 
+#[macro_use]
+extern crate watch;
+
 use pinfeed::{DataLoader, Device, Ragged, from_fn};
 use proptest::prelude::*;
 

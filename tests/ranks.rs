@@ -1,6 +1,9 @@
 //! Ranks share one global order: together they see what one rank sees whose batches are as large as all of theirs.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -262,5 +265,36 @@ fn last_batches_are_those_of_dali() {
         assert_eq!(real, expected);
         let second = epochs.next().unwrap().next().unwrap().unwrap();
         assert_eq!(second.as_slice(), next);
+    }
+}
+
+/// Shards as DALI's documentation computes them: shard `id` of `R` has `floor((id + 1) * n / R) - floor(id * n / R)` samples, and with
+/// `pad_last_batch` all are padded to one size, a multiple of the batch size, that holds the largest
+/// (DALI's `docs/advanced_topics_sharding.rst`). An evaluation has as many steps here, and as many rows that are no padding.
+#[test]
+fn an_evaluation_has_as_many_steps_as_with_dalis_padded_shards() {
+    for samples in [1, 2, 7, 10, 23, 24, 25] {
+        for (ranks, batch_size) in [(1, 2), (2, 2), (3, 4), (4, 3), (8, 1)] {
+            let shard = |id: u64| (id + 1) * samples / ranks - id * samples / ranks;
+            let largest = (0..ranks).map(shard).max().unwrap();
+            let padded = largest.next_multiple_of(batch_size);
+            let mut real_rows = 0;
+            for rank in 0..ranks {
+                let loader = DataLoader::builder(from_fn(samples, |index, _| Ok(index as i64)))
+                    .batch_size(batch_size as usize)
+                    .last_batch(LastBatch::Fill)
+                    .world(World::new(rank as usize, ranks as usize).unwrap())
+                    .build()
+                    .unwrap();
+                let mut rows = 0;
+                for batch in loader.epoch(0).with_info() {
+                    let (batch, info) = batch.unwrap();
+                    rows += batch.len() as u64;
+                    real_rows += info.real_rows() as u64;
+                }
+                assert_eq!(rows, padded, "{samples} samples, rank {rank} of {ranks}");
+            }
+            assert_eq!(real_rows, (0..ranks).map(shard).sum::<u64>());
+        }
     }
 }

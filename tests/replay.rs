@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,9 @@
 //! What the samplers promise: which samples an epoch has, how often, and that any worker may ask for any position.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;

@@ -1,6 +1,9 @@
 //! One loader for several devices: together they get what as many ranks get.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::thread;
 
 use pinfeed::loader::{DeviceEpoch, LastBatch, LoaderState, World};

@@ -1,12 +1,13 @@
 //! Samples that hang, and what a loader with a `timeout` makes of them; calls that do not wait, and what the log says of a long wait.
 //!
-//! Nothing here asserts a time. What hangs waits for a gate that the test opens when it is done, so no thread stays behind; and each
-//! test has a watchdog, so that a hang is a failure.
+//! Nothing here asserts a time. What hangs waits for a gate that the test opens when it is done, so no thread stays behind.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![allow(clippy::disallowed_methods)] // threads of one line need no names
 
-use std::panic::AssertUnwindSafe;
+#[macro_use]
+extern crate watch;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::Poll;
@@ -21,26 +22,9 @@ use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, Error, Result, Sample, SampleRng, Tensor, from_fn,
 };
 
-/// A test that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 /// Short, for the tests' sake. A sample that is fast and late by chance would be an error where none is expected, so it is
 /// not too short.
 const TIMEOUT: Duration = Duration::from_millis(300);
-
-/// Runs a test on a thread of its own. A hang becomes a failure.
-fn watched(body: impl FnOnce() + Send + 'static) {
-    let (sender, ended) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(body));
-        let _ = sender.send(outcome);
-    });
-    match ended.recv_timeout(PATIENCE) {
-        Ok(Ok(())) => thread.join().unwrap(),
-        Ok(Err(payload)) => std::panic::resume_unwind(payload),
-        Err(_) => panic!("it hangs"),
-    }
-}
 
 /// What hangs waits here, until the gate is opened. Dropping its key opens it, and waits until all are out.
 #[derive(Default)]
@@ -229,100 +213,92 @@ fn check<B>(
 /// One sample hangs: its batch is an error in its place, all others come, and the next epoch has them all.
 #[test]
 fn a_sample_that_hangs_is_an_error_in_its_place() {
-    watched(|| {
-        for how in all() {
-            let (key, gate) = Gate::new();
-            let device = Device::cpu();
-            let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &device);
-            check(how, &[13], loader.epoch(0), |batch: &Tensor<i64>| {
-                batch.to_vec()
-            });
-            check(how, &[], loader.epoch(1), |batch: &Tensor<i64>| {
-                batch.to_vec()
-            });
-            drop(loader); // while it hangs
-            assert_eq!(gate.came(), 1);
-            drop(key);
-        }
-    });
+    for how in all() {
+        let (key, gate) = Gate::new();
+        let device = Device::cpu();
+        let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &device);
+        check(how, &[13], loader.epoch(0), |batch: &Tensor<i64>| {
+            batch.to_vec()
+        });
+        check(how, &[], loader.epoch(1), |batch: &Tensor<i64>| {
+            batch.to_vec()
+        });
+        drop(loader); // while it hangs
+        assert_eq!(gate.came(), 1);
+        drop(key);
+    }
 }
 
 #[test]
 fn the_error_says_what_hangs_and_what_to_do() {
-    watched(|| {
-        let (key, gate) = Gate::new();
-        let how = How {
-            workers: 1,
-            batch: 8,
-            pin: false,
-        };
-        let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &Device::cpu());
-        let error = loader.epoch(0).find_map(Result::err).unwrap();
-        let text = error.to_string();
-        for part in [
-            "sample 13 (file 13), row 5 of batch 1 in epoch 0, was still being loaded after ",
-            " by pinfeed-worker-0",
-            "raise `timeout`",
-        ] {
-            assert!(text.contains(part), "{text}");
-        }
-        drop((loader, key));
-    });
+    let (key, gate) = Gate::new();
+    let how = How {
+        workers: 1,
+        batch: 8,
+        pin: false,
+    };
+    let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &Device::cpu());
+    let error = loader.epoch(0).find_map(Result::err).unwrap();
+    let text = error.to_string();
+    for part in [
+        "sample 13 (file 13), row 5 of batch 1 in epoch 0, was still being loaded after ",
+        " by pinfeed-worker-0",
+        "raise `timeout`",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    drop((loader, key));
 }
 
 /// Some hang at once: in one batch, in several, more than there are workers.
 #[test]
 fn any_number_may_hang() {
-    watched(|| {
-        for how in all() {
-            for hang in [&[0, 8, 39][..], &[3, 4, 5, 6]] {
-                let (key, gate) = Gate::new();
-                let device = Device::cpu();
-                let loader = how.build(DataLoader::builder(hanging(&gate, hang)), &device);
-                check(how, hang, loader.epoch(0), |batch: &Tensor<i64>| {
-                    batch.to_vec()
-                });
-                drop((loader, key));
-            }
+    for how in all() {
+        for hang in [&[0, 8, 39][..], &[3, 4, 5, 6]] {
+            let (key, gate) = Gate::new();
+            let device = Device::cpu();
+            let loader = how.build(DataLoader::builder(hanging(&gate, hang)), &device);
+            check(how, hang, loader.epoch(0), |batch: &Tensor<i64>| {
+                batch.to_vec()
+            });
+            drop((loader, key));
         }
-    });
+    }
 }
 
 /// Once it is known that batches take microseconds, a worker makes several in a row: those after the one that hangs come as well.
 #[test]
 fn a_run_of_tiny_batches_outlives_its_worker() {
-    watched(|| {
-        for workers in [1, 2] {
-            let (key, gate) = Gate::new();
-            let armed = Arc::new(Mutex::new(None));
-            let (of_get, of_gate) = (Arc::clone(&armed), Arc::clone(&gate));
-            let samples = from_fn(LEN, move |index, _| {
-                let hangs = of_get.lock().unwrap().take_if(|armed| *armed == index);
-                if hangs.is_some() {
-                    of_gate.hang();
-                }
-                Ok(index as i64)
-            });
-            let how = How {
-                workers,
-                batch: 1,
-                pin: false,
-            };
-            let samples = samples.describe(|index| format!("file {index}"));
-            let loader = how.build(DataLoader::builder(samples), &Device::cpu());
-            for epoch in 0..8 {
-                check(how, &[], loader.epoch(epoch), |batch: &Tensor<i64>| {
-                    batch.to_vec()
-                });
-                let hang = 2 * epoch;
-                *armed.lock().unwrap() = Some(hang);
-                check(how, &[hang], loader.epoch(epoch), |batch: &Tensor<i64>| {
-                    batch.to_vec()
-                });
+    for workers in [1, 2] {
+        let (key, gate) = Gate::new();
+        let armed = Arc::new(Mutex::new(None));
+        let (of_get, of_gate) = (Arc::clone(&armed), Arc::clone(&gate));
+        let samples = from_fn(LEN, move |index, _| {
+            let hangs = of_get.lock().unwrap().take_if(|armed| *armed == index);
+            if hangs.is_some() {
+                of_gate.hang();
             }
-            drop((loader, key));
+            Ok(index as i64)
+        });
+        let how = How {
+            workers,
+            batch: 1,
+            pin: false,
+        };
+        let samples = samples.describe(|index| format!("file {index}"));
+        let loader = how.build(DataLoader::builder(samples), &Device::cpu());
+        for epoch in 0..8 {
+            check(how, &[], loader.epoch(epoch), |batch: &Tensor<i64>| {
+                batch.to_vec()
+            });
+            let hang = 2 * epoch;
+            *armed.lock().unwrap() = Some(hang);
+            check(how, &[hang], loader.epoch(epoch), |batch: &Tensor<i64>| {
+                batch.to_vec()
+            });
         }
-    });
+        drop((loader, key));
+    }
 }
 
 /// On the way to a device, whole or in parts, in a line of epochs: what was sent of the batch is given back, and the others arrive.
@@ -352,31 +328,29 @@ fn batches_on_their_way_to_a_device() {
 
     let back =
         |batch: &pinfeed::DeviceTensor<i64>| batch.to_host(true).unwrap().wait().unwrap().to_vec();
-    watched(move || {
-        for how in all().filter(|how| how.batch > 1) {
-            for is_cut in [false, true] {
-                let (key, gate) = Gate::new();
-                let device = Device::cpu();
-                if is_cut {
-                    device.cut_batches_at(1, 2 * 8);
-                }
-                let samples = Known(hanging(&gate, &[13]));
-                let loader = how.build(DataLoader::builder(samples), &device);
-                // (Another epoch's may come first: they are loaded ahead.)
-                let mut late = Vec::new();
-                for epoch in loader.epochs(0..3).to_device(&device, 2) {
-                    let batches: Vec<_> = epoch.collect();
-                    let is_late = batches.iter().any(Result::is_err);
-                    let hang: &[u64] = if is_late { &[13] } else { &[] };
-                    check(how, hang, batches.into_iter(), back);
-                    late.push(is_late);
-                }
-                late.sort_unstable();
-                assert_eq!(late, [false, false, true]);
-                drop((loader, key));
+    for how in all().filter(|how| how.batch > 1) {
+        for is_cut in [false, true] {
+            let (key, gate) = Gate::new();
+            let device = Device::cpu();
+            if is_cut {
+                device.cut_batches_at(1, 2 * 8);
             }
+            let samples = Known(hanging(&gate, &[13]));
+            let loader = how.build(DataLoader::builder(samples), &device);
+            // (Another epoch's may come first: they are loaded ahead.)
+            let mut late = Vec::new();
+            for epoch in loader.epochs(0..3).to_device(&device, 2) {
+                let batches: Vec<_> = epoch.collect();
+                let is_late = batches.iter().any(Result::is_err);
+                let hang: &[u64] = if is_late { &[13] } else { &[] };
+                check(how, hang, batches.into_iter(), back);
+                late.push(is_late);
+            }
+            late.sort_unstable();
+            assert_eq!(late, [false, false, true]);
+            drop((loader, key));
         }
-    });
+    }
 }
 
 /// Samples in which anything of the program's may hang.
@@ -476,141 +450,135 @@ impl Sampler for Order {
 /// Wherever it is that something hangs, it costs its batch, and the error says where.
 #[test]
 fn whatever_hangs_costs_its_batch() {
-    watched(|| {
-        let places = [
-            (Place::Sampler, Stage::Sampling),
-            (Place::Get, Stage::Loading),
-            (Place::Fill, Stage::Filling),
-            (Place::Plan, Stage::Planning),
-            (Place::Finish, Stage::Collating),
-            (Place::CollateFn, Stage::Collating),
-            (Place::Describe, Stage::Loading),
-        ];
-        for (place, stage) in places {
-            for pin in [false, true] {
-                let how = How {
-                    workers: 2,
-                    batch: 4,
-                    pin,
-                };
-                let (key, gate) = Gate::new();
-                let trap = Trap {
-                    gate,
-                    place,
-                    left: Arc::new(AtomicUsize::new(1 + usize::from(place == Place::Describe))),
-                };
-                // (Of samples that are alike, a batch is laid out from one.)
-                let samples = Trapped::<false>(trap.clone());
-                let builder = DataLoader::builder(samples).sampler(Order(trap.clone()));
-                let device = Device::cpu();
-                let loader: DataLoader<Tensor<i64>> = match place {
-                    Place::CollateFn => how.build(
-                        builder.collate_fn(|samples: Vec<Number<false>>, arena: &mut Arena| {
-                            let mut numbers = arena.zeros(&[samples.len()])?;
-                            let all = numbers.as_mut_slice().ok_or("shared")?;
-                            for (number, sample) in all.iter_mut().zip(samples) {
-                                sample.1.springs(Place::CollateFn, sample.0);
-                                *number = sample.0 as i64;
-                            }
-                            Ok(numbers)
-                        }),
-                        &device,
-                    ),
-                    _ => how.build(builder, &device),
-                };
-                let mut errors = 0;
-                for (number, batch) in loader.epoch(0).enumerate() {
-                    match batch {
-                        Ok(batch) => {
-                            let expected = how.samples_of(number).map(|index| index as i64);
-                            assert!(batch.to_vec().into_iter().eq(expected), "{place:?}");
+    let places = [
+        (Place::Sampler, Stage::Sampling),
+        (Place::Get, Stage::Loading),
+        (Place::Fill, Stage::Filling),
+        (Place::Plan, Stage::Planning),
+        (Place::Finish, Stage::Collating),
+        (Place::CollateFn, Stage::Collating),
+        (Place::Describe, Stage::Loading),
+    ];
+    for (place, stage) in places {
+        for pin in [false, true] {
+            let how = How {
+                workers: 2,
+                batch: 4,
+                pin,
+            };
+            let (key, gate) = Gate::new();
+            let trap = Trap {
+                gate,
+                place,
+                left: Arc::new(AtomicUsize::new(1 + usize::from(place == Place::Describe))),
+            };
+            // (Of samples that are alike, a batch is laid out from one.)
+            let samples = Trapped::<false>(trap.clone());
+            let builder = DataLoader::builder(samples).sampler(Order(trap.clone()));
+            let device = Device::cpu();
+            let loader: DataLoader<Tensor<i64>> = match place {
+                Place::CollateFn => how.build(
+                    builder.collate_fn(|samples: Vec<Number<false>>, arena: &mut Arena| {
+                        let mut numbers = arena.zeros(&[samples.len()])?;
+                        let all = numbers.as_mut_slice().ok_or("shared")?;
+                        for (number, sample) in all.iter_mut().zip(samples) {
+                            sample.1.springs(Place::CollateFn, sample.0);
+                            *number = sample.0 as i64;
                         }
-                        Err(error) => {
-                            let late = late(&error);
-                            let found = (number, late.batch, late.epoch, late.stage);
-                            assert_eq!(found, (3, 3, 0, stage), "{place:?}: {error}");
-                            let of_sample = matches!(stage, Stage::Loading | Stage::Filling);
-                            let index = late.sample.as_ref().map(|sample| sample.index);
-                            assert_eq!(index, of_sample.then_some(13), "{place:?}: {error}");
-                            let described = late.sample.as_ref();
-                            let described = described.and_then(|one| one.description.as_ref());
-                            let is_told = of_sample && place != Place::Describe;
-                            assert_eq!(described.is_some(), is_told, "{place:?}: {error}");
-                            errors += 1;
-                        }
+                        Ok(numbers)
+                    }),
+                    &device,
+                ),
+                _ => how.build(builder, &device),
+            };
+            let mut errors = 0;
+            for (number, batch) in loader.epoch(0).enumerate() {
+                match batch {
+                    Ok(batch) => {
+                        let expected = how.samples_of(number).map(|index| index as i64);
+                        assert!(batch.to_vec().into_iter().eq(expected), "{place:?}");
+                    }
+                    Err(error) => {
+                        let late = late(&error);
+                        let found = (number, late.batch, late.epoch, late.stage);
+                        assert_eq!(found, (3, 3, 0, stage), "{place:?}: {error}");
+                        let of_sample = matches!(stage, Stage::Loading | Stage::Filling);
+                        let index = late.sample.as_ref().map(|sample| sample.index);
+                        assert_eq!(index, of_sample.then_some(13), "{place:?}: {error}");
+                        let described = late.sample.as_ref();
+                        let described = described.and_then(|one| one.description.as_ref());
+                        let is_told = of_sample && place != Place::Describe;
+                        assert_eq!(described.is_some(), is_told, "{place:?}: {error}");
+                        errors += 1;
                     }
                 }
-                assert_eq!(errors, 1, "{place:?}");
-                assert_eq!(
-                    loader.epoch(1).filter(Result::is_ok).count(),
-                    10,
-                    "{place:?}"
-                );
-                drop((loader, key));
             }
+            assert_eq!(errors, 1, "{place:?}");
+            assert_eq!(
+                loader.epoch(1).filter(Result::is_ok).count(),
+                10,
+                "{place:?}"
+            );
+            drop((loader, key));
         }
-    });
+    }
 }
 
 /// The consumer leaves the epoch while a sample of it hangs. Later epochs have their workers.
 #[test]
 fn an_epoch_is_left_while_a_sample_hangs() {
-    watched(|| {
-        for how in all() {
-            let (key, gate) = Gate::new();
-            let loader = how.build(DataLoader::builder(hanging(&gate, &[0, 1])), &Device::cpu());
-            let epoch = loader.epoch(0);
-            gate.wait_for(1);
-            drop(epoch);
-            // (The second may hang in this one.)
-            let errors = loader.epoch(1).filter(Result::is_err).count();
-            assert!(errors <= 1, "{how:?}");
-            check(how, &[], loader.epoch(2), |batch: &Tensor<i64>| {
-                batch.to_vec()
-            });
-            drop((loader, key));
-        }
-    });
+    for how in all() {
+        let (key, gate) = Gate::new();
+        let loader = how.build(DataLoader::builder(hanging(&gate, &[0, 1])), &Device::cpu());
+        let epoch = loader.epoch(0);
+        gate.wait_for(1);
+        drop(epoch);
+        // (The second may hang in this one.)
+        let errors = loader.epoch(1).filter(Result::is_err).count();
+        assert!(errors <= 1, "{how:?}");
+        check(how, &[], loader.epoch(2), |batch: &Tensor<i64>| {
+            batch.to_vec()
+        });
+        drop((loader, key));
+    }
 }
 
 /// What hangs comes back: before its error is taken, or after. It brings nothing, takes nothing, and all is given back.
 #[test]
 fn what_hangs_comes_back() {
-    watched(|| {
-        for how in all() {
-            for early in [false, true] {
-                let (key, gate) = Gate::new();
-                let device = Device::cpu();
-                let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &device);
-                let mut epoch = loader.epoch(0);
-                let number = 13 / how.batch;
-                assert!(epoch.by_ref().take(number).all(|batch| batch.is_ok()));
-                match early {
-                    // In time, or not: both are right.
-                    true => {
-                        gate.wait_for(1);
-                        key.open();
-                        let _ = epoch.next().unwrap();
-                    }
-                    false => {
-                        assert!(epoch.next().unwrap().is_err());
-                        key.open();
-                    }
+    for how in all() {
+        for early in [false, true] {
+            let (key, gate) = Gate::new();
+            let device = Device::cpu();
+            let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &device);
+            let mut epoch = loader.epoch(0);
+            let number = 13 / how.batch;
+            assert!(epoch.by_ref().take(number).all(|batch| batch.is_ok()));
+            match early {
+                // In time, or not: both are right.
+                true => {
+                    gate.wait_for(1);
+                    key.open();
+                    let _ = epoch.next().unwrap();
                 }
-                assert!(epoch.all(|batch| batch.is_ok()));
-                drop(epoch);
-                check(how, &[], loader.epoch(1), |batch: &Tensor<i64>| {
-                    batch.to_vec()
-                });
-                drop(key);
-                drop(loader);
-                // Its slab comes home with its thread.
-                while device.memory().pinned_idle_bytes < device.memory().pinned_bytes {
-                    std::thread::yield_now();
+                false => {
+                    assert!(epoch.next().unwrap().is_err());
+                    key.open();
                 }
             }
+            assert!(epoch.all(|batch| batch.is_ok()));
+            drop(epoch);
+            check(how, &[], loader.epoch(1), |batch: &Tensor<i64>| {
+                batch.to_vec()
+            });
+            drop(key);
+            drop(loader);
+            // Its slab comes home with its thread.
+            while device.memory().pinned_idle_bytes < device.memory().pinned_bytes {
+                std::thread::yield_now();
+            }
         }
-    });
+    }
 }
 
 /// The loader is dropped while samples hang, taken or not: that does not wait for them, and they keep the data set until they
@@ -625,93 +593,89 @@ fn a_loader_is_dropped_while_samples_hang() {
         }
     }
 
-    watched(|| {
-        for how in all() {
-            for takes in [0, 3] {
-                let (key, gate) = Gate::new();
-                let (sender, dropped) = mpsc::channel();
-                let (told, of_gate) = (Told(sender), Arc::clone(&gate));
-                let samples = from_fn(LEN, move |index, _| {
-                    let _ = &told;
-                    if index < 2 {
-                        of_gate.hang();
-                    }
-                    Ok(index as i64)
-                });
-                let loader = how.build(DataLoader::builder(samples), &Device::cpu());
-                let mut epoch = loader.epoch(0);
-                gate.wait_for(1);
-                epoch.by_ref().take(takes).for_each(drop);
-                drop(epoch);
-                drop(loader);
-                assert!(dropped.try_recv().is_err(), "{how:?}: it is still used");
-                drop(key);
-                dropped.recv().unwrap();
-            }
+    for how in all() {
+        for takes in [0, 3] {
+            let (key, gate) = Gate::new();
+            let (sender, dropped) = mpsc::channel();
+            let (told, of_gate) = (Told(sender), Arc::clone(&gate));
+            let samples = from_fn(LEN, move |index, _| {
+                let _ = &told;
+                if index < 2 {
+                    of_gate.hang();
+                }
+                Ok(index as i64)
+            });
+            let loader = how.build(DataLoader::builder(samples), &Device::cpu());
+            let mut epoch = loader.epoch(0);
+            gate.wait_for(1);
+            epoch.by_ref().take(takes).for_each(drop);
+            drop(epoch);
+            drop(loader);
+            assert!(dropped.try_recv().is_err(), "{how:?}: it is still used");
+            drop(key);
+            dropped.recv().unwrap();
         }
-    });
+    }
 }
 
 /// Slabs that hang are missing: batches go without, or wait for those that are left, and all come.
 #[test]
 fn slabs_that_hang_are_missed() {
-    watched(|| {
-        let how = How {
-            workers: 2,
-            batch: 4,
-            pin: true,
-        };
-        let (key, gate) = Gate::new();
-        let device = Device::cpu();
-        let hang = [1, 5, 9, 13, 17, 21];
-        let trap = |index: u64| hang.contains(&index);
-        let (of_gate, left) = (Arc::clone(&gate), Arc::new(Mutex::new(hang.to_vec())));
-        // They hang while they are filled, so each has a slab.
-        struct Slow(u64, Option<Arc<Gate>>);
-        impl Sample for Slow {
-            type Batch = Tensor<i64>;
-            type Plan = Field<i64>;
-            type Rest = ();
+    let how = How {
+        workers: 2,
+        batch: 4,
+        pin: true,
+    };
+    let (key, gate) = Gate::new();
+    let device = Device::cpu();
+    let hang = [1, 5, 9, 13, 17, 21];
+    let trap = |index: u64| hang.contains(&index);
+    let (of_gate, left) = (Arc::clone(&gate), Arc::new(Mutex::new(hang.to_vec())));
+    // They hang while they are filled, so each has a slab.
+    struct Slow(u64, Option<Arc<Gate>>);
+    impl Sample for Slow {
+        type Batch = Tensor<i64>;
+        type Plan = Field<i64>;
+        type Rest = ();
 
-            fn plan<'a>(
-                _: impl Iterator<Item = &'a Self> + Clone,
-                layout: &mut Layout,
-            ) -> Result<Field<i64>, CollateError> {
-                layout.field(&[])
-            }
-
-            fn fill(self, plan: &Field<i64>, row: &mut Row<'_>) -> Result<(), CollateError> {
-                self.1.iter().for_each(|gate| gate.hang());
-                row.write(plan, &[self.0 as i64])
-            }
-
-            fn finish(plan: Field<i64>, _: Vec<()>, filled: &mut Filled) -> Tensor<i64> {
-                filled.take(plan)
-            }
+        fn plan<'a>(
+            _: impl Iterator<Item = &'a Self> + Clone,
+            layout: &mut Layout,
+        ) -> Result<Field<i64>, CollateError> {
+            layout.field(&[])
         }
-        let samples = from_fn(LEN, move |index, _| {
-            let mut left = left.lock().unwrap();
-            let at = left.iter().position(|other| *other == index);
-            let hangs = at.map(|at| left.swap_remove(at)).is_some();
-            Ok(Slow(index, hangs.then(|| Arc::clone(&of_gate))))
-        });
-        let loader = how.build(DataLoader::builder(samples), &device);
-        for (number, batch) in loader.epoch(0).enumerate() {
-            let mut samples = how.samples_of(number);
-            match batch {
-                Ok(batch) => assert!(batch.to_vec().into_iter().eq(samples.map(|i| i as i64))),
-                Err(error) => {
-                    assert_eq!(late(&error).stage, Stage::Filling);
-                    assert!(samples.any(trap), "{error}");
-                }
-            }
+
+        fn fill(self, plan: &Field<i64>, row: &mut Row<'_>) -> Result<(), CollateError> {
+            self.1.iter().for_each(|gate| gate.hang());
+            row.write(plan, &[self.0 as i64])
         }
-        assert_eq!(gate.came(), hang.len());
-        drop(key);
-        let pinned = loader.epoch(1).map(|batch| batch.unwrap().is_pinned());
-        assert!(pinned.into_iter().all(|is_pinned| is_pinned));
-        drop(loader);
+
+        fn finish(plan: Field<i64>, _: Vec<()>, filled: &mut Filled) -> Tensor<i64> {
+            filled.take(plan)
+        }
+    }
+    let samples = from_fn(LEN, move |index, _| {
+        let mut left = left.lock().unwrap();
+        let at = left.iter().position(|other| *other == index);
+        let hangs = at.map(|at| left.swap_remove(at)).is_some();
+        Ok(Slow(index, hangs.then(|| Arc::clone(&of_gate))))
     });
+    let loader = how.build(DataLoader::builder(samples), &device);
+    for (number, batch) in loader.epoch(0).enumerate() {
+        let mut samples = how.samples_of(number);
+        match batch {
+            Ok(batch) => assert!(batch.to_vec().into_iter().eq(samples.map(|i| i as i64))),
+            Err(error) => {
+                assert_eq!(late(&error).stage, Stage::Filling);
+                assert!(samples.any(trap), "{error}");
+            }
+        }
+    }
+    assert_eq!(gate.came(), hang.len());
+    drop(key);
+    let pinned = loader.epoch(1).map(|batch| batch.unwrap().is_pinned());
+    assert!(pinned.into_iter().all(|is_pinned| is_pinned));
+    drop(loader);
 }
 
 fn option_of(error: Error) -> String {
@@ -735,87 +699,83 @@ fn a_timeout_needs_workers_and_time() {
 /// A batch that has not come is pending, as often as one asks, and comes when it is there.
 #[test]
 fn who_cannot_wait_asks_again() {
-    watched(|| {
-        for workers in [1, 2] {
-            for to_device in [false, true] {
-                let (key, gate) = Gate::new();
-                let device = Device::cpu();
-                let loader = DataLoader::builder(hanging(&gate, &[0, 7]))
-                    .batch_size(4)
-                    .num_workers(workers)
-                    .pin_memory(&device)
-                    .build()
-                    .unwrap();
-                let short = Duration::from_millis(5);
-                let seen = match to_device {
-                    false => {
-                        let mut epoch = loader.epoch(0).with_info();
-                        gate.wait_for(1);
-                        for _ in 0..3 {
-                            assert!(epoch.try_next().is_pending());
-                            assert!(epoch.next_timeout(short).is_pending());
-                            assert_eq!(epoch.len(), 10);
-                        }
-                        key.open();
-                        let mut seen = Vec::new();
-                        loop {
-                            let next = match seen.len() % 3 {
-                                0 => epoch.try_next(),
-                                1 => epoch.next_timeout(short),
-                                _ => Poll::Ready(epoch.next()),
-                            };
-                            match next {
-                                Poll::Ready(Some(batch)) => {
-                                    let (batch, info) = batch.unwrap();
-                                    assert_eq!(info.batch() as usize, seen.len());
-                                    seen.push(batch.to_vec());
-                                }
-                                Poll::Ready(None) => break,
-                                Poll::Pending => std::thread::yield_now(),
-                            }
-                        }
-                        assert_eq!(
-                            epoch.try_next().map(|next| next.is_none()),
-                            Poll::Ready(true)
-                        );
-                        seen
+    for workers in [1, 2] {
+        for to_device in [false, true] {
+            let (key, gate) = Gate::new();
+            let device = Device::cpu();
+            let loader = DataLoader::builder(hanging(&gate, &[0, 7]))
+                .batch_size(4)
+                .num_workers(workers)
+                .pin_memory(&device)
+                .build()
+                .unwrap();
+            let short = Duration::from_millis(5);
+            let seen = match to_device {
+                false => {
+                    let mut epoch = loader.epoch(0).with_info();
+                    gate.wait_for(1);
+                    for _ in 0..3 {
+                        assert!(epoch.try_next().is_pending());
+                        assert!(epoch.next_timeout(short).is_pending());
+                        assert_eq!(epoch.len(), 10);
                     }
-                    true => {
-                        let mut epoch = loader.epoch(0).to_device(&device, 1).with_info();
-                        gate.wait_for(1);
-                        for _ in 0..3 {
-                            assert!(epoch.try_next().is_pending());
-                            assert!(epoch.next_timeout(short).is_pending());
-                        }
-                        key.open();
-                        let mut seen = Vec::new();
-                        loop {
-                            let next = match seen.len() % 3 {
-                                0 => epoch.try_next(),
-                                1 => epoch.next_timeout(short),
-                                _ => Poll::Ready(epoch.next()),
-                            };
-                            match next {
-                                Poll::Ready(Some(batch)) => {
-                                    let (batch, info) = batch.unwrap();
-                                    assert_eq!(info.batch() as usize, seen.len());
-                                    seen.push(
-                                        batch.to_host(true).unwrap().wait().unwrap().to_vec(),
-                                    );
-                                }
-                                Poll::Ready(None) => break,
-                                Poll::Pending => std::thread::yield_now(),
+                    key.open();
+                    let mut seen = Vec::new();
+                    loop {
+                        let next = match seen.len() % 3 {
+                            0 => epoch.try_next(),
+                            1 => epoch.next_timeout(short),
+                            _ => Poll::Ready(epoch.next()),
+                        };
+                        match next {
+                            Poll::Ready(Some(batch)) => {
+                                let (batch, info) = batch.unwrap();
+                                assert_eq!(info.batch() as usize, seen.len());
+                                seen.push(batch.to_vec());
                             }
+                            Poll::Ready(None) => break,
+                            Poll::Pending => std::thread::yield_now(),
                         }
-                        seen
                     }
-                };
-                let expected: Vec<i64> = (0..LEN as i64).collect();
-                assert_eq!(seen.concat(), expected);
-                drop(key);
-            }
+                    assert_eq!(
+                        epoch.try_next().map(|next| next.is_none()),
+                        Poll::Ready(true)
+                    );
+                    seen
+                }
+                true => {
+                    let mut epoch = loader.epoch(0).to_device(&device, 1).with_info();
+                    gate.wait_for(1);
+                    for _ in 0..3 {
+                        assert!(epoch.try_next().is_pending());
+                        assert!(epoch.next_timeout(short).is_pending());
+                    }
+                    key.open();
+                    let mut seen = Vec::new();
+                    loop {
+                        let next = match seen.len() % 3 {
+                            0 => epoch.try_next(),
+                            1 => epoch.next_timeout(short),
+                            _ => Poll::Ready(epoch.next()),
+                        };
+                        match next {
+                            Poll::Ready(Some(batch)) => {
+                                let (batch, info) = batch.unwrap();
+                                assert_eq!(info.batch() as usize, seen.len());
+                                seen.push(batch.to_host(true).unwrap().wait().unwrap().to_vec());
+                            }
+                            Poll::Ready(None) => break,
+                            Poll::Pending => std::thread::yield_now(),
+                        }
+                    }
+                    seen
+                }
+            };
+            let expected: Vec<i64> = (0..LEN as i64).collect();
+            assert_eq!(seen.concat(), expected);
+            drop(key);
         }
-    });
+    }
 }
 
 /// Without workers, who asks loads.
@@ -839,50 +799,46 @@ fn without_workers_asking_is_loading() {
 /// Whoever only asks, and keeps all batches, gets all of them, as whoever waits does.
 #[test]
 fn who_asks_and_keeps_all_gets_all() {
-    watched(|| {
-        let device = Device::cpu();
-        let loader = DataLoader::builder(from_fn(LEN, |index, _| Ok(index as i64)))
-            .num_workers(2)
-            .pin_memory(&device)
-            .build()
-            .unwrap();
-        let (mut epoch, mut kept) = (loader.epoch(0), Vec::new());
-        loop {
-            match epoch.try_next() {
-                Poll::Ready(Some(batch)) => kept.push(batch.unwrap()),
-                Poll::Ready(None) => break,
-                Poll::Pending => std::thread::yield_now(),
-            }
+    let device = Device::cpu();
+    let loader = DataLoader::builder(from_fn(LEN, |index, _| Ok(index as i64)))
+        .num_workers(2)
+        .pin_memory(&device)
+        .build()
+        .unwrap();
+    let (mut epoch, mut kept) = (loader.epoch(0), Vec::new());
+    loop {
+        match epoch.try_next() {
+            Poll::Ready(Some(batch)) => kept.push(batch.unwrap()),
+            Poll::Ready(None) => break,
+            Poll::Pending => std::thread::yield_now(),
         }
-        let numbers: Vec<i64> = kept.iter().flat_map(|batch| batch.to_vec()).collect();
-        assert_eq!(numbers, (0..LEN as i64).collect::<Vec<_>>());
-    });
+    }
+    let numbers: Vec<i64> = kept.iter().flat_map(|batch| batch.to_vec()).collect();
+    assert_eq!(numbers, (0..LEN as i64).collect::<Vec<_>>());
 }
 
 /// Who only asks finds out as well that a sample hangs.
 #[test]
 fn who_asks_finds_what_hangs() {
-    watched(|| {
-        for how in all() {
-            let (key, gate) = Gate::new();
-            let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &Device::cpu());
-            let mut epoch = loader.epoch(0);
-            let batches = std::iter::from_fn(|| {
-                loop {
-                    match epoch.try_next() {
-                        Poll::Ready(next) => return next,
-                        Poll::Pending => std::thread::yield_now(),
-                    }
+    for how in all() {
+        let (key, gate) = Gate::new();
+        let loader = how.build(DataLoader::builder(hanging(&gate, &[13])), &Device::cpu());
+        let mut epoch = loader.epoch(0);
+        let batches = std::iter::from_fn(|| {
+            loop {
+                match epoch.try_next() {
+                    Poll::Ready(next) => return next,
+                    Poll::Pending => std::thread::yield_now(),
                 }
-            });
-            let batches: Vec<_> = batches.collect();
-            check(how, &[13], batches.into_iter(), |batch: &Tensor<i64>| {
-                batch.to_vec()
-            });
-            drop(epoch);
-            drop((loader, key));
-        }
-    });
+            }
+        });
+        let batches: Vec<_> = batches.collect();
+        check(how, &[13], batches.into_iter(), |batch: &Tensor<i64>| {
+            batch.to_vec()
+        });
+        drop(epoch);
+        drop((loader, key));
+    }
 }
 
 /// A batch in parts of which one failed and one is not there: whoever asks is told when all are, and of the first.
@@ -913,38 +869,36 @@ fn a_batch_half_of_which_came() {
         }
     }
 
-    watched(|| {
-        let (key, gate) = Gate::new();
-        let device = Device::cpu();
-        device.cut_batches_at(1, 2 * 8);
-        let loader = DataLoader::builder(Halves(Arc::clone(&gate)))
-            .batch_size(4)
-            .num_workers(2)
-            .pin_memory(&device)
-            .build()
-            .unwrap();
-        let mut epoch = loader.epoch(0).to_device(&device, 1);
-        gate.wait_for(1);
-        for _ in 0..100 {
-            assert!(epoch.try_next().is_pending());
-        }
-        assert!(epoch.next_timeout(Duration::from_millis(5)).is_pending());
-        assert_eq!(epoch.len(), 3);
-        key.open();
-        let Some(Err(Error::Sample(id, _))) = epoch.next() else {
-            panic!("the first batch has broken samples");
-        };
-        assert_eq!(id.index, 0);
-        for expected in [[4i64, 5, 6, 7], [8, 9, 10, 11]] {
-            let there = epoch.next().unwrap().unwrap();
-            assert_eq!(
-                there.to_host(true).unwrap().wait().unwrap().as_slice(),
-                expected
-            );
-        }
-        assert!(epoch.next().is_none());
-        drop(key);
-    });
+    let (key, gate) = Gate::new();
+    let device = Device::cpu();
+    device.cut_batches_at(1, 2 * 8);
+    let loader = DataLoader::builder(Halves(Arc::clone(&gate)))
+        .batch_size(4)
+        .num_workers(2)
+        .pin_memory(&device)
+        .build()
+        .unwrap();
+    let mut epoch = loader.epoch(0).to_device(&device, 1);
+    gate.wait_for(1);
+    for _ in 0..100 {
+        assert!(epoch.try_next().is_pending());
+    }
+    assert!(epoch.next_timeout(Duration::from_millis(5)).is_pending());
+    assert_eq!(epoch.len(), 3);
+    key.open();
+    let Some(Err(Error::Sample(id, _))) = epoch.next() else {
+        panic!("the first batch has broken samples");
+    };
+    assert_eq!(id.index, 0);
+    for expected in [[4i64, 5, 6, 7], [8, 9, 10, 11]] {
+        let there = epoch.next().unwrap().unwrap();
+        assert_eq!(
+            there.to_host(true).unwrap().wait().unwrap().as_slice(),
+            expected
+        );
+    }
+    assert!(epoch.next().is_none());
+    drop(key);
 }
 
 /// Keeps what is logged of this kind.
@@ -968,31 +922,29 @@ impl log::Log for Log {
 /// Whoever waits for long reads in the log for what.
 #[test]
 fn the_log_says_what_is_waited_for() {
-    watched(|| {
-        let (sender, lines) = mpsc::sync_channel(100);
-        log::set_logger(Box::leak(Box::new(Log(sender)))).unwrap();
-        log::set_max_level(log::LevelFilter::Warn);
-        let (key, gate) = Gate::new();
-        let loader = DataLoader::builder(hanging(&gate, &[13]))
-            .batch_size(4)
-            .num_workers(2)
-            .watchdog(Duration::from_millis(20))
-            .build()
-            .unwrap();
-        let consumer = std::thread::spawn(move || loader.epoch(0).filter(Result::is_ok).count());
-        for _ in 0..2 {
-            let line = lines.recv().unwrap();
-            for part in [
-                "batch 3 of epoch 0 is being loaded; the program has waited for it for ",
-                "sample 13 (file 13), row 1 of batch 3 in epoch 0, is being loaded",
-                "pinfeed-worker-",
-                "1 workers have nothing to do",
-                "`timeout`",
-            ] {
-                assert!(line.contains(part), "{line}");
-            }
+    let (sender, lines) = mpsc::sync_channel(100);
+    log::set_logger(Box::leak(Box::new(Log(sender)))).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let (key, gate) = Gate::new();
+    let loader = DataLoader::builder(hanging(&gate, &[13]))
+        .batch_size(4)
+        .num_workers(2)
+        .watchdog(Duration::from_millis(20))
+        .build()
+        .unwrap();
+    let consumer = std::thread::spawn(move || loader.epoch(0).filter(Result::is_ok).count());
+    for _ in 0..2 {
+        let line = lines.recv().unwrap();
+        for part in [
+            "batch 3 of epoch 0 is being loaded; the program has waited for it for ",
+            "sample 13 (file 13), row 1 of batch 3 in epoch 0, is being loaded",
+            "pinfeed-worker-",
+            "1 workers have nothing to do",
+            "`timeout`",
+        ] {
+            assert!(line.contains(part), "{line}");
         }
-        drop(key);
-        assert_eq!(consumer.join().unwrap(), 10);
-    });
+    }
+    drop(key);
+    assert_eq!(consumer.join().unwrap(), 10);
 }

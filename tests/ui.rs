@@ -20,6 +20,9 @@
 #![cfg(not(miri))] // it starts processes
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test fails
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

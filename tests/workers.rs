@@ -1,6 +1,9 @@
 //! `Workers::Auto`: as many workers as the loop needs, and the same batches as with any other number.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;

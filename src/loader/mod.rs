@@ -1,4 +1,5 @@
 //! The loader: what users build and iterate.
+#![doc = include_str!("pytorch.md")]
 
 mod affinity;
 mod ahead;

@@ -55,6 +55,30 @@ use crate::pipeline::{Given, Start};
 /// assert_eq!(loader.state().epoch(), 1); // the next one is to begin
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
+///
+/// With the feature `serde`, in the program's own checkpoint:
+///
+/// ```
+/// # #[cfg(feature = "serde")] {
+/// use pinfeed::loader::LoaderState;
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Checkpoint {
+///     step: u64,
+///     loader: LoaderState,
+/// }
+///
+/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
+/// loader.epoch(0).next();
+/// let saved = serde_json::to_string(&Checkpoint { step: 1, loader: loader.state() })?;
+///
+/// let checkpoint: Checkpoint = serde_json::from_str(&saved)?;
+/// let mut epochs = loader.resume(0..90, &checkpoint.loader)?;
+/// assert_eq!(epochs.next().unwrap().next().unwrap()?.as_slice()[0], 10);
+/// # }
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct LoaderState {
     epoch: u64,

@@ -54,8 +54,13 @@ struct Launcher {
 struct Told {
     rank: usize,
     size: usize,
+    /// The variable that says the size.
+    size_name: &'static str,
     local_rank: Option<usize>,
 }
+
+/// `torchrun` sets it. What sets `RANK` and `WORLD_SIZE` without it is a script, or a shell in which they were left over.
+const BY_TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
 /// In this order, because one may start the other: `srun` or `mpirun` one `torchrun` for each host, and `srun` what MPI starts.
 const LAUNCHERS: [Launcher; 4] = [
@@ -148,7 +153,10 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`], which names the variables, if one is missing beside another, is no number, or contradicts another.
+    /// [`Error::Option`], which names the variables, if one is missing beside another, is no number, or contradicts another. `RANK` and
+    /// `WORLD_SIZE` that `torchrun` did not set (it sets `TORCHELASTIC_RUN_ID` as well) contradict another launcher's if they say fewer
+    /// ranks, such as `WORLD_SIZE=1` that a shell had under `mpirun -n 8`, or as many and another rank. (More ranks than there is
+    /// started by whoever has one task for each host.)
     pub fn from_env() -> Result<World> {
         World::from_variables(|name| {
             let value = env::var_os(name)?;
@@ -158,25 +166,29 @@ impl World {
 
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<World> {
         for (place, launcher) in LAUNCHERS.iter().enumerate() {
-            let Some(Told {
-                rank,
-                size,
-                local_rank,
-            }) = launcher.told(&variable)?
-            else {
+            let Some(told) = launcher.told(&variable)? else {
                 continue;
             };
             let others = LAUNCHERS[place + 1..].iter();
+            let others = others.filter_map(|other| Some((other, other.told(&variable).ok()??)));
+            let others: Vec<(&Launcher, Told)> = others.collect();
+            if launcher.rank == "RANK" && variable(BY_TORCHRUN).is_none() {
+                launcher.check(&told, others.first())?;
+            }
             let agreed = others
-                .filter_map(|other| other.told(&variable).ok()?)
-                .filter(|other| (other.rank, other.size) == (rank, size))
-                .find_map(|other| other.local_rank);
+                .iter()
+                .filter(|(_, other)| (other.rank, other.size) == (told.rank, told.size))
+                .find_map(|(_, other)| other.local_rank);
             return Ok(World {
-                rank,
-                size,
-                local_rank: local_rank.or(agreed).unwrap_or(rank),
+                rank: told.rank,
+                size: told.size,
+                local_rank: told.local_rank.or(agreed).unwrap_or(told.rank),
                 replicas: 1,
             });
+        }
+        let mut halves = LAUNCHERS.iter();
+        if let Some(half) = halves.find_map(|launcher| launcher.local_rank_alone(&variable)) {
+            return Err(half);
         }
         Ok(World::single())
     }
@@ -283,10 +295,43 @@ impl Launcher {
                 Ok(Some(Told {
                     rank,
                     size,
+                    size_name,
                     local_rank: local_rank.map(|(_, local)| local),
                 }))
             }
         }
+    }
+
+    /// Refuses numbers that cannot be this process's, because those of the launcher that started it are `other`.
+    ///
+    /// That launcher may have started one process for each host, which started this one: then there are more ranks than it knows.
+    fn check(&self, told: &Told, other: Option<&(&Launcher, Told)>) -> Result<()> {
+        let Some((launcher, other)) = other else {
+            return Ok(());
+        };
+        if told.size > other.size || (told.rank, told.size) == (other.rank, other.size) {
+            return Ok(());
+        }
+        let numbers = |rank_name, told: &Told| {
+            let (rank, size) = (told.rank, told.size);
+            format!("{rank_name}={rank} and {}={size}", told.size_name)
+        };
+        Err(Error::option(
+            "world",
+            format!(
+                "is contradictory: {} were set beside {}, as {} set it up: unset those that were left over",
+                numbers(self.rank, told),
+                numbers(launcher.rank, other),
+                launcher.name
+            ),
+        ))
+    }
+
+    /// The error of a process that knows its local rank and nothing else.
+    fn local_rank_alone(&self, variable: &Variables<'_>) -> Option<Error> {
+        let is_set = |name: &&&str| (self.meant)(variable) && variable(name).is_some();
+        let name = self.local_rank.iter().find(is_set)?;
+        Some(self.half(name, self.rank))
     }
 
     fn half(&self, set: &str, missing: &str) -> Error {
@@ -388,6 +433,63 @@ mod tests {
         assert_eq!(numbers(&first), [0, 3, 0]);
     }
 
+    /// What a shell or a script set is not taken for what the launcher says.
+    #[test]
+    fn what_was_left_over_is_refused() {
+        let started = |rank| {
+            [
+                ("OMPI_COMM_WORLD_RANK", rank),
+                ("OMPI_COMM_WORLD_SIZE", "8"),
+            ]
+        };
+        let with = |own: &[(&'static str, &'static str)], rank| {
+            world(&[own, &started(rank)].concat()).map_err(|error| error.to_string())
+        };
+        let alone = [("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")];
+        let first = [("RANK", "0"), ("WORLD_SIZE", "8")];
+        for (own, size) in [(&alone[..], 1), (&first, 8)] {
+            let said = with(own, "3").unwrap_err();
+            for part in [
+                &format!("RANK=0 and WORLD_SIZE={size} were set"),
+                "OMPI_COMM_WORLD_RANK=3 and OMPI_COMM_WORLD_SIZE=8",
+                "Open MPI's mpirun",
+                "unset",
+            ] {
+                assert!(said.contains(part), "{said}");
+            }
+        }
+        assert!(with(&alone, "0").is_err());
+        // The same numbers, as a script gives them.
+        assert_eq!(with(&first, "0").unwrap(), World::new(0, 8).unwrap());
+        // A torchrun for each task is a run of its own.
+        let torchrun = [&alone[..], &[(BY_TORCHRUN, "none")]].concat();
+        assert_eq!(with(&torchrun, "3").unwrap(), World::single());
+        // Each task started four ranks.
+        let more = [("RANK", "13"), ("WORLD_SIZE", "32"), ("LOCAL_RANK", "1")];
+        assert_eq!(with(&more, "3").unwrap().rank(), 13);
+    }
+
+    /// Open MPI's daemons are tasks of Slurm, one on each host but the first: their numbers are not those of the ranks.
+    #[test]
+    fn a_launcher_below_another_is_believed() {
+        let daemon = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "3"),
+            ("SLURM_LOCALID", "0"),
+        ];
+        let rank = [
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        ];
+        assert_eq!(numbers(&[&daemon[..], &rank].concat()), [1, 2, 0]);
+        // Also by a script that passes them on.
+        let script = [("RANK", "1"), ("WORLD_SIZE", "2")];
+        let all = [&daemon[..], &rank, &script].concat();
+        assert_eq!(numbers(&all), [1, 2, 0]);
+    }
+
     #[test]
     fn what_is_wrong_is_named() {
         let said = |variables: &[(&str, &str)]| world(variables).unwrap_err().to_string();
@@ -396,6 +498,22 @@ mod tests {
             half.contains("RANK is set, and WORLD_SIZE is not"),
             "{half}"
         );
+        let half = said(&[("LOCAL_RANK", "0")]);
+        assert!(
+            half.contains("LOCAL_RANK is set, and RANK is not"),
+            "{half}"
+        );
+        let half = said(&[("OMPI_COMM_WORLD_LOCAL_RANK", "0")]);
+        assert!(half.contains("OMPI_COMM_WORLD_RANK is not"), "{half}");
+        // A script may say it beside a launcher that says the rest.
+        let srun = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_LOCALID", "1"),
+            ("LOCAL_RANK", "1"),
+        ];
+        assert_eq!(numbers(&srun), [3, 4, 1]);
         let half = said(&[("WORLD_SIZE", "4")]);
         assert!(
             half.contains("WORLD_SIZE is set, and RANK is not"),

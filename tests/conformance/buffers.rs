@@ -238,6 +238,7 @@ fn buffers_go_with_their_last_holder(backend: &Backend) {
     epoch.next().unwrap().unwrap();
     drop(epoch);
     drop(buffers);
+    drop(loader); // a worker may still have been sending
     assert!(device.memory().device_held_bytes > 0);
     check(&batch, 0);
     drop(batch);

@@ -33,6 +33,7 @@ mod staging;
 mod stress;
 mod transfers;
 
+use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -96,9 +97,10 @@ fn main() -> ExitCode {
                 continue;
             }
             let start = Instant::now();
+            let _watch = watch::on(&name);
             let outcome = match open() {
                 Ok(backend) => std::panic::catch_unwind(AssertUnwindSafe(|| test(&backend)))
-                    .map_err(|_| String::new()),
+                    .map_err(|payload| message(&*payload).to_owned()),
                 Err(error) if backend == "cuda" && !required => {
                     ignored += 1;
                     println!("test {name} ... ignored, {error}");
@@ -116,7 +118,7 @@ fn main() -> ExitCode {
                 }
                 Err(reason) => {
                     println!("test {name} ... FAILED {reason}");
-                    failed.push(name);
+                    failed.push(format!("{name}: {reason}"));
                 }
             }
         }
@@ -129,9 +131,16 @@ fn main() -> ExitCode {
     if failed.is_empty() {
         ExitCode::SUCCESS
     } else {
-        println!("failed: {}", failed.join(", "));
+        println!("failed:\n{}", failed.join("\n"));
         ExitCode::FAILURE
     }
+}
+
+/// What a test panicked with.
+fn message(payload: &(dyn Any + Send)) -> &str {
+    let formatted = payload.downcast_ref::<String>().map(String::as_str);
+    let message = formatted.or_else(|| payload.downcast_ref::<&str>().copied());
+    message.unwrap_or("it panicked")
 }
 
 /// Parts of the names of tests that are to run, and of those that are not.

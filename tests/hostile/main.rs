@@ -2,13 +2,15 @@
 //! runs, handles that are forgotten, and ends in any order. What must hold: every batch is right or an error in its
 //! place, and nothing hangs.
 //!
-//! Each test has a watchdog, so that a hang is a failure, and draws from a random seed that is printed when it fails;
-//! `PINFEED_SEED` sets it.
+//! Each test draws from a random seed that is printed when it fails or hangs; `PINFEED_SEED` sets it.
 #![allow(unsafe_code)] // kernels write and read memory by its address
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a panic is how a test fails
 #![allow(clippy::disallowed_methods)] // threads of one line need no names
 #![allow(clippy::mem_forget)] // forgotten handles are what is tested
 #![allow(unreachable_pub)] // a binary has no public items
+
+#[macro_use]
+extern crate watch;
 
 mod boundaries;
 mod drops;

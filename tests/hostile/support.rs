@@ -1,33 +1,18 @@
-//! What the tests share: a watchdog, seeds, samples whose bytes follow from their index, and their check.
+//! What the tests share: seeds, samples whose bytes follow from their index, and their check.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use pinfeed::device::Hostile;
 use pinfeed::{Batch, Dataset, Device, DeviceTensor, Result, SampleRng, Tensor, from_fn};
 
-/// A test that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(240);
-
-/// Runs a test on a thread of its own, with a random seed. A hang becomes a failure that names test and seed, as any
-/// other failure does.
-pub fn watched(test: &str, body: impl FnOnce(u64) + Send + 'static) {
+/// Runs a test with a random seed, which is named where it fails, and where it hangs.
+pub fn watched(test: &str, body: impl FnOnce(u64)) {
     let seed = seed();
-    let (sender, ended) = mpsc::channel();
-    let body = move || {
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| body(seed)));
-        let _ = sender.send(outcome);
-    };
-    let thread = std::thread::Builder::new().name(test.to_owned());
-    let handle = thread.spawn(body).unwrap();
-    match ended.recv_timeout(PATIENCE) {
-        Ok(Ok(())) => handle.join().unwrap(),
-        Ok(Err(payload)) => {
-            eprintln!("{test} failed with PINFEED_SEED={seed}");
-            std::panic::resume_unwind(payload);
-        }
-        Err(_) => panic!("{test} hangs with PINFEED_SEED={seed}"),
+    let _watch = watch::on(format!("{test} with PINFEED_SEED={seed}"));
+    if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| body(seed))) {
+        eprintln!("{test} failed with PINFEED_SEED={seed}");
+        std::panic::resume_unwind(payload);
     }
 }
 

@@ -3,6 +3,9 @@
 
 #![allow(unreachable_pub)] // modules of a program: what is `pub` in them is for the others
 
+#[macro_use]
+extern crate watch;
+
 macro_rules! programs {
     ($($program:ident),* $(,)?) => {$(
         mod $program;
