@@ -356,13 +356,18 @@ impl Largest {
     }
 }
 
-/// A sum that only grows.
+/// A sum.
 #[derive(Debug, Default)]
 pub(crate) struct Sum(AtomicU64);
 
 impl Sum {
     pub(crate) fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Takes back what was added, and turned out not to count.
+    pub(crate) fn take_back(&self, amount: u64) {
+        self.0.fetch_sub(amount, Ordering::Relaxed);
     }
 
     /// Adds one, unless the sum is `most` already. Returns whether it did.

@@ -120,6 +120,15 @@ struct Begun {
 }
 
 impl Begun {
+    /// Whether it came to so many before a test is given up.
+    fn reaches(&self, count: usize) -> bool {
+        let begun = self.count.lock().unwrap();
+        let wait = Duration::from_secs(20);
+        let few = |begun: &mut usize| *begun < count;
+        let (begun, _) = self.changed.wait_timeout_while(begun, wait, few).unwrap();
+        *begun >= count
+    }
+
     fn wait_for(&self, count: usize) {
         let mut begun = self.count.lock().unwrap();
         while *begun < count {
@@ -308,5 +317,131 @@ fn what_makes_no_sense_is_refused() {
             refused.to_string().contains("max_bytes_in_flight"),
             "{refused}"
         );
+    }
+}
+
+/// Two devices share the limit of one batch: when the copy to one of them is over, the other is loaded ahead, although its program is busy
+/// and that of the first does not ask for more.
+#[test]
+fn what_one_device_gives_back_is_room_for_another() {
+    let devices = [Device::cpu(), Device::cpu()];
+    // The first device gets samples 0 and 2, the second gets 1 and 3.
+    let gates = Arc::new(Gates::default());
+    let (samples, begun) = (Arc::clone(&gates), Arc::new(Begun::default()));
+    let counts = Arc::clone(&begun);
+    let samples = from_fn(4, move |index, _: &mut SampleRng| {
+        if index == 0 || index == 2 {
+            *counts.count.lock().unwrap() += 1;
+            counts.changed.notify_all();
+        }
+        samples.pass(index);
+        Ok(Tensor::from_vec(vec![index as u8; PAGE], &[PAGE])?)
+    });
+    let loader = DataLoader::builder(samples)
+        .num_workers(4)
+        .prefetch(2)
+        .max_bytes_in_flight(PAGE)
+        .pin_memory(&devices)
+        .build()
+        .unwrap();
+    let _opens = Opens(Arc::clone(&gates));
+    let mut epochs = loader.epoch(0).split(&devices, 2);
+    gates.open(1);
+    let batch = epochs[1].next().unwrap().unwrap(); // its slab counts until somebody finds that it is free
+    gates.open(0);
+    begun.wait_for(1);
+    std::thread::sleep(Duration::from_millis(5)); // sample 0 waits for room, unless there is some already
+    let back = batch.to_host(false).unwrap().wait().unwrap();
+    assert_eq!(back.as_slice()[0], 1);
+    assert!(begun.reaches(2), "the first device is not loaded ahead");
+    gates.open(2);
+    gates.open(3);
+    assert_eq!(epochs[0].by_ref().filter(Result::is_ok).count(), 2);
+    assert_eq!(epochs[1].by_ref().filter(Result::is_ok).count(), 1);
+}
+
+/// Samples that wait until they may come.
+#[derive(Default)]
+struct Gates {
+    open: Mutex<Vec<u64>>,
+    changed: Condvar,
+}
+
+impl Gates {
+    fn pass(&self, index: u64) {
+        let mut open = self.open.lock().unwrap();
+        while !open.contains(&index) {
+            open = self.changed.wait(open).unwrap();
+        }
+    }
+
+    fn open(&self, index: u64) {
+        self.open.lock().unwrap().push(index);
+        self.changed.notify_all();
+    }
+}
+
+/// Opens all gates at the end of a test that fails, so that the loader's threads end.
+struct Opens(Arc<Gates>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        (0..4).for_each(|index| self.0.open(index));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
+
+    /// Two or three devices, whose programs take batches in turn, all of one first, or each on a thread: all batches come, and no more than the
+    /// limit and a batch of each device is in flight.
+    #[test]
+    fn devices_share_the_limit(
+        limit in 1usize..200_000, spread in 1u64..100_000, workers in 1usize..4, prefetch in 1usize..12, batch in 1usize..5,
+        count in 2usize..4, depth in 0usize..3, in_order: bool, how in 0usize..3
+    ) {
+        let devices: Vec<Device> = (0..count).map(|_| Device::cpu()).collect();
+        let texts = from_fn(90, move |index, _: &mut SampleRng| {
+            Ok((Ragged::from(text(index, spread)), index as i64))
+        });
+        let loader = DataLoader::builder(texts)
+            .batch_size(batch)
+            .num_workers(workers)
+            .prefetch(prefetch)
+            .in_order(in_order)
+            .max_bytes_in_flight(limit)
+            .pin_memory(&devices)
+            .build()
+            .unwrap();
+        let (seen, largest) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        let see = |batch: pinfeed::Result<(pinfeed::ragged::RaggedDeviceTensor<u8>, pinfeed::DeviceTensor<i64>)>| {
+            let (texts, numbers) = batch.unwrap();
+            let texts = texts.values.to_host(false).unwrap().wait().unwrap();
+            let numbers = numbers.to_host(false).unwrap().wait().unwrap();
+            let expected: Vec<u8> = numbers.as_slice().iter().flat_map(|index| text(*index as u64, spread)).collect();
+            assert_eq!(texts.as_slice(), expected);
+            seen.lock().unwrap().extend_from_slice(numbers.as_slice());
+            largest.fetch_max(slab(expected.len()), Ordering::Relaxed);
+        };
+        let mut epochs = loader.epoch(0).split(&devices, depth);
+        match how {
+            0 => std::thread::scope(|scope| {
+                for epoch in epochs {
+                    scope.spawn(|| epoch.for_each(see));
+                }
+            }),
+            1 => epochs.into_iter().flatten().for_each(see),
+            _ => {
+                while epochs[0].len() > 0 {
+                    epochs.iter_mut().for_each(|epoch| see(epoch.next().unwrap()));
+                }
+            }
+        }
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        seen.dedup();
+        prop_assert!(seen.into_iter().eq(0..90));
+        let most = loader.stats().most_bytes_in_flight as usize;
+        prop_assert!(most <= limit + count * largest.into_inner(), "{} of {}", most, limit);
     }
 }

@@ -450,3 +450,26 @@ fn in_any_order_nothing_is_lost() {
         assert_eq!(different(&seen), 160);
     }
 }
+
+/// An epoch that was begun only to be shared is that of its devices, and no epoch of its own.
+#[test]
+fn statistics_count_the_epochs_of_devices() {
+    let own = devices(2);
+    for (shares, steps) in [(1, 25), (2, 12)] {
+        let loader = loader(&ALONE, &own);
+        for _ in 0..2 {
+            each(loader.epoch(0).split(&own[..shares], 1));
+        }
+        let (stats, total, shares) = (loader.stats(), loader.total_stats(), shares as u64);
+        assert_eq!((stats.epochs, stats.batches), (shares, shares * steps));
+        assert_eq!(
+            (total.epochs, total.batches),
+            (2 * shares, 2 * shares * steps)
+        );
+        // Of this one, a batch was taken before.
+        let mut epoch = loader.epoch(1);
+        epoch.next().unwrap().unwrap();
+        each(epoch.split(&own[..shares as usize], 1));
+        assert_eq!(loader.total_stats().epochs, 3 * shares + 1);
+    }
+}

@@ -1075,3 +1075,19 @@ fn items_and_streams_may_panic_when_they_are_dropped() {
         }
     }
 }
+
+/// Only the source could split a stream.
+#[test]
+fn a_stream_is_for_one_device() {
+    let devices = [Device::cpu(), Device::cpu()];
+    let build = |devices: &[Device]| {
+        let numbers = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
+        DataLoader::stream(numbers).pin_memory(devices).build()
+    };
+    let error = build(&devices).unwrap_err().to_string();
+    assert!(
+        error.contains("pin_memory") && error.contains("2 devices"),
+        "{error}"
+    );
+    assert!(build(&devices[..1]).is_ok() && build(&[]).is_ok());
+}

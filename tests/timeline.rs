@@ -6,6 +6,8 @@
 extern crate watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Barrier;
+use std::thread;
 
 use pinfeed::loader::Timeline;
 use pinfeed::{DataLoader, Device, from_fn, stream};
@@ -245,4 +247,58 @@ fn the_page_stands_alone_whatever_threads_are_called() {
         assert!(!page.contains(outside), "{outside}");
     }
     assert_eq!(events(&timeline)[0].row, format!("consumer ({name})"));
+}
+
+/// Consumers of one loader on threads without names, each with a row of its own; and so has the pin thread of each device. Threads that
+/// are started anew for each epoch take the rows of those that have ended.
+#[test]
+fn threads_of_one_name_have_rows_of_their_own() {
+    let devices = [Device::cpu(), Device::cpu()];
+    let samples = from_fn(40, |index, _| Ok(vec![index as f32; 256]));
+    let loader = DataLoader::builder(samples)
+        .batch_size(4)
+        .num_workers(2)
+        .pin_memory(&devices)
+        .pin_by_copy(true)
+        .build()
+        .unwrap();
+    let recording = loader.record();
+    for epoch in 0..3 {
+        let both = Barrier::new(2);
+        thread::scope(|scope| {
+            let epochs = loader.epoch(epoch).split(&devices, 1).into_iter();
+            let threads: Vec<_> = epochs
+                .map(|mut epoch| {
+                    scope.spawn(|| {
+                        all(epoch.by_ref().take(2));
+                        both.wait(); // neither is over before the other has begun
+                        all(epoch);
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+        });
+    }
+    let events = events(&recording.finish());
+    let rows: BTreeSet<&str> = events.iter().map(|event| &*event.row).collect();
+    let of = |kind: &str| -> Vec<&str> {
+        let rows = rows.iter().copied();
+        rows.filter(|row| row.starts_with(kind)).collect()
+    };
+    assert_eq!(of("consumer"), ["consumer", "consumer (2)"]);
+    assert_eq!(of("pin"), ["pin thread 0", "pin thread 1"]);
+    for row in of("consumer") {
+        let is_own = |event: &&Event| event.row == row && ["wait", "step"].contains(&&*event.name);
+        let mut own: Vec<&Event> = events.iter().filter(is_own).collect();
+        own.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+        // (They are in microseconds, rounded to nanoseconds.)
+        assert!(
+            own.windows(2).all(|two| two[0].end <= two[1].begin + 0.002),
+            "{own:#?}"
+        );
+        let steps = own.iter().filter(|event| event.name == "step");
+        assert_eq!(steps.count(), 3 * 5);
+    }
 }

@@ -326,3 +326,34 @@ fn a_sample_that_hangs_costs_its_batch() {
         assert!(matches!(failed[..], [Error::TimedOut(_)]), "{failed:?}");
     }
 }
+
+/// Several epochs that are taken at once have all workers, and the statistics say so; the one that is left decides for itself.
+#[test]
+fn several_consumers_have_all_workers() {
+    let devices = [Device::cpu(), Device::cpu()];
+    let loader = builder_of(Workers::Auto, 5)
+        .pin_memory(&devices)
+        .build()
+        .unwrap();
+    let mut epochs = loader.epoch(0).split(&devices, 1);
+    let mut last = epochs.pop().unwrap();
+    for epoch in &mut epochs {
+        for _ in 0..9 {
+            assert!(epoch.next().is_some());
+            let stats = loader.stats();
+            assert_eq!((stats.workers, stats.crew), (5, Crew::Several), "{stats}");
+        }
+    }
+    let stats = loader.stats().to_string();
+    assert!(
+        stats.contains("several epochs are taken at once"),
+        "{stats}"
+    );
+    drop(epochs);
+    assert!(last.next().is_some());
+    assert_ne!(loader.stats().crew, Crew::Several);
+    // A training and an evaluation.
+    let mut other = loader.epoch(1);
+    assert!(other.next().is_some());
+    assert_eq!(loader.stats().crew, Crew::Several);
+}

@@ -41,6 +41,7 @@ use crate::fingerprint::spread;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::system;
+use crate::tensor::Column;
 use crate::tuning::INDICES_AT_ONCE;
 
 /// A source of samples. Several threads get samples at once, by index.
@@ -201,6 +202,14 @@ pub trait Dataset: Send + Sync + 'static {
     #[doc(hidden)]
     fn is_registered(&self) -> bool {
         false
+    }
+
+    /// Where the samples are rows of a table in memory, and nothing else: the table's columns. It turns the indices into those of the
+    /// table's rows.
+    #[doc(hidden)]
+    fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {
+        let _ = indices;
+        None
     }
 
     /// The size of one sample in its batch, in bytes, if the data set knows it and all samples have the same. Default:
@@ -467,6 +476,10 @@ macro_rules! forwarded {
 
             fn is_registered(&self) -> bool {
                 (**self).is_registered()
+            }
+
+            fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {
+                (**self).columns(indices)
             }
 
             fn sample_bytes(&self) -> Option<usize> {

@@ -1,7 +1,8 @@
 //! How many bytes of host memory a loader has ahead of its program.
 
+use super::ring::Ring;
 use crate::meter::Meter;
-use crate::sync::{Arc, AtomicUsize, Ordering, planted};
+use crate::sync::{Arc, AtomicUsize, Ordering, Weak, planted};
 
 /// Bytes of slabs that are filled, full, or on their way to a device; and how many there may be. What the program was given does not count.
 #[derive(Debug)]
@@ -9,6 +10,8 @@ pub(crate) struct InFlight {
     limit: usize,
     /// Whoever finds no room here waits for news of a slab, or for the consumer, under whose locks the number is seen.
     bytes: AtomicUsize,
+    /// Of the devices that share the room: what one of them gives back, another may wait for.
+    rings: Vec<Weak<Ring>>,
 }
 
 /// The bytes of one slab, counted until it is released or dropped.
@@ -19,11 +22,18 @@ pub(crate) struct Charge {
 }
 
 impl InFlight {
-    pub(crate) fn new(limit: usize) -> Arc<InFlight> {
+    pub(crate) fn new(limit: usize, rings: Vec<Weak<Ring>>) -> Arc<InFlight> {
         Arc::new(InFlight {
             limit,
             bytes: AtomicUsize::new(0),
+            rings,
         })
+    }
+
+    /// Tells whoever waits for a slab of any device that there is room, or will be.
+    pub(crate) fn tell(&self) {
+        let rings = self.rings.iter().filter_map(Weak::upgrade);
+        rings.for_each(|ring| ring.news().notify_interested());
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -78,6 +88,9 @@ impl Charge {
     pub(crate) fn release(&self) {
         let bytes = self.bytes.swap(0, Ordering::SeqCst);
         self.of.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        if bytes > 0 {
+            self.of.tell();
+        }
     }
 }
 
@@ -94,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_charged_is_released_once() {
-        let (all, meter) = (InFlight::new(100), Meter::default());
+        let (all, meter) = (InFlight::new(100, Vec::new()), Meter::default());
         let try_charge = |bytes| all.try_charge(bytes, 0, &meter);
         // Nor does it take what an earlier one will need.
         assert!(all.try_charge(300, 1, &meter).is_none());

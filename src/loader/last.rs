@@ -6,10 +6,11 @@ use crate::pipeline::{Cut, Given, Options, Portion, Seat, Start};
 pub(super) struct Last {
     /// Tells one split from another.
     split: u64,
-    places: Vec<Place>,
+    stands: Vec<Stand>,
 }
 
-enum Place {
+/// Where the run stands on one device.
+enum Stand {
     /// This epoch was begun.
     Begun(Seat, Cut),
     /// The loader was built, or the program asked to go on from here, where its stream had this state.
@@ -20,72 +21,102 @@ impl Last {
     pub(super) fn at(start: Start, stream: Option<Vec<u8>>) -> Last {
         Last {
             split: Portion::WHOLE.split,
-            places: vec![Place::At(start, stream)],
+            stands: vec![Stand::At(start, stream)],
         }
     }
 
     /// An epoch was begun, or one of several devices came to its next.
     pub(super) fn begun(&mut self, seat: &Seat, cut: &Cut) {
-        let Portion { index, of, split } = seat.share;
+        let Portion {
+            index, of, split, ..
+        } = seat.share;
         let (index, of) = (index as usize, of as usize);
-        if self.split != split || self.places.len() != of {
+        if self.split != split {
             // (The other devices have not begun theirs.)
             self.split = split;
-            self.places = (0..of).map(|_| Place::At(seat.start, None)).collect();
+            self.stands = (0..of).map(|_| Stand::At(seat.start, None)).collect();
         }
-        self.places[index] = Place::Begun(seat.clone(), cut.clone());
+        self.stands[index] = Stand::Begun(seat.clone(), cut.clone());
     }
 
     /// Where the run stands: after what all devices were given.
     pub(super) fn start(&self, options: &Options) -> Start {
-        let starts = self.places.iter().map(|place| match place {
-            Place::Begun(seat, cut) => reached(seat, cut, options),
-            Place::At(start, _) => *start,
+        let starts = self.stands.iter().map(|stand| match stand {
+            Stand::Begun(seat, cut) => reached(seat, cut, options),
+            Stand::At(start, _) => *start,
         });
-        let first = starts.min_by_key(|start| (start.epoch, start.position));
-        first.unwrap_or(Start::of(0))
+        let first = starts.clone();
+        let first = first.min_by_key(|start| (start.epoch, start.position));
+        let first = first.unwrap_or(Start::of(0));
+        // What one of them was given sets the rank apart from others, even if another has nothing yet.
+        let is_own = |start: Start| {
+            let is_ahead = is_unlike_others(options) && start.epoch > first.epoch;
+            let devices = is_ahead.then(|| self.devices());
+            start.bound_to.or(devices)
+        };
+        Start {
+            bound_to: starts.filter_map(is_own).next(),
+            ..first
+        }
     }
 
     /// The state of the stream from where the program asked to go on.
     pub(super) fn stream(&self) -> Option<Vec<u8>> {
-        self.places.iter().find_map(|place| match place {
-            Place::At(_, stream) => stream.clone(),
-            Place::Begun(..) => None,
+        self.stands.iter().find_map(|stand| match stand {
+            Stand::At(_, stream) => stream.clone(),
+            Stand::Begun(..) => None,
         })
+    }
+
+    /// Whether the epoch that was begun last is this share's.
+    pub(super) fn is_of(&self, share: Portion) -> bool {
+        self.split == share.split
     }
 
     /// How many devices share the epoch.
     pub(super) fn devices(&self) -> u64 {
-        self.places.len() as u64
+        self.stands.len() as u64
     }
 
     /// The seats that were begun.
     pub(super) fn seats(&self) -> impl Iterator<Item = &Seat> {
-        self.places.iter().filter_map(|place| match place {
-            Place::Begun(seat, _) => Some(seat),
-            Place::At(..) => None,
+        self.stands.iter().filter_map(|stand| match stand {
+            Stand::Begun(seat, _) => Some(seat),
+            Stand::At(..) => None,
         })
     }
 }
 
 /// Where the run stands after the batches of a seat that were given out.
 pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
-    let (given, epoch) = (seat.given.given(), seat.start.epoch);
+    let (given, epoch) = (seat.progress.given(), seat.start.epoch);
+    if cut.is_refused() {
+        return seat.start;
+    }
     if given.first() >= cut.batches() {
         return Start::of(epoch.saturating_add(1));
     }
     let start = Start::at(epoch, cut.position_after(given.first()));
-    let is_unlike_others = options.any_order && options.lanes > 1;
+    let is_begun = seat.progress.count() > 0;
+    let bound_to = |is_own: bool| {
+        let devices = is_own.then_some(seat.share.of);
+        seat.start.bound_to.or(devices.filter(|_| is_begun))
+    };
     match seat.share.of {
         1 => Start {
             given: Given::behind_first(given.behind()),
-            is_ranks_own: seat.start.is_ranks_own || !given.has_no_gap() || is_unlike_others,
+            bound_to: bound_to(!given.has_no_gap() || is_unlike_others(options)),
             ..start
         },
         // A state says nothing of what each device was given before its turn, so that comes again.
         _ => Start {
-            is_ranks_own: is_unlike_others,
+            bound_to: bound_to(is_unlike_others(options)),
             ..start
         },
     }
+}
+
+/// Whether after equally many steps, ranks may have been given other batches.
+fn is_unlike_others(options: &Options) -> bool {
+    options.any_order && options.lanes > 1
 }

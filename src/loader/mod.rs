@@ -2,7 +2,6 @@
 #![doc = include_str!("pytorch.md")]
 
 mod affinity;
-mod ahead;
 mod builder;
 mod device_epoch;
 mod epoch;
@@ -286,8 +285,8 @@ impl<B: Batch> DataLoader<B> {
     /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
     ///
     /// What comes is what would have come, on any number of workers. On another number of ranks, each of the samples that are left
-    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank. (Not with
-    /// [`in_order(false)`](Builder::in_order), within an epoch.)
+    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank. (Not within an epoch with
+    /// [`in_order(false)`](Builder::in_order): [what it says in any order](LoaderState#in-any-order).)
     ///
     /// # Errors
     ///
@@ -416,7 +415,18 @@ impl<B: Batch> DataLoader<B> {
     /// The state of a run that so many devices share.
     fn state_from(&self, start: Start, devices: u64) -> LoaderState {
         let lane = self.threads.pipeline().options().lane;
+        let devices = start.bound_to.unwrap_or(devices);
         LoaderState::new(start, lane, self.owner(devices))
+    }
+
+    /// Where a rank stands whose batches several devices are given in any order, if one of them has this seat.
+    fn start_of_rank(&self, seat: &Seat) -> Start {
+        let last = self.last.lock();
+        match last.is_of(seat.share) {
+            true => last.start(self.threads.pipeline().options()),
+            // Nobody knows of the others any more.
+            false => seat.start,
+        }
     }
 
     /// What states belong to, if so many devices share each epoch.
@@ -513,7 +523,11 @@ impl<B: Batch> DataLoader<B> {
 
     fn stats_of(&self, seat: &Seat) -> Stats {
         let pipeline = self.threads.pipeline();
-        Stats::of(&seat.meter, &pipeline.options[seat.device], pipeline.crew())
+        Stats::of(
+            &seat.meter,
+            &pipeline.options[seat.share.device],
+            pipeline.crew(),
+        )
     }
 
     /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).

@@ -5,7 +5,7 @@ use super::epoch::{Epoch, Loader};
 use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::pipeline::{Beginning, Portion, Start};
+use crate::pipeline::{Beginning, Options, Portion};
 use crate::sync::{Arc, Ordering};
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -17,7 +17,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// the last ones.
     ///
     /// With [`in_order(false)`](crate::loader::Builder::in_order), each device gets its batches in any order; a state then says only which
-    /// batches all devices have had, and others that were given out come again.
+    /// batches all devices have had, and others that were given out come again. On several ranks, it holds within the epoch for as many
+    /// devices ([what it says in any order](crate::loader::LoaderState#in-any-order)).
     ///
     /// Batches are sent to their device as [`to_device`](Epoch::to_device) does, up to `depth` ahead. Name all of the devices in
     /// [`pin_memory`](crate::loader::Builder::pin_memory): then each has page-locked memory of its own, and nothing is loaded before this
@@ -68,20 +69,16 @@ impl<'a, B: Batch> Epoch<'a, B> {
     where
         for<'t> &'t T: Into<Target>,
     {
-        let start = self.reached();
-        // (What was given out before its turn is not told to the devices.)
-        let (loader, start) = (
-            self.reference().clone(),
-            Start::at(start.epoch, start.position),
-        );
+        let (loader, start) = (self.reference().clone(), self.reached());
+        let start = start.shared(targets.len(), loader.pipeline().options().lanes);
+        self.gives_way();
         drop(self);
-        let shares = shares(&loader, targets);
-        let epochs = shares.map(|(at, share, target)| {
+        let shares = shares(&loader, targets).into_iter();
+        let epochs = shares.map(|(share, target)| {
             let beginning = Beginning {
                 start,
                 state: None,
                 is_followed: false,
-                device: at,
                 share,
             };
             Epoch::begin(loader.clone(), beginning).to_device(target, depth)
@@ -127,22 +124,19 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
         for<'t> &'t T: Into<Target>,
     {
         let (loader, first, numbers) = self.into_rest();
-        let first = first.map(|(start, state)| (Start::at(start.epoch, start.position), state));
-        let shares = shares(&loader, targets);
-        let epochs = shares.map(|(at, share, target)| {
-            let epochs =
-                Epochs::shared(loader.clone(), first.clone(), numbers.clone(), (at, share));
+        let ranks = loader.pipeline().options().lanes;
+        let first = first.map(|(start, state)| (start.shared(targets.len(), ranks), state));
+        let shares = shares(&loader, targets).into_iter();
+        let epochs = shares.map(|(share, target)| {
+            let epochs = Epochs::shared(loader.clone(), first.clone(), numbers.clone(), share);
             epochs.to_device(target, depth)
         });
         epochs.collect()
     }
 }
 
-/// The share of each device, and the number of the loader's device that it is loaded for.
-fn shares<T, B: Batch>(
-    loader: &Loader<'_, B>,
-    targets: &[T],
-) -> impl Iterator<Item = (usize, Portion, Target)> + use<T, B>
+/// The share of each device.
+fn shares<T, B: Batch>(loader: &Loader<'_, B>, targets: &[T]) -> Vec<(Portion, Target)>
 where
     for<'t> &'t T: Into<Target>,
 {
@@ -150,21 +144,20 @@ where
     let targets: Vec<Target> = targets.iter().map(Into::into).collect();
     let of = targets.len() as u64;
     let options = &loader.pipeline().options;
-    let is = |target: &Target| {
-        let mut own = options.iter();
-        // One that the loader does not pin for gets its batches from the first one's ring.
-        own.position(|own| {
-            own.pinning
-                .as_ref()
-                .is_some_and(|own| Arc::ptr_eq(&own.device.inner, &target.device().inner))
-        })
-        .unwrap_or(0)
+    let is = |own: &Options, target: &Target| {
+        let own = own.pinning.as_ref();
+        own.is_some_and(|own| Arc::ptr_eq(&own.device.inner, &target.device().inner))
     };
-    let at: Vec<usize> = targets.iter().map(is).collect();
-    let shares = (0..of).map(move |index| Portion { index, of, split });
-    let shares = at.into_iter().zip(shares).zip(targets);
-    shares.map(|((at, share), target)| (at, share, target))
+    let share = |(index, target): (usize, Target)| {
+        let device = options.iter().position(|own| is(own, &target));
+        let share = Portion {
+            // One that the loader does not pin for gets its batches from the first one's ring.
+            device: device.unwrap_or(0),
+            index: index as u64,
+            of,
+            split,
+        };
+        (share, target)
+    };
+    targets.into_iter().enumerate().map(share).collect()
 }
-
-/// Where the first epoch begins, and the state of its stream.
-pub(super) type First = Option<(Start, Option<Vec<u8>>)>;

@@ -13,9 +13,27 @@ use crate::pipeline::{Given, Start};
 /// there, on any number of workers and ranks. It counts the batches that the iterator gave out, not those that were loaded ahead.
 /// It takes about 150 bytes, and no longer to resume than to begin.
 ///
-/// (In any order, each rank has a state of its own: [`Builder::in_order`](crate::loader::Builder::in_order).)
-/// Otherwise it is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
-/// seed, batch size, sampler or world.) So one rank's state is enough for all.
+/// It is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
+/// seed, batch size, sampler or world.) So one rank's state is enough for all. (Except in any order, where each rank has
+/// a state of its own: [`Builder::in_order`](crate::loader::Builder::in_order).)
+///
+/// # In any order
+///
+/// On several ranks of a loader with [`in_order(false)`](crate::loader::Builder::in_order), it is not global within an epoch: after equally
+/// many steps, one rank may still miss a batch that comes before all that another has. So each rank saves a state of its own, and
+/// the ranks can only go on together, from their own states, if each has the batches that it had:
+///
+/// - as many ranks, with the same batch size, each with the state of its own number: [`resume`](crate::DataLoader::resume) refuses others;
+/// - as many devices on each rank. Which devices will share an epoch is known when it begins. If they are fewer or more, it has
+///   one batch, which is the error ([`Error::State`]), and the state stays what it was.
+///
+/// Where one device has all batches of its rank, the state says which of them it was given, and each comes once. Where several devices
+/// [share](crate::loader::Epoch::split) them, it says up to where all of them had all of theirs: what a device was given beyond comes again.
+///
+/// To go on with other ranks or devices, save the state at an epoch's end; or resume all ranks from
+/// [`state_at`](crate::DataLoader::state_at), at the smallest position of all their states: some batches come again then, and none is lost.
+/// A single rank has no others to agree with: devices may share what is left of an epoch that one device began, and the other way
+/// round.
 ///
 /// # Format
 ///
@@ -32,7 +50,8 @@ use crate::pipeline::{Given, Start};
 ///
 /// Within an epoch of a loader with [`in_order(false)`](crate::loader::Builder::in_order), it begins with `pinfeed-state-2`, and has
 /// two fields more before the check: `rank`, whose state it is, and `given`, a hexadecimal number whose bit `i` says that this rank was given
-/// batch `i + 1`, counted from the one that begins at `position` and is missing.
+/// batch `i + 1`, counted from the one that begins at `position` and is missing. Where several devices share the rank's batches,
+/// `devices` says how many; `ranks` then counts each device as one, and `rank` does not.
 ///
 /// # Examples
 ///
@@ -93,6 +112,8 @@ pub struct LoaderState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Gaps {
     rank: u64,
+    /// How many devices shared its batches.
+    devices: u64,
     given: Given,
 }
 
@@ -108,20 +129,20 @@ pub(super) struct Owner {
 }
 
 const FORMAT: &str = "pinfeed-state-";
-/// That of the formats of all states: what runs in order write; and those in any order, which earlier versions of pinfeed would resume as if they were in order.
+/// The version of states, those of streams too.
 pub(super) const VERSION: u64 = 1;
+/// That of states with gaps. Whoever reads version 1 alone would resume them as if there were none.
 const VERSION_OF_GAPS: u64 = 2;
 
 impl LoaderState {
     /// On this rank, of those that load different batches.
     pub(super) fn new(start: Start, rank: u64, owner: Owner) -> LoaderState {
-        // At an epoch's beginning, all ranks are where this one is.
-        let is_begun = start.position > 0 || !start.given.has_no_gap();
         LoaderState {
             epoch: start.epoch,
             position: start.position,
-            gaps: (is_begun && start.is_ranks_own).then_some(Gaps {
+            gaps: start.bound_to.map(|devices| Gaps {
                 rank,
+                devices,
                 given: start.given,
             }),
             owner: Some(owner),
@@ -142,7 +163,7 @@ impl LoaderState {
     pub(super) fn start(&self) -> Start {
         Start {
             given: self.gaps.map_or(Given::default(), |gaps| gaps.given),
-            is_ranks_own: self.gaps.is_some(),
+            bound_to: self.gaps.map(|gaps| gaps.devices),
             ..Start::at(self.epoch, self.position)
         }
     }
@@ -212,16 +233,24 @@ impl LoaderState {
         let Some(gaps) = self.gaps else {
             return Ok(());
         };
-        let reason = if (saved.batch_size, saved.ranks) != (loader.batch_size, loader.ranks) {
-            let of = |owner: Owner| match owner.batch_size {
-                0 => format!("those of a batch sampler on {} ranks", owner.ranks),
-                size => format!("{size} samples on each of {} ranks", owner.ranks),
+        let ranks = saved.ranks / gaps.devices.max(1);
+        let reason = if (saved.batch_size, ranks) != (loader.batch_size, loader.ranks) {
+            let of = |batch_size, devices, ranks| {
+                let ranks = match devices {
+                    1 => format!("{ranks} ranks"),
+                    _ => format!("{devices} devices of {ranks} ranks"),
+                };
+                match batch_size {
+                    0 => format!("those of a batch sampler on {ranks}"),
+                    size => format!("{size} samples on each of {ranks}"),
+                }
             };
             format!(
                 "within an epoch of a loader with in_order(false), it says which batches were given out, and these were {}, the loader's \
-                 are {}: resume with the same, or at an epoch's end",
-                of(saved),
-                of(loader)
+                 are {}: resume with the same, or at an epoch's end; or, where batches may come again, from DataLoader::state_at, at the \
+                 smallest position of all ranks' states",
+                of(saved.batch_size, gaps.devices, ranks),
+                of(loader.batch_size, 1, loader.ranks)
             )
         } else if gaps.rank != rank {
             format!(
@@ -259,8 +288,11 @@ impl fmt::Display for LoaderState {
                 " samples={samples} data={data:08x} order={order:08x} seed={seed} batch={batch_size} ranks={ranks}"
             );
         }
-        if let Some(Gaps { rank, given }) = self.gaps {
-            text += &format!(" rank={rank} given={:x}", given.behind());
+        if let Some(gaps) = self.gaps {
+            text += &format!(" rank={} given={:x}", gaps.rank, gaps.given.behind());
+            if gaps.devices > 1 {
+                text += &format!(" devices={}", gaps.devices);
+            }
         }
         f.write_str(&with_check(&text))
     }
@@ -348,6 +380,10 @@ impl FromStr for LoaderState {
             let behind = u64::from_str_radix(field("given")?, 16).ok()?;
             Some(Gaps {
                 rank: number("rank")?,
+                devices: match field("devices") {
+                    None => 1,
+                    Some(_) => number("devices")?,
+                },
                 given: Given::behind_first(behind),
             })
         };
@@ -423,7 +459,7 @@ mod tests {
     fn the_format_of_gaps_stays_what_it_is() {
         let start = Start {
             given: Given::behind_first(0x8000_0000_0000_0005),
-            is_ranks_own: true,
+            bound_to: Some(1),
             ..Start::at(3, 4096)
         };
         let state = LoaderState::new(start, 5, OWNER);
@@ -436,13 +472,16 @@ mod tests {
         assert!(with_check(content).parse::<LoaderState>().is_err());
         let without = with_check(&content.replace("state-2", "state-1"));
         assert!(without.parse::<LoaderState>().is_ok());
-        // At the beginning of an epoch, nothing is one rank's own.
-        let begins = Start {
-            is_ranks_own: true,
-            ..Start::of(4)
+        // Of a rank whose batches several devices share.
+        let start = Start {
+            bound_to: Some(2),
+            ..Start::at(3, 4096)
         };
-        let begins = LoaderState::new(begins, 5, OWNER).to_string();
-        assert!(begins.starts_with("pinfeed-state-1 "), "{begins}");
+        let state = LoaderState::new(start, 3, OWNER);
+        let text = "pinfeed-state-2 epoch=3 position=4096 samples=50000 data=5f0e1c77 order=0a1b2c3d seed=17 batch=64 ranks=8 rank=3 given=0 devices=2 check=";
+        assert!(state.to_string().starts_with(text), "{state}");
+        let read: LoaderState = state.to_string().parse().unwrap();
+        assert_eq!((read, read.start()), (state, start));
     }
 
     #[test]

@@ -101,7 +101,8 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         /// sample for its place.
         on_error(on_error: OnError);
 
-        /// Collates batches in page-locked memory, as [`Builder::pin_memory`].
+        /// Collates batches in page-locked memory, as [`Builder::pin_memory`], but of one device: a stream's epoch cannot be split. For
+        /// several, let each have a loader, whose [`world`](StreamBuilder::world) counts devices as ranks.
         pin_memory(devices: &(impl AsRef<[Device]> + ?Sized));
 
         /// Makes a batch that cannot be page-locked an error, as [`Builder::strict_pinning`].
@@ -162,7 +163,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
     ///
     /// # Errors
     ///
-    /// As [`Builder::build`]; and [`Error::Option`] for [`OnError::Replace`].
+    /// As [`Builder::build`]; and [`Error::Option`] for [`OnError::Replace`], and for several devices.
     pub fn build<B: Batch>(self) -> Result<StreamLoader<B>>
     where
         C: Collate<S::Sample, Batch = B>,
@@ -173,6 +174,16 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             return Err(Error::option(
                 "on_error",
                 "is Replace, and a stream has no other sample for the place of a bad one: leave it out with OnError::Skip",
+            ));
+        }
+        if builder.devices.len() > 1 {
+            return Err(Error::option(
+                "pin_memory",
+                format!(
+                    "names {} devices, and the epoch of a stream goes to one: let each device have a loader of its own, whose `world` \
+                     counts devices as ranks",
+                    builder.devices.len()
+                ),
             ));
         }
         let (rank, ranks) = (builder.world.data_rank(), builder.world.data_ranks());

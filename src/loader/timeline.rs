@@ -74,7 +74,8 @@ impl Drop for Recording {
 ///
 /// # Reading it
 ///
-/// There is a row for each consumer, worker and pin thread, for the batches that wait for a slab, and for the copies to each device.
+/// There is a row for each consumer, worker and pin thread, for the batches that wait for a slab, and for the copies to each device. (The
+/// rows of threads that have the same name, or none, are numbered. A thread that has ended leaves its row to the next of its name.)
 ///
 /// - A *load* is a run of samples of one batch, or a whole batch that one worker makes; its colours show how much of it was loading,
 ///   decoding and filling rows, not in which order.
@@ -126,9 +127,9 @@ impl Timeline {
     pub fn to_html(&self) -> String {
         let mut data = String::with_capacity(64 * self.events.len() + 1024);
         data.push_str("{\"rows\":[");
-        for (number, row) in self.rows.iter().enumerate() {
+        for (number, (row, name)) in self.rows.iter().zip(self.names()).enumerate() {
             data.push_str(if number > 0 { ",[" } else { "[" });
-            quote(&mut data, &row.name());
+            quote(&mut data, &name);
             _ = write!(data, ",\"{}\"]", row.kind());
         }
         data.push_str("],\"events\":[");
@@ -155,12 +156,12 @@ impl Timeline {
     pub fn to_chrome_trace(&self) -> String {
         let mut trace = String::with_capacity(160 * self.events.len() + 1024);
         trace.push_str("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-        for (number, row) in self.rows.iter().enumerate() {
+        for (number, name) in self.names().enumerate() {
             _ = write!(
                 trace,
                 "{{\"ph\":\"M\",\"pid\":1,\"tid\":{number},\"name\":\"thread_name\",\"args\":{{\"name\":"
             );
-            quote(&mut trace, &row.name());
+            quote(&mut trace, &name);
             trace.push_str("}},\n");
         }
         for event in &self.events {
@@ -191,15 +192,29 @@ impl Timeline {
     }
 }
 
+impl Timeline {
+    /// The names of the rows: those that would have the same are numbered.
+    fn names(&self) -> impl Iterator<Item = String> {
+        self.rows.iter().enumerate().map(|(at, row)| {
+            let before = self.rows[..at].iter().filter(|before| *before == row);
+            match before.count() {
+                0 => row.name(),
+                before => format!("{} ({})", row.name(), before + 1),
+            }
+        })
+    }
+}
+
 impl Row {
     fn name(&self) -> String {
         match self {
             Row::Consumer(name) if name.is_empty() || name == "main" => "consumer".to_owned(),
             Row::Consumer(name) => format!("consumer ({name})"),
-            Row::Thread(name) => match name.strip_prefix("worker-") {
-                Some(number) => format!("worker {number}"),
+            Row::Thread(name) => match name.split_once('-') {
+                Some(("worker", number)) => format!("worker {number}"),
+                Some(("pin", device)) => format!("pin thread {device}"),
                 None if name == "pin" => "pin thread".to_owned(),
-                None => name.clone(),
+                _ => name.clone(),
             },
             Row::Slabs => "slab waits".to_owned(),
             Row::Copies(device) => format!("copies to {device}"),

@@ -2,7 +2,7 @@
 //! a flag.
 
 use crate::sync::plain::AtomicU64;
-use crate::sync::{Arc, Instant, Mutex, Ordering, is_own_thread, thread, thread_local};
+use crate::sync::{Arc, Instant, Mutex, Ordering, Weak, is_own_thread, thread, thread_local};
 
 /// How many events are kept. The first ones are, so that what was recorded has no holes.
 const MOST_EVENTS: usize = 1 << 17;
@@ -78,6 +78,8 @@ pub(crate) enum Row {
 pub(crate) struct Tape {
     began: Instant,
     pub(crate) rows: Vec<Row>,
+    /// The thread of each row, if it is a thread's: several may have one name. It dangles once the thread has ended.
+    threads: Vec<Weak<()>>,
     pub(crate) events: Vec<Event>,
     /// Events for which there was no room.
     pub(crate) dropped: u64,
@@ -118,6 +120,8 @@ pub(crate) struct Enqueued {
 thread_local! {
     /// The batch that this thread is sending.
     static SENDING: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+    /// Tells this thread from others, as long as it runs.
+    static THREAD: Arc<()> = Arc::new(());
 }
 
 impl Recorder {
@@ -126,6 +130,7 @@ impl Recorder {
         let tape = Arc::new(Mutex::new(Tape {
             began: Instant::now(),
             rows: Vec::new(),
+            threads: Vec::new(),
             events: Vec::new(),
             dropped: 0,
         }));
@@ -156,11 +161,7 @@ impl Recorder {
             tape.dropped += 1;
             return;
         }
-        let known = tape.rows.iter().position(|known| *known == row);
-        let row = known.unwrap_or_else(|| {
-            tape.rows.push(row);
-            tape.rows.len() - 1
-        });
+        let row = tape.row(row);
         let event = event(&tape, row);
         if event.end_ns > event.begin_ns {
             tape.events.push(event);
@@ -169,6 +170,30 @@ impl Recorder {
 }
 
 impl Tape {
+    /// The number of a row; of a thread's, the calling thread's own. A thread that has ended leaves its row to the next of its name, or a loop
+    /// that starts threads for each epoch would have rows without end.
+    fn row(&mut self, row: Row) -> usize {
+        let thread = match row {
+            Row::Consumer(_) | Row::Thread(_) => THREAD.try_with(Arc::downgrade).ok(),
+            Row::Slabs | Row::Copies(_) => None,
+        };
+        let thread = thread.unwrap_or_default();
+        let find = |is_it: &dyn Fn(&Weak<()>) -> bool| {
+            let mut rows = self.rows.iter().zip(&self.threads);
+            rows.position(|(known, thread)| *known == row && is_it(thread))
+        };
+        let own = find(&|known| known.ptr_eq(&thread));
+        let known = own.or_else(|| find(&|known| known.strong_count() == 0));
+        match known {
+            Some(known) => self.threads[known] = thread,
+            None => {
+                self.rows.push(row);
+                self.threads.push(thread);
+            }
+        }
+        known.unwrap_or(self.rows.len() - 1)
+    }
+
     /// (What began before the recording is cut.)
     fn ns(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.began).as_nanos() as u64

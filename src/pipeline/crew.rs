@@ -29,7 +29,8 @@ use crate::tuning::{BATCHES_WATCHED, WORKER_STACK_BYTES};
 #[non_exhaustive]
 pub enum Workers {
     /// One for each core that the process may use (`taskset`, a control group's set of cores and its quota), of which as many load as
-    /// the first batches show to be of use. [`Stats::crew`](crate::loader::Stats::crew) says how many, and why.
+    /// the first batches show to be of use. [`Stats::crew`](crate::loader::Stats::crew) says how many, and why. While several epochs are
+    /// taken at once (by the devices of a [`split`](crate::loader::Epoch::split), or by a training and its evaluation), all of them load.
     Auto,
     /// That many; with 0, batches are loaded on the caller's thread, on demand.
     Fixed(usize),
@@ -85,6 +86,8 @@ pub enum Crew {
     Starting,
     /// All cores load, because the loop waits for batches, or needs as many.
     AllCores,
+    /// All cores load, because several epochs are taken at once: what one of them shows says nothing of the others.
+    Several,
     /// So many keep up with the loop, with room for samples that take longer. If the loop has to wait, more load.
     Enough,
     /// Loading is copying. More workers would not copy faster, and would take memory bandwidth from the link.
@@ -106,6 +109,7 @@ impl fmt::Display for Crew {
             Crew::Fixed => "as many as were asked for",
             Crew::Starting => "all cores, until the first batches show how many are needed",
             Crew::AllCores => "all cores",
+            Crew::Several => "all cores, because several epochs are taken at once",
             Crew::Enough => "as many as keep up with the loop",
             Crew::Copying => "loading is copying, and more would slow the link",
             Crew::Tiny => "batches take microseconds, and more would wait for each other",
@@ -174,6 +178,15 @@ impl Duty {
         self.mark = None;
         self.crew = Crew::Starting;
         std::mem::replace(&mut self.on_duty, self.all) < self.all
+    }
+
+    /// A consumer gets a batch. `is_alone`: there is no other.
+    pub(super) fn serves(&mut self, is_alone: bool) {
+        match (self.crew, is_alone) {
+            (Crew::Starting, false) => self.crew = Crew::Several,
+            (Crew::Several, true) => (self.crew, self.mark) = (Crew::Starting, None),
+            _ => {}
+        }
     }
 
     /// The consumer gets a batch of an epoch, named by its line and segment, of which it was `given` so many. Some batches after the
@@ -352,8 +365,27 @@ mod tests {
     }
 
     #[test]
+    fn several_consumers_have_all() {
+        let mut duty = Duty::new(4, true);
+        duty.serves(true);
+        assert_eq!(duty.now(), (4, Crew::Starting));
+        duty.serves(false);
+        assert_eq!(duty.now(), (4, Crew::Several));
+        // The one that is left shows how many it needs.
+        duty.serves(true);
+        let now = after_an_epoch(&mut duty, [10_000, 10_000, 0], 20, None);
+        assert_eq!(now, (2, Crew::Enough));
+        duty.serves(false);
+        assert_eq!(duty.now(), (2, Crew::Enough));
+        assert!(duty.begin());
+        duty.serves(false);
+        assert_eq!(duty.now(), (4, Crew::Several));
+    }
+
+    #[test]
     fn a_fixed_number_stays() {
         let mut duty = Duty::new(7, false);
+        duty.serves(false);
         let now = after_an_epoch(&mut duty, [10, 10_000, 0], 20, None);
         assert_eq!(now, (7, Crew::Fixed));
         assert!(!duty.begin() && !duty.grow());

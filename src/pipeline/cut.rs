@@ -9,6 +9,7 @@ pub(crate) use listed::{Listed, Lists};
 use std::fmt;
 
 use super::given::Given;
+use super::options::Portion;
 use crate::sampler::Sampler;
 use crate::sync::Arc;
 
@@ -25,6 +26,28 @@ pub(crate) enum Cut {
 }
 
 impl Cut {
+    /// The cut of a share that cannot go on from where its rank stands: one batch, which is that error.
+    pub(crate) fn refused(start: Start, share: Portion) -> Option<Cut> {
+        let devices = start.bound_to.filter(|devices| *devices != share.of)?;
+        let count = |devices| match devices {
+            1 => "one device".to_owned(),
+            devices => format!("{devices} devices"),
+        };
+        let lists = Lists::not_resumed(format!(
+            "within an epoch of a loader with in_order(false) on several ranks, it says what one rank was given, whose batches went to \
+             {}, and now they are to go to {}: let as many share the epoch, or resume at an epoch's end; or, where batches may come \
+             again, resume all ranks from DataLoader::state_at, at the smallest position of their states",
+            count(devices),
+            count(share.of)
+        ));
+        Some(Cut::Listed(Listed::new(Arc::new(lists), 0, (0, 1), false)))
+    }
+
+    /// Whether it is that of a share that cannot go on.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Cut::Listed(listed) if listed.is_not_resumed())
+    }
+
     /// How many batches there are: as many for each lane.
     pub(crate) fn batches(&self) -> u64 {
         match self {
@@ -54,6 +77,14 @@ impl Cut {
         match self {
             Cut::Even(even) => even.part_rows(),
             Cut::Listed(listed) => listed.mean_rows(),
+        }
+    }
+
+    /// How many rows the largest batch of a whole epoch has, for this lane or any.
+    pub(crate) fn most_rows(&self) -> usize {
+        match self {
+            Cut::Even(even) => even.most_rows(),
+            Cut::Listed(listed) => listed.most_rows(),
         }
     }
 
@@ -225,8 +256,9 @@ pub(crate) struct Start {
     pub(crate) position: u64,
     /// Which of the batches from there on were given out before: not the first.
     pub(crate) given: Given,
-    /// Other ranks may have been given others: batches came in any order.
-    pub(crate) is_ranks_own: bool,
+    /// Batches came in any order, so other ranks of the run may stand elsewhere. What is left is this rank's own only if its batches are
+    /// shared by as many devices as they were.
+    pub(crate) bound_to: Option<u64>,
 }
 
 impl Start {
@@ -236,13 +268,25 @@ impl Start {
             epoch,
             position,
             given: Given::default(),
-            is_ranks_own: false,
+            bound_to: None,
         }
     }
 
     /// An epoch from its beginning.
     pub(crate) fn of(epoch: u64) -> Start {
         Start::at(epoch, 0)
+    }
+
+    /// For several devices that share what is left, on one of so many ranks. They are not told what was given out before its turn.
+    pub(crate) fn shared(self, devices: usize, ranks: u64) -> Start {
+        match devices {
+            1 => self,
+            _ => Start {
+                given: Given::default(),
+                bound_to: self.bound_to.filter(|_| ranks > 1),
+                ..self
+            },
+        }
     }
 }
 

@@ -154,13 +154,14 @@ impl Desk {
         self.state.load(Ordering::Acquire) == GIVEN_UP
     }
 
-    /// The row that the worker is at. (Nobody else writes, and others read it for their messages.)
+    /// The worker comes to a row. (Nobody else writes, and others read it for their messages.)
     #[inline(always)]
-    pub(super) fn set(&self, row: usize) {
+    pub(super) fn comes_to(&self, row: usize) {
         self.row.store(row, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> usize {
+    /// The row that the worker is at.
+    pub(super) fn row(&self) -> usize {
         self.row.load(Ordering::Relaxed)
     }
 
@@ -209,7 +210,7 @@ impl Desk {
                 self.samples(row, Instant::now());
                 self.is(Doing::Filling);
             }
-            false => self.set(row),
+            false => self.comes_to(row),
         }
     }
 

@@ -4,10 +4,10 @@ use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
 use super::early::Early;
-
-use super::line::{Made, Pass};
-use super::plan::Pinning;
+use super::options::Pinning;
+use super::pass::Pass;
 use super::schedule::{Unit, Want};
+use super::slots::Made;
 use super::source::Failed;
 use super::work::Work;
 use crate::batch::{Batch, Relocation};
@@ -119,7 +119,7 @@ impl<B: Batch> Pipeline<B> {
         slot.outcome = Some(Ok(Made::Here(made)));
         slot.waiting_since = Some(Instant::now());
         if !planted("a move is asked for in silence") {
-            bin.tell_pin_thread(line.device);
+            bin.tell_pin_thread(line.share.device);
         }
     }
 
@@ -149,10 +149,16 @@ impl<B: Batch> Pipeline<B> {
             Some(in_flight) => {
                 let bytes = block_bytes(want.bytes.max(largest)).unwrap_or(usize::MAX);
                 let reserved = bytes.saturating_mul(want.reserve);
-                match (in_flight.try_charge(bytes, reserved, &pass.meter), &coming) {
+                let try_charge = || in_flight.try_charge(bytes, reserved, &pass.meter);
+                let charge = try_charge().or_else(|| {
+                    self.settle_others(pass.device);
+                    try_charge()
+                });
+                match (charge, &coming) {
                     (None, Coming::Nothing) if want.is_blocked => {
                         Some(in_flight.charge(bytes, &pass.meter))
                     }
+                    (None, Coming::Nothing) => return Err(self.coming_elsewhere(pass.device)),
                     (None, _) => return Err(coming),
                     (charge, _) => charge,
                 }

@@ -2,10 +2,11 @@
 
 use super::Pipeline;
 use super::consumer::Taken;
-use super::line::{Made, Pass};
 use super::outbox::{Outbox, SendOutcome, Sends};
+use super::pass::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
+use super::slots::Made;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::sync::planted;
@@ -145,12 +146,15 @@ impl<B: Batch> Pipeline<B> {
             Some(subject) => subject.sends(send),
         };
         match outcome {
-            SendOutcome::Sent => Ok(Made::Sent),
+            SendOutcome::Sent => {
+                self.makes_room();
+                Ok(Made::Sent)
+            }
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),
             SendOutcome::Failed(error) => Err(error),
             SendOutcome::Unlike(like, error) => {
                 let [part, like] = [unit, like].map(|unit| pass.place(unit));
-                Err(self.recipe.unlike(part, like, &pass.order, error))
+                Err(self.recipe.unlike(pass, part, like, error))
             }
         }
     }

@@ -5,12 +5,12 @@ use std::io;
 use std::time::Duration;
 
 use super::desk::Desk;
-use super::late::Station;
+use super::station::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::sync::{
-    Arc, Condvar, Instant, Mutex, Weak, is_own_thread, mark_own_thread, set_sample_timeout, thread,
+    Arc, Condvar, Instant, Mutex, is_own_thread, mark_own_thread, set_sample_timeout, thread,
 };
 use crate::system;
 use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
@@ -146,9 +146,7 @@ impl Roster {
 
 impl<B: Batch> Threads<B> {
     /// Starts the workers, and a pin thread for each device that the loader pins for.
-    pub(crate) fn start(pipeline: Pipeline<B>) -> Result<Threads<B>> {
-        let pipeline = Arc::new(pipeline);
-        let _ = pipeline.me.set(Arc::downgrade(&pipeline));
+    pub(crate) fn start(pipeline: Arc<Pipeline<B>>) -> Result<Threads<B>> {
         let threads = Threads { pipeline };
         let pipeline = &threads.pipeline;
         let workers = pipeline.options().workers;
@@ -197,8 +195,11 @@ impl<B: Batch> Threads<B> {
         for device in 0..pipeline.options.len() {
             // Without workers, the caller gets slabs itself.
             if pipeline.options[device].pinning.is_some() && workers > 0 {
-                let name = "pinfeed-pin".to_owned();
-                // Now, for by what an epoch learns it is too late.
+                let name = match pipeline.options.len() {
+                    1 => "pinfeed-pin".to_owned(),
+                    _ => format!("pinfeed-pin-{device}"),
+                };
+                // Here, not on the thread: an epoch may come first, and change what is known of samples.
                 let early = pipeline.early(device);
                 let run = move |pipeline: &Pipeline<B>| {
                     pipeline.take_cores();
@@ -251,7 +252,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     fn myself(&self) -> io::Result<Arc<Pipeline<B>>> {
-        let me = self.me.get().and_then(Weak::upgrade);
+        let me = self.me.upgrade();
         me.ok_or_else(|| io::Error::other("the loader is being dropped"))
     }
 }

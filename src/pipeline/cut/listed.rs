@@ -11,9 +11,17 @@ use crate::sync::Arc;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
     batches: Batches,
-    /// The batch sampler gave no lists, or none that can be loaded, for this reason. Then there is one list of one row, whose batch is
-    /// that error.
-    refused: Option<String>,
+    most_rows: usize,
+    /// Why there is nothing to load. Then there is one list of one row, whose batch is that error.
+    refused: Option<Refused>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Refused {
+    /// The batch sampler gave no lists, or none that can be loaded.
+    Lists(String),
+    /// The epoch cannot go on from its state.
+    State(String),
 }
 
 impl Lists {
@@ -32,19 +40,30 @@ impl Lists {
             Err(_) => None,
         };
         match (batches, refused) {
-            (Ok(batches), None) => Lists {
-                batches,
-                refused: None,
-            },
-            (Ok(_), Some(reason)) => Lists::refused(reason),
-            (Err(payload), _) => Lists::refused(format!("it panicked: {}", panic_message(payload))),
+            (Ok(batches), None) => Lists::new(batches, None),
+            (Ok(_), Some(reason)) => Lists::refused(Refused::Lists(reason)),
+            (Err(payload), _) => Lists::refused(Refused::Lists(format!(
+                "it panicked: {}",
+                panic_message(payload)
+            ))),
         }
     }
 
-    fn refused(reason: String) -> Lists {
+    /// Of an epoch that cannot go on from its state.
+    pub(super) fn not_resumed(reason: String) -> Lists {
+        Lists::refused(Refused::State(reason))
+    }
+
+    fn refused(reason: Refused) -> Lists {
+        Lists::new(Batches::from(vec![vec![0]]), Some(reason))
+    }
+
+    fn new(batches: Batches, refused: Option<Refused>) -> Lists {
+        let most_rows = batches.iter().map(<[u64]>::len).max().unwrap_or(0);
         Lists {
-            batches: Batches::from(vec![vec![0]]),
-            refused: Some(reason),
+            batches,
+            most_rows,
+            refused,
         }
     }
 
@@ -67,8 +86,11 @@ impl Lists {
     pub(crate) fn check(&self, epoch: u64) -> Result<()> {
         match &self.refused {
             None => Ok(()),
-            Some(reason) => Err(Error::BatchSampler {
+            Some(Refused::Lists(reason)) => Err(Error::BatchSampler {
                 epoch,
+                reason: reason.clone(),
+            }),
+            Some(Refused::State(reason)) => Err(Error::State {
                 reason: reason.clone(),
             }),
         }
@@ -126,15 +148,18 @@ impl Listed {
         self.mean_rows
     }
 
-    /// How many rows the largest batch has.
+    /// How many rows the largest batch has, of all lanes.
     pub(crate) fn most_rows(&self) -> usize {
-        let lists = self.lists.batches.iter();
-        lists.map(<[u64]>::len).max().unwrap_or(0)
+        self.lists.most_rows
     }
 
     /// How many positions there are.
     pub(super) fn samples(&self) -> u64 {
         self.lists.batches.samples()
+    }
+
+    pub(super) fn is_not_resumed(&self) -> bool {
+        matches!(self.lists.refused, Some(Refused::State(_)))
     }
 
     /// Why there is nothing to load, if that is so.
