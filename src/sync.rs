@@ -12,6 +12,7 @@ mod scheduled;
 
 pub(crate) use std::sync::atomic::Ordering;
 pub(crate) use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 #[cfg(not(shuttle))]
 pub(crate) use self::real::*;
@@ -28,6 +29,7 @@ pub(crate) mod plain {
 
 self::thread_local! {
     static IS_OWN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static SAMPLE_TIMEOUT: std::cell::Cell<Option<Duration>> = const { std::cell::Cell::new(None) };
 }
 
 /// Marks the calling thread as one of the library's.
@@ -39,6 +41,16 @@ pub(crate) fn mark_own_thread() {
 /// another one, which may be waiting for this one.
 pub(crate) fn is_own_thread() -> bool {
     IS_OWN.with(std::cell::Cell::get)
+}
+
+/// The calling thread is a worker, of a loader whose samples may take this long.
+pub(crate) fn set_sample_timeout(timeout: Option<Duration>) {
+    SAMPLE_TIMEOUT.with(|of_thread| of_thread.set(timeout));
+}
+
+/// How long a sample may take that the calling thread loads.
+pub(crate) fn sample_timeout() -> Option<Duration> {
+    SAMPLE_TIMEOUT.with(std::cell::Cell::get)
 }
 
 /// A counter that threads can sleep on. A thread that changes state that others wait for calls [`Signal::notify`].

@@ -9,7 +9,9 @@ use super::station::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, Condvar, Instant, Mutex, is_own_thread, mark_own_thread, thread};
+use crate::sync::{
+    Arc, Condvar, Instant, Mutex, is_own_thread, mark_own_thread, set_sample_timeout, thread,
+};
 use crate::system;
 use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 
@@ -223,6 +225,7 @@ impl<B: Batch> Pipeline<B> {
         let own = Arc::clone(desk);
         self.roster.start(desk.name(), desk, move || {
             pipeline.take_cores();
+            set_sample_timeout(pipeline.options().timeout);
             if has_errand {
                 pipeline.run_errand(&own);
             }

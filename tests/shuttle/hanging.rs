@@ -18,20 +18,20 @@ use crate::support::{How, Pin, SLAB, below, check_all_back, coin, device};
 
 /// What hangs waits here until it is opened.
 #[derive(Default)]
-struct Gate {
+pub struct Gate {
     is_open: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn pass(&self) {
+    pub fn pass(&self) {
         let mut is_open = self.is_open.lock().unwrap();
         while !*is_open {
             is_open = self.changed.wait(is_open).unwrap();
         }
     }
 
-    fn open(&self) {
+    pub fn open(&self) {
         *self.is_open.lock().unwrap() = true;
         self.changed.notify_all();
     }

@@ -62,6 +62,8 @@ planted! {
     unannounced: "a sample is got before it is announced", "staged::samples_are_announced_before_they_are_got";
     late_announcements: "a pass ends while it is announced", "staged::samples_are_announced_before_they_are_got";
     no_room: "a request that is waited for has no room", "staged::requests_are_made_ahead";
+    lost_places: "a request that hangs keeps its place", "staged::requests_hang";
+    lost_workers: "a worker waits for a request for ever", "staged::requests_hang";
     untold: "whoever waits for a request is not told", "staged::requests_are_made_ahead";
     still_failed: "a unit that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";

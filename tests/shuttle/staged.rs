@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pinfeed::dataset::{Pass, Staged, StagedDataset};
-use pinfeed::{BoxError, Dataset, SampleRng, Tensor};
+use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor};
 use shuttle::thread;
 
 use crate::explore::explore;
+use crate::hanging::Gate;
 use crate::support::{
     BYTES, How, Pair, below, check, check_all_back, check_there, coin, device, sample,
 };
@@ -187,5 +189,101 @@ fn requests_are_made_ahead() {
             let fetched = fetched.lock().unwrap();
             assert!(fetched.values().all(|count| *count >= EPOCHS));
         }
+    });
+}
+
+/// A source some of whose requests hang while the gate is closed.
+struct Stuck {
+    len: u64,
+    hang: Vec<u64>,
+    gate: Arc<Gate>,
+}
+
+impl StagedDataset for Stuck {
+    type Raw = u64;
+    type Sample = (Tensor<u8>, i64);
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn fetch(&self, index: u64) -> Result<u64, BoxError> {
+        if self.hang.contains(&index) {
+            self.gate.pass();
+        }
+        Ok(index)
+    }
+
+    fn decode(
+        &self,
+        index: u64,
+        raw: u64,
+        _: &mut SampleRng,
+    ) -> Result<(Tensor<u8>, i64), BoxError> {
+        assert_eq!(index, raw);
+        Ok(sample(raw)?)
+    }
+
+    fn raw_bytes(&self, _: &u64) -> usize {
+        BYTES
+    }
+}
+
+/// What hangs costs its batch, and nothing but its thread: workers come back, and other requests begin in its place.
+#[test]
+fn requests_hang() {
+    explore("requests_hang", || {
+        let how = How {
+            workers: 1 + below(3),
+            prefetch: 1 + below(3),
+            ..How::any()
+        };
+        let gate = Arc::<Gate>::default();
+        let hang: Vec<u64> = (0..1 + below(3))
+            .map(|_| below(how.len as usize) as u64)
+            .collect();
+        let staged = Staged::new(Stuck {
+            len: how.len,
+            hang: hang.clone(),
+            gate: Arc::clone(&gate),
+        });
+        let (in_flight, max_bytes) = (1 + below(3), [1, 2 * BYTES, 100 * BYTES][below(3)]);
+        let staged = staged.in_flight(in_flight).ahead(1 + below(8));
+        let staged = Arc::new(staged.max_bytes(max_bytes));
+        let device = device();
+        let builder = DataLoader::builder(Arc::clone(&staged));
+        let timeout = Duration::from_millis([5, 50][below(2)]);
+        let loader: DataLoader<Pair> = how.build(builder.timeout(timeout), &device);
+        for epoch in loader.epochs(0..2) {
+            let most = if coin() { how.batches() } else { below(3) };
+            for (number, batch) in epoch.take(most).enumerate() {
+                let samples = how.samples_of(number);
+                match batch {
+                    Ok(pair) => {
+                        assert!(!hang.iter().any(|index| samples.contains(index)));
+                        check(&pair, samples);
+                    }
+                    // (The clock jumps where somebody waits with an end, so any sample may be late.)
+                    Err(Error::TimedOut(late)) => assert_eq!(late.batch, number as u64, "{late}"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        for epoch in 2.. {
+            if staged.stats().fetched > in_flight as u64 {
+                break;
+            }
+            drop(loader.epoch(epoch).next());
+        }
+        drop(loader);
+        while Arc::strong_count(&staged) > 1 {
+            thread::yield_now();
+        }
+        drop(staged);
+        gate.open();
+        while Arc::strong_count(&gate) > 1 {
+            thread::yield_now();
+        }
+        check_all_back(&device);
     });
 }

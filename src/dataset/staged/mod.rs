@@ -19,7 +19,9 @@ use self::requests::{Counted, Found, Gone, Limits, MOST_OVERDUE, Outcome, State,
 use super::{Dataset, Pass};
 use crate::error::{BoxError, NoAnswer, panic_message};
 use crate::rng::SampleRng;
-use crate::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, thread};
+use crate::sync::{
+    Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, planted, sample_timeout, thread,
+};
 
 /// A data set that fetches ahead: requests run beside the workers, which only decode.
 ///
@@ -205,9 +207,13 @@ impl<S: Stages> Inner<S> {
         let waiter = Arc::default();
         let began = Instant::now();
         let mut state = self.state.lock();
-        let timeout = state.timeout_of(pass);
+        // (A data set around this one may get samples on threads of its own.)
+        let own = sample_timeout();
+        let number = state.take_on(index, pass, own);
+        let of_pass = state.timeout(number).filter(|_| pass != 0);
+        let timeout = own.or(of_pass);
         let end = timeout.and_then(|timeout| began.checked_add(timeout));
-        let number = state.take_on(index, pass);
+        let end = end.filter(|_| !planted("a worker waits for a request for ever"));
         let nothing = || Held {
             inner: self,
             counted: Counted::default(),
@@ -399,7 +405,7 @@ impl<S: Stages> Dataset for Staged<S> {
 
     fn pass_ended(&self, pass: Pass) {
         let inner = self.inner();
-        let gone = inner.state.lock().end(pass);
+        let gone = inner.state.lock().end(pass.id());
         inner.clear(gone);
     }
 

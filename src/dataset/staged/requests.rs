@@ -71,9 +71,6 @@ pub(super) struct State<R> {
     awaited: BTreeMap<u64, Option<Instant>>,
     /// When the first of these is to be [expired](State::expire), or earlier.
     first_due: Option<Instant>,
-    /// How long samples of each pass may take that is not over, by its short number; and of the pass that was announced last.
-    timeouts: HashMap<u32, Option<Duration>>,
-    latest_timeout: Option<Duration>,
     /// What was fetched and is not decoded.
     held_bytes: usize,
     /// The largest that was fetched so far.
@@ -127,8 +124,6 @@ impl<R> Default for State<R> {
             overdue: 0,
             awaited: BTreeMap::new(),
             first_due: None,
-            timeouts: HashMap::new(),
-            latest_timeout: None,
             held_bytes: 0,
             largest: None,
             stats: StagedStats::default(),
@@ -192,8 +187,6 @@ impl<R> State<R> {
     pub(super) fn announce(&mut self, indices: &[u64], pass: Pass) -> Gone<R> {
         let mut gone = Gone::default();
         self.drop_settled(pass, &mut gone);
-        self.timeouts.insert(pass.short_id(), pass.timeout);
-        self.latest_timeout = pass.timeout;
         for &index in indices {
             let number = self.make(index, Some(pass), pass.timeout);
             self.of_index.entry(index).or_default().push_back(number);
@@ -214,10 +207,9 @@ impl<R> State<R> {
     }
 
     /// A pass is over: what was requested for it is not needed.
-    pub(super) fn end(&mut self, pass: Pass) -> Gone<R> {
+    pub(super) fn end(&mut self, pass: u64) -> Gone<R> {
         let mut gone = Gone::default();
-        self.timeouts.remove(&pass.short_id());
-        let of_pass: Vec<u64> = self.of_pass(pass.id()).map(|(number, _)| number).collect();
+        let of_pass: Vec<u64> = self.of_pass(pass).map(|(number, _)| number).collect();
         for number in of_pass {
             self.cancel(number, &mut gone);
         }
@@ -270,8 +262,8 @@ impl<R> State<R> {
     }
 
     /// A `get` for a pass takes the request of its index on that was announced first for this pass, or makes one. `pass`: as in the
-    /// sample's generator. If that is 0, any will do, for what is fetched depends on the index alone.
-    pub(super) fn take_on(&mut self, index: u64, pass: u32) -> u64 {
+    /// sample's generator. If that is 0, any will do, for what is fetched depends on the index alone. `timeout`: of a new one.
+    pub(super) fn take_on(&mut self, index: u64, pass: u32, timeout: Option<Duration>) -> u64 {
         if let Some(of_index) = self.of_index.get_mut(&index) {
             let requests = &self.requests;
             // (Workers that announce at the same time may be heard in another order. The one that is left must not be settled first.)
@@ -287,16 +279,14 @@ impl<R> State<R> {
                 return number;
             }
         }
-        let number = self.make(index, None, self.timeout_of(pass));
+        let number = self.make(index, None, timeout);
         self.queued.insert(number);
         number
     }
 
-    /// How long a sample of a pass may take. By hand (`pass` is 0), as long as it likes.
-    pub(super) fn timeout_of(&self, pass: u32) -> Option<Duration> {
-        // What is got for a pass that is over, nobody needs.
-        let of_pass = self.timeouts.get(&pass).copied();
-        of_pass.unwrap_or(self.latest_timeout.filter(|_| pass != 0))
+    /// How long a request's sample may take.
+    pub(super) fn timeout(&self, number: u64) -> Option<Duration> {
+        self.requests.get(&number)?.timeout
     }
 
     /// Gives a request that was taken on, if it is done. If not, `waiter` is told when to look again.
