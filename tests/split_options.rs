@@ -2,6 +2,9 @@
 //! programs that only ask.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;

@@ -2,6 +2,9 @@
 //! repeat batches, these states are refused.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+extern crate watch;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
