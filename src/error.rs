@@ -328,6 +328,11 @@ pub struct SampleId {
 pub struct TimedOut {
     /// The sample; `None` where the sampler was asked for it, or all of the batch's samples were at work.
     pub sample: Option<SampleId>,
+    /// How many samples were got in one call ([`Dataset::get_many`](crate::Dataset::get_many)), of which `sample` is the first: nobody
+    /// knows which of them hangs. Otherwise 1. They are in neighbouring rows.
+    pub count: usize,
+    /// The indices of the others, row by row; empty if the sampler could not be asked.
+    pub others: Vec<u64>,
     /// The epoch.
     pub epoch: u64,
     /// The batch's position in its epoch.
@@ -338,6 +343,28 @@ pub struct TimedOut {
     pub elapsed: std::time::Duration,
     /// The worker's thread, which may still be at it.
     pub worker: String,
+}
+
+/// A data set has waited for a sample for as long as the loader's `timeout` lets it. It becomes a [`TimedOut`] of the sample.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer came to its request within {elapsed:.1?}")]
+pub(crate) struct NoAnswer {
+    /// How long it has waited.
+    pub(crate) elapsed: std::time::Duration,
+}
+
+impl NoAnswer {
+    /// Finds it among an error and its causes.
+    pub(crate) fn in_error(error: &BoxError) -> Option<&NoAnswer> {
+        let mut link: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+        while let Some(error) = link {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            link = error.source();
+        }
+        None
+    }
 }
 
 /// What a worker does with a sample, or with the samples of a batch.

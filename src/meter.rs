@@ -68,6 +68,7 @@ pub(crate) struct Meter {
     /// How often samples were tried again.
     pub(crate) retried: Sum,
     has_used_up_quota: AtomicBool,
+    has_used_up_retries: AtomicBool,
     /// What the first of them are, and why they failed.
     bad_samples: Mutex<Vec<String>>,
     /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
@@ -143,6 +144,11 @@ impl Meter {
         !self.has_used_up_quota.swap(true, Ordering::Relaxed)
     }
 
+    /// Returns `true` the first time.
+    pub(crate) fn retries_used_up(&self) -> bool {
+        !self.has_used_up_retries.swap(true, Ordering::Relaxed)
+    }
+
     pub(crate) fn bad_samples(&self) -> Vec<String> {
         self.bad_samples.lock().clone()
     }
@@ -184,6 +190,7 @@ impl Meter {
             skipped,
             retried,
             has_used_up_quota: _,
+            has_used_up_retries: _,
             bad_samples,
             get_share: _,
             number: _,

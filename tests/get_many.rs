@@ -4,11 +4,16 @@
 #[macro_use]
 extern crate watch;
 
-use std::sync::{Arc, Mutex};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
+use pinfeed::collate::Stack;
 use pinfeed::dataset::{ConcatDataset, Subset};
-use pinfeed::loader::{OnError, World};
-use pinfeed::sampler::Sampler;
+use pinfeed::error::Temporary;
+use pinfeed::loader::{Builder, OnError, World};
+use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 
 /// Numbers, and what each draws; it remembers how many it was asked for at once.
@@ -358,4 +363,146 @@ fn ranks_get_their_own() {
         .zip(ranks[1].chunks(12))
         .flat_map(|(a, b)| [a, b].concat());
     assert!(both.eq(whole));
+}
+
+/// Calls that take their time, or hang until the gate is dropped.
+struct Slow {
+    takes: Duration,
+    hangs: Option<(u64, Mutex<mpsc::Receiver<()>>)>,
+    /// Samples that were got, each a first time.
+    tried: Mutex<HashSet<u64>>,
+    is_flaky: bool,
+    done: Arc<AtomicUsize>,
+}
+
+impl Slow {
+    fn new(takes: Duration) -> Slow {
+        Slow {
+            takes,
+            hangs: None,
+            tried: Mutex::default(),
+            is_flaky: false,
+            done: Arc::default(),
+        }
+    }
+
+    fn hanging(index: u64) -> (mpsc::Sender<()>, Slow) {
+        let (gate, opened) = mpsc::channel();
+        let slow = Slow {
+            hangs: Some((index, Mutex::new(opened))),
+            ..Slow::new(Duration::ZERO)
+        };
+        (gate, slow)
+    }
+}
+
+impl Dataset for Slow {
+    type Sample = i64;
+
+    fn len(&self) -> u64 {
+        40
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        std::thread::sleep(self.takes);
+        if let Some((_, opened)) = self.hangs.as_ref().filter(|hangs| hangs.0 == index) {
+            let _ = opened.lock().unwrap().recv();
+        }
+        if self.is_flaky && self.tried.lock().unwrap().insert(index) {
+            return Err(Temporary::new("503").into());
+        }
+        self.done.fetch_add(1, Ordering::SeqCst);
+        Ok(index as i64)
+    }
+
+    fn at_once(&self) -> usize {
+        8
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        Some(format!("row {index}"))
+    }
+}
+
+const TIMEOUT: Duration = Duration::from_millis(150);
+
+fn timed(data: Slow) -> Builder<Slow, Stack> {
+    let builder = DataLoader::builder(data).batch_size(10).num_workers(2);
+    builder.timeout(TIMEOUT)
+}
+
+/// No sample takes longer than it may, but a call for eight does. Nor does it if all of them are tried again.
+#[test]
+fn a_call_has_the_time_of_all_its_samples() {
+    let loader = timed(Slow::new(TIMEOUT / 4)).build().unwrap();
+    let late: Vec<_> = loader.epoch(0).filter_map(Result::err).collect();
+    assert!(late.is_empty(), "{late:?}");
+    let flaky = Slow {
+        is_flaky: true,
+        ..Slow::new(Duration::ZERO)
+    };
+    let loader = timed(flaky).retry(1, TIMEOUT / 4).build().unwrap();
+    let late: Vec<_> = loader.epoch(0).filter_map(Result::err).collect();
+    assert!(late.is_empty(), "{late:?}");
+    assert_eq!(loader.stats().retried, 40);
+}
+
+/// Whoever drops the loader waits for a call within its time.
+#[test]
+fn a_call_may_end_when_the_loader_is_dropped() {
+    let slow = Slow::new(TIMEOUT / 4);
+    let done = Arc::clone(&slow.done);
+    let loader = timed(slow).build().unwrap();
+    let mut epoch = loader.epoch(0);
+    assert!(epoch.next().unwrap().is_ok());
+    drop(epoch);
+    drop(loader);
+    let done_then = done.load(Ordering::SeqCst);
+    assert_eq!(Arc::strong_count(&done), 1, "no thread is left");
+    assert_eq!(done.load(Ordering::SeqCst), done_then);
+}
+
+/// Nobody knows which of them hangs: the error names all, and later batches come.
+#[test]
+fn a_call_that_hangs_names_all_its_samples() {
+    for shuffle in [false, true] {
+        let (gate, slow) = Slow::hanging(15);
+        let builder = timed(slow).shuffle(shuffle).seed(3);
+        let loader = builder.build().unwrap();
+        let order: Vec<u64> = match shuffle {
+            true => {
+                let sampler = RandomSampler::new(40, 3);
+                (0..40).map(|position| sampler.index(0, position)).collect()
+            }
+            false => (0..40).collect(),
+        };
+        let batches: Vec<_> = loader.epoch(0).collect();
+        assert_eq!(batches.len(), 4);
+        for (number, batch) in batches.into_iter().enumerate() {
+            let own = &order[number * 10..][..10];
+            let Some(at) = own.iter().position(|index| *index == 15) else {
+                assert_eq!(batch.unwrap().len(), 10);
+                continue;
+            };
+            let error = batch.unwrap_err();
+            let Error::TimedOut(late) = &error else {
+                panic!("{error}");
+            };
+            let first = late.sample.as_ref().unwrap();
+            assert_eq!(first.index, own[first.row]);
+            assert_eq!(first.description, Some(format!("row {}", first.index)));
+            let rows = first.row..first.row + late.count;
+            assert!(rows.contains(&at), "{error}");
+            assert_eq!(late.others, own[rows.start + 1..rows.end]);
+            assert!(late.elapsed >= TIMEOUT * late.count as u32, "{error}");
+            let text = error.to_string();
+            if !shuffle {
+                let part = "one of 8 samples that are got in one call (samples 10 to 17; the first is row 10), rows 0 to 7 of batch 1 \
+                            in epoch 0, was still being loaded after";
+                assert!(text.contains(part), "{text}");
+            }
+        }
+        drop(loader);
+        drop(gate);
+    }
 }

@@ -1,5 +1,5 @@
-//! Nothing is left of loaders that were dropped, whatever they did: no thread, and no memory. The only test of its process, for it counts
-//! what the process has.
+//! Nothing is left of loaders that were dropped, whatever they did: no thread, no memory, and nothing of a device that is in use. The only
+//! test of its process, for it counts what the process has.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -7,14 +7,16 @@
 extern crate watch;
 
 use std::fs;
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::dataset::{Staged, StagedDataset};
-use pinfeed::device::DeviceBuffers;
-use pinfeed::loader::{OnError, Workers};
+use pinfeed::device::{DeviceBuffers, Hostile};
+use pinfeed::loader::{LoaderState, OnError, Workers, World};
 use pinfeed::stream::{self, StreamSource};
-use pinfeed::{BoxError, DataLoader, Dataset, Device, SampleRng, Tensor, from_fn};
+use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, from_fn};
 
 /// The names of the library's threads, but for its helpers: those belong to the process.
 fn threads() -> Vec<String> {
@@ -63,8 +65,7 @@ impl StagedDataset for Remote {
 }
 
 /// Each kind of loader, used for a while, and left in the middle of something.
-fn round(number: usize) {
-    let devices = [Device::cpu(), Device::cpu()];
+fn round(number: usize, devices: &[Device; 2]) {
     let device = &devices[0];
     let plain = DataLoader::builder(samples(400))
         .batch_size(8)
@@ -99,11 +100,11 @@ fn round(number: usize) {
     let shared = DataLoader::builder(Staged::new(Remote).in_flight(4))
         .batch_size(8)
         .num_workers(2)
-        .pin_memory(&devices)
+        .pin_memory(devices)
         .build()
         .unwrap();
     thread::scope(|scope| {
-        for epochs in shared.epochs(0..2).split(&devices, 1) {
+        for epochs in shared.epochs(0..2).split(devices, 1) {
             scope.spawn(|| assert!(epochs.flatten().take(9).all(|batch| batch.is_ok())));
         }
     });
@@ -115,21 +116,119 @@ fn round(number: usize) {
         .build()
         .unwrap();
     assert!(streamed.epoch(0).take(30).all(|batch| batch.is_ok()));
+    hangs(number, device);
+    goes_on_elsewhere(number, device);
+}
+
+/// A sample that hangs, and is given up. Its worker ends before the loader does, or after.
+fn hangs(number: usize, device: &Device) {
+    let (open, gate) = channel::<()>();
+    let gate = Mutex::new(gate);
+    let samples = from_fn(80, move |index, _| {
+        if index == 21 {
+            let gate = gate.lock().unwrap_or_else(PoisonError::into_inner);
+            gate.recv().unwrap_err(); // it is open once its sender is gone
+        }
+        Ok(Tensor::from(vec![index as u8; 4096]))
+    });
+    let loader = DataLoader::builder(samples)
+        .batch_size(8)
+        .num_workers(2)
+        .timeout(Duration::from_millis(20))
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let mut epoch = loader.epoch(0).to_device(device, 1);
+    let is_late = |batch: &pinfeed::Result<_>| matches!(batch, Err(Error::TimedOut(_)));
+    assert!(epoch.by_ref().any(|batch| is_late(&batch)));
+    let mut open = Some(open);
+    if number.is_multiple_of(2) {
+        open.take();
+    }
+    epoch.next();
+    drop(epoch);
+    drop(loader);
+    drop(open);
+}
+
+/// Ranks stop in the middle of an epoch, and fewer of them go on, in buffers of their own.
+fn goes_on_elsewhere(number: usize, device: &Device) {
+    let mut state = LoaderState::default();
+    for (ranks, most) in [(3, 2 + number % 3), (2, 3), (1, 20)] {
+        let mut left = state;
+        for rank in 0..ranks {
+            let samples = from_fn(100, |index, _| Ok(Tensor::from(vec![index as u8; 4096])));
+            let loader = DataLoader::builder(samples)
+                .global_batch_size(6)
+                .shuffle(true)
+                .num_workers(2)
+                .world(World::new(rank, ranks).unwrap())
+                .pin_memory(device)
+                .build()
+                .unwrap();
+            let buffers = DeviceBuffers::new(device, 2).unwrap();
+            let epochs = loader.resume(0..2, &state).unwrap();
+            let batches = epochs.to_device(&buffers, 1).flatten();
+            assert!(batches.take(most).all(|batch| batch.is_ok()));
+            left = loader.state();
+        }
+        state = left;
+    }
+    assert_eq!(state.epoch(), 1);
+}
+
+/// Late copies, now and then.
+fn devices(number: usize) -> [Device; 2] {
+    let mut options = Hostile::default();
+    options.seed = number as u64;
+    options.max_delay = Duration::from_micros(300);
+    let first = match number % 4 {
+        3 => Device::hostile(options).unwrap(),
+        _ => Device::cpu(),
+    };
+    [first, Device::cpu()]
+}
+
+/// Nothing of the device is in use, and all that it keeps can be given back.
+fn check(device: &Device) {
+    // It comes after all other copies.
+    let last = Tensor::from(vec![0u8; 8]).to_device(device, false);
+    drop(last.unwrap());
+    let memory = device.memory();
+    assert_eq!(memory.pinned_bytes, memory.pinned_idle_bytes, "{memory:?}");
+    assert_eq!(memory.device_held_bytes, 0, "{memory:?}");
+    assert_eq!((memory.parked_bytes, memory.leaked), (0, 0), "{memory:?}");
+    device.release_pinned();
+    device.release_device_memory().unwrap();
+    let memory = device.memory();
+    assert_eq!((memory.pinned_bytes, memory.device_bytes), (0, 0));
+}
+
+/// Waits for the end of threads that have such a name. (Those that hung are joined by nobody, and of others the system may list one for a
+/// moment longer.)
+fn wait_for(name: &str) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while threads().iter().any(|thread| thread.contains(name)) {
+        assert!(Instant::now() < end, "{:?}", threads());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn whole_round(number: usize) {
+    let devices = devices(number);
+    round(number, &devices);
+    wait_for("worker");
+    devices.iter().for_each(check);
 }
 
 #[test]
 fn nothing_is_left_of_loaders_that_were_dropped() {
     std::panic::set_hook(Box::new(|_| {})); // samples panic
-    (0..5).for_each(round);
+    (0..5).for_each(whole_round);
     let before = resident_bytes();
-    (0..40).for_each(round);
+    (5..45).for_each(whole_round);
     let grown = resident_bytes().saturating_sub(before);
     // (With one loader forgotten in each round, it was 20 MB.)
     assert!(grown < 8 << 20, "{grown} bytes more");
-    // Threads were joined; the system may list one for a moment longer.
-    let end = Instant::now() + Duration::from_secs(20);
-    while !threads().is_empty() {
-        assert!(Instant::now() < end, "{:?}", threads());
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_for("pinfeed-");
 }

@@ -784,3 +784,58 @@ fn dropping_the_loader_ends_the_wait() {
     drop(epoch);
     drop(loader);
 }
+
+/// Behind the quota of retries, samples fail at once: as errors, or for others to take their places. Each epoch has its own.
+#[test]
+fn retries_have_a_quota() {
+    for workers in [0, 3] {
+        for on_error in [OnError::Fail, OnError::Skip { at_most: 100 }] {
+            let samples = from_fn(40, |index, _| match index % 4 {
+                1 => Err(Temporary::new("503").into()),
+                _ => Ok(index as i64),
+            });
+            let loader = DataLoader::builder(samples)
+                .batch_size(4)
+                .num_workers(workers)
+                .on_error(on_error)
+                .retry(3, Duration::from_micros(10))
+                .retry_at_most(7)
+                .build()
+                .unwrap();
+            for epoch in 0..2 {
+                let failed = loader.epoch(epoch).filter(Result::is_err).count();
+                let stats = loader.stats();
+                let expected = if on_error == OnError::Fail { 10 } else { 0 };
+                assert_eq!((failed, stats.retried), (expected, 7), "{workers} workers");
+            }
+        }
+    }
+}
+
+/// An epoch that is resumed has a whole quota, whatever was used of it before.
+#[test]
+fn a_quota_begins_anew_when_an_epoch_is_resumed() {
+    let build = || {
+        let samples = from_fn(40, |index, _| match index % 10 {
+            3 => Err("it is broken".into()),
+            _ => Ok(index as i64),
+        });
+        DataLoader::builder(samples)
+            .batch_size(10)
+            .on_error(OnError::Skip { at_most: 2 })
+            .build::<Tensor<i64>>()
+            .unwrap()
+    };
+    let loader = build();
+    let whole: Vec<bool> = loader.epoch(0).map(|batch| batch.is_ok()).collect();
+    assert_eq!(whole, [true, true, false, false]);
+    let mut epoch = loader.epoch(0);
+    assert!(epoch.by_ref().take(2).all(|batch| batch.is_ok()));
+    let resumed = build();
+    let rest = resumed
+        .resume(0..1, &epoch.state())
+        .unwrap()
+        .flatten()
+        .map(|batch| batch.is_ok());
+    assert!(rest.eq([true, true]));
+}

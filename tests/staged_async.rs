@@ -206,3 +206,66 @@ fn a_runtime_that_is_shut_down_makes_samples_errors() {
     // The next epoch, too.
     assert!(loader.epoch(1).all(|batch| batch.is_err()));
 }
+
+/// A task that hangs is aborted when its sample has become an error; and while it hangs, others run in its place.
+#[test]
+fn tasks_that_hang() {
+    struct Hanging(Arc<AtomicUsize>);
+
+    struct Counted<'a>(&'a AtomicUsize);
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    impl AsyncStagedDataset for Hanging {
+        type Raw = u64;
+        type Sample = i64;
+
+        fn len(&self) -> u64 {
+            20
+        }
+
+        async fn fetch(&self, index: u64) -> Result<u64, BoxError> {
+            if [3, 4, 5, 12].contains(&index) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+                let _counted = Counted(&self.0);
+                std::future::pending::<()>().await;
+            }
+            Ok(index)
+        }
+
+        fn decode(&self, index: u64, _: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+            Ok(index as i64)
+        }
+
+        fn raw_bytes(&self, _: &u64) -> usize {
+            8
+        }
+    }
+
+    let runtime = runtime(1);
+    let hanging = Arc::new(AtomicUsize::new(0));
+    let staged = Staged::on_runtime(Hanging(hanging.clone()), runtime.handle().clone());
+    let staged = Arc::new(staged.in_flight(2));
+    let loader = DataLoader::builder(Arc::clone(&staged))
+        .batch_size(1)
+        .num_workers(2)
+        .timeout(std::time::Duration::from_millis(400))
+        .build()
+        .unwrap();
+    for epoch in loader.epochs(0..2) {
+        let failed = epoch.enumerate().filter_map(|(number, batch)| {
+            let error = batch.err()?;
+            assert!(matches!(error, pinfeed::Error::TimedOut(_)), "{error}");
+            Some(number)
+        });
+        assert_eq!(failed.collect::<Vec<_>>(), [3, 4, 5, 12]);
+    }
+    while hanging.load(Ordering::SeqCst) > 0 || staged.stats().running > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!((staged.stats().given_up, staged.stats().overdue), (8, 0));
+}

@@ -11,7 +11,7 @@ use pinfeed::device::Way;
 use crate::Outcome;
 pub use crate::options::Workload;
 use crate::options::{OPTIONS, WORKLOADS};
-use Workload::{Cold, Roundtrip, Tails, Tensor};
+use Workload::{Cold, Roundtrip, Table, Tails, Tensor};
 
 /// A device's name; opened by whoever measures on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +153,7 @@ impl Args {
             "--variant" => {
                 let known: &[&str] = match self.workload {
                     Tensor => &["loop", "ahead", "registered"],
+                    Table => &["host", "pinned", "loop"],
                     Tails => &["uniform", "percent", "stuck"],
                     Roundtrip => &["pageable", "pin_each", "reused", "view"],
                     Cold => &["read", "paced", "decode"],

@@ -37,6 +37,7 @@ mod report;
 mod roundtrip;
 mod startup;
 mod step;
+mod table;
 mod tails;
 mod target;
 mod tensor;
@@ -84,6 +85,7 @@ fn run(args: &Args) -> Outcome {
         Workload::Limits => limits::run(args, &mut report),
         Workload::Tensor => tensor::run(args, &mut report),
         Workload::Devices => devices::run(args, &mut report),
+        Workload::Table => table::run(args, &mut report),
         Workload::Tiny => tiny::run(args, &mut report),
         Workload::Roundtrip => roundtrip::run(args, &mut report),
         Workload::Overlap => overlap::run(args, &mut report),

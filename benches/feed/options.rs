@@ -7,6 +7,7 @@ pub enum Workload {
     Tensor,
     Devices,
     Tiny,
+    Table,
     Roundtrip,
     Overlap,
     Jpeg,
@@ -19,11 +20,11 @@ pub enum Workload {
 }
 
 use Workload::{
-    Breakdown, Cold, Devices, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Tails, Tensor,
-    Tiny, Train,
+    Breakdown, Cold, Devices, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Table, Tails,
+    Tensor, Tiny, Train,
 };
 
-pub const WORKLOADS: [(Workload, &str, &str); 13] = [
+pub const WORKLOADS: [(Workload, &str, &str); 14] = [
     (
         Limits,
         "limits",
@@ -43,6 +44,11 @@ pub const WORKLOADS: [(Workload, &str, &str); 13] = [
         Tiny,
         "tiny",
         "scalars in batches of 32 on the host: the cost of a batch",
+    ),
+    (
+        Table,
+        "table",
+        "rows of 20 f32 and a target in memory, shuffled: the cost of a row",
     ),
     (
         Roundtrip,
@@ -105,17 +111,18 @@ pub const OPTIONS: &[Opt] = &[
         "--workers",
         "LIST",
         &[
-            Limits, Tensor, Devices, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
+            Limits, Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold, Startup,
+            Breakdown,
         ],
-        "threads that load (default: one per core; tiny: 0,4; overlap: half the cores; train: 16,8,4)",
+        "threads that load (default: one per core; tiny: 0,4; table: 0,1,2,8; overlap: half the cores; train: 16,8,4)",
     ),
     (
         "--batch-size",
         "LIST",
         &[
-            Tensor, Devices, Tiny, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
+            Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
         ],
-        "samples per batch (default: 256; tiny: 32)",
+        "samples per batch (default: 256; tiny: 32; table: 1024)",
     ),
     (
         "--dtype",
@@ -127,7 +134,7 @@ pub const OPTIONS: &[Opt] = &[
         "--seconds",
         "S",
         &[],
-        "how long each result is measured (default: 5; train, tails: 10; overlap, per half of a pair: 2; limits: 0.2)",
+        "how long each result is measured (default: 5; table: 2; train, tails: 10; overlap, per half of a pair: 2; limits: 0.2)",
     ),
     (
         "--data",
@@ -140,15 +147,15 @@ pub const OPTIONS: &[Opt] = &[
         "--samples",
         "N",
         &[
-            Tensor, Devices, Tiny, Jpeg, Train, Cold, Folder, Startup, Breakdown,
+            Tensor, Devices, Tiny, Table, Jpeg, Train, Cold, Folder, Startup, Breakdown,
         ],
-        "samples in the data set (default: 20000; tiny: 1000000; drawn JPEGs: 2000; folder: 100000)",
+        "samples in the data set (default: 20000; tiny, table: 1000000; drawn JPEGs: 2000; folder: 100000)",
     ),
     (
         "--variant",
         "LIST",
-        &[Tensor, Roundtrip, Tails, Cold, Startup],
-        "tensor: loop, ahead, registered (default: loop, ahead); roundtrip: pageable, pin_each, reused, view; \
+        &[Tensor, Table, Roundtrip, Tails, Cold, Startup],
+        "tensor: loop, ahead, registered (default: loop, ahead); table: host, pinned, loop; roundtrip: pageable, pin_each, reused, view; \
          tails: uniform, percent, stuck; cold: read, paced, decode; startup: tensor, jpeg",
     ),
     (
@@ -178,7 +185,9 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--prefetch",
         "N",
-        &[Tensor, Devices, Tiny, Overlap, Jpeg, Train, Tails, Cold],
+        &[
+            Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold,
+        ],
         "batches loaded ahead (default: the library's)",
     ),
     ("--pin", "", &[Tiny], "page-lock the batches"),

@@ -9,7 +9,7 @@
 use super::Batch;
 use crate::device::Slab;
 use crate::error::{BoxError, CollateError};
-use crate::tensor::Backend;
+use crate::tensor::{Backend, Column};
 
 /// Makes batches from samples: [`Stack`](crate::collate::Stack), or a function
 /// ([`CollateFn`](crate::collate::CollateFn)). The trait is sealed.
@@ -49,6 +49,10 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
     /// Whether a batch is nothing but its samples' rows, so that it can be made and sent in independent parts.
     #[doc(hidden)]
     const IN_PARTS: bool = false;
+
+    /// Whether every tensor of a batch has a row for each of its samples, and nothing else.
+    #[doc(hidden)]
+    const IS_DENSE: bool = false;
 
     /// Whether all of a batch's tensors lie in the slab that its table is granted.
     #[doc(hidden)]
@@ -141,6 +145,19 @@ pub trait Table<S, B>: Send + Sync {
         took: &mut Took,
         ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>>;
+
+    /// Copies a table's rows, instead of loading as many samples that would be views of them, into the rows from `first` on. `false`:
+    /// it cannot, for there is no slab yet, or the batch has other fields.
+    fn copy_rows(
+        &self,
+        first: usize,
+        columns: &[Column],
+        indices: &[u64],
+        run: &mut Self::Run,
+    ) -> bool {
+        let _ = (first, columns, indices, run);
+        false
+    }
 
     /// Ends a worker's run of samples.
     fn end_run(&self, run: Self::Run);

@@ -111,7 +111,7 @@ pub trait Batch: Sized + Send + 'static {
     fn to_device(self, device: &Device, non_blocking: bool) -> Result<Self::OnDevice> {
         let mut tensors = Tensors::default();
         self.tensors(&mut tensors);
-        let mut upload = Upload::start(&Target::from(device), tensors, true)?;
+        let mut upload = Upload::start(&Target::from(device), tensors, None, true)?;
         let on_device = self.upload(&mut upload);
         if !non_blocking {
             upload.wait()?;
@@ -125,11 +125,12 @@ pub trait Batch: Sized + Send + 'static {
 pub(crate) fn send<B: Batch>(
     batch: B,
     target: &Target,
+    rows: Rows,
     waits: bool,
 ) -> std::result::Result<B::OnDevice, (Option<B>, Error)> {
     let mut tensors = Tensors::default();
     batch.tensors(&mut tensors);
-    match Upload::start(target, tensors, waits) {
+    match Upload::start(target, tensors, Some(rows), waits) {
         Ok(mut upload) => Ok(batch.upload(&mut upload)),
         Err(error) => Err((Some(batch), error)),
     }

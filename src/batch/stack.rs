@@ -9,7 +9,7 @@ use super::collate::{
 use crate::device::{FillingSlab, Slab};
 use crate::error::CollateError;
 use crate::sync::{Mutex, OnceLock};
-use crate::tensor::{Backend, Layout, Sample};
+use crate::tensor::{Backend, Column, Layout, Sample};
 
 /// What remains of samples after filling, by row. Values without a size (usually `()`) are interchangeable, so their
 /// rows are not kept.
@@ -72,6 +72,7 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
     type Table = StackTable<S>;
     const IN_PLACE: bool = true;
     const IN_PARTS: bool = S::ALIKE && S::DENSE;
+    const IS_DENSE: bool = S::DENSE;
 
     fn open(&self, opening: Opening) -> StackTable<S> {
         StackTable {
@@ -214,6 +215,26 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
             took.filled += 1;
         }
         Ok(())
+    }
+
+    fn copy_rows(
+        &self,
+        first: usize,
+        columns: &[Column],
+        indices: &[u64],
+        run: &mut Self::Run,
+    ) -> bool {
+        let (Some((slab, planned)), Some(_)) = (self.granted(), S::rest_of_rows()) else {
+            return false;
+        };
+        // SAFETY: `grant` made the slab for this layout; the schedule gives each row to one worker, once.
+        let is_copied = unsafe { slab.copy_rows(&planned.layout, first, columns, indices) };
+        if is_copied {
+            let rows = first..first + indices.len();
+            rows.zip(std::iter::repeat_with(S::rest_of_rows))
+                .for_each(|(row, rest)| rest.into_iter().for_each(|rest| run.push(row, rest)));
+        }
+        is_copied
     }
 
     fn end_run(&self, mut run: Self::Run) {

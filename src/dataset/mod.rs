@@ -41,6 +41,7 @@ use crate::fingerprint::spread;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::system;
+use crate::tensor::Column;
 use crate::tuning::INDICES_AT_ONCE;
 
 /// A source of samples. Several threads get samples at once, by index.
@@ -98,6 +99,9 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// Called instead of [`get`](Dataset::get) if [`at_once`](Dataset::at_once) is above 1. Default: calls `get` for each.
     ///
+    /// A call may take as long as all of its samples together ([`timeout`](crate::loader::Builder::timeout)). If it hangs, nobody sees at which of
+    /// them, so the error names them all.
+    ///
     /// # Examples
     ///
     /// ```
@@ -149,7 +153,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// How many samples [`get_many`](Dataset::get_many) should get in one call, at most. Default: 1, and `get` is called.
     ///
     /// A worker then claims as many samples of a batch at once, also where they take long. So a batch should have several times as
-    /// many, or there is nothing left for the other workers.
+    /// many, or there is nothing left for the other workers. One call may take as long as its samples together: their number times the
+    /// loader's [`timeout`](crate::loader::Builder::timeout).
     fn at_once(&self) -> usize {
         1
     }
@@ -197,6 +202,14 @@ pub trait Dataset: Send + Sync + 'static {
     #[doc(hidden)]
     fn is_registered(&self) -> bool {
         false
+    }
+
+    /// Where the samples are rows of a table in memory, and nothing else: the table's columns. It turns the indices into those of the
+    /// table's rows.
+    #[doc(hidden)]
+    fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {
+        let _ = indices;
+        None
     }
 
     /// The size of one sample in its batch, in bytes, if the data set knows it and all samples have the same. Default:
@@ -463,6 +476,10 @@ macro_rules! forwarded {
 
             fn is_registered(&self) -> bool {
                 (**self).is_registered()
+            }
+
+            fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {
+                (**self).columns(indices)
             }
 
             fn sample_bytes(&self) -> Option<usize> {

@@ -7,6 +7,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
+use crate::tensor::Column;
 
 /// Some samples of a data set, as a data set; PyTorch's `Subset`.
 ///
@@ -124,6 +125,13 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn is_registered(&self) -> bool {
         self.dataset.is_registered()
+    }
+
+    fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {
+        for index in &mut *indices {
+            *index = self.inside(*index)?;
+        }
+        self.dataset.columns(indices)
     }
 
     fn sample_bytes(&self) -> Option<usize> {

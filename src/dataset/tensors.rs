@@ -4,7 +4,7 @@ use super::Dataset;
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
-use crate::tensor::{Element, Sample, Tensor};
+use crate::tensor::{Column, Element, Sample, Tensor};
 
 /// Tensors with the same number of rows, as a data set. Sample `i` is row `i` of each, as a view, so getting it copies
 /// nothing.
@@ -28,6 +28,7 @@ use crate::tensor::{Element, Sample, Tensor};
 pub struct TensorDataset<R> {
     tensors: R,
     rows: usize,
+    columns: Vec<Column>,
 }
 
 impl<R: TensorRows> TensorDataset<R> {
@@ -55,7 +56,13 @@ impl<R: TensorRows> TensorDataset<R> {
             );
             return Err(Error::option("TensorDataset::new", reason));
         }
-        Ok(TensorDataset { tensors, rows })
+        let mut columns = Vec::with_capacity(lengths.len());
+        tensors.columns(&mut columns);
+        Ok(TensorDataset {
+            tensors,
+            rows,
+            columns,
+        })
     }
 }
 
@@ -72,6 +79,10 @@ impl<R: TensorRows> Dataset for TensorDataset<R> {
 
     fn is_registered(&self) -> bool {
         self.tensors.is_registered()
+    }
+
+    fn columns(&self, _: &mut [u64]) -> Option<&[Column]> {
+        Some(&self.columns)
     }
 
     fn sample_bytes(&self) -> Option<usize> {
@@ -95,6 +106,10 @@ pub trait TensorRows: Send + Sync + 'static + sealed::Sealed {
     /// The lengths of the first dimensions; `None` for a scalar.
     #[doc(hidden)]
     fn lengths(&self, lengths: &mut Vec<Option<usize>>);
+
+    /// Each tensor as a column.
+    #[doc(hidden)]
+    fn columns(&self, columns: &mut Vec<Column>);
 
     /// Row `index` of each tensor, as views.
     #[doc(hidden)]
@@ -122,6 +137,10 @@ impl<T: Element> TensorRows for Tensor<T> {
         lengths.push(self.shape().first().copied());
     }
 
+    fn columns(&self, columns: &mut Vec<Column>) {
+        columns.push(Column::new(self));
+    }
+
     fn row(&self, index: usize) -> Tensor<T> {
         Tensor::row(self, index)
     }
@@ -144,6 +163,10 @@ macro_rules! tuples {
 
             fn lengths(&self, lengths: &mut Vec<Option<usize>>) {
                 $(self.$index.lengths(lengths);)+
+            }
+
+            fn columns(&self, columns: &mut Vec<Column>) {
+                $(self.$index.columns(columns);)+
             }
 
             fn row(&self, index: usize) -> Self::Row {

@@ -2,7 +2,7 @@
 
 use super::DeviceInner;
 use super::block::DeviceBlock;
-use super::buffers::{self, Target};
+use super::buffers::{self, Size, Target};
 use super::upload::{CopyRun, Placed, Region, Tensors, Upload, submit};
 use crate::driver::RawEvent;
 use crate::error::{CollateError, Error, Result};
@@ -34,8 +34,25 @@ struct FieldPlace {
 pub(crate) struct Rows {
     pub(crate) first: usize,
     pub(crate) count: usize,
-    /// The number of rows of the whole batch.
+    /// The number of samples that the whole batch is made of. (It has fewer rows if some were left out.)
     pub(crate) of: usize,
+    /// That of the largest batch of an epoch.
+    pub(crate) most: usize,
+    /// Every tensor has a row for each sample of its batch, and nothing else.
+    pub(crate) is_dense: bool,
+}
+
+impl Rows {
+    /// How many bytes a batch's tensor may come to have: as many as it would have in the largest batch, if it is known to have a row for
+    /// each sample.
+    pub(super) fn most_bytes(&self, shape: &[usize], bytes: usize) -> usize {
+        let rows = shape.first().copied().unwrap_or(0);
+        let has_row_each = self.is_dense || rows == self.of;
+        match rows > 0 && rows < self.most && has_row_each {
+            true => (bytes / rows).saturating_mul(self.most),
+            false => bytes,
+        }
+    }
 }
 
 /// Why a part was not sent.
@@ -69,7 +86,10 @@ impl Assembly {
                 row_shape: row_shape.into(),
             });
             // (It saturates: the other parts are yet to come, and no device has that much memory.)
-            sizes.push(row_bytes.saturating_mul(rows.of));
+            sizes.push(Size {
+                bytes: row_bytes.saturating_mul(rows.of),
+                most: row_bytes.saturating_mul(rows.most.max(rows.of)),
+            });
         }
         let meter = part.meter();
         if let Some(meter) = &meter {
@@ -80,7 +100,7 @@ impl Assembly {
             field.address = *address;
         }
         let ends = addresses.iter().zip(&sizes);
-        let ends = ends.map(|(address, bytes)| address.saturating_add(*bytes as u64));
+        let ends = ends.map(|(address, size)| address.saturating_add(size.bytes as u64));
         Ok(Assembly {
             device: Arc::clone(device),
             block: Arc::new(block),
@@ -194,6 +214,8 @@ mod tests {
         first: 0,
         count: 4,
         of: 8,
+        most: 8,
+        is_dense: true,
     };
     const SECOND: Rows = Rows { first: 4, ..FIRST };
 

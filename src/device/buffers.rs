@@ -1,7 +1,7 @@
 //! Device memory at addresses that stay: batch after batch lies in the same few buffers, in turn.
 //!
 //! A buffer is handed out when its turn has come and the last users of the batch that lay in it are done, so copies into it wait for
-//! nothing, as with the pool's memory. Its tensors' places follow from the first batch.
+//! nothing, as with the pool's memory. Its tensors' places follow from the first batch, with room for the largest one of an epoch.
 
 use std::fmt;
 
@@ -28,11 +28,13 @@ use crate::tensor::ALIGNMENT;
 /// the next epoch of [`epochs`](crate::DataLoader::epochs).
 ///
 /// The first batch determines where in the buffers each of its tensors lies; memory is taken when it comes, and given back with the last
-/// clone of this handle and the last batch.
+/// clone of this handle and the last batch. There is room for as many rows as the largest batch of the epoch has, even if the first one has
+/// fewer (a run was resumed at an epoch's last batch, or bad samples were left out). Tensors that have no row for each sample, such as
+/// [`Ragged`](crate::ragged::Ragged) ones, have as much room as they needed in the first batch.
 ///
 /// # Errors
 ///
-/// A batch is [`Error::Buffers`] if it is larger than the first one, tensor by tensor, or if the batch that lies in its
+/// A batch is [`Error::Buffers`] if one of its tensors is larger than that, or if the batch that lies in its
 /// buffer is still held: drop each batch before you ask for the next.
 ///
 /// # Examples
@@ -152,7 +154,7 @@ pub(super) struct BufferSet {
 }
 
 struct Turns {
-    /// Where each tensor of a batch lies, and how many bytes it may have; the first batch says it.
+    /// Where each tensor of a batch lies, and how many bytes it may have; follows from the first batch.
     layout: Option<Layout>,
     /// The buffer whose turn it is.
     next: usize,
@@ -164,6 +166,13 @@ struct Layout {
     /// Offset and size.
     tensors: Vec<(usize, usize)>,
     bytes: usize,
+}
+
+/// How many bytes a tensor of a batch has, and how many one in its place may come to have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) bytes: usize,
+    pub(super) most: usize,
 }
 
 enum Buffer {
@@ -220,7 +229,7 @@ impl BufferSet {
     /// kernels that use what lay in it before; what the program holds is never waited for.
     pub(super) fn take(
         self: &Arc<BufferSet>,
-        sizes: &[usize],
+        sizes: &[Size],
         meter: Option<Arc<Meter>>,
         waits: bool,
     ) -> Result<(DeviceBlock, Vec<u64>)> {
@@ -235,7 +244,7 @@ impl BufferSet {
         Ok((DeviceBlock::new(memory, device, meter, home), addresses))
     }
 
-    fn find(&self, sizes: &[usize], waits: bool) -> Result<(Memory, usize, Layout)> {
+    fn find(&self, sizes: &[Size], waits: bool) -> Result<(Memory, usize, Layout)> {
         loop {
             let mut state = self.state.lock();
             let layout = state.layout(sizes)?;
@@ -322,17 +331,18 @@ impl BufferSet {
 
 impl Turns {
     /// Where tensors of these sizes lie. The first batch determines it.
-    fn layout(&mut self, sizes: &[usize]) -> Result<Layout> {
-        let layout = self.layout.get_or_insert_with(|| Layout::of(sizes));
+    fn layout(&mut self, sizes: &[Size]) -> Result<Layout> {
+        let most = || Layout::of(sizes.iter().map(|size| size.most));
+        let layout = self.layout.get_or_insert_with(most);
         let rooms = layout.tensors.iter().map(|(_, room)| *room);
         let too_large = sizes
             .iter()
             .zip(rooms)
-            .position(|(size, room)| *size > room);
+            .position(|(size, room)| size.bytes > room);
         if layout.tensors.len() != sizes.len() {
             return Err(Error::Buffers {
                 reason: format!(
-                    "the batch has {} tensors, and the first one had {}",
+                    "the batch has {} tensors, and the first one had {}: have buffers for each kind of batch",
                     sizes.len(),
                     layout.tensors.len()
                 ),
@@ -341,8 +351,9 @@ impl Turns {
         match too_large {
             Some(index) => Err(Error::Buffers {
                 reason: format!(
-                    "tensor {index} of the batch has {} bytes, and that of the first batch had {}: what lies at fixed addresses cannot grow",
-                    sizes[index], layout.tensors[index].1
+                    "tensor {index} of the batch has {} bytes, and the first batch left room for {}: what lies at fixed addresses cannot grow, \
+                     so pad samples to one length, have a loader's buffers for itself, or send what differs in size to the device instead",
+                    sizes[index].bytes, layout.tensors[index].1
                 ),
             }),
             None => Ok(layout.clone()),
@@ -351,15 +362,15 @@ impl Turns {
 }
 
 impl Layout {
-    fn of(sizes: &[usize]) -> Layout {
+    fn of(sizes: impl Iterator<Item = usize>) -> Layout {
         let mut bytes = 0usize;
-        let tensors = sizes.iter().map(|size| {
+        let tensors = sizes.map(|size| {
             let offset = bytes;
-            let end = bytes.saturating_add(*size);
+            let end = bytes.saturating_add(size);
             bytes = end
                 .checked_next_multiple_of(ALIGNMENT)
                 .unwrap_or(usize::MAX);
-            (offset, *size)
+            (offset, size)
         });
         let tensors = tensors.collect();
         Layout { tensors, bytes }
@@ -401,14 +412,14 @@ impl fmt::Debug for DeviceBuffers {
 /// Takes device memory for tensors of these sizes; returns its end and where each of them goes.
 pub(super) fn take(
     target: &Target,
-    sizes: &[usize],
+    sizes: &[Size],
     meter: Option<Arc<Meter>>,
     waits: bool,
 ) -> Result<(DeviceBlock, Vec<u64>)> {
     match target.buffers() {
         Some(buffers) => buffers.take(sizes, meter, waits),
         None => {
-            let layout = Layout::of(sizes);
+            let layout = Layout::of(sizes.iter().map(|size| size.bytes));
             let device: &Arc<DeviceInner> = &target.device().inner;
             let block = DeviceBlock::take(device, layout.bytes, meter, waits)?;
             let offsets = layout.tensors.iter();

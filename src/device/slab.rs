@@ -11,7 +11,7 @@ use super::in_flight::Charge;
 use super::ring::{Account, Kind, Ring};
 use crate::meter::Meter;
 use crate::sync::{Arc, planted};
-use crate::tensor::{Element, Filled, Home, Layout, Row, Sources, Storage};
+use crate::tensor::{Column, Element, Filled, Home, Layout, Row, Sources, Storage, copy_rows};
 
 /// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
 pub struct Slab {
@@ -173,6 +173,25 @@ impl FillingSlab {
         // SAFETY: the slab holds at least the layout's bytes, initialized and page-aligned, for as long as `self`;
         // the caller's contract keeps others away from the row (*one owner per slab*).
         unsafe { Row::new(layout, base, row, sources, self.streaming) }
+    }
+
+    /// Copies rows of a table into as many rows, from row `first` on. `false`: they do not fit.
+    ///
+    /// # Safety
+    ///
+    /// `layout` is the one that the slab was made for. These rows are lent to nobody.
+    pub(crate) unsafe fn copy_rows(
+        &self,
+        layout: &Layout,
+        first: usize,
+        columns: &[Column],
+        indices: &[u64],
+    ) -> bool {
+        debug_assert_eq!(layout.size_bytes(), self.size_bytes);
+        let (base, sources) = (self.slab.base(), self.sources.as_deref());
+        let streaming = self.streaming;
+        // SAFETY: as in `row`.
+        unsafe { copy_rows(layout, base, first, sources, streaming, columns, indices) }
     }
 
     /// Ends the filling: no `Row` is left, because each borrows the slab.

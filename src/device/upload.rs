@@ -3,8 +3,9 @@
 use std::ptr::NonNull;
 
 use super::DeviceInner;
+use super::assembly::Rows;
 use super::block::DeviceBlock;
-use super::buffers::{self, Target};
+use super::buffers::{self, Size, Target};
 use super::flights::Lane;
 use super::staging::Staging;
 use super::tensor::DeviceTensor;
@@ -161,8 +162,13 @@ pub(super) struct CopyRun {
 
 impl Upload {
     /// Starts the copies of all regions: one for each run, and one event after them. `waits`: for memory that the program gave back,
-    /// and whose kernels have not run.
-    pub(crate) fn start(target: &Target, tensors: Tensors<'_>, waits: bool) -> Result<Upload> {
+    /// and whose kernels have not run. `rows`: of which an epoch's batch these are the tensors.
+    pub(crate) fn start(
+        target: &Target,
+        tensors: Tensors<'_>,
+        rows: Option<Rows>,
+        waits: bool,
+    ) -> Result<Upload> {
         span!("upload", tensors = tensors.regions.len());
         let device = &target.device().inner;
         device.settle();
@@ -178,7 +184,7 @@ impl Upload {
 
         // All memory first, so that everything that can be refused is refused before a byte moves.
         if target.buffers().is_some() {
-            return Upload::start_in(target, regions, meter, waits);
+            return Upload::start_in(target, regions, rows, meter, waits);
         }
         let mut runs = runs(&regions);
         let mut blocks = Vec::with_capacity(runs.len());
@@ -205,11 +211,17 @@ impl Upload {
     fn start_in(
         target: &Target,
         regions: Vec<Region>,
+        rows: Option<Rows>,
         meter: Option<Arc<Meter>>,
         waits: bool,
     ) -> Result<Upload> {
         let device = &target.device().inner;
-        let sizes: Vec<usize> = regions.iter().map(|region| region.bytes).collect();
+        let size = |region: &Region| {
+            let bytes = region.bytes;
+            let most = rows.map_or(bytes, |rows| rows.most_bytes(&region.shape, bytes));
+            Size { bytes, most }
+        };
+        let sizes: Vec<Size> = regions.iter().map(size).collect();
         let (block, addresses) = buffers::take(target, &sizes, meter.clone(), waits)?;
         let block = Arc::new(block);
         let places = || regions.iter().zip(&addresses);

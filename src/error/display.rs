@@ -222,6 +222,7 @@ impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (epoch, batch) = (self.epoch, self.batch);
         match &self.sample {
+            Some(sample) if self.count > 1 => self.say_several(f, sample)?,
             Some(sample) => write!(f, "{sample}")?,
             None if self.stage == Stage::Sampling => write!(
                 f,
@@ -239,6 +240,41 @@ impl fmt::Display for TimedOut {
             " was still being {} after {elapsed:.1?} by {worker}: if this is slow and does not hang, raise `timeout`. The thread is \
              left alone, keeps what it uses, and ends when it comes back",
             self.stage
+        )
+    }
+}
+
+impl TimedOut {
+    /// Which samples were got in one call, from this one on.
+    fn say_several(&self, f: &mut fmt::Formatter<'_>, first: &SampleId) -> fmt::Result {
+        const MOST: usize = 8;
+        let (count, row) = (self.count, first.row);
+        write!(f, "one of {count} samples that are got in one call (")?;
+        let is_range =
+            |(at, index): (usize, &u64)| first.index.checked_add(at as u64 + 1) == Some(*index);
+        match self.others.last() {
+            None => write!(f, "from sample {} on", first.index)?,
+            Some(last) if self.others.iter().enumerate().all(is_range) => {
+                write!(f, "samples {} to {last}", first.index)?;
+            }
+            Some(_) => {
+                write!(f, "samples {}", first.index)?;
+                for index in self.others.iter().take(MOST - 1) {
+                    write!(f, ", {index}")?;
+                }
+                if count > MOST {
+                    f.write_str(", ...")?;
+                }
+            }
+        }
+        if let Some(description) = &first.description {
+            write!(f, "; the first is {description}")?;
+        }
+        let last = row + count - 1;
+        let (batch, epoch) = (first.batch, first.epoch);
+        write!(
+            f,
+            "), rows {row} to {last} of batch {batch} in epoch {epoch},"
         )
     }
 }

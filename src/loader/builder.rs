@@ -1,17 +1,21 @@
 //! The builder: options under PyTorch's names. What makes no sense is refused.
 
+mod ahead;
+mod check;
+mod options;
+
 use std::fmt;
 use std::time::Duration;
 
+use self::options::warn_of_empty_epochs;
 use super::affinity::{Affinity, Machine, Placed};
 use super::{DataLoader, LastBatch, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
-use crate::error::{BoxError, Error, Result};
+use crate::error::{BoxError, Result};
 use crate::pipeline::{
-    Batching, DatasetRecipe, EvenBatching, Learned, Lister, Options, Pinning, Pipeline, Retry,
-    Threads, Workers,
+    Batching, DatasetRecipe, EvenBatching, Learned, Lister, Pipeline, Retry, Threads, Workers,
 };
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
@@ -45,18 +49,19 @@ pub struct Builder<D, C> {
     pub(super) seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
     batch_sampler: Option<Arc<dyn BatchSampler>>,
-    pub(super) num_workers: Workers,
+    num_workers: Workers,
     cores: Option<usize>,
     affinity: Affinity,
     machine: Option<Machine>,
     prefetch: Option<usize>,
-    pub(super) in_order: bool,
-    pub(super) max_bytes: Option<usize>,
+    in_order: bool,
+    max_bytes: Option<usize>,
     pub(super) last_batch: LastBatch,
     pub(super) world: World,
     sharding: Sharding,
     pub(super) on_error: OnError,
-    pub(super) retry: (u32, Duration),
+    /// Attempts, the first wait, and how many attempts an epoch may have.
+    pub(super) retry: (u32, Duration, u64),
     pub(super) devices: Vec<Device>,
     strict: bool,
     by_copy: bool,
@@ -87,7 +92,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             world: World::single(),
             sharding: Sharding::Slices,
             on_error: OnError::Fail,
-            retry: (0, Duration::ZERO),
+            retry: (0, Duration::ZERO, u64::MAX),
             devices: Vec::new(),
             strict: false,
             by_copy: false,
@@ -276,7 +281,36 @@ impl<D, C> Builder<D, C> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
-        self.retry = (attempts, first_wait);
+        (self.retry.0, self.retry.1) = (attempts, first_wait);
+        self
+    }
+
+    /// Sets how often samples are tried again in an epoch, all together; as often as [`retry`](Builder::retry) says by default.
+    ///
+    /// It is for a server that is gone: each of its samples would wait for all of its attempts. When the quota is used up, the log says
+    /// so, and a sample that fails fails at once. It holds as [`OnError`]'s quotas do: for each epoch, on each rank, and which samples
+    /// were tried again when it is used up may differ from run to run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pinfeed::error::Temporary;
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = from_fn(1_000, |_, _| Err::<i64, _>(Temporary::new("503 Service Unavailable").into()));
+    /// let loader = DataLoader::builder(samples)
+    ///     .batch_size(100)
+    ///     .retry(5, Duration::from_millis(1))
+    ///     .retry_at_most(8)
+    ///     .build()?;
+    /// assert!(loader.epoch(0).all(|batch| batch.is_err()));
+    /// assert_eq!(loader.stats().retried, 8);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn retry_at_most(mut self, in_an_epoch: u64) -> Self {
+        self.retry.2 = in_an_epoch;
         self
     }
 
@@ -319,13 +353,18 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Makes a sample an error ([`Error::TimedOut`]) that takes longer than this: a read from a server that
+    /// Makes a sample an error ([`Error::TimedOut`](crate::Error::TimedOut)) that takes longer than this: a read from a server that
     /// is gone, a lock that nobody gives back. The error takes the batch's place, and later batches come. By default, a sample
     /// may take as long as it likes, and only the log says after 30 seconds what the program waits for. Needs workers.
     ///
     /// The time is that of one sample, from asking the sampler to its filled row (decoding too). Making a batch of its rows, or the
     /// `collate_fn`, may take as long once more, and so may laying a batch out whose samples differ. Waiting for memory does not
     /// count. Choose a time that no sample takes that would come: the slowest good one, and then some.
+    ///
+    /// Several samples that are got in one call ([`Dataset::get_many`]) have as much time as all of them together, with whatever of it is
+    /// tried again ([`retry`](Builder::retry)): nobody sees where in the call it is. If it hangs, the error comes after that time, and names
+    /// all of its samples. So with [`at_once`](Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed after
+    /// 1,000: give it a time limit of its own.
     ///
     /// # What becomes of the thread
     ///
@@ -453,8 +492,8 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if options make no sense, alone or together, or if there are more workers than the system has stacks
-    /// for; [`Error::Thread`] if the system does not start another thread: those that were started are ended.
+    /// [`Error::Option`](crate::Error::Option) if options make no sense, alone or together, or if there are more workers than the system has stacks
+    /// for; [`Error::Thread`](crate::Error::Thread) if the system does not start another thread: those that were started are ended.
     pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
     where
         C: Collate<D::Sample, Batch = B>,
@@ -497,7 +536,7 @@ impl<D: Dataset, C> Builder<D, C> {
             collate: Arc::new(self.collate),
             seed: self.seed,
             on_error: self.on_error,
-            retry: Arc::new(Retry::new(self.retry.0, self.retry.1)),
+            retry: Arc::new(Retry::new(self.retry)),
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
@@ -511,56 +550,7 @@ impl<D, C> Builder<D, C> {
         Placed::new(&self.affinity, &self.devices, self.machine.as_ref())
     }
 
-    /// What the pipeline is told, for each device.
-    pub(super) fn options(&self, batching: &Batching, placed: &Placed) -> Vec<Options> {
-        if self.devices.is_empty() {
-            return vec![self.options_for(batching.clone(), None, placed)];
-        }
-        let devices = self.devices.iter().enumerate();
-        // A device that is named twice has one ring all the same.
-        let is_first = |(index, device): &(usize, &Device)| {
-            let mut before = self.devices[..*index].iter();
-            before.all(|before| !Arc::ptr_eq(&before.inner, &device.inner))
-        };
-        let devices = devices.filter(is_first).map(|(_, device)| device);
-        let options =
-            devices.map(|device| self.options_for(batching.clone(), Some(device), placed));
-        options.collect()
-    }
-
-    fn options_for(&self, batching: Batching, device: Option<&Device>, placed: &Placed) -> Options {
-        let cores = placed.cores();
-        let own_cores = cores.map(|cores| cores.list.len());
-        Options {
-            batching,
-            last_batch: self.last_batch,
-            lane: self.world.data_rank() as u64,
-            lanes: self.world.data_ranks() as u64,
-            workers: self.num_workers.started(self.cores.or(own_cores)),
-            cores: cores.cloned(),
-            is_auto: self.num_workers == Workers::Auto,
-            at_once: 1,
-            prefetch: if self.num_workers == Workers::Fixed(0) {
-                1
-            } else {
-                self.prefetch.unwrap_or(2)
-            },
-            prefetch_grows: self.prefetch.is_none(),
-            any_order: !self.in_order && self.num_workers != Workers::Fixed(0),
-            max_bytes: self.max_bytes,
-            pinning: device.map(|device| Pinning {
-                device: device.clone(),
-                strict: self.strict,
-                by_copy: self.by_copy,
-                max_batch_bytes: self.max_batch_bytes,
-            }),
-            is_stream: false,
-            timeout: self.timeout,
-            patience: self.patience,
-        }
-    }
-
-    /// The same, with another collate.
+    /// With another collate.
     pub(super) fn collated_by<O>(self, collate: O) -> Builder<D, O> {
         Builder {
             dataset: self.dataset,
@@ -590,141 +580,6 @@ impl<D, C> Builder<D, C> {
             timeout: self.timeout,
             patience: self.patience,
         }
-    }
-
-    /// Refuses what makes no sense. Returns the batch size of this rank.
-    pub(super) fn check(&self) -> Result<usize> {
-        self.check_batch_sampler()?;
-        let batch_size = self.own_batch_size()?;
-        if self.prefetch == Some(0) {
-            return Err(Error::option(
-                "prefetch",
-                "is 0: at least one batch is loaded ahead; use num_workers(0) to load when asked",
-            ));
-        }
-        if self.prefetch.is_some() && self.num_workers == Workers::Fixed(0) {
-            return Err(Error::option(
-                "prefetch",
-                "needs workers: with num_workers(0) batches are loaded when asked",
-            ));
-        }
-        self.check_ahead()?;
-        match self.timeout {
-            Some(Duration::ZERO) => {
-                return Err(Error::option(
-                    "timeout",
-                    "is 0: no sample is loaded in no time; leave it out to wait for as long as it takes",
-                ));
-            }
-            Some(_) if self.num_workers == Workers::Fixed(0) => {
-                return Err(Error::option(
-                    "timeout",
-                    "needs workers: with num_workers(0) a sample that hangs hangs the caller's own thread, which cannot be left alone",
-                ));
-            }
-            _ => {}
-        }
-        if self.shuffle && self.sampler.is_some() {
-            return Err(Error::option(
-                "sampler",
-                "excludes shuffle: the sampler is the order; leave shuffle out",
-            ));
-        }
-        let needs_device = [
-            ("strict_pinning", self.strict),
-            ("pin_by_copy", self.by_copy),
-            ("max_batch_bytes", self.max_batch_bytes.is_some()),
-        ];
-        match needs_device
-            .iter()
-            .find(|(_, set)| *set && self.devices.is_empty())
-        {
-            Some((option, _)) => Err(Error::option(option, "needs pin_memory(&device)")),
-            None => Ok(batch_size),
-        }
-    }
-
-    /// A batch sampler says all of what these say.
-    fn check_batch_sampler(&self) -> Result<()> {
-        if self.batch_sampler.is_none() {
-            return Ok(());
-        }
-        let excluded = [
-            ("batch_size", self.batch_size.is_some()),
-            ("global_batch_size", self.global_batch_size.is_some()),
-            ("shuffle", self.shuffle),
-            ("sampler", self.sampler.is_some()),
-        ];
-        if let Some((option, _)) = excluded.iter().find(|(_, is_set)| *is_set) {
-            return Err(Error::option(
-                "batch_sampler",
-                format!(
-                    "excludes {option}: it says which samples each batch has, and in which order; leave {option} out"
-                ),
-            ));
-        }
-        match self.sharding {
-            Sharding::Slices => Ok(()),
-            Sharding::Strided { .. } => Err(Error::option(
-                "sharding",
-                "is for batches of one size: with batch_sampler, ranks share whole lists, so leave it out",
-            )),
-        }
-    }
-
-    fn own_batch_size(&self) -> Result<usize> {
-        // Those of a rank share its batches.
-        let devices = self.devices.len().max(1);
-        let ranks = self.world.data_ranks().saturating_mul(devices);
-        let (option, batch_size) = match (self.batch_size, self.global_batch_size) {
-            (Some(_), Some(_)) => {
-                return Err(Error::option(
-                    "global_batch_size",
-                    "excludes batch_size, which is that of each rank: leave one of them out",
-                ));
-            }
-            (_, Some(global)) if !global.is_multiple_of(ranks) => {
-                return Err(Error::option(
-                    "global_batch_size",
-                    match devices {
-                        1 => format!("is {global}, which {ranks} ranks cannot share evenly"),
-                        _ => format!(
-                            "is {global}, which {ranks} devices on all ranks cannot share evenly"
-                        ),
-                    },
-                ));
-            }
-            (_, Some(global)) => ("global_batch_size", global / ranks),
-            (own, None) => ("batch_size", own.unwrap_or(1)),
-        };
-        match batch_size {
-            0 => Err(Error::option(
-                option,
-                "is 0: a batch has at least one sample",
-            )),
-            batch_size => Ok(batch_size),
-        }
-    }
-}
-
-/// A loader with nothing to load should say so.
-fn warn_of_empty_epochs(options: &Options) {
-    let Batching::Even(even) = &options.batching else {
-        return; // it is not known yet
-    };
-    if options.first_epoch().batches > 0 {
-        return;
-    }
-    let samples = even.samples;
-    let batch_size = (even.batch_size as u64).saturating_mul(options.lanes);
-    match samples {
-        0 => log::warn!(
-            "the loader's epochs are empty: the data set, or the sampler, has no samples"
-        ),
-        _ => log::warn!(
-            "the loader's epochs are empty: drop_last leaves out the only batch, which has {samples} of {batch_size} samples \
-             (batch_size, times the ranks that load different batches). Lower batch_size, or leave drop_last out"
-        ),
     }
 }
 

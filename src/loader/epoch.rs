@@ -113,7 +113,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// An epoch that is not part of the run.
     pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        let options = &loader.pipeline().options[seat.device];
+        let options = &loader.pipeline().options[seat.share.device];
         let cut = options.cut(seat.start, seat.share);
         let batches = cut.batches() - seat.start.given.count();
         Epoch {
@@ -214,7 +214,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         if let Some(rows) = self.rows {
             (place.rows, place.batch_rows) = (rows, rows);
         }
-        let order = self.pipeline().options[self.seat.device].order(&self.cut);
+        let order = self.pipeline().options[self.seat.share.device].order(&self.cut);
         let seed = self.loader.get().order.seed;
         BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
@@ -230,7 +230,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Where the run stands after the batches that were given out.
     pub(super) fn reached(&self) -> Start {
-        let options = &self.pipeline().options[self.seat.device];
+        let options = &self.pipeline().options[self.seat.share.device];
         last::reached(&self.seat, &self.cut, options)
     }
 
@@ -271,9 +271,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
         let target = target.into();
         let depth = target.depth(depth);
-        let outbox = self
-            .pipeline()
-            .send_to(&self.seat, &target, depth, self.seat.given.given());
+        let outbox = self.pipeline().send_to(&self.seat, &target, depth);
         DeviceEpoch::new(self, outbox, depth, None)
     }
 
@@ -364,7 +362,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Whether nobody knows which batch comes next.
     pub(super) fn is_any_order(&self) -> bool {
-        self.seat.given.next().is_none()
+        self.seat.progress.next().is_none()
     }
 
     /// How many batches its cut has.
@@ -379,7 +377,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
-        self.seat.given.count()
+        self.seat.progress.count()
     }
 
     /// Ends the host's own time, which began with the last batch. Returns the time now.
@@ -403,10 +401,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// Counts a batch that is given out.
     pub(super) fn gives(&mut self, batch: u64) {
         self.last = batch;
-        self.seat.given.add(batch);
+        self.seat.progress.add(batch);
         let (meter, waited_ns) = (&self.seat.meter, std::mem::take(&mut self.waited_ns));
         meter.consumer_wait_times.count(waited_ns);
-        if self.seat.given.count() == 1 {
+        if self.seat.progress.count() == 1 {
             meter.first_wait_ns.add(waited_ns);
         }
         if let Some(ready) = self.waiting.ready.take() {
@@ -462,7 +460,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         next.map(|next| {
             let next = next?;
             // (Asking for a place takes longer than counting.)
-            let batch = self.seat.given.next();
+            let batch = self.seat.progress.next();
             self.gives(batch.unwrap_or_else(|| next.pass.place(next.unit).batch));
             self.changes = next.changes;
             self.reaches(next.own);

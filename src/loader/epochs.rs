@@ -5,7 +5,6 @@ use std::iter::{Fuse, FusedIterator};
 
 use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
-use super::split::First;
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::pipeline::{Beginning, Outbox, Portion, Seat, Start};
@@ -43,20 +42,23 @@ pub struct Epochs<'a, B: Batch, I> {
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
     following: Option<Seat>,
-    /// The number of the device that they are loaded for, and which of the rank's batches they have.
-    share: (usize, Portion),
+    /// Which of the rank's batches they have, and for which device.
+    share: Portion,
 }
+
+/// Where the first epoch begins, and the state of its stream.
+type First = Option<(Start, Option<Vec<u8>>)>;
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
-        Epochs::shared(loader, None, numbers.fuse(), (0, Portion::WHOLE))
+        Epochs::shared(loader, None, numbers.fuse(), Portion::WHOLE)
     }
 
     pub(super) fn shared(
         loader: Loader<'a, B>,
         first: First,
         numbers: Fuse<I>,
-        share: (usize, Portion),
+        share: Portion,
     ) -> Epochs<'a, B, I> {
         Epochs {
             loader,
@@ -123,13 +125,11 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     fn begin(&self, start: Start, state: Option<Vec<u8>>) -> Epoch<'a, B> {
-        let (device, share) = self.share;
         let beginning = Beginning {
             start,
             state,
             is_followed: true,
-            device,
-            share,
+            share: self.share,
         };
         Epoch::begin(self.loader.clone(), beginning)
     }
@@ -235,15 +235,9 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
         let (epoch, joins) = self.epochs.advance()?;
         let outbox = match self.outbox.take().filter(|_| joins) {
             Some(outbox) => outbox,
-            None => {
-                let pipeline = epoch.pipeline();
-                pipeline.send_to(
-                    epoch.seat(),
-                    &self.target,
-                    self.depth,
-                    epoch.seat().given.given(),
-                )
-            }
+            None => epoch
+                .pipeline()
+                .send_to(epoch.seat(), &self.target, self.depth),
         };
         self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));
         let following = self.epochs.following.clone().zip(self.outbox.clone());

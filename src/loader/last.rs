@@ -6,10 +6,11 @@ use crate::pipeline::{Cut, Given, Options, Portion, Seat, Start};
 pub(super) struct Last {
     /// Tells one split from another.
     split: u64,
-    places: Vec<Place>,
+    stands: Vec<Stand>,
 }
 
-enum Place {
+/// Where the run stands on one device.
+enum Stand {
     /// This epoch was begun.
     Begun(Seat, Cut),
     /// The loader was built, or the program asked to go on from here, where its stream had this state.
@@ -20,27 +21,29 @@ impl Last {
     pub(super) fn at(start: Start, stream: Option<Vec<u8>>) -> Last {
         Last {
             split: Portion::WHOLE.split,
-            places: vec![Place::At(start, stream)],
+            stands: vec![Stand::At(start, stream)],
         }
     }
 
     /// An epoch was begun, or one of several devices came to its next.
     pub(super) fn begun(&mut self, seat: &Seat, cut: &Cut) {
-        let Portion { index, of, split } = seat.share;
+        let Portion {
+            index, of, split, ..
+        } = seat.share;
         let (index, of) = (index as usize, of as usize);
-        if self.split != split || self.places.len() != of {
+        if self.split != split {
             // (The other devices have not begun theirs.)
             self.split = split;
-            self.places = (0..of).map(|_| Place::At(seat.start, None)).collect();
+            self.stands = (0..of).map(|_| Stand::At(seat.start, None)).collect();
         }
-        self.places[index] = Place::Begun(seat.clone(), cut.clone());
+        self.stands[index] = Stand::Begun(seat.clone(), cut.clone());
     }
 
     /// Where the run stands: after what all devices were given.
     pub(super) fn start(&self, options: &Options) -> Start {
-        let starts = self.places.iter().map(|place| match place {
-            Place::Begun(seat, cut) => reached(seat, cut, options),
-            Place::At(start, _) => *start,
+        let starts = self.stands.iter().map(|stand| match stand {
+            Stand::Begun(seat, cut) => reached(seat, cut, options),
+            Stand::At(start, _) => *start,
         });
         let first = starts.clone();
         let first = first.min_by_key(|start| (start.epoch, start.position));
@@ -59,9 +62,9 @@ impl Last {
 
     /// The state of the stream from where the program asked to go on.
     pub(super) fn stream(&self) -> Option<Vec<u8>> {
-        self.places.iter().find_map(|place| match place {
-            Place::At(_, stream) => stream.clone(),
-            Place::Begun(..) => None,
+        self.stands.iter().find_map(|stand| match stand {
+            Stand::At(_, stream) => stream.clone(),
+            Stand::Begun(..) => None,
         })
     }
 
@@ -72,21 +75,21 @@ impl Last {
 
     /// How many devices share the epoch.
     pub(super) fn devices(&self) -> u64 {
-        self.places.len() as u64
+        self.stands.len() as u64
     }
 
     /// The seats that were begun.
     pub(super) fn seats(&self) -> impl Iterator<Item = &Seat> {
-        self.places.iter().filter_map(|place| match place {
-            Place::Begun(seat, _) => Some(seat),
-            Place::At(..) => None,
+        self.stands.iter().filter_map(|stand| match stand {
+            Stand::Begun(seat, _) => Some(seat),
+            Stand::At(..) => None,
         })
     }
 }
 
 /// Where the run stands after the batches of a seat that were given out.
 pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
-    let (given, epoch) = (seat.given.given(), seat.start.epoch);
+    let (given, epoch) = (seat.progress.given(), seat.start.epoch);
     if cut.is_refused() {
         return seat.start;
     }
@@ -94,7 +97,7 @@ pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
         return Start::of(epoch.saturating_add(1));
     }
     let start = Start::at(epoch, cut.position_after(given.first()));
-    let is_begun = seat.given.count() > 0;
+    let is_begun = seat.progress.count() > 0;
     let bound_to = |is_own: bool| {
         let devices = is_own.then_some(seat.share.of);
         seat.start.bound_to.or(devices.filter(|_| is_begun))

@@ -2,7 +2,6 @@
 #![doc = include_str!("pytorch.md")]
 
 mod affinity;
-mod ahead;
 mod builder;
 mod device_epoch;
 mod epoch;
@@ -524,7 +523,11 @@ impl<B: Batch> DataLoader<B> {
 
     fn stats_of(&self, seat: &Seat) -> Stats {
         let pipeline = self.threads.pipeline();
-        Stats::of(&seat.meter, &pipeline.options[seat.device], pipeline.crew())
+        Stats::of(
+            &seat.meter,
+            &pipeline.options[seat.share.device],
+            pipeline.crew(),
+        )
     }
 
     /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).

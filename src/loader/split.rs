@@ -5,7 +5,7 @@ use super::epoch::{Epoch, Loader};
 use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::pipeline::{Beginning, Portion, Start};
+use crate::pipeline::{Beginning, Options, Portion};
 use crate::sync::{Arc, Ordering};
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -73,13 +73,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let start = start.shared(targets.len(), loader.pipeline().options().lanes);
         self.gives_way();
         drop(self);
-        let shares = shares(&loader, targets);
-        let epochs = shares.map(|(at, share, target)| {
+        let shares = shares(&loader, targets).into_iter();
+        let epochs = shares.map(|(share, target)| {
             let beginning = Beginning {
                 start,
                 state: None,
                 is_followed: false,
-                device: at,
                 share,
             };
             Epoch::begin(loader.clone(), beginning).to_device(target, depth)
@@ -127,21 +126,17 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
         let (loader, first, numbers) = self.into_rest();
         let ranks = loader.pipeline().options().lanes;
         let first = first.map(|(start, state)| (start.shared(targets.len(), ranks), state));
-        let shares = shares(&loader, targets);
-        let epochs = shares.map(|(at, share, target)| {
-            let epochs =
-                Epochs::shared(loader.clone(), first.clone(), numbers.clone(), (at, share));
+        let shares = shares(&loader, targets).into_iter();
+        let epochs = shares.map(|(share, target)| {
+            let epochs = Epochs::shared(loader.clone(), first.clone(), numbers.clone(), share);
             epochs.to_device(target, depth)
         });
         epochs.collect()
     }
 }
 
-/// The share of each device, and the number of the loader's device that it is loaded for.
-fn shares<T, B: Batch>(
-    loader: &Loader<'_, B>,
-    targets: &[T],
-) -> impl Iterator<Item = (usize, Portion, Target)> + use<T, B>
+/// The share of each device.
+fn shares<T, B: Batch>(loader: &Loader<'_, B>, targets: &[T]) -> Vec<(Portion, Target)>
 where
     for<'t> &'t T: Into<Target>,
 {
@@ -149,21 +144,20 @@ where
     let targets: Vec<Target> = targets.iter().map(Into::into).collect();
     let of = targets.len() as u64;
     let options = &loader.pipeline().options;
-    let is = |target: &Target| {
-        let mut own = options.iter();
-        // One that the loader does not pin for gets its batches from the first one's ring.
-        own.position(|own| {
-            own.pinning
-                .as_ref()
-                .is_some_and(|own| Arc::ptr_eq(&own.device.inner, &target.device().inner))
-        })
-        .unwrap_or(0)
+    let is = |own: &Options, target: &Target| {
+        let own = own.pinning.as_ref();
+        own.is_some_and(|own| Arc::ptr_eq(&own.device.inner, &target.device().inner))
     };
-    let at: Vec<usize> = targets.iter().map(is).collect();
-    let shares = (0..of).map(move |index| Portion { index, of, split });
-    let shares = at.into_iter().zip(shares).zip(targets);
-    shares.map(|((at, share), target)| (at, share, target))
+    let share = |(index, target): (usize, Target)| {
+        let device = options.iter().position(|own| is(own, &target));
+        let share = Portion {
+            // One that the loader does not pin for gets its batches from the first one's ring.
+            device: device.unwrap_or(0),
+            index: index as u64,
+            of,
+            split,
+        };
+        (share, target)
+    };
+    targets.into_iter().enumerate().map(share).collect()
 }
-
-/// Where the first epoch begins, and the state of its stream.
-pub(super) type First = Option<(Start, Option<Vec<u8>>)>;

@@ -14,7 +14,8 @@ use crate::pipeline::{Given, Start};
 /// It takes about 150 bytes, and no longer to resume than to begin.
 ///
 /// It is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
-/// seed, batch size, sampler or world.) So one rank's state is enough for all.
+/// seed, batch size, sampler or world.) So one rank's state is enough for all. (Except in any order, where each rank has
+/// a state of its own: [`Builder::in_order`](crate::loader::Builder::in_order).)
 ///
 /// # In any order
 ///
@@ -128,8 +129,9 @@ pub(super) struct Owner {
 }
 
 const FORMAT: &str = "pinfeed-state-";
-/// That of the formats of all states: what runs in order write; and those in any order, which earlier versions of pinfeed would resume as if they were in order.
+/// The version of states, those of streams too.
 pub(super) const VERSION: u64 = 1;
+/// That of states with gaps. Whoever reads version 1 alone would resume them as if there were none.
 const VERSION_OF_GAPS: u64 = 2;
 
 impl LoaderState {

@@ -126,6 +126,12 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         self
     }
 
+    /// Sets how often items are loaded again in an epoch, all together, as [`Builder::retry_at_most`].
+    pub fn retry_at_most(mut self, in_an_epoch: u64) -> Self {
+        self.builder = self.builder.retry_at_most(in_an_epoch);
+        self
+    }
+
     /// How many cores [`Workers::Auto`] finds.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
@@ -207,7 +213,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             drop_last: builder.last_batch == LastBatch::Drop,
             seed: builder.seed,
             on_error: builder.on_error,
-            retry: Arc::new(Retry::new(builder.retry.0, builder.retry.1)),
+            retry: Arc::new(Retry::new(builder.retry)),
             keeps: builder.retry.0 > 0 || builder.on_error != OnError::Fail,
             learned: Arc::new(Learned::new(false, None)),
         };

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::{Cut, EpochOrder, Place, Start};
-use super::plan::{Options, Portion};
+use super::options::{Options, Portion};
 use super::source::Indices;
 use crate::dataset::{Dataset, Pass};
 use crate::error::panic_message;
@@ -108,23 +108,6 @@ enum Samples {
         order: EpochOrder,
         batches: u64,
     },
-}
-
-/// Which samples an epoch has, and who is told of them.
-#[derive(Clone, Copy)]
-pub(crate) struct EpochSamples<'a> {
-    pub(super) order: &'a EpochOrder,
-    pub(super) announced: Option<&'a Arc<Announced>>,
-}
-
-impl<'a> EpochSamples<'a> {
-    /// Nobody is told.
-    pub(super) fn of(order: &'a EpochOrder) -> EpochSamples<'a> {
-        EpochSamples {
-            order,
-            announced: None,
-        }
-    }
 }
 
 /// A pass, as whoever loads its samples holds it.

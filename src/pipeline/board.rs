@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use super::crew::{Crew, Duty};
 use super::desk::Desk;
 use super::guard::Bin;
-use super::late::{Station, Task};
-use super::line::{EpochSlot, Job, Line, Pass};
-use super::plan::Portion;
+use super::line::{Job, Line};
+use super::options::Portion;
+use super::pass::Pass;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::seat::Seat;
+use super::slots::EpochSlot;
+use super::station::{Station, Task};
 use super::work::Recipe;
 use crate::device::InFlight;
 use crate::sync::{Arc, Condvar, planted};
@@ -64,7 +66,7 @@ impl<B: 'static> Board<B> {
     /// Adds a line without epochs; returns its key.
     pub(super) fn add_line(
         &mut self,
-        (device, share): (usize, Portion),
+        share: Portion,
         unit_ready: Arc<Condvar>,
         is_wide: Option<bool>,
         least_run: usize,
@@ -72,7 +74,6 @@ impl<B: 'static> Board<B> {
         self.lines_added += 1;
         self.lines.push(Line {
             key: self.lines_added,
-            device,
             share,
             unit_ready,
             schedule: Schedule::new(is_wide, least_run),
@@ -143,7 +144,7 @@ impl<B: 'static> Board<B> {
         let lines = self.lines.iter().enumerate();
         let is_other = |&(index, line): &(usize, &Line<B>)| {
             let mut before = self.lines[..index].iter();
-            before.all(|before| before.device != line.device)
+            before.all(|before| before.share.device != line.share.device)
         };
         lines.filter(is_other).count().max(1)
     }
@@ -197,7 +198,7 @@ impl<B: 'static> Board<B> {
     pub(super) fn waiting(&mut self, device: usize) -> Vec<(Arc<Pass>, Unit)> {
         self.urgent_first();
         let lines = self.lines.iter_mut();
-        let lines = lines.filter(|line| line.device == device);
+        let lines = lines.filter(|line| line.share.device == device);
         lines.filter_map(Line::first_waiting).collect()
     }
 
@@ -215,7 +216,7 @@ impl<B: 'static> Board<B> {
         let is_alone = self.lines.len() == 1;
         self.duty.serves(is_alone);
         if let [line] = &*self.lines {
-            let given = seat.given.count();
+            let given = seat.progress.count();
             let epoch = (seat.line, seat.segment);
             let most = || match &line.schedule {
                 schedule if schedule.copies() => Some((COPYING_WORKERS, Crew::Copying)),

@@ -7,10 +7,11 @@ use super::Pipeline;
 use super::board::Board;
 use super::desk::Desk;
 use super::guard::Bin;
-use super::line::{Delivered, Job};
+use super::line::Job;
 use super::recovery::Changes;
 use super::schedule::{Claimant, Unit};
 use super::seat::Seat;
+use super::slots::Delivered;
 use crate::batch::Batch;
 use crate::sync::{Instant, planted};
 
@@ -237,19 +238,13 @@ impl<B: Batch> Pipeline<B> {
                 return Poll::Ready(None);
             };
             line.schedule.block();
-            let claimant = Claimant {
-                is_spare: false,
-                devices: 1,
-                free_bytes: usize::MAX,
-                beyond: false,
-            };
-            let job = line.claim(&*self.recipe, claimant);
+            let job = line.claim(&*self.recipe, Claimant::CONSUMER);
             let waiting = match job {
                 Some(_) => None,
                 None => line.first_waiting(),
             };
             drop(board);
-            match (job, waiting, &self.options[seat.device].pinning) {
+            match (job, waiting, &self.options[seat.share.device].pinning) {
                 (Some(Job::Solo { pass, units }), ..) => {
                     // One unit, which is reported and taken under one lock.
                     let unit = Unit(units.start);

@@ -9,7 +9,7 @@ pub(crate) use listed::{Listed, Lists};
 use std::fmt;
 
 use super::given::Given;
-use super::plan::Portion;
+use super::options::Portion;
 use crate::sampler::Sampler;
 use crate::sync::Arc;
 
@@ -77,6 +77,14 @@ impl Cut {
         match self {
             Cut::Even(even) => even.part_rows(),
             Cut::Listed(listed) => listed.mean_rows(),
+        }
+    }
+
+    /// How many rows the largest batch of a whole epoch has, for this lane or any.
+    pub(crate) fn most_rows(&self) -> usize {
+        match self {
+            Cut::Even(even) => even.most_rows(),
+            Cut::Listed(listed) => listed.most_rows(),
         }
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct Desk {
     row: PlainUsize,
     /// The index of the sample; `u64::MAX` if it is not known here.
     index: AtomicU64,
+    /// How many samples one call gets: those from `row` on.
+    count: PlainUsize,
     /// When this began, or 0 if that is not known, or about to change.
     began_ns: AtomicU64,
 }
@@ -76,6 +78,8 @@ pub(super) struct Seen {
     pub(super) doing: Doing,
     pub(super) row: usize,
     pub(super) index: Option<u64>,
+    /// How many samples one call gets, from this row on: they have as much time as all of them together.
+    pub(super) count: usize,
     /// For how long, if that is known.
     pub(super) elapsed: Option<Duration>,
 }
@@ -90,6 +94,7 @@ impl Desk {
             doing: PlainUsize::new(Doing::Loading as usize),
             row: PlainUsize::new(0),
             index: AtomicU64::new(u64::MAX),
+            count: PlainUsize::new(1),
             began_ns: AtomicU64::new(0),
         }
     }
@@ -149,19 +154,21 @@ impl Desk {
         self.state.load(Ordering::Acquire) == GIVEN_UP
     }
 
-    /// The row that the worker is at. (Nobody else writes, and others read it for their messages.)
+    /// The worker comes to a row. (Nobody else writes, and others read it for their messages.)
     #[inline(always)]
-    pub(super) fn set(&self, row: usize) {
+    pub(super) fn comes_to(&self, row: usize) {
         self.row.store(row, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> usize {
+    /// The row that the worker is at.
+    pub(super) fn row(&self) -> usize {
         self.row.load(Ordering::Relaxed)
     }
 
     /// What the worker entered began then.
     pub(super) fn since(&self, began: Instant) {
         if self.number != NOBODY {
+            self.count.store(1, Ordering::Release);
             self.began_ns.store(self.ns(began), Ordering::Release);
         }
     }
@@ -173,6 +180,7 @@ impl Desk {
             self.began_ns.store(0, Ordering::Relaxed);
             self.row.store(row, Ordering::Release);
             self.index.store(u64::MAX, Ordering::Release);
+            self.count.store(1, Ordering::Release);
             self.doing
                 .store(Doing::Sampling as usize, Ordering::Release);
             self.began_ns.store(self.ns(began), Ordering::Release);
@@ -187,6 +195,14 @@ impl Desk {
         self.is(Doing::Loading);
     }
 
+    /// It gets this sample and those behind it in one call, so many together.
+    pub(super) fn gets_many(&self, index: u64, count: usize) {
+        if self.is_timed {
+            self.count.store(count, Ordering::Release);
+        }
+        self.gets(index);
+    }
+
     /// It begins to fill a sample that was loaded before.
     pub(super) fn fills(&self, row: usize) {
         match self.is_timed {
@@ -194,7 +210,7 @@ impl Desk {
                 self.samples(row, Instant::now());
                 self.is(Doing::Filling);
             }
-            false => self.set(row),
+            false => self.comes_to(row),
         }
     }
 
@@ -228,6 +244,7 @@ impl Desk {
         let began = self.began_ns.load(Ordering::Acquire);
         let row = self.row.load(Ordering::Acquire);
         let index = self.index.load(Ordering::Acquire);
+        let count = self.count.load(Ordering::Acquire);
         let doing = self.doing.load(Ordering::Acquire);
         let is_same = self.began_ns.load(Ordering::Acquire) == began;
         let elapsed_ns = self.ns(now).saturating_sub(began);
@@ -235,33 +252,48 @@ impl Desk {
             doing: STAGES[doing],
             row,
             index: Some(index).filter(|index| *index != u64::MAX),
+            count,
             // If it goes on to another sample right now, nothing is late.
             elapsed: (is_same && began > 0).then(|| Duration::from_nanos(elapsed_ns)),
         })
     }
 
-    /// When the worker's sample began, or whatever it is doing.
-    pub(super) fn began(&self) -> Option<Instant> {
+    /// When the worker's sample began, or whatever it is doing, and how long that may take with this timeout for one.
+    pub(super) fn began(&self, timeout: Duration) -> Option<(Instant, Duration)> {
         let ns = self.began_ns.load(Ordering::Acquire);
-        (ns > 0 && self.state.load(Ordering::Acquire) != FREE)
-            .then(|| self.epoch.checked_add(Duration::from_nanos(ns)))?
+        let of_all = times(timeout, self.count.load(Ordering::Acquire));
+        let began = (ns > 0 && self.state.load(Ordering::Acquire) != FREE)
+            .then(|| self.epoch.checked_add(Duration::from_nanos(ns)))?;
+        Some((began?, of_all))
     }
+}
+
+/// How long so many samples may take that are got in one call.
+fn times(timeout: Duration, count: usize) -> Duration {
+    timeout.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 impl Seen {
     /// Whether it takes longer than samples may.
     pub(super) fn is_late(&self, timeout: Duration) -> bool {
-        self.doing != Doing::Memory && self.elapsed.is_some_and(|elapsed| elapsed >= timeout)
+        self.left(timeout).is_some_and(|left| left.is_zero())
     }
 
     /// How long it may still take, if that counts.
     pub(super) fn left(&self, timeout: Duration) -> Option<Duration> {
         let elapsed = self.elapsed.filter(|_| self.doing != Doing::Memory)?;
-        Some(timeout.saturating_sub(elapsed))
+        Some(times(timeout, self.count).saturating_sub(elapsed))
     }
 
-    /// The error of a unit whose worker was seen to do this for too long. `sample`: what is known of it.
-    pub(super) fn error(self, place: Place, worker: String, sample: Option<SampleId>) -> Error {
+    /// The error of a unit whose worker was seen to do this for too long. `sample`: what is known of it, and of those behind it that
+    /// the same call gets.
+    pub(super) fn error(
+        self,
+        place: Place,
+        worker: String,
+        sample: Option<SampleId>,
+        others: Vec<u64>,
+    ) -> Error {
         let stage = match self.doing {
             Doing::Sampling => Stage::Sampling,
             Doing::Loading | Doing::Memory | Doing::Describing => Stage::Loading,
@@ -271,7 +303,9 @@ impl Seen {
             Doing::Collating => Stage::Collating,
         };
         Error::TimedOut(Box::new(TimedOut {
+            count: if sample.is_some() { self.count } else { 1 },
             sample,
+            others,
             epoch: place.epoch,
             batch: place.batch,
             stage,
@@ -320,11 +354,20 @@ mod tests {
             doing: Doing::Loading,
             row: 6,
             index: Some(17),
+            count: 1,
             elapsed: Some(Duration::from_secs(2)),
         };
         assert_eq!(seen, Some(expected));
         assert!(expected.is_late(Duration::from_secs(2)));
         assert!(!expected.is_late(Duration::from_secs(3)));
+        // Several in one call have as much time as each of them.
+        desk.gets_many(17, 8);
+        let seen = desk.look(began + Duration::from_secs(2));
+        let left = seen.and_then(|seen| seen.left(Duration::from_secs(1)));
+        assert_eq!(left, Some(Duration::from_secs(6)));
+        desk.samples(6, began);
+        let seen = desk.look(began + Duration::from_secs(2));
+        assert!(seen.is_some_and(|seen| seen.is_late(Duration::from_secs(1))));
         desk.is(Doing::Memory);
         let seen = desk.look(began + Duration::from_secs(2));
         assert!(!seen.is_some_and(|seen| seen.is_late(Duration::from_secs(2))));

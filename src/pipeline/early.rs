@@ -3,7 +3,8 @@
 use super::Pipeline;
 use super::batching::Batching;
 use super::cut::Start;
-use super::plan::{Portion, plan};
+use super::options::Portion;
+use super::plan::plan;
 use crate::batch::Batch;
 use crate::device::{Kind, Ring};
 use crate::tuning::DEFAULT_DEPTH_BATCHES;

@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
 use super::board::{Board, Wake};
-use super::line::{EpochSlot, Line, Pass, UnitSlot};
+use super::line::Line;
+use super::pass::Pass;
 use super::schedule::{Removed, Unit};
+use super::slots::{EpochSlot, UnitSlot};
 use super::work::MadeAlone;
 use crate::device::Account;
 use crate::error::panic_message;

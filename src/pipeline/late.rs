@@ -9,48 +9,21 @@
 //! back it drops all of that, and ends.
 
 use std::io;
-use std::ops::Range;
 use std::time::Duration;
 
 use super::Pipeline;
 use super::board::Board;
 use super::desk::{Desk, Doing, Seen};
-use super::line::{Job, Pass};
+use super::line::Job;
+use super::pass::Pass;
 use super::schedule::{Claimant, Loaded, Unit};
 use super::seat::Seat;
 use super::source::Failed;
+use super::station::{Task, What};
 use super::work::MadeAlone;
 use crate::batch::Batch;
 use crate::error::{Error, SampleId};
 use crate::sync::{Arc, Instant, Ordering, planted};
-
-/// Where a worker works.
-pub(super) struct Station {
-    pub(super) desk: Arc<Desk>,
-    /// What it has to report on. While it runs the program's code, nobody but the board's holder who [gives it up](Desk::give_up)
-    /// changes it.
-    pub(super) task: Option<Task>,
-    /// The system did not start a thread in place of the last one.
-    pub(super) is_vacant: bool,
-}
-
-/// What a worker has to report on.
-#[derive(Debug, Clone)]
-pub(super) struct Task {
-    pub(super) line: u64,
-    pub(super) what: What,
-    /// What the worker was seen to do that had it before, and was given up.
-    late: Option<Seen>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum What {
-    Load { unit: Unit, claimed: usize },
-    LayOut { unit: Unit },
-    Finish { unit: Unit },
-    Solo { units: Range<u64> },
-    Pull { unit: Unit },
-}
 
 /// A worker's place that is to be filled.
 struct Vacancy {
@@ -67,49 +40,6 @@ struct Overdue {
     seen: Seen,
     worker: String,
     pass: Arc<Pass>,
-}
-
-impl Task {
-    pub(super) fn new(line: u64, what: What) -> Option<Task> {
-        Some(Task {
-            line,
-            what,
-            late: None,
-        })
-    }
-
-    pub(super) fn of<B>(job: &Job<B>) -> Option<Task> {
-        let (pass, what) = match job {
-            Job::Plan { .. } | Job::Grant { .. } => return None,
-            Job::Load {
-                pass,
-                unit,
-                claimed,
-                ..
-            } => {
-                let (unit, claimed) = (*unit, claimed.len());
-                (pass, What::Load { unit, claimed })
-            }
-            Job::Finish { pass, unit } => (pass, What::Finish { unit: *unit }),
-            Job::Solo { pass, units } => {
-                let units = units.clone();
-                (pass, What::Solo { units })
-            }
-            Job::Pull { pass, unit, .. } => (pass, What::Pull { unit: *unit }),
-        };
-        Task::new(pass.line, what)
-    }
-
-    /// The unit that the worker is at.
-    pub(super) fn unit(&self) -> Unit {
-        match &self.what {
-            What::Load { unit, .. }
-            | What::LayOut { unit }
-            | What::Finish { unit }
-            | What::Pull { unit } => *unit,
-            What::Solo { units } => Unit(units.start),
-        }
-    }
 }
 
 impl<B: Batch> Board<B> {
@@ -279,8 +209,15 @@ impl<B: Batch> Pipeline<B> {
         let (seen, place) = (overdue.seen, overdue.pass.place(overdue.task.unit()));
         let sample = seen.is_of_sample().then(|| {
             // What it calls of the program's may panic, and says so itself.
-            let order = &overdue.pass.order;
-            let id = || self.recipe.sample_id(place, order, seen.row, seen.index);
+            let pass = &overdue.pass;
+            let id = || {
+                // (Only where no unit is made again, so rows are those of the place.)
+                let others = (seen.row + 1..seen.row + seen.count)
+                    .map(|row| pass.order.index(place.epoch, place.position(row)));
+                let others = others.collect();
+                let sample = self.recipe.sample_id(pass, place, seen.row, seen.index);
+                (sample, others)
+            };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(id)).ok()
         });
         if desk.leave() && !planted("nobody reports for who was given up") {
@@ -288,8 +225,9 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Reports the error of a unit in place of a worker that was given up. Without `sample`, the data set was not asked to describe it.
-    fn report_overdue(&self, desk: &Desk, overdue: Overdue, sample: Option<SampleId>) {
+    /// Reports the error of a unit in place of a worker that was given up. `known`: its sample, and the indices of others that it got
+    /// in the same call; without, neither the data set nor the sampler was asked.
+    fn report_overdue(&self, desk: &Desk, overdue: Overdue, known: Option<(SampleId, Vec<u64>)>) {
         let Overdue {
             task,
             seen,
@@ -297,6 +235,7 @@ impl<B: Batch> Pipeline<B> {
             pass,
         } = overdue;
         let place = pass.place(task.unit());
+        let (sample, others) = known.unzip();
         let sample = sample.or_else(|| {
             Some(SampleId {
                 index: seen.index.filter(|_| seen.is_of_sample())?,
@@ -306,7 +245,7 @@ impl<B: Batch> Pipeline<B> {
                 description: None,
             })
         });
-        let error = seen.error(place, worker, sample);
+        let error = seen.error(place, worker, sample, others.unwrap_or_default());
         self.report_failed(desk, &pass, &task.what, seen.row, error);
     }
 
@@ -349,12 +288,6 @@ impl<B: Batch> Pipeline<B> {
 
     /// All workers hang, and the system starts no other: what the consumer waits for next is an error. Returns whether there was something.
     pub(super) fn fail_next(&self, seat: &Seat, why: &io::Error) -> bool {
-        let claimant = Claimant {
-            is_spare: false,
-            devices: 1,
-            free_bytes: usize::MAX,
-            beyond: false,
-        };
         let job = {
             let mut board = self.lock();
             if board.stations.iter().any(|one| !one.is_vacant) {
@@ -362,12 +295,13 @@ impl<B: Batch> Pipeline<B> {
             }
             board.claim_orphans().or_else(|| {
                 let (line, _) = board.line(seat.line)?;
-                line.claim(&*self.recipe, claimant)
+                line.claim(&*self.recipe, Claimant::CONSUMER)
             })
         };
         let Some(job) = job else { return false };
         let Some(task) = Task::of(&job) else {
-            self.perform(job, &Desk::of_caller(self.began)); // nothing of the program's
+            // (It grants a unit its memory. Planning, which runs the program's code, is beyond the consumer's epoch.)
+            self.perform(job, &Desk::of_caller(self.began));
             return true;
         };
         let (Job::Load { pass, .. }

@@ -1,28 +1,27 @@
-//! A line: its schedule, and what its epochs and open units carry.
+//! A line: the schedule of what one consumer iterates, with what its epochs and open units carry.
 
 use std::collections::VecDeque;
 
-use super::announcer::{Announced, EndsPass, EpochSamples};
-use super::cut::{EpochOrder, Place};
+use super::cut::EpochOrder;
 use super::guard::Bin;
+use super::options::Portion;
 use super::outbox::Sends;
-use super::plan::{Destination, EpochPlan, Portion};
-use super::pull::{OwnItems, Pull};
-use super::recovery::Changes;
-use super::schedule::{Claim, Claimant, Claimed, EpochUnits, Schedule, Unit};
+use super::pass::Pass;
+use super::plan::EpochPlan;
+use super::pull::Pull;
+use super::schedule::{Claim, Claimant, Claimed, Schedule, Unit};
+use super::slots::{Delivered, EpochSlot, Made, UnitSlot};
 use super::source::Failed;
 use super::work::{MadeAlone, Recipe, Work};
 use crate::device::{Account, Charge, InFlight};
-use crate::error::{Error, Result};
-use crate::meter::{Activity, Bar, Meter, Subject};
-use crate::sync::{Arc, Condvar, Instant, planted};
+use crate::error::Result;
+use crate::sync::{Arc, Condvar, planted};
+use crate::tensor::Backend;
 
 /// What one consumer iterates: an epoch, or several that follow each other.
 pub(super) struct Line<B> {
     pub(super) key: u64,
-    /// The number of the device that it is loaded for.
-    pub(super) device: usize,
-    /// Which of this rank's batches it has.
+    /// Which of this rank's batches it has, and for which device.
     pub(super) share: Portion,
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
@@ -31,95 +30,6 @@ pub(super) struct Line<B> {
     pub(super) last_turn: u64,
     /// The bytes in flight, if they are limited.
     pub(super) in_flight: Option<Arc<InFlight>>,
-}
-
-/// What the board holds of one epoch.
-pub(super) struct EpochSlot<B> {
-    pub(super) epoch: u64,
-    pub(super) meter: Arc<Meter>,
-    /// What its batches are for. Nothing is loaded until that is known.
-    pub(super) destination: Option<Destination>,
-    /// Sends its units to a device as soon as they are made.
-    pub(super) outbox: Option<Arc<dyn Sends<B>>>,
-    pub(super) pass: Option<Arc<Pass>>,
-    /// The stream of its items, while nobody pulls; `None` for samples that have an index.
-    pub(super) stream: Option<Box<dyn Pull<B>>>,
-    /// If the data set wants to know what comes: it hears that the pass is over when this is dropped.
-    pub(super) announced: Option<EndsPass>,
-}
-
-/// How the units of one epoch are made, shared by everybody who works on them. It never changes.
-pub(crate) struct Pass {
-    pub(super) line: u64,
-    pub(super) segment: u64,
-    pub(super) device: usize,
-    pub(super) epoch: u64,
-    pub(super) units: EpochUnits,
-    /// Which samples stand at its positions.
-    pub(super) order: EpochOrder,
-    pub(super) announced: Option<Arc<Announced>>,
-    pub(crate) meter: Arc<Meter>,
-    /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
-    pub(super) account: Option<Arc<Account>>,
-}
-
-/// A unit that was made.
-pub(crate) enum Made<B> {
-    Here(B),
-    /// It was sent to its device, and is in the outbox.
-    Sent,
-}
-
-/// What the board holds of one open unit.
-pub(super) struct UnitSlot<B> {
-    pub(super) pass: Arc<Pass>,
-    /// `None` once somebody finishes it.
-    pub(super) work: Option<Arc<dyn Work<B>>>,
-    /// The unit, made.
-    pub(super) outcome: Option<Result<Made<B>>>,
-    /// Why it failed; of several reasons, that of the first row.
-    pub(super) failure: Option<Failed>,
-    /// When it began to wait for its slab.
-    pub(super) waiting_since: Option<Instant>,
-    /// Its memory is pageable although the loader pins.
-    pub(super) is_unpinned: bool,
-    /// Its slabs' shares of the bytes in flight.
-    pub(super) charges: Charges,
-    /// What became of samples that failed.
-    pub(super) changes: Option<Box<Changes>>,
-    /// The items that were pulled for it, and how to make them again.
-    pub(super) own: Option<Box<OwnItems<B>>>,
-}
-
-/// A unit that the consumer took.
-pub(crate) struct Delivered<B> {
-    pub(crate) pass: Arc<Pass>,
-    pub(crate) unit: Unit,
-    pub(crate) outcome: Result<Made<B>>,
-    pub(crate) changes: Option<Box<Changes>>,
-    pub(crate) own: Option<Box<OwnItems<B>>>,
-    /// What is in flight until it was sent.
-    pub(crate) charges: Charges,
-}
-
-/// Shares of the bytes in flight: none, unless these are limited. (Units are moved often, so it is small.)
-#[derive(Default)]
-pub(crate) struct Charges(Option<Box<(Arc<Charge>, Charges)>>);
-
-impl Charges {
-    /// They are in flight no more.
-    pub(crate) fn end(&self) {
-        if let Some(charges) = &self.0 {
-            charges.0.release();
-            charges.1.end();
-        }
-    }
-
-    pub(super) fn add(&mut self, charge: Option<Arc<Charge>>) {
-        if let Some(charge) = charge {
-            self.0 = Some(Box::new((charge, std::mem::take(self))));
-        }
-    }
 }
 
 /// Something to do, with all that is needed to do it.
@@ -153,53 +63,8 @@ pub(super) enum Job<B> {
         pass: Arc<Pass>,
         unit: Unit,
         stream: Box<dyn Pull<B>>,
-        gathered_by: Option<crate::tensor::Backend>,
+        gathered_by: Option<Backend>,
     },
-}
-
-impl Pass {
-    /// Where a unit lies in its epoch.
-    pub(crate) fn place(&self, unit: Unit) -> Place {
-        let cut = &self.units.plan.cut;
-        cut.place(self.epoch, self.units.number(unit))
-    }
-
-    /// Which samples stand where, and who is told of them.
-    pub(super) fn samples(&self) -> EpochSamples<'_> {
-        EpochSamples {
-            order: &self.order,
-            announced: self.announced.as_ref(),
-        }
-    }
-
-    /// Whether the unit is its epoch's last.
-    pub(crate) fn is_last(&self, unit: Unit) -> bool {
-        unit.0 + 1 == self.units.end.0
-    }
-
-    pub(crate) fn plan(&self) -> &EpochPlan {
-        &self.units.plan
-    }
-
-    /// Begins an event of a timeline, if the program wants one.
-    #[inline]
-    pub(super) fn bar(&self, kind: Activity, unit: Unit) -> Option<Bar<'_>> {
-        let subject = self.subject(unit)?;
-        Some(subject.begin(kind))
-    }
-
-    #[inline]
-    pub(super) fn subject(&self, unit: Unit) -> Option<Subject<'_>> {
-        self.meter.subject(|| Some(self.place(unit).batch))
-    }
-
-    pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {
-        Error::CollatePanicked {
-            epoch: self.epoch,
-            batch: self.place(unit).batch,
-            message,
-        }
-    }
 }
 
 impl<B: 'static> Line<B> {
@@ -208,25 +73,8 @@ impl<B: 'static> Line<B> {
             let Some(pass) = &epoch.pass else {
                 unreachable!("units are opened of epochs that are planned");
             };
-            UnitSlot {
-                pass: Arc::clone(pass),
-                work: (!is_own).then(|| {
-                    let gathered_by = epoch.gathered_by();
-                    recipe.open(
-                        pass.place(unit),
-                        pass.samples(),
-                        gathered_by,
-                        Arc::clone(&pass.meter),
-                    )
-                }),
-                outcome: None,
-                failure: None,
-                waiting_since: None,
-                is_unpinned: false,
-                charges: Charges::default(),
-                changes: None,
-                own: None,
-            }
+            let work = (!is_own).then(|| recipe.open(pass, pass.place(unit), epoch.gathered_by()));
+            UnitSlot::new(Arc::clone(pass), work)
         };
         match self.schedule.claim(claimant, open)? {
             Claim::Plan { segment } => {
@@ -306,14 +154,18 @@ impl<B: 'static> Line<B> {
     ) -> Option<Arc<Pass>> {
         let units = self.schedule.enter_plan(segment, plan)?;
         let slot = self.schedule.epoch(segment)?;
+        let announced = slot.announced.as_ref().map(|ends| Arc::clone(&ends.0));
         let pass = Arc::new(Pass {
             line: self.key,
             segment,
-            device: self.device,
+            device: self.share.device,
             epoch: slot.epoch,
             units,
             order,
-            announced: slot.announced.as_ref().map(|ends| Arc::clone(&ends.0)),
+            short_id: announced
+                .as_ref()
+                .map_or(0, |announced| announced.short_id()),
+            announced,
             meter: Arc::clone(&slot.meter),
             account,
         });
@@ -361,18 +213,12 @@ impl<B: 'static> Line<B> {
             && let Some(account) = &pass.account
         {
             bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
-            bin.tell_pin_thread(self.device);
+            bin.tell_pin_thread(self.share.device);
         }
         next
     }
 
-    /// Whether the consumer's epoch goes to a device.
-    fn is_sent_ahead(&mut self) -> bool {
-        let segment = self.schedule.current();
-        segment.is_some_and(|segment| self.outbox(segment).is_some())
-    }
-
-    /// The same, for units in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
+    /// As [`deliver`](Line::deliver), for units in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
     fn deliver_any(
         &mut self,
         taken: &mut VecDeque<Delivered<B>>,
@@ -396,6 +242,12 @@ impl<B: 'static> Line<B> {
             });
         }
         next
+    }
+
+    /// Whether the consumer's epoch goes to a device.
+    fn is_sent_ahead(&mut self) -> bool {
+        let segment = self.schedule.current();
+        segment.is_some_and(|segment| self.outbox(segment).is_some())
     }
 
     /// Takes the segment's first unit that is ready and not sent, and whose batch comes before `before`, to send it. `pageable`: even if it
@@ -446,7 +298,8 @@ impl<B: 'static> Line<B> {
 
     /// Reports a unit that was made from end to end, or its error.
     pub(super) fn made(&mut self, unit: Unit, alone: MadeAlone<B>) {
-        self.schedule.made(unit, alone.elapsed_ns);
+        let elapsed_ns = alone.spent.map(|spent| spent.elapsed_ns);
+        self.schedule.made(unit, elapsed_ns);
         let slot = self.slot(unit);
         slot.outcome = Some(alone.made.map(Made::Here));
         if !alone.changes.is_empty() {
@@ -502,80 +355,13 @@ impl<B: 'static> Line<B> {
     /// Tells the pin thread to look again, if a unit waits for its slab.
     pub(super) fn tell_if_waiting(&self, bin: &mut Bin<B>) {
         if self.schedule.waits_for_slab() {
-            bin.tell_pin_thread(self.device);
+            bin.tell_pin_thread(self.share.device);
         }
     }
 
     pub(super) fn tell_consumer(&self, unit: Unit) {
         if self.schedule.is_next(unit) && !planted("the consumer is not told") {
             self.unit_ready.notify_one();
-        }
-    }
-}
-
-impl<B> UnitSlot<B> {
-    /// It was sent: what is pageable was read then, and is in flight no more.
-    fn was_sent(&self) {
-        if self.is_pageable() {
-            self.charges.end();
-        }
-    }
-
-    fn is_pageable(&self) -> bool {
-        self.is_unpinned || self.pass.account.is_none()
-    }
-
-    /// `ends`: its slabs are in flight no more.
-    fn deliver(self, unit: Unit, ends: bool) -> Option<Delivered<B>> {
-        if ends {
-            self.charges.end();
-        }
-        let charges = match self.is_pageable() {
-            true => self.charges,
-            false => Charges::default(),
-        };
-        Some(Delivered {
-            pass: self.pass,
-            unit,
-            outcome: self.outcome?,
-            changes: self.changes,
-            own: self.own,
-            charges,
-        })
-    }
-}
-
-impl<B> EpochSlot<B> {
-    pub(super) fn new(
-        epoch: u64,
-        meter: &Arc<Meter>,
-        destination: Option<Destination>,
-        outbox: Option<Arc<dyn Sends<B>>>,
-        stream: Option<Box<dyn Pull<B>>>,
-    ) -> EpochSlot<B> {
-        EpochSlot {
-            epoch,
-            meter: Arc::clone(meter),
-            destination,
-            outbox,
-            pass: None,
-            stream,
-            announced: None,
-        }
-    }
-
-    pub(super) fn account(&self) -> Option<&Arc<Account>> {
-        self.pass.as_ref()?.account.as_ref()
-    }
-
-    fn gathered_by(&self) -> Option<crate::tensor::Backend> {
-        match self.destination {
-            Some(Destination::Device {
-                backend,
-                gathers: true,
-                ..
-            }) => Some(backend),
-            _ => None,
         }
     }
 }

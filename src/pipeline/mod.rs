@@ -13,17 +13,23 @@ mod given;
 mod guard;
 mod late;
 mod line;
+mod making;
+mod options;
 mod outbox;
 mod pageable;
+mod pass;
 mod pin;
 mod plan;
 mod pull;
+mod recipe;
 mod recovery;
 mod room;
 mod schedule;
 mod seat;
 mod sending;
+mod slots;
 mod source;
+mod station;
 mod stopwatch;
 mod stream;
 mod threads;
@@ -38,16 +44,16 @@ pub(crate) use cut::{Cut, EpochOrder, Place, Start};
 pub use cut::{LastBatch, Sharding};
 pub(crate) use given::Given;
 pub(crate) use guard::drop_each;
-pub(crate) use line::{Delivered, Made};
+pub(crate) use options::{Options, Pinning, Portion};
 pub(crate) use outbox::Outbox;
-pub(crate) use plan::{Options, Pinning, Portion};
 pub(crate) use pull::OwnItems;
+pub(crate) use recipe::{DatasetRecipe, Learned};
 pub use recovery::OnError;
 pub(crate) use recovery::{Changes, Retry};
 pub(crate) use seat::{Beginning, Seat};
+pub(crate) use slots::{Delivered, Made};
 pub(crate) use stream::{ENDLESS, ItemNumbers, StreamParts, StreamRecipe};
 pub(crate) use threads::Threads;
-pub(crate) use work::{DatasetRecipe, Learned};
 
 use self::announcer::Announcing;
 use self::board::Board;
@@ -79,7 +85,7 @@ pub(crate) struct Pipeline<B> {
     began: Instant,
     roster: Arc<Roster>,
     /// For threads that are started later.
-    me: OnceLock<Weak<Pipeline<B>>>,
+    me: Weak<Pipeline<B>>,
     /// One for each device that lines are loaded for; a single one if no memory is page-locked. Lines, passes and seats have its number:
     /// the program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
@@ -101,7 +107,7 @@ pub(crate) struct Pipeline<B> {
 }
 
 impl<B: 'static> Pipeline<B> {
-    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Pipeline<B> {
+    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Arc<Pipeline<B>> {
         let listener = recipe.listener();
         let groups = options.len() + 1;
         let duty = Duty::new(options[0].workers, options[0].is_auto);
@@ -110,7 +116,7 @@ impl<B: 'static> Pipeline<B> {
             None => options.iter().map(|options| options.slabs(0)).sum(),
             Some(_) => FEWEST_KEPT,
         };
-        Pipeline {
+        Arc::new_cyclic(|me| Pipeline {
             announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
             board: Mutex::new(Board::new(groups, in_flight.clone(), duty)),
             in_flight,
@@ -119,7 +125,7 @@ impl<B: 'static> Pipeline<B> {
             recipe,
             began: Instant::now(),
             roster: Arc::default(),
-            me: OnceLock::new(),
+            me: Weak::clone(me),
             pageable: Ring::pageable(kept),
             largest_bytes: Default::default(),
             is_wide: OnceLock::new(),
@@ -127,7 +133,7 @@ impl<B: 'static> Pipeline<B> {
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
             options,
-        }
+        })
     }
 
     /// What lines for all devices have in common.

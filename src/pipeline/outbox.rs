@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::given::Given;
 use super::guard::drop_each;
-use super::line::Pass;
+use super::pass::Pass;
 use super::schedule::Unit;
 use crate::batch::{Batch, SentPart, begin_part, send, send_part};
 use crate::device::{Assembly, Rows, Target, Unsent};
@@ -20,6 +20,8 @@ use crate::sync::{Arc, Mutex, Weak, planted};
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Outbox<B: Batch> {
     target: Target,
+    /// Every tensor of a batch has a row for each of its samples, and nothing else.
+    is_dense: bool,
     /// The outbox of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
     before: Option<(Weak<Outbox<B>>, u64)>,
     state: Mutex<State<B>>,
@@ -108,7 +110,7 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         }
         match self.send_part(pass, unit, made, waits, None) {
             SendOutcome::NotNow(made) if waits => {
-                let memory = begin_part(&made, &self.target, rows(pass, unit));
+                let memory = begin_part(&made, &self.target, self.rows(pass, unit));
                 self.send_part(pass, unit, made, waits, Some(memory))
             }
             outcome => outcome,
@@ -154,6 +156,7 @@ impl<B: Batch> Outbox<B> {
         target: &Target,
         given: Given,
         any_order: bool,
+        is_dense: bool,
         before: Option<(&Arc<Outbox<B>>, u64)>,
     ) -> Arc<Outbox<B>> {
         let mut state = State {
@@ -171,6 +174,7 @@ impl<B: Batch> Outbox<B> {
         }
         Arc::new(Outbox {
             target: target.clone(),
+            is_dense,
             before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
             state: Mutex::new(state),
         })
@@ -234,8 +238,9 @@ impl<B: Batch> Outbox<B> {
             Turn::NotYet => return SendOutcome::NotNow(made),
             Turn::Now(_) => {} // this is the batch's only unit
         }
+        let rows = self.rows(pass, unit);
         // Unwind safety: the batch is gone.
-        let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.target, waits)));
+        let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.target, rows, waits)));
         let outcome = match sent {
             Ok(Ok(whole)) => Ok(whole),
             Ok(Err((Some(made), error))) if !waits && is_for_now(&error) => {
@@ -313,7 +318,7 @@ impl<B: Batch> Outbox<B> {
         waits: bool,
         memory: Option<Result<Assembly>>,
     ) -> (SendOutcome<B>, Option<B>) {
-        let rows = rows(pass, unit);
+        let rows = self.rows(pass, unit);
         let outgoing = match state.turn(pass.place(unit).batch, unit, waits) {
             Turn::Gone => return (SendOutcome::Sent, Some(made)),
             Turn::NotYet => return (SendOutcome::NotNow(made), None),
@@ -359,6 +364,18 @@ impl<B: Batch> Outbox<B> {
             Err((part, Unsent::Unlike(error))) => {
                 (SendOutcome::Unlike(outgoing.like, error), Some(part))
             }
+        }
+    }
+
+    /// Which rows of its batch a unit has.
+    fn rows(&self, pass: &Pass, unit: Unit) -> Rows {
+        let place = pass.place(unit);
+        Rows {
+            first: place.first_row,
+            count: place.rows,
+            of: place.batch_rows,
+            most: pass.plan().cut.most_rows(),
+            is_dense: self.is_dense,
         }
     }
 
@@ -468,15 +485,5 @@ impl<B: Batch> State<B> {
                 Turn::Now(outgoing)
             }
         }
-    }
-}
-
-/// Which rows of its batch a unit has.
-fn rows(pass: &Pass, unit: Unit) -> Rows {
-    let place = pass.place(unit);
-    Rows {
-        first: place.first_row,
-        count: place.rows,
-        of: place.batch_rows,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Pipeline;
 use super::guard::drop_each;
-use super::line::Pass;
+use super::pass::Pass;
 use super::schedule::Unit;
 use super::source::Failed;
 use super::work::Work;

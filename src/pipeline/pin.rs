@@ -4,10 +4,10 @@ use std::panic::AssertUnwindSafe;
 
 use super::Pipeline;
 use super::early::Early;
-
-use super::line::{Made, Pass};
-use super::plan::Pinning;
+use super::options::Pinning;
+use super::pass::Pass;
 use super::schedule::{Unit, Want};
+use super::slots::Made;
 use super::source::Failed;
 use super::work::Work;
 use crate::batch::{Batch, Relocation};
@@ -119,7 +119,7 @@ impl<B: Batch> Pipeline<B> {
         slot.outcome = Some(Ok(Made::Here(made)));
         slot.waiting_since = Some(Instant::now());
         if !planted("a move is asked for in silence") {
-            bin.tell_pin_thread(line.device);
+            bin.tell_pin_thread(line.share.device);
         }
     }
 

@@ -9,16 +9,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::cut::{EpochOrder, Place};
+use super::cut::Place;
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
-use super::line::Pass;
 use super::outbox::Sends;
+use super::pass::Pass;
 use super::schedule::Unit;
 use super::work::{Recipe, Work};
 use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
-use crate::meter::{Activity, Meter};
+use crate::meter::Activity;
 use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Backend;
 use crate::trace::span;
@@ -37,10 +37,9 @@ pub(crate) trait Pull<B>: Send {
     /// Pulls the items of the unit at a place; fewer if the stream ends, and `None` if it has ended before.
     fn pull(
         &mut self,
+        pass: &Arc<Pass>,
         place: Place,
-        order: &EpochOrder,
         gathered_by: Option<Backend>,
-        meter: &Arc<Meter>,
         at: &Desk,
     ) -> Result<Option<Pulled<B>>>;
 }
@@ -104,7 +103,7 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn pull(
         &self,
         desk: &Desk,
-        pass: &Pass,
+        pass: &Arc<Pass>,
         unit: Unit,
         mut stream: Box<dyn Pull<B>>,
         gathered_by: Option<Backend>,
@@ -114,8 +113,7 @@ impl<B: Batch> Pipeline<B> {
         desk.since(Instant::now());
         let place = pass.place(unit);
         // Unwind safety: a stream that panicked is not asked again.
-        let pull =
-            AssertUnwindSafe(|| stream.pull(place, &pass.order, gathered_by, &pass.meter, desk));
+        let pull = AssertUnwindSafe(|| stream.pull(pass, place, gathered_by, desk));
         let bar = pass.bar(Activity::Pull, unit);
         let pulled = catch_unwind(pull).unwrap_or_else(|payload| {
             Err(Error::StreamPanicked {

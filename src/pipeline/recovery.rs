@@ -14,8 +14,15 @@ use crate::sync::{Condvar, Instant, Mutex};
 /// whole batch (a `collate_fn` that fails, a sample of another shape, a sampler's index out of range) is an error in any case.
 ///
 /// What was replaced or left out is counted and listed by [`Stats`](crate::loader::Stats), logged as a warning, and told by
-/// [`BatchInfo`](crate::loader::BatchInfo). The quota `at_most` is for each epoch, on each rank. When it is used up, samples fail
-/// their batches.
+/// [`BatchInfo`](crate::loader::BatchInfo).
+///
+/// # Quotas
+///
+/// The quota `at_most` is for each epoch, on each rank (and in each part of an epoch that is [split](crate::loader::Epoch::split)). When it
+/// is used up, samples fail their batches. A quota guards against a data set that is mostly broken, and is no part of what is repeatable:
+/// workers load at the same time, so if more samples are bad than it allows, *which* of them get its last places depends on who is first, and
+/// may differ from run to run, and on each rank. As long as it is not used up, batches are the same whatever the number of workers and
+/// ranks. An epoch that is resumed begins with a whole quota, whatever was used before.
 ///
 /// # Examples
 ///
@@ -68,6 +75,8 @@ pub(crate) struct Retry {
     /// How many more times.
     attempts: u32,
     first_wait: Duration,
+    /// How often in an epoch.
+    at_most: u64,
     /// The loader is being dropped: nobody waits any more.
     is_over: Mutex<bool>,
     ends: Condvar,
@@ -77,16 +86,38 @@ pub(crate) struct Retry {
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 impl Retry {
-    pub(crate) fn new(attempts: u32, first_wait: Duration) -> Retry {
+    pub(crate) fn new((attempts, first_wait, at_most): (u32, Duration, u64)) -> Retry {
         Retry {
             attempts,
             first_wait,
+            at_most,
             ..Retry::default()
         }
     }
 
     pub(super) fn attempts(&self) -> u32 {
         self.attempts
+    }
+
+    /// Counts an attempt, and lists its sample. `false`: there may be no more in this epoch.
+    #[cold]
+    pub(super) fn begin(&self, what: &SampleId, error: &BoxError, meter: &Meter) -> bool {
+        let (quota, most) = (&meter.retried, self.at_most);
+        if !quota.add_up_to(most) {
+            if meter.retries_used_up() {
+                log::warn!(
+                    "samples were tried again {most} times in this epoch, as often as `retry_at_most` allows: those that fail now fail at \
+                     once"
+                );
+            }
+            return false;
+        }
+        let say = AssertUnwindSafe(|| format!("{what} failed to load: {error}"));
+        let said = catch_unwind(say).unwrap_or_else(panic_message);
+        if meter.note_bad(&said) {
+            log::warn!("{said} (it is tried again)");
+        }
+        true
     }
 
     /// Waits before attempt `attempt`, counted from 0: twice as long each time. `false`: the loader is being dropped.
@@ -213,17 +244,6 @@ impl OnError {
     /// Whether batches may have fewer rows than their places say.
     pub(super) fn skips(self) -> bool {
         matches!(self, OnError::Skip { .. })
-    }
-}
-
-/// Lists a sample that is tried again.
-#[cold]
-pub(super) fn note_retried(what: &SampleId, error: &BoxError, meter: &Meter) {
-    meter.retried.add(1);
-    let say = AssertUnwindSafe(|| format!("{what} failed to load: {error}"));
-    let said = catch_unwind(say).unwrap_or_else(panic_message);
-    if meter.note_bad(&said) {
-        log::warn!("{said} (it is tried again)");
     }
 }
 

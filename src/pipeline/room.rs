@@ -1,7 +1,7 @@
 //! Room for bytes in flight, where several devices share a limit: what one of them waits for, another gives back.
 
 use super::Pipeline;
-use super::plan::Options;
+use super::options::Options;
 use crate::device::{Coming, Device, InFlight};
 use crate::sync::Arc;
 

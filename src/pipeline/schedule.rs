@@ -92,6 +92,16 @@ pub(crate) struct Claimant {
     pub(crate) free_bytes: usize,
 }
 
+impl Claimant {
+    /// The consumer, for the epoch that it is at: there are no workers, or none that could work.
+    pub(crate) const CONSUMER: Claimant = Claimant {
+        is_spare: false,
+        devices: 1,
+        beyond: false,
+        free_bytes: usize::MAX,
+    };
+}
+
 impl<E, U> Schedule<E, U> {
     /// `is_wide`: what an earlier line found out.
     pub(crate) fn new(is_wide: Option<bool>, least_run: usize) -> Schedule<E, U> {

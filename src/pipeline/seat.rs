@@ -9,12 +9,13 @@ use super::Pipeline;
 use super::announcer::Announcer;
 use super::batching::Batching;
 use super::cut::Start;
-use super::given::{Given, Progress};
-use super::line::EpochSlot;
+use super::given::Progress;
+use super::options::Portion;
 use super::outbox::{Outbox, Sends};
-use super::plan::{Destination, EpochPlan, Portion, destination_matters, plan};
+use super::plan::{Destination, EpochPlan, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
+use super::slots::EpochSlot;
 use crate::batch::Batch;
 use crate::device::{Account, Target};
 use crate::meter::Meter;
@@ -25,14 +26,12 @@ use crate::sync::{Arc, Condvar, Mutex, planted};
 pub(crate) struct Seat {
     pub(super) line: u64,
     pub(super) segment: u64,
-    /// The number of the device that its line is loaded for.
-    pub(crate) device: usize,
-    /// Which of this rank's batches it has.
+    /// Which of this rank's batches it has, and for which device.
     pub(crate) share: Portion,
     pub(crate) start: Start,
     pub(crate) meter: Arc<Meter>,
     /// Which batches were given out.
-    pub(crate) given: Arc<Progress>,
+    pub(crate) progress: Arc<Progress>,
     /// Where its stream stands behind what was given out; `None` for samples that have an index.
     pub(crate) reached: Option<Arc<Mutex<Reached>>>,
     /// The line's consumer sleeps here.
@@ -51,20 +50,17 @@ pub(crate) struct Beginning {
     pub(crate) state: Option<Vec<u8>>,
     /// Other epochs will follow.
     pub(crate) is_followed: bool,
-    /// The number of the device that it is loaded for.
-    pub(crate) device: usize,
-    /// Which of this rank's batches it has.
+    /// Which of this rank's batches it has, and for which device.
     pub(crate) share: Portion,
 }
 
 impl Beginning {
-    /// Of all batches of this rank, for the first of the loader's devices.
+    /// With all batches of this rank.
     pub(crate) fn whole(start: Start, state: Option<Vec<u8>>, is_followed: bool) -> Beginning {
         Beginning {
             start,
             state,
             is_followed,
-            device: 0,
             share: Portion::WHOLE,
         }
     }
@@ -77,7 +73,6 @@ impl<B: Batch> Pipeline<B> {
             start,
             state,
             is_followed,
-            device,
             share,
         } = beginning;
         let (stream, reached) = self.stream(start, state);
@@ -95,24 +90,23 @@ impl<B: Batch> Pipeline<B> {
                 self.off_duty.notify_all();
             }
             let is_wide = self.is_wide.get().copied();
-            let at_once = self.options[device].at_once;
-            let line = board.add_line((device, share), Arc::clone(&unit_ready), is_wide, at_once);
+            let at_once = self.options[share.device].at_once;
+            let line = board.add_line(share, Arc::clone(&unit_ready), is_wide, at_once);
             let segment = board.append(line, slot, true);
             Seat {
                 line,
-                device,
                 share,
                 segment,
                 start,
                 meter,
-                given: Arc::new(Progress::new(start.given, self.options().any_order)),
+                progress: Arc::new(Progress::new(start.given, self.options().any_order)),
                 reached,
                 unit_ready,
                 announcer,
                 is_followed,
             }
         };
-        if let Some(destination) = self.assumed_destination(seat.device) {
+        if let Some(destination) = self.assumed_destination(seat.share.device) {
             self.decide(&seat, destination);
         }
         seat
@@ -128,13 +122,14 @@ impl<B: Batch> Pipeline<B> {
         to: Option<(&Arc<Outbox<B>>, usize)>,
     ) -> (Seat, Option<Arc<Outbox<B>>>) {
         let start = Start::of(epoch);
-        let options = &self.options[seat.device];
+        let options = &self.options[seat.share.device];
         let meter = self.meters.add(epoch);
         let destination =
             to.map(|(before, depth)| options.destination(before.target().device(), depth));
+        let is_dense = self.recipe.hints().is_dense;
         let outbox = to.map(|(before, _)| {
             let (target, before) = (before.target(), Some((before, batches)));
-            Outbox::new(target, start.given, options.any_order, before)
+            Outbox::new(target, start.given, options.any_order, is_dense, before)
         });
         let sends = outbox.clone().map(|outbox| outbox as Arc<dyn Sends<B>>);
         let (stream, reached) = self.stream(start, None);
@@ -148,7 +143,7 @@ impl<B: Batch> Pipeline<B> {
             segment,
             start,
             meter,
-            given: Arc::new(Progress::new(start.given, options.any_order)),
+            progress: Arc::new(Progress::new(start.given, options.any_order)),
             reached,
             ..seat.clone()
         };
@@ -184,7 +179,7 @@ impl<B: Batch> Pipeline<B> {
     pub(crate) fn come_to(&self, seat: &Seat) -> bool {
         // In case no worker found the time: while the epoch before is still there to be joined.
         self.plan_early(seat.line, seat.segment);
-        let options = &self.options[seat.device];
+        let options = &self.options[seat.share.device];
         let most_units = options.most_units();
         let destination = {
             let mut board = self.lock();
@@ -211,7 +206,9 @@ impl<B: Batch> Pipeline<B> {
             slot.and_then(|slot| slot.destination)
         };
         // Its plan did not join the one before, which is used up now.
-        if let Some(destination) = destination.or_else(|| self.assumed_destination(seat.device)) {
+        if let Some(destination) =
+            destination.or_else(|| self.assumed_destination(seat.share.device))
+        {
             self.decide(seat, destination);
         }
         true
@@ -229,7 +226,7 @@ impl<B: Batch> Pipeline<B> {
             })
         };
         // (What is dropped should not have to wait for a batch sampler.)
-        let is_even = matches!(self.options[seat.device].batching, Batching::Even(_));
+        let is_even = matches!(self.options[seat.share.device].batching, Batching::Even(_));
         if let Some(following) = following.filter(|_| is_even) {
             // While this one is still there to be joined.
             self.plan_early(seat.line, following);
@@ -238,7 +235,7 @@ impl<B: Batch> Pipeline<B> {
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.leave(seat.segment, bin.removed());
             bin.wake_workers = true; // for the epochs that waited for this one
-            bin.tell_pin_thread(line.device);
+            bin.tell_pin_thread(line.share.device);
             board.remove_if_over(seat.line);
         }
     }
@@ -248,7 +245,7 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.truncate(bin.removed());
-            bin.tell_pin_thread(line.device);
+            bin.tell_pin_thread(line.share.device);
             board.remove_if_over(seat.line);
         }
     }
@@ -258,17 +255,11 @@ impl<B: Batch> Pipeline<B> {
         self.decide(seat, Destination::Host);
     }
 
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through. `given`: which
-    /// batches the program already has.
-    pub(crate) fn send_to(
-        &self,
-        seat: &Seat,
-        target: &Target,
-        depth: usize,
-        given: Given,
-    ) -> Arc<Outbox<B>> {
-        let options = &self.options[seat.device];
-        let outbox = Outbox::new(target, given, options.any_order, None);
+    /// The batches that are not open yet go to a device, `depth` ahead. Returns the outbox that they go through.
+    pub(crate) fn send_to(&self, seat: &Seat, target: &Target, depth: usize) -> Arc<Outbox<B>> {
+        let options = &self.options[seat.share.device];
+        let (given, is_dense) = (seat.progress.given(), self.recipe.hints().is_dense);
+        let outbox = Outbox::new(target, given, options.any_order, is_dense, None);
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);
@@ -305,7 +296,7 @@ impl<B: Batch> Pipeline<B> {
         if self.is_planned_for(seat, destination) {
             return;
         }
-        let (options, hints) = (&self.options[seat.device], self.recipe.hints());
+        let (options, hints) = (&self.options[seat.share.device], self.recipe.hints());
         let (given, is_followed) = (seat.start.given, seat.is_followed);
         // (Where some batches were given out before, units are whole batches.)
         let machine = options.machine().filter(|_| given.has_no_gap());
@@ -344,19 +335,19 @@ impl<B: Batch> Pipeline<B> {
             return false;
         };
         if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
-            let (options, depth) = (&self.options[seat.device], destination.depth());
+            let (options, depth) = (&self.options[seat.share.device], destination.depth());
             bin.set_limit(
                 account,
                 options.slabs_for(depth, pass.plan().cut.batches(), seat.is_followed),
             );
-            bin.tell_pin_thread(line.device);
+            bin.tell_pin_thread(line.share.device);
         }
         true
     }
 
     /// Plans an epoch that follows another before the consumer comes to it. If the plans join, both are loaded as if they were one.
     pub(super) fn plan_early(&self, line: u64, segment: u64) {
-        let (device, share, start, destination) = {
+        let (share, start, destination) = {
             let mut board = self.lock();
             let line = board.line(line).map(|(line, _)| line);
             let Some(line) = line.filter(|line| !line.schedule.is_planned(segment)) else {
@@ -372,10 +363,10 @@ impl<B: Batch> Pipeline<B> {
             let before = schedule.epoch_before(segment);
             let before = before.and_then(|before| before.destination);
             let destination = own.or(before.filter(|before| *before == Destination::Host));
-            (line.device, line.share, start, destination)
+            (line.share, start, destination)
         };
-        let destination = destination.or_else(|| self.assumed_destination(device));
-        let (options, hints) = (&self.options[device], self.recipe.hints());
+        let destination = destination.or_else(|| self.assumed_destination(share.device));
+        let (options, hints) = (&self.options[share.device], self.recipe.hints());
         let machine = options.machine();
         let plan = destination.map(|destination| {
             let cut = options.cut(start, share);

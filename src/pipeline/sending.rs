@@ -2,10 +2,11 @@
 
 use super::Pipeline;
 use super::consumer::Taken;
-use super::line::{Made, Pass};
 use super::outbox::{Outbox, SendOutcome, Sends};
+use super::pass::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
+use super::slots::Made;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::sync::planted;
@@ -153,7 +154,7 @@ impl<B: Batch> Pipeline<B> {
             SendOutcome::Failed(error) => Err(error),
             SendOutcome::Unlike(like, error) => {
                 let [part, like] = [unit, like].map(|unit| pass.place(unit));
-                Err(self.recipe.unlike(part, like, &pass.order, error))
+                Err(self.recipe.unlike(pass, part, like, error))
             }
         }
     }

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
-use super::announcer::Announced;
 use super::cut::{EpochOrder, Place};
-use super::recovery::{Changes, Retry, note_retried};
+use super::pass::Pass;
+use super::recovery::{Changes, Retry};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Misfit, SampleId, is_temporary};
-use crate::meter::Meter;
+use crate::error::{
+    BoxError, CollateError, Error, Misfit, NoAnswer, SampleId, Stage, TimedOut, is_temporary,
+};
 use crate::rng::SampleRng;
 use crate::sync::Mutex;
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
@@ -44,6 +45,31 @@ impl Failed {
         }
     }
 
+    /// A data set has waited for the sample for as long as it may: no other takes its place, as if this worker had been given up.
+    pub(super) fn if_late(self, worker: impl FnOnce() -> String) -> Failed {
+        let Error::Sample(sample, cause) = &self.error else {
+            return self;
+        };
+        let Some(NoAnswer { elapsed }) = NoAnswer::in_error(cause) else {
+            return self;
+        };
+        let late = TimedOut {
+            epoch: sample.epoch,
+            batch: sample.batch,
+            stage: Stage::Loading,
+            elapsed: *elapsed,
+            worker: worker(),
+            sample: Some(sample.clone()),
+            count: 1,
+            others: Vec::new(),
+        };
+        let error = Error::TimedOut(Box::new(late));
+        Failed {
+            row: self.row,
+            ..Failed::of_unit(error)
+        }
+    }
+
     /// A unit needs more memory than the process may use.
     pub(super) fn too_large(bytes: usize) -> Failed {
         Failed::of_unit(Error::HostMemory { bytes })
@@ -53,19 +79,14 @@ impl Failed {
 /// Where a unit's samples come from.
 pub(super) struct Source<'a, D> {
     pub(super) dataset: &'a D,
-    pub(super) order: &'a EpochOrder,
     pub(super) seed: u64,
+    pub(super) pass: &'a Pass,
     pub(super) place: Place,
-    /// The pass, if the data set wants to know what comes.
-    pub(super) announced: Option<&'a Announced>,
-    /// Its number, as the samples' generators have it; 0: nobody wants to know.
-    pub(super) pass: u32,
     /// Which of the place's rows are made, if the unit is made again: some may be left out.
     pub(super) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
     pub(super) changes: &'a Mutex<Changes>,
     pub(super) retry: &'a Retry,
-    pub(super) meter: &'a Meter,
 }
 
 impl<D: Dataset> Source<'_, D> {
@@ -77,7 +98,7 @@ impl<D: Dataset> Source<'_, D> {
     /// Refuses the rows of an epoch whose batch sampler gave nothing to load.
     #[inline]
     pub(super) fn check(&self) -> Result<(), Failed> {
-        match self.order {
+        match &self.pass.order {
             EpochOrder::Sampled(_) => Ok(()),
             EpochOrder::Listed(listed) => listed.check(self.place.epoch).map_err(Failed::of_unit),
         }
@@ -99,7 +120,7 @@ impl<D: Dataset> Source<'_, D> {
     /// The generator of the row with this key.
     #[inline]
     fn rng(&self, key: u64) -> SampleRng {
-        SampleRng::new(self.seed, self.place.epoch, key).of_pass(self.pass)
+        SampleRng::new(self.seed, self.place.epoch, key).of_pass(self.pass.short_id)
     }
 
     /// Gets the sample of a row, which is row `in_place` of the place.
@@ -162,8 +183,10 @@ impl<D: Dataset> Source<'_, D> {
             if !is_temporary(&error) {
                 break;
             }
-            note_retried(&self.id(row, index), &error, self.meter);
-            if !self.retry.wait(attempt) {
+            let begins = self
+                .retry
+                .begin(&self.id(row, index), &error, &self.pass.meter);
+            if !begins || !self.retry.wait(attempt) {
                 break;
             }
             let key = self.place.key(in_place);
@@ -178,7 +201,7 @@ impl<D: Dataset> Source<'_, D> {
 
     /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them.
     pub(super) fn announce(&self, rows: Range<usize>) {
-        if let Some(announced) = self.announced {
+        if let Some(announced) = &self.pass.announced {
             announced.announce(&self.place, rows);
         }
     }
@@ -190,7 +213,7 @@ impl<D: Dataset> Source<'_, D> {
         let row = self.row_of_place(row);
         let mut rng = SampleRng::for_replacement(self.seed, epoch, place.key(row));
         let others = place.rows as u64 - 1;
-        let is_listed = matches!(self.order, EpochOrder::Listed(_));
+        let is_listed = matches!(self.pass.order, EpochOrder::Listed(_));
         let mut position = 0;
         for _ in 0..attempt {
             position = match is_listed && others > 0 {
@@ -199,7 +222,7 @@ impl<D: Dataset> Source<'_, D> {
                 false => rng.below(place.samples),
             };
         }
-        self.order.index(epoch, position)
+        self.pass.order.index(epoch, position)
     }
 
     #[cold]
@@ -244,7 +267,7 @@ impl<D: Dataset> Source<'_, D> {
             return Some(replaced.index);
         }
         let position = self.place.position(row);
-        let index = AssertUnwindSafe(|| self.order.index(self.place.epoch, position));
+        let index = AssertUnwindSafe(|| self.pass.order.index(self.place.epoch, position));
         match std::panic::catch_unwind(index) {
             Ok(index) => Some(index),
             Err(payload) => {
@@ -364,6 +387,15 @@ impl<'a> Indices<'a> {
         // The sampler panicked at one of several positions. Asked for the right one, it panics again or has the index.
         let position = self.place.position(row);
         self.order.index(self.place.epoch, position)
+    }
+
+    /// The indices from a row on, as many as are known, or are asked for at once; none if the sampler panicked.
+    pub(super) fn from(&mut self, row: usize) -> &[u64] {
+        let at = row.wrapping_sub(self.start);
+        match at < self.count {
+            true => &self.chunk[at..self.count],
+            false => self.look_up(row),
+        }
     }
 
     /// The indices from a row on, as many as were asked for at once; none if the sampler panicked.

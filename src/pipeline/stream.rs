@@ -2,18 +2,18 @@
 //!
 //! A unit's items are a small data set of their own. So they are loaded by the same [`DatasetRecipe`] as any samples, by all workers.
 
-use super::announcer::EpochSamples;
-use super::cut::{EpochOrder, Place};
+use super::cut::Place;
 use super::desk::{Desk, Doing};
+use super::pass::Pass;
 use super::plan::Hints;
 use super::pull::{OwnItems, Pull, Pulled, Reached, StreamStart};
+use super::recipe::{DatasetRecipe, Learned};
 use super::recovery::{Changes, OnError, Retry};
-use super::work::{DatasetRecipe, Learned, MadeAlone, Recipe, Work};
+use super::work::{MadeAlone, Recipe, Work};
 use crate::batch::Collate;
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary};
-use crate::meter::Meter;
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::stream::{ItemStream, Shard, StreamSource};
@@ -64,21 +64,14 @@ where
     S: StreamSource,
     C: Collate<S::Sample>,
 {
-    fn open(
-        &self,
-        _: Place,
-        _: EpochSamples<'_>,
-        _: Option<Backend>,
-        _: Arc<Meter>,
-    ) -> Arc<dyn Work<C::Batch>> {
+    fn open(&self, _: &Arc<Pass>, _: Place, _: Option<Backend>) -> Arc<dyn Work<C::Batch>> {
         unreachable!("the units of a stream are opened by who pulls their items")
     }
 
     fn make(
         &self,
+        _: &Pass,
         _: Place,
-        _: EpochSamples<'_>,
-        _: &Meter,
         _: &dyn Fn(usize) -> Option<Slab>,
         _: Changes,
         _: &Desk,
@@ -86,14 +79,8 @@ where
         unreachable!("the units of a stream have recipes of their own")
     }
 
-    fn sample_id(
-        &self,
-        place: Place,
-        order: &EpochOrder,
-        row: usize,
-        index: Option<u64>,
-    ) -> SampleId {
-        let number = || order.index(place.epoch, place.key(row));
+    fn sample_id(&self, pass: &Pass, place: Place, row: usize, index: Option<u64>) -> SampleId {
+        let number = || pass.order.index(place.epoch, place.key(row));
         SampleId {
             index: index.unwrap_or_else(number),
             row: place.first_row + row,
@@ -109,6 +96,7 @@ where
             sample_bytes: None,
             is_gatherable: self.0.learned.is_gatherable(),
             may_be_elsewhere: !C::IN_PLACE,
+            is_dense: C::IS_DENSE,
         }
     }
 
@@ -122,7 +110,7 @@ where
         }))
     }
 
-    fn unlike(&self, _: Place, _: Place, _: &EpochOrder, _: CollateError) -> Error {
+    fn unlike(&self, _: &Pass, _: Place, _: Place, _: CollateError) -> Error {
         unreachable!("batches of streams are not cut into parts")
     }
 
@@ -172,10 +160,9 @@ where
 {
     fn pull(
         &mut self,
+        pass: &Arc<Pass>,
         place: Place,
-        order: &EpochOrder,
         gathered_by: Option<Backend>,
-        meter: &Arc<Meter>,
         at: &Desk,
     ) -> Result<Option<Pulled<C::Batch>>> {
         let mut stream = match self.stream.take() {
@@ -226,12 +213,7 @@ where
             retry: Arc::clone(&parts.retry),
             learned: Arc::clone(&parts.learned),
         });
-        let work = recipe.open(
-            place,
-            EpochSamples::of(order),
-            gathered_by,
-            Arc::clone(meter),
-        );
+        let work = recipe.open(pass, place, gathered_by);
         let own = Box::new(OwnItems {
             recipe,
             place,

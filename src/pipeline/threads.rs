@@ -5,11 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use super::desk::Desk;
-use super::late::Station;
+use super::station::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, Condvar, Instant, Mutex, Weak, is_own_thread, mark_own_thread, thread};
+use crate::sync::{Arc, Condvar, Instant, Mutex, is_own_thread, mark_own_thread, thread};
 use crate::system;
 use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
 
@@ -108,7 +108,8 @@ impl Roster {
                 let now = Instant::now();
                 let left = threads.iter().filter(|entry| !entry.has_ended);
                 let ends = left.filter_map(|entry| {
-                    let began = entry.desk.began().unwrap_or(closed);
+                    let began = entry.desk.began(timeout);
+                    let (began, timeout) = began.unwrap_or((closed, timeout));
                     // (`None` is for ever.)
                     let end = began.checked_add(timeout);
                     end.is_none_or(|end| end > now).then_some(end)
@@ -143,9 +144,7 @@ impl Roster {
 
 impl<B: Batch> Threads<B> {
     /// Starts the workers, and a pin thread for each device that the loader pins for.
-    pub(crate) fn start(pipeline: Pipeline<B>) -> Result<Threads<B>> {
-        let pipeline = Arc::new(pipeline);
-        let _ = pipeline.me.set(Arc::downgrade(&pipeline));
+    pub(crate) fn start(pipeline: Arc<Pipeline<B>>) -> Result<Threads<B>> {
         let threads = Threads { pipeline };
         let pipeline = &threads.pipeline;
         let workers = pipeline.options().workers;
@@ -198,7 +197,7 @@ impl<B: Batch> Threads<B> {
                     1 => "pinfeed-pin".to_owned(),
                     _ => format!("pinfeed-pin-{device}"),
                 };
-                // Now, for by what an epoch learns it is too late.
+                // Here, not on the thread: an epoch may come first, and change what is known of samples.
                 let early = pipeline.early(device);
                 let run = move |pipeline: &Pipeline<B>| {
                     pipeline.take_cores();
@@ -250,7 +249,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     fn myself(&self) -> io::Result<Arc<Pipeline<B>>> {
-        let me = self.me.get().and_then(Weak::upgrade);
+        let me = self.me.upgrade();
         me.ok_or_else(|| io::Error::other("the loader is being dropped"))
     }
 }

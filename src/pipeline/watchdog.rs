@@ -7,7 +7,7 @@ use super::Pipeline;
 use super::board::Board;
 use super::cut::Place;
 use super::desk::{Doing, Seen};
-use super::line::Pass;
+use super::pass::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
 use crate::batch::Batch;
@@ -75,11 +75,8 @@ impl<B: Batch> Pipeline<B> {
         let brief = stall.line(|_, _, _| None);
         let said = self.start("pinfeed-watchdog".to_owned(), move |pipeline| {
             let describe = |place: Place, pass: &Pass, seen: Seen| {
-                let id = || {
-                    pipeline
-                        .recipe
-                        .sample_id(place, &pass.order, seen.row, seen.index)
-                };
+                let recipe = &pipeline.recipe;
+                let id = || recipe.sample_id(pass, place, seen.row, seen.index);
                 let id = std::panic::catch_unwind(std::panic::AssertUnwindSafe(id));
                 id.ok().map(|id| id.to_string())
             };

@@ -5,12 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::Pipeline;
 use super::desk::{Desk, Doing};
 use super::guard::{Bin, Guard, drop_each};
-use super::late::{Task, What};
-use super::line::{Job, Line, Made, Pass, UnitSlot};
+use super::line::{Job, Line};
+use super::pass::Pass;
 use super::pull::Remade;
 use super::recovery::Changes;
 use super::schedule::{Claimed, Next, Unit};
+use super::slots::{Made, UnitSlot};
 use super::source::Failed;
+use super::station::{Task, What};
 use super::work::{MadeAlone, Work};
 use crate::batch::{Batch, relocated_bytes};
 use crate::device::Tensors;
@@ -113,7 +115,7 @@ impl<B: Batch> Pipeline<B> {
             }
             let mut board = self.lock();
             let rest = unit + 1..units.end;
-            board.takes_on(desk, Task::new(pass.line, What::Solo { units: rest }));
+            board.takes_on(desk, Some(Task::new(pass.line, What::Solo { units: rest })));
             if !board.made(pass, Unit(unit), made) {
                 return; // nobody wants the others either
             }
@@ -140,12 +142,11 @@ impl<B: Batch> Pipeline<B> {
             None => (&*self.recipe, pass.place(unit)),
             Some(own) => (&*own.recipe, own.place),
         };
-        let (samples, meter) = (pass.samples(), &*pass.meter);
-        let make = || recipe.make(place, samples, meter, &slab, changes, desk);
+        let make = || recipe.make(pass, place, &slab, changes, desk);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => {
                 if let Some(bar) = &mut bar {
-                    bar.more = made.spent.more();
+                    bar.more = made.spent.unwrap_or_default().more();
                 }
                 made
             }
@@ -356,7 +357,7 @@ impl<B: Batch> Pipeline<B> {
                 let items = slot.own.as_ref();
                 own = items.map(|items| items.again());
                 line.schedule.remaking(unit);
-                board.takes_on(desk, Task::new(pass.line, What::Finish { unit }));
+                board.takes_on(desk, Some(Task::new(pass.line, What::Finish { unit })));
             }
             (failure, work, own)
         };
@@ -449,7 +450,7 @@ impl<B: Batch> Guard<'_, B> {
             Next::LayOut => Some(What::LayOut { unit }),
             Next::Finish => Some(What::Finish { unit }),
         };
-        self.takes_on(desk, what.and_then(|what| Task::new(pass.line, what)));
+        self.takes_on(desk, what.map(|what| Task::new(pass.line, what)));
         next
     }
 }

@@ -294,7 +294,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Where the elements lie, consecutively. Rows that lie elsewhere are gathered first.
-    fn base(&self) -> NonNull<T> {
+    pub(super) fn base(&self) -> NonNull<T> {
         if !self.scattered {
             return self.pointer;
         }

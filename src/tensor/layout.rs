@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Backend, DType, Element, Shape, Tensor};
+use super::{Backend, Column, DType, Element, Shape, Tensor};
 use crate::error::CollateError;
 use crate::sync::Arc;
 use crate::tuning::GATHERED_ROW_BYTES;
@@ -225,6 +225,20 @@ impl Layout {
     /// Whether any field's rows lie elsewhere.
     pub(crate) fn is_scattered(&self) -> bool {
         self.fields.iter().any(FieldSpec::is_scattered)
+    }
+
+    /// Whether the batch is nothing but these columns' rows, each in a row of its field.
+    pub(super) fn is_of(&self, columns: &[Column]) -> bool {
+        self.fields.len() == columns.len()
+            && self.fields.iter().zip(columns).all(|(spec, column)| {
+                let is_alike = spec.dtype == column.dtype() && spec.row_bytes == column.row_bytes();
+                is_alike
+                    && match spec.form {
+                        Form::Dense => true,
+                        Form::Scattered => column.registered() == self.gathered_by,
+                        Form::Ragged(_) => false,
+                    }
+            })
     }
 
     /// Finds a field, which must come from this layout or an identical one.

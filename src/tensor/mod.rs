@@ -8,6 +8,8 @@
 // through `Row`s, possibly by several threads at once, and taken out of `Filled` as tensors. `Sample` ties the three
 // together.
 
+#[expect(unsafe_code, reason = "rows lie in memory that something else owns")]
+mod column;
 mod element;
 pub(crate) mod entry;
 #[expect(unsafe_code, reason = "it hands out the fields of a slab")]
@@ -39,13 +41,14 @@ pub use crate::shape::{DType, Shape};
 pub use element::{Element, Float};
 pub use host::Tensor;
 
+pub(crate) use column::Column;
 pub(crate) use entry::Entry;
 pub(crate) use filled::Filled;
 pub(crate) use layout::{ALIGNMENT, Field, Layout};
 pub(crate) use packed::{PackedBatch, PackedRow};
 pub(crate) use padded::PaddedTensor;
 pub(crate) use ragged::{Ragged, RaggedTensor};
-pub(crate) use row::Row;
+pub(crate) use row::{Row, copy_rows};
 pub(crate) use sample::{Host, Sample};
 pub(crate) use scattered::{Scattered, Sources};
 pub(crate) use storage::{Backend, Home, Lease, Storage};

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::layout::{FieldSpec, Form};
 use super::storage::VecStorage;
-use super::{Element, Field, Layout, Shape, Sources, Tensor};
+use super::{Column, Element, Field, Layout, Shape, Sources, Tensor};
 use crate::error::CollateError;
 use crate::memory::copy_streaming;
 use crate::meter::Decoding;
@@ -375,6 +375,45 @@ impl<'a> Row<'a> {
             field: self.layout.fields()[field].name,
         }
     }
+}
+
+/// Copies rows of a table into as many rows of a batch, from row `first` on. `false`: they do not fit.
+///
+/// # Safety
+///
+/// As [`Row::new`], for each of these rows.
+pub(crate) unsafe fn copy_rows(
+    layout: &Layout,
+    base: NonNull<u8>,
+    first: usize,
+    sources: Option<&Sources>,
+    streaming: bool,
+    columns: &[Column],
+    indices: &[u64],
+) -> bool {
+    let is_within = first + indices.len() <= layout.rows();
+    if !is_within || !layout.is_of(columns) || !columns.iter().all(|column| column.has(indices)) {
+        return false;
+    }
+    for (spec, column) in layout.fields().iter().zip(columns) {
+        if spec.is_scattered() {
+            let Some(sources) = sources else { return false };
+            sources.keep(column.storage());
+            let offset = spec.offset + first * size_of::<*const u8>();
+            // SAFETY: the layout has an entry for each of its rows (*layouts are in bounds and aligned*).
+            let entries = unsafe { base.add(offset) }.cast::<*const u8>();
+            for (at, index) in indices.iter().enumerate() {
+                // SAFETY: the column has the index; the entry is as above, and the caller has it to itself.
+                unsafe { entries.add(at).write(column.row(*index)) };
+            }
+        } else {
+            // SAFETY: the rows lie within the layout's bytes (*layouts are in bounds and aligned*).
+            let to = unsafe { base.add(spec.offset + first * spec.row_bytes) };
+            // SAFETY: the column has the indices; the caller has these rows to itself, and they are in no table.
+            unsafe { column.copy_rows(indices, to.as_ptr(), streaming) };
+        }
+    }
+    true
 }
 
 /// Copies elements into as many others.

@@ -95,6 +95,12 @@ pub trait Sample: Send + Sized + 'static {
     /// it: a part that does not fit the others is an error of its batch.
     const DENSE: bool = false;
 
+    /// What remains of a sample that is nothing but its rows; `None` if there is more to it.
+    #[doc(hidden)]
+    fn rest_of_rows() -> Option<Self::Rest> {
+        None
+    }
+
     /// Lays out the fields of a batch, from its first sample (if [`ALIKE`](Sample::ALIKE)) or from all of them.
     ///
     /// # Errors
@@ -163,6 +169,10 @@ impl<T: Element> Sample for Tensor<T> {
     type Plan = Field<T>;
     type Rest = ();
     const DENSE: bool = true;
+
+    fn rest_of_rows() -> Option<()> {
+        Some(())
+    }
 
     fn plan<'a>(
         mut samples: impl Iterator<Item = &'a Self> + Clone,
@@ -249,6 +259,10 @@ macro_rules! tuples {
             type Rest = ($($name::Rest,)+);
             const ALIKE: bool = $($name::ALIKE)&&+;
             const DENSE: bool = $($name::DENSE)&&+;
+
+            fn rest_of_rows() -> Option<Self::Rest> {
+                Some(($($name::rest_of_rows()?,)+))
+            }
 
             fn plan<'a>(
                 samples: impl Iterator<Item = &'a Self> + Clone,

@@ -1,10 +1,15 @@
 //! Batches at fixed addresses: in turn in the same few buffers, which are written again when nobody uses them any more.
 
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pinfeed::device::DeviceBuffers;
+use pinfeed::loader::{OnError, World};
 use pinfeed::ragged::Ragged;
-use pinfeed::{Batch, DataLoader, DeviceTensor, Error, Tensor, TensorDataset, from_fn};
+use pinfeed::{
+    Batch, BoxError, DataLoader, DeviceTensor, Error, Host, Tensor, TensorDataset, from_fn, stream,
+};
 
 use crate::Test;
 use crate::backend::Backend;
@@ -29,6 +34,31 @@ pub const TESTS: &[Test] = &[
     (
         "a_batch_that_outgrows_its_buffer_is_an_error",
         a_batch_that_outgrows_its_buffer_is_an_error,
+    ),
+    (
+        "a_run_goes_on_at_a_short_last_batch",
+        a_run_goes_on_at_a_short_last_batch,
+    ),
+    (
+        "ranks_go_on_at_a_short_last_batch",
+        ranks_go_on_at_a_short_last_batch,
+    ),
+    (
+        "the_first_batch_lacks_bad_samples",
+        the_first_batch_lacks_bad_samples,
+    ),
+    (
+        "the_short_last_batch_comes_first",
+        the_short_last_batch_comes_first,
+    ),
+    ("a_short_list_comes_first", a_short_list_comes_first),
+    (
+        "a_stream_goes_on_at_its_short_end",
+        a_stream_goes_on_at_its_short_end,
+    ),
+    (
+        "values_on_the_host_do_not_matter",
+        values_on_the_host_do_not_matter,
     ),
     (
         "buffers_go_with_their_last_holder",
@@ -218,7 +248,11 @@ fn a_batch_that_outgrows_its_buffer_is_an_error(backend: &Backend) {
             .collect();
         let too_large = found[2].as_ref().unwrap();
         assert!(
-            too_large.contains("32 bytes") && too_large.contains("had 24"),
+            too_large.contains("32 bytes") && too_large.contains("room for 24"),
+            "{too_large}"
+        );
+        assert!(
+            too_large.contains("pad samples to one length"),
             "{too_large}"
         );
         assert!(
@@ -226,6 +260,203 @@ fn a_batch_that_outgrows_its_buffer_is_an_error(backend: &Backend) {
             "{found:?}"
         );
     }
+}
+
+/// What a sample is: as many numbers as make a row that no other has.
+fn numbers(index: u64) -> [i32; 40] {
+    std::array::from_fn(|place| (index * 1_000) as i32 + place as i32)
+}
+
+/// A batch's samples, by all of their bytes.
+fn samples_of(batch: &DeviceTensor<i32>) -> Vec<u64> {
+    let rows = batch.to_host(true).unwrap().wait().unwrap();
+    let rows = rows.as_slice().chunks_exact(40);
+    rows.map(|row| {
+        let index = row[0] as u64 / 1_000;
+        assert_eq!(*row, numbers(index), "sample {index} is torn");
+        index
+    })
+    .collect()
+}
+
+fn address(backend: &Backend, batch: &DeviceTensor<i32>) -> u64 {
+    let stream = backend.device.stream().unwrap();
+    batch.on(&stream).unwrap().address()
+}
+
+/// The first batch that the buffers see has three rows, and those of the next epoch have ten.
+fn a_run_goes_on_at_a_short_last_batch(backend: &Backend) {
+    for (workers, in_parts) in [(0, false), (2, false), (2, true)] {
+        if in_parts {
+            backend.device.cut_batches_at(8_000, 2_000);
+        }
+        let loader = loader(backend, workers);
+        let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+        let state = loader.state_at(0, 100);
+        let mut seen = Vec::new();
+        for epoch in loader.resume(0..3, &state).unwrap().to_device(&buffers, 1) {
+            let first = 11 - epoch.len();
+            for (number, batch) in epoch.enumerate() {
+                let batch = batch.unwrap();
+                check(&batch, first + number);
+                seen.push(addresses(backend, &batch));
+            }
+        }
+        assert_eq!(seen.len(), 1 + 11 + 11);
+        for (step, found) in seen.iter().enumerate() {
+            assert_eq!(*found, seen[step % 2], "step {step}");
+        }
+    }
+}
+
+/// On three ranks, the last global batch is shared: each has a row of it, or two.
+fn ranks_go_on_at_a_short_last_batch(backend: &Backend) {
+    for rank in 0..3 {
+        let loader = DataLoader::builder(from_fn(34, |index, _| Ok(numbers(index))))
+            .batch_size(10)
+            .world(World::new(rank, 3).unwrap())
+            .num_workers(2)
+            .pin_memory(&backend.device)
+            .build::<Tensor<i32>>()
+            .unwrap();
+        let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+        let rows: Vec<usize> = loader
+            .resume(0..2, &loader.state_at(0, 30))
+            .unwrap()
+            .to_device(&buffers, 1)
+            .flatten()
+            .map(|batch| samples_of(&batch.unwrap()).len())
+            .collect();
+        let rest = if rank == 0 { 2 } else { 1 };
+        assert_eq!(rows, [rest, 10, rest]);
+    }
+}
+
+fn the_first_batch_lacks_bad_samples(backend: &Backend) {
+    for workers in [0, 3] {
+        let samples = from_fn(100, |index, _| match index {
+            0 | 3 | 55 => Err(BoxError::from("bad")),
+            _ => Ok(numbers(index)),
+        });
+        let loader = DataLoader::builder(samples)
+            .batch_size(10)
+            .drop_last(true)
+            .num_workers(workers)
+            .on_error(OnError::Skip { at_most: 10 })
+            .pin_memory(&backend.device)
+            .build::<Tensor<i32>>()
+            .unwrap();
+        let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+        let batches = loader.epoch(0).to_device(&buffers, 1);
+        let found: Vec<u64> = batches
+            .flat_map(|batch| samples_of(&batch.unwrap()))
+            .collect();
+        let good: Vec<u64> = (0..100).filter(|n| ![0, 3, 55].contains(n)).collect();
+        assert_eq!(found, good);
+    }
+}
+
+/// The samples of the full batches are not there before the program has the last batch, which is a single row.
+fn the_short_last_batch_comes_first(backend: &Backend) {
+    let (open, gate) = channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    let samples = from_fn(5, move |index, _| {
+        if index < 4 {
+            // It is open once its sender is gone.
+            let gate = gate.lock().unwrap_or_else(PoisonError::into_inner);
+            gate.recv().unwrap_err();
+        }
+        Ok(numbers(index))
+    });
+    let loader = DataLoader::builder(samples)
+        .batch_size(2)
+        .num_workers(5) // one for each sample
+        .prefetch(3)
+        .in_order(false)
+        .pin_memory(&backend.device)
+        .build::<Tensor<i32>>()
+        .unwrap();
+    let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+    let mut epoch = loader.epoch(0).to_device(&buffers, 1);
+    let last = epoch.next().unwrap().unwrap();
+    assert_eq!(samples_of(&last), [4]);
+    let first_address = address(backend, &last);
+    drop((last, open));
+    let mut rest: Vec<(u64, u64)> = Vec::new();
+    for batch in epoch {
+        let batch = batch.unwrap();
+        let to = address(backend, &batch);
+        rest.extend(samples_of(&batch).into_iter().map(|index| (index, to)));
+    }
+    // The batch that came third lies where the first one lay.
+    assert_eq!(rest[2].1, first_address);
+    rest.sort_unstable();
+    assert!(rest.iter().map(|(index, _)| *index).eq(0..4));
+}
+
+fn a_short_list_comes_first(backend: &Backend) {
+    let lists = vec![vec![7], vec![1, 2, 3, 4], vec![5, 6], vec![0, 9, 8]];
+    for workers in [0, 2] {
+        let loader = DataLoader::builder(from_fn(10, |index, _| Ok(numbers(index))))
+            .batch_sampler(lists.clone())
+            .num_workers(workers)
+            .pin_memory(&backend.device)
+            .build::<Tensor<i32>>()
+            .unwrap();
+        let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+        for epoch in loader.epochs(0..2).to_device(&buffers, 1) {
+            let found: Vec<_> = epoch.map(|batch| samples_of(&batch.unwrap())).collect();
+            assert_eq!(found, lists);
+        }
+    }
+}
+
+fn a_stream_goes_on_at_its_short_end(backend: &Backend) {
+    let loader = DataLoader::stream(stream::from_fn(|_, _| Ok((0..23).map(|n| Ok(numbers(n))))))
+        .batch_size(10)
+        .num_workers(2)
+        .pin_memory(&backend.device)
+        .build::<Tensor<i32>>()
+        .unwrap();
+    let mut epoch = loader.epoch(0);
+    assert_eq!(epoch.by_ref().take(2).count(), 2);
+    let state = epoch.state();
+    drop(epoch);
+    let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+    let epochs = loader.resume(0..2, &state).unwrap();
+    let found: Vec<u64> = epochs
+        .to_device(&buffers, 1)
+        .flatten()
+        .flat_map(|batch| samples_of(&batch.unwrap()))
+        .collect();
+    assert!(found.into_iter().eq((20..23).chain(0..23)));
+}
+
+/// Names beside the numbers: their batches do not travel in parts.
+fn values_on_the_host_do_not_matter(backend: &Backend) {
+    let samples = from_fn(23, |index, _| {
+        Ok((numbers(index), Host(format!("sample {index}"))))
+    });
+    let loader = DataLoader::builder(samples)
+        .batch_size(10)
+        .num_workers(2)
+        .pin_memory(&backend.device)
+        .build::<(Tensor<i32>, Vec<String>)>()
+        .unwrap();
+    let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
+    let epochs = loader.resume(0..2, &loader.state_at(0, 20)).unwrap();
+    let mut found = Vec::new();
+    for batch in epochs.to_device(&buffers, 1).flatten() {
+        let (rows, names) = batch.unwrap();
+        let rows = samples_of(&rows);
+        assert!(
+            names
+                .into_iter()
+                .eq(rows.iter().map(|index| format!("sample {index}")))
+        );
+        found.extend(rows);
+    }
+    assert!(found.into_iter().eq((20..23).chain(0..23)));
 }
 
 fn buffers_go_with_their_last_holder(backend: &Backend) {

@@ -28,6 +28,7 @@ mod ragged;
 mod resumed;
 mod sequences;
 mod slabs;
+mod sources;
 mod split;
 mod staging;
 mod stress;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         resumed::TESTS,
         sequences::TESTS,
         slabs::TESTS,
+        sources::TESTS,
         devices::TESTS,
         early::TESTS,
         buffers::TESTS,

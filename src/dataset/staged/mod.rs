@@ -3,228 +3,23 @@
 mod requests;
 #[cfg(feature = "tokio")]
 mod runtime;
+mod source;
 mod threads;
 
 #[cfg(feature = "tokio")]
 pub use runtime::OnRuntime;
+#[cfg(feature = "tokio")]
+pub use source::AsyncStagedDataset;
+pub use source::StagedDataset;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
-use self::requests::{Counted, Found, Gone, Limits, Outcome, State};
+use self::requests::{Counted, Found, Gone, Limits, MOST_OVERDUE, Outcome, State, is_past};
 use super::{Dataset, Pass};
-use crate::error::{BoxError, panic_message};
-use crate::fingerprint::{Fingerprint, spread};
+use crate::error::{BoxError, NoAnswer, panic_message};
 use crate::rng::SampleRng;
-use crate::sync::{Arc, Condvar, Instant, Mutex, is_own_thread, thread};
-
-/// A source of samples that has two steps: to *fetch* what is stored, which waits for a network or a disk, and to *decode* it, which
-/// computes. [`Staged`] makes a data set of it, with many requests in flight and few workers.
-///
-/// `fetch` blocks a thread. For a client that is asynchronous, there is `AsyncStagedDataset`, with the feature `tokio`.
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::dataset::{Staged, StagedDataset};
-/// use pinfeed::{BoxError, DataLoader, SampleRng};
-///
-/// /// Stands for objects in a store far away.
-/// struct Store;
-///
-/// impl StagedDataset for Store {
-///     type Raw = Vec<u8>;
-///     type Sample = (f32, i64);
-///
-///     fn len(&self) -> u64 {
-///         200
-///     }
-///
-///     fn fetch(&self, index: u64) -> Result<Vec<u8>, BoxError> {
-///         std::thread::sleep(std::time::Duration::from_millis(5));
-///         Ok(vec![index as u8; 1000])
-///     }
-///
-///     fn decode(&self, index: u64, raw: Vec<u8>, rng: &mut SampleRng) -> Result<(f32, i64), BoxError> {
-///         Ok((f32::from(raw[0]) + rng.f32(), index as i64))
-///     }
-///
-///     fn raw_bytes(&self, raw: &Vec<u8>) -> usize {
-///         raw.len()
-///     }
-/// }
-///
-/// let data = Staged::new(Store).in_flight(50); // 50 requests wait at a time, for two workers
-/// let loader = DataLoader::builder(data).batch_size(20).shuffle(true).num_workers(2).build()?;
-/// for batch in loader.epoch(0) {
-///     let (values, indices) = batch?;
-///     assert_eq!(values.len(), indices.len());
-/// }
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-pub trait StagedDataset: Send + Sync + 'static {
-    /// What a request brings.
-    type Raw: Send + 'static;
-    /// What is made of it.
-    type Sample: Send + 'static;
-
-    /// The number of samples.
-    fn len(&self) -> u64;
-
-    /// Whether there are no samples.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Fetches what is stored of the sample at `index`. It runs on a thread of [`Staged`]'s, and may wait.
-    ///
-    /// It should have a time limit of its own, as clients of servers do: nobody can interrupt it.
-    ///
-    /// # Errors
-    ///
-    /// Any error: it is that of the sample, at its place in the order. One that is [`Temporary`](crate::error::Temporary) is tried again
-    /// with [`retry`](crate::loader::Builder::retry). A panic is caught, and reported as the sample's.
-    fn fetch(&self, index: u64) -> Result<Self::Raw, BoxError>;
-
-    /// Makes the sample, on a worker. Draw random augmentation from `rng`, as in [`Dataset::get`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::get`].
-    fn decode(
-        &self,
-        index: u64,
-        raw: Self::Raw,
-        rng: &mut SampleRng,
-    ) -> Result<Self::Sample, BoxError>;
-
-    /// How much memory that has, in bytes: it counts in [`max_bytes`](Staged::max_bytes) until it is decoded.
-    fn raw_bytes(&self, raw: &Self::Raw) -> usize;
-
-    /// As [`Dataset::describe`].
-    fn describe(&self, index: u64) -> Option<String> {
-        let _ = index;
-        None
-    }
-
-    /// As [`Dataset::sample_bytes`].
-    fn sample_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    /// As [`Dataset::fingerprint`].
-    fn fingerprint(&self) -> u32 {
-        fingerprint(self.len(), |index| self.describe(index))
-    }
-}
-
-/// A [`StagedDataset`] whose requests are futures: [`Staged::on_runtime`] makes a data set of it. (With the feature `tokio`.)
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use pinfeed::dataset::{AsyncStagedDataset, Staged};
-/// use pinfeed::{BoxError, DataLoader, SampleRng};
-///
-/// /// Stands for a client of an object store.
-/// struct Store;
-///
-/// impl AsyncStagedDataset for Store {
-///     type Raw = Vec<u8>;
-///     type Sample = i64;
-///
-///     fn len(&self) -> u64 {
-///         200
-///     }
-///
-///     async fn fetch(&self, index: u64) -> Result<Vec<u8>, BoxError> {
-///         tokio::task::yield_now().await;
-///         Ok(index.to_le_bytes().to_vec())
-///     }
-///
-///     fn decode(&self, _: u64, raw: Vec<u8>, _: &mut SampleRng) -> Result<i64, BoxError> {
-///         Ok(i64::from_le_bytes(raw.as_slice().try_into()?))
-///     }
-///
-///     fn raw_bytes(&self, raw: &Vec<u8>) -> usize {
-///         raw.len()
-///     }
-/// }
-///
-/// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
-/// let data = Staged::on_runtime(Store, runtime.handle().clone()).in_flight(100);
-/// let loader = DataLoader::builder(data).batch_size(50).num_workers(2).build()?;
-/// let batch = loader.epoch(0).next().unwrap()?;
-/// assert_eq!(batch.as_slice()[..3], [0, 1, 2]);
-/// # Ok::<(), pinfeed::BoxError>(())
-/// ```
-#[cfg(feature = "tokio")]
-pub trait AsyncStagedDataset: Send + Sync + 'static {
-    /// What a request brings.
-    type Raw: Send + 'static;
-    /// What is made of it.
-    type Sample: Send + 'static;
-
-    /// The number of samples.
-    fn len(&self) -> u64;
-
-    /// Whether there are no samples.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Fetches what is stored of the sample at `index`. It is a task of the program's runtime, dropped at an `await` when nobody needs
-    /// the sample any more. Implement it as `async fn`.
-    ///
-    /// # Errors
-    ///
-    /// As [`StagedDataset::fetch`].
-    fn fetch(&self, index: u64) -> impl Future<Output = Result<Self::Raw, BoxError>> + Send;
-
-    /// As [`StagedDataset::decode`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::get`].
-    fn decode(
-        &self,
-        index: u64,
-        raw: Self::Raw,
-        rng: &mut SampleRng,
-    ) -> Result<Self::Sample, BoxError>;
-
-    /// As [`StagedDataset::raw_bytes`].
-    fn raw_bytes(&self, raw: &Self::Raw) -> usize;
-
-    /// As [`Dataset::describe`].
-    fn describe(&self, index: u64) -> Option<String> {
-        let _ = index;
-        None
-    }
-
-    /// As [`Dataset::sample_bytes`].
-    fn sample_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    /// As [`Dataset::fingerprint`].
-    fn fingerprint(&self) -> u32 {
-        fingerprint(self.len(), |index| self.describe(index))
-    }
-}
-
-/// As the default of [`Dataset::fingerprint`].
-fn fingerprint(len: u64, describe: impl Fn(u64) -> Option<String>) -> u32 {
-    let mut print = Fingerprint::new();
-    print.add_number(len);
-    for index in spread(len, 16) {
-        print.add(describe(index).unwrap_or_default().as_bytes());
-    }
-    print.finish()
-}
+use crate::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, thread};
 
 /// A data set that fetches ahead: requests run beside the workers, which only decode.
 ///
@@ -235,12 +30,28 @@ fn fingerprint(len: u64, describe: impl Fn(u64) -> Option<String>) -> u32 {
 /// data set that fetches and decodes in `get`. Each sample is fetched once in each epoch. (A sample that is loaded once more, or takes
 /// the place of a bad one, is fetched when it is needed.)
 ///
+/// # Requests that hang
+///
+/// With a [`timeout`](crate::loader::Builder::timeout), a sample whose request brings nothing in time is an error in its batch's place,
+/// and later batches come. Nobody can stop a thread in `fetch`, so its request runs on; but after half of the timeout it does not count
+/// any more in `in_flight` and `max_bytes`, and another begins in its place, on one more thread. Up to 1,024 requests may be left like
+/// that at a time (then the log says so, and those that hang keep their places). So give `fetch` a time limit of its own.
+///
+/// What comes late is used if its sample is still in time, and dropped if not; the thread fetches again. The next epoch requests the
+/// sample anew. A task of a runtime is aborted when its sample has become an error. [`StagedStats`] counts: `given_up` and `overdue`.
+///
+/// Without a timeout, a request that hangs keeps its place, and the epoch waits.
+///
+/// # Dropping
+///
 /// When an epoch is dropped before its end, requests that do not run yet are dropped, and what was fetched for it is freed. Requests that
 /// run go on, because nobody can interrupt a thread, and their results are dropped; tasks of a runtime are aborted. What a worker waits
 /// for at that moment is still fetched.
 ///
-/// Dropping it waits for requests that run, so that the source is free afterwards; no longer than the `timeout` of a loader that
-/// used it, if it has one. Put it into an `Arc` to read [`stats`](Staged::stats) beside the loader.
+/// Dropping it waits for requests that run, so that the source is free afterwards. Those of a loader with a `timeout` are waited for
+/// until they have run for that long: the threads of those that hang are left alone, and keep the source until they come back.
+///
+/// Put it into an `Arc` to read [`stats`](Staged::stats) beside the loader.
 ///
 /// (Grain's `ReadOptions` has the same two numbers, `num_threads` and `prefetch_buffer_size`.)
 ///
@@ -312,8 +123,13 @@ pub struct StagedStats {
     pub waited: u64,
     /// How many requests were given up, before or after they were begun, because nobody needed them any more.
     pub cancelled: u64,
+    /// How many requests a worker waited for in vain: the sample is an error, because of the loader's
+    /// [`timeout`](crate::loader::Builder::timeout).
+    pub given_up: u64,
     /// How many requests run.
     pub running: usize,
+    /// How many of those run for more than half of the `timeout`, and no longer count in [`in_flight`](Staged::in_flight).
+    pub overdue: usize,
     /// How much memory the samples have that were fetched, and are not decoded.
     pub held_bytes: usize,
     /// The most that was so far.
@@ -356,8 +172,6 @@ pub struct Inner<S: Stages> {
     /// A thread has ended.
     ended: Condvar,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// That of the loader that announced last.
-    timeout: Mutex<Option<Duration>>,
 }
 
 impl<S: Stages> Inner<S> {
@@ -371,9 +185,12 @@ impl<S: Stages> Inner<S> {
             }
         }
         let unwanted = self.state.lock().finish(number, outcome, bytes);
-        let is_wanted = unwanted.is_none();
-        unwanted.into_iter().for_each(drop_quietly);
-        is_wanted
+        let Some(unwanted) = unwanted else {
+            return true;
+        };
+        drop_quietly(unwanted);
+        self.state.lock().ended(number);
+        false
     }
 
     /// Drops what nobody needs, and starts what there is room for now.
@@ -386,12 +203,21 @@ impl<S: Stages> Inner<S> {
     /// Waits for a sample's request. What comes back counts as held.
     fn take(self: &Arc<Self>, index: u64, pass: u32) -> (Outcome<S::Raw>, Held<'_, S>) {
         let waiter = Arc::default();
+        let began = Instant::now();
         let mut state = self.state.lock();
+        let timeout = state.timeout_of(pass);
+        let end = timeout.and_then(|timeout| began.checked_add(timeout));
         let number = state.take_on(index, pass);
+        let nothing = || Held {
+            inner: self,
+            counted: Counted::default(),
+        };
         let mut has_started = false;
         loop {
-            match state.find(number, &waiter) {
+            let now = Instant::now();
+            match state.find(number, &waiter, now) {
                 Found::Done(outcome, counted) => {
+                    drop(state);
                     return (
                         outcome,
                         Held {
@@ -402,24 +228,48 @@ impl<S: Stages> Inner<S> {
                 }
                 Found::Nobody => {
                     drop(state);
-                    let fetched = self.source.fetch_here(index);
-                    return (
-                        Ok(fetched),
-                        Held {
-                            inner: self,
-                            counted: Counted::default(),
-                        },
-                    );
+                    return (Ok(self.source.fetch_here(index)), nothing());
                 }
-                Found::Wait if has_started => waiter.wait(&mut state),
-                Found::Wait => {
-                    drop(state);
-                    S::start(self);
-                    has_started = true;
-                    state = self.state.lock();
+                Found::Wait if is_past(end, now) => {
+                    self.give_up(state, number);
+                    let elapsed = now.saturating_duration_since(began);
+                    return (Ok(Err(NoAnswer { elapsed }.into())), nothing());
                 }
+                Found::Wait => {}
+            }
+            // What hangs gives way to what waits.
+            let is_changed = timeout.is_some() && state.expire(now);
+            if is_changed || !has_started {
+                drop(state);
+                S::start(self);
+                has_started = true;
+                state = self.state.lock();
+                continue;
+            }
+            // (What begins while this thread sleeps gives way later than that.)
+            let later = timeout.and_then(|timeout| now.checked_add(timeout / 2));
+            let due = state.next_expiry().filter(|_| timeout.is_some());
+            match [due, later, end].into_iter().flatten().min() {
+                Some(until) => _ = waiter.wait_until(&mut state, until),
+                None => waiter.wait(&mut state),
             }
         }
+    }
+}
+impl<S: Stages> Inner<S> {
+    /// Waits for a request no longer.
+    #[cold]
+    fn give_up(self: &Arc<Self>, mut state: MutexGuard<'_, State<S::Raw>>, number: u64) {
+        let abort = state.give_up(number);
+        let is_most = state.is_news_of_most();
+        drop(state);
+        abort.into_iter().for_each(|abort| abort());
+        if is_most {
+            log::error!(
+                "{MOST_OVERDUE} requests for samples hang: no more begin in their place until some of them come back"
+            );
+        }
+        S::start(self);
     }
 }
 
@@ -469,7 +319,6 @@ impl<S: Stages> Staged<S> {
                 startable: Condvar::default(),
                 ended: Condvar::default(),
                 threads: Mutex::default(),
-                timeout: Mutex::default(),
             })),
         }
     }
@@ -544,14 +393,13 @@ impl<S: Stages> Dataset for Staged<S> {
 
     fn will_need(&self, indices: &[u64], pass: Pass) {
         let inner = self.inner();
-        *inner.timeout.lock() = pass.timeout;
         let gone = inner.state.lock().announce(indices, pass);
         inner.clear(gone);
     }
 
     fn pass_ended(&self, pass: Pass) {
         let inner = self.inner();
-        let gone = inner.state.lock().end(pass.id());
+        let gone = inner.state.lock().end(pass);
         inner.clear(gone);
     }
 
@@ -576,21 +424,25 @@ impl<S: Stages> Drop for Staged<S> {
         if is_own_thread() {
             return;
         }
-        let timeout = *inner.timeout.lock();
-        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        if let Some(end) = end {
-            let mut state = inner.state.lock();
-            while state.threads > 0 && Instant::now() < end {
-                inner.ended.wait_until(&mut state, end);
+        let mut state = inner.state.lock();
+        loop {
+            let (hanging, next) = state.hanging(Instant::now());
+            if state.threads > hanging {
+                match next {
+                    Some(end) => _ = inner.ended.wait_until(&mut state, end),
+                    None => inner.ended.wait(&mut state),
+                }
+                continue;
             }
-            if state.threads > 0 {
+            drop(state);
+            if hanging > 0 {
                 log::warn!(
-                    "a data set is dropped while {} of its requests hang: their threads are left alone, and keep its source until \
-                     they come back",
-                    state.stats().running
+                    "a data set is dropped while {hanging} of its requests hang: their threads are left alone, and keep its source \
+                     until they come back"
                 );
                 return;
             }
+            break;
         }
         let threads = std::mem::take(&mut *inner.threads.lock());
         for thread in threads {

@@ -3,14 +3,19 @@
 //!
 //! What a request fetches follows from its index alone, so of several requests of an index that were made for a pass, any will do. The
 //! pass counts, because it says when they are not needed any more.
+//!
+//! A request that hangs must not be in the way of others for good. So what it takes (a place among those in flight, and the one
+//! that is allowed beyond `max_bytes`) is its own for half of its loader's `timeout`: see [`State::expire`]. Half, so that a sample
+//! that was not announced, and waits for a place, still has the other half.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
 use super::StagedStats;
 use crate::dataset::Pass;
 use crate::error::BoxError;
-use crate::sync::{Arc, Condvar, planted};
+use crate::sync::{Arc, Condvar, Instant, planted};
 
 /// What became of a request. The outer error: it panicked.
 pub(super) type Outcome<R> = Result<Result<R, BoxError>, Box<dyn Any + Send>>;
@@ -57,10 +62,18 @@ pub(super) struct State<R> {
     queued: BTreeSet<u64>,
     /// Those that wait to run while somebody waits for them.
     urgent: VecDeque<u64>,
-    /// How many run. Some may not be wanted any more.
-    running: usize,
-    /// How many requests run that somebody waits for, or are done and not decoded by whoever waited for them.
-    awaited: usize,
+    /// Those that run. Some may not be wanted any more.
+    runs: BTreeMap<u64, Run>,
+    /// How many of them have no place in flight any more: they run for too long.
+    overdue: usize,
+    /// Those that run while somebody waits for them, or are done and not decoded by whoever waited for them; and until when that
+    /// counts.
+    awaited: BTreeMap<u64, Option<Instant>>,
+    /// When the first of these is to be [expired](State::expire), or earlier.
+    first_due: Option<Instant>,
+    /// How long samples of each pass may take that is not over, by its short number; and of the pass that was announced last.
+    timeouts: HashMap<u32, Option<Duration>>,
+    latest_timeout: Option<Duration>,
     /// What was fetched and is not decoded.
     held_bytes: usize,
     /// The largest that was fetched so far.
@@ -72,15 +85,28 @@ pub(super) struct State<R> {
     pub(super) idle: usize,
     /// The system did not start a thread.
     pub(super) is_lacking: bool,
+    /// It was said that [`MOST_OVERDUE`] hang.
+    has_said_most: bool,
 }
 
 struct Request<R> {
     index: u64,
     /// Whom it was made for; `None`: for a `get` that waits.
     pass: Option<Pass>,
+    /// How long the sample may take.
+    timeout: Option<Duration>,
     stage: Stage<R>,
     waiter: Option<Arc<Condvar>>,
     abort: Option<Abort>,
+}
+
+/// A request that runs.
+#[derive(Clone, Copy)]
+struct Run {
+    /// When it has no place any more, and when nobody waits for its thread; `None`: never.
+    gives_way: Option<Instant>,
+    is_late: Option<Instant>,
+    has_place: bool,
 }
 
 enum Stage<R> {
@@ -97,8 +123,12 @@ impl<R> Default for State<R> {
             of_index: HashMap::new(),
             queued: BTreeSet::new(),
             urgent: VecDeque::new(),
-            running: 0,
-            awaited: 0,
+            runs: BTreeMap::new(),
+            overdue: 0,
+            awaited: BTreeMap::new(),
+            first_due: None,
+            timeouts: HashMap::new(),
+            latest_timeout: None,
             held_bytes: 0,
             largest: None,
             stats: StagedStats::default(),
@@ -106,16 +136,23 @@ impl<R> Default for State<R> {
             threads: 0,
             idle: 0,
             is_lacking: false,
+            has_said_most: false,
         }
     }
+}
+
+/// How many requests that hang are left running beside those in flight, at most. Each may keep a thread (2 MiB of addresses).
+pub(super) const MOST_OVERDUE: usize = 1024;
+
+pub(super) fn is_past(end: Option<Instant>, now: Instant) -> bool {
+    end.is_some_and(|end| end <= now)
 }
 
 /// How something that was fetched counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
+    number: u64,
     bytes: usize,
-    /// Somebody waited for it.
-    is_awaited: bool,
 }
 
 /// What a `get` finds.
@@ -130,17 +167,19 @@ pub(super) enum Found<R> {
 impl<R> State<R> {
     pub(super) fn stats(&self) -> StagedStats {
         StagedStats {
-            running: self.running,
+            running: self.runs.len(),
+            overdue: self.overdue,
             held_bytes: self.held_bytes,
             ..self.stats
         }
     }
 
-    fn make(&mut self, index: u64, pass: Option<Pass>) -> u64 {
+    fn make(&mut self, index: u64, pass: Option<Pass>, timeout: Option<Duration>) -> u64 {
         self.made += 1;
         let request = Request {
             index,
             pass,
+            timeout,
             stage: Stage::Queued,
             waiter: None,
             abort: None,
@@ -153,8 +192,10 @@ impl<R> State<R> {
     pub(super) fn announce(&mut self, indices: &[u64], pass: Pass) -> Gone<R> {
         let mut gone = Gone::default();
         self.drop_settled(pass, &mut gone);
+        self.timeouts.insert(pass.short_id(), pass.timeout);
+        self.latest_timeout = pass.timeout;
         for &index in indices {
-            let number = self.make(index, Some(pass));
+            let number = self.make(index, Some(pass), pass.timeout);
             self.of_index.entry(index).or_default().push_back(number);
             self.queued.insert(number);
         }
@@ -173,9 +214,10 @@ impl<R> State<R> {
     }
 
     /// A pass is over: what was requested for it is not needed.
-    pub(super) fn end(&mut self, pass: u64) -> Gone<R> {
+    pub(super) fn end(&mut self, pass: Pass) -> Gone<R> {
         let mut gone = Gone::default();
-        let of_pass: Vec<u64> = self.of_pass(pass).map(|(number, _)| number).collect();
+        self.timeouts.remove(&pass.short_id());
+        let of_pass: Vec<u64> = self.of_pass(pass.id()).map(|(number, _)| number).collect();
         for number in of_pass {
             self.cancel(number, &mut gone);
         }
@@ -245,14 +287,22 @@ impl<R> State<R> {
                 return number;
             }
         }
-        let number = self.make(index, None);
+        let number = self.make(index, None, self.timeout_of(pass));
         self.queued.insert(number);
         number
     }
 
+    /// How long a sample of a pass may take. By hand (`pass` is 0), as long as it likes.
+    pub(super) fn timeout_of(&self, pass: u32) -> Option<Duration> {
+        // What is got for a pass that is over, nobody needs.
+        let of_pass = self.timeouts.get(&pass).copied();
+        of_pass.unwrap_or(self.latest_timeout.filter(|_| pass != 0))
+    }
+
     /// Gives a request that was taken on, if it is done. If not, `waiter` is told when to look again.
-    pub(super) fn find(&mut self, number: u64, waiter: &Arc<Condvar>) -> Found<R> {
-        let has_nobody = self.is_lacking && self.threads == 0;
+    pub(super) fn find(&mut self, number: u64, waiter: &Arc<Condvar>, now: Instant) -> Found<R> {
+        // (Or all that there are hang.)
+        let has_nobody = self.is_lacking && self.threads <= self.overdue;
         let Some(request) = self.requests.get_mut(&number) else {
             return Found::Nobody; // cannot be: whoever waits keeps it
         };
@@ -275,17 +325,21 @@ impl<R> State<R> {
             Stage::Running if is_first => {
                 request.waiter = Some(Arc::clone(waiter));
                 self.stats.waited += 1;
-                self.awaited += 1;
+                let half = request.timeout.map(|timeout| timeout / 2);
+                let until = self.expires(now, half);
+                self.awaited.insert(number, until);
                 return Found::Wait;
             }
             Stage::Queued | Stage::Running => return Found::Wait,
         }
-        let counted = |bytes| Counted {
-            bytes,
-            is_awaited: !is_first,
-        };
+        // Decoding has its own time.
+        let half = request.timeout.map(|timeout| timeout / 2);
+        if self.awaited.contains_key(&number) {
+            let until = self.expires(now, half);
+            self.awaited.insert(number, until);
+        }
         match self.requests.remove(&number).map(|request| request.stage) {
-            Some(Stage::Done(outcome, bytes)) => Found::Done(outcome, counted(bytes)),
+            Some(Stage::Done(outcome, bytes)) => Found::Done(outcome, Counted { number, bytes }),
             _ => unreachable!("it is done"),
         }
     }
@@ -293,42 +347,113 @@ impl<R> State<R> {
     /// What was taken is decoded.
     pub(super) fn release(&mut self, counted: Counted) {
         self.held_bytes -= counted.bytes;
-        self.awaited -= usize::from(counted.is_awaited);
+        self.awaited.remove(&counted.number);
+    }
+
+    /// Whoever waits for a request waits no longer. If it runs, it runs on, unless it can be stopped.
+    pub(super) fn give_up(&mut self, number: u64) -> Option<Abort> {
+        self.stats.given_up += 1;
+        self.queued.remove(&number);
+        self.urgent.retain(|other| *other != number);
+        self.awaited.remove(&number);
+        self.requests.remove(&number)?.abort
+    }
+
+    /// What has lasted too long gives its place to others. Returns whether there was something.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        if !is_past(self.first_due, now) || planted("a request that hangs keeps its place") {
+            return false;
+        }
+        self.awaited.retain(|_, until| !is_past(*until, now));
+        let late = self.runs.values_mut();
+        let late = late.filter(|run| run.has_place && is_past(run.gives_way, now));
+        for run in late.take(MOST_OVERDUE - self.overdue) {
+            run.has_place = false;
+            self.overdue += 1;
+        }
+        self.find_first_due();
+        true
+    }
+
+    fn find_first_due(&mut self) {
+        let runs = self.runs.values();
+        let runs = runs.filter(|run| run.has_place && self.overdue < MOST_OVERDUE);
+        let awaited = self.awaited.values().copied();
+        self.first_due = runs.map(|run| run.gives_way).chain(awaited).flatten().min();
+    }
+
+    /// Something is to be expired, for a sample may take so long. Returns when.
+    fn expires(&mut self, now: Instant, timeout: Option<Duration>) -> Option<Instant> {
+        let due = now.checked_add(timeout?);
+        self.first_due = self.first_due.into_iter().chain(due).min();
+        due
+    }
+
+    /// When something may be expired that is in the way of what waits to run.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        let is_in_the_way = !self.urgent.is_empty() || !self.queued.is_empty();
+        self.first_due.filter(|_| is_in_the_way)
+    }
+
+    /// Whether no more requests may begin in the place of others. `true` once.
+    pub(super) fn is_news_of_most(&mut self) -> bool {
+        self.overdue == MOST_OVERDUE && !std::mem::replace(&mut self.has_said_most, true)
+    }
+
+    /// How many requests nobody waits for when everything is over, and when there may be more.
+    pub(super) fn hanging(&self, now: Instant) -> (usize, Option<Instant>) {
+        let ends = self.runs.values().filter_map(|run| run.is_late);
+        let (past, to_come): (Vec<_>, Vec<_>) = ends.partition(|end| *end <= now);
+        (past.len(), to_come.into_iter().min())
     }
 
     /// The request that may run now: first those that somebody waits for, then in order.
     fn next(&self, limits: &Limits) -> Option<u64> {
-        if self.is_closed || self.running >= limits.in_flight {
+        let running = self.runs.len() - self.overdue;
+        if self.is_closed || running >= limits.in_flight {
             return None;
         }
         let urgent = self.urgent.front().copied();
         let number = urgent.or_else(|| self.queued.first().copied())?;
         // What runs may become as large as the largest so far. Before anything came, one tells how large they are.
         let each = self.largest.unwrap_or(limits.max_bytes);
-        let more = each.saturating_mul(self.running + 1);
+        let more = each.saturating_mul(running + 1);
         let fits = self.held_bytes.saturating_add(more) <= limits.max_bytes;
         // One is always allowed: if nothing else is there, or somebody waits, and for nothing that runs.
-        let is_alone = self.running == 0 && self.held_bytes == 0;
-        let is_awaited = urgent.is_some() && self.awaited == 0;
+        let is_alone = running == 0 && self.held_bytes == 0;
+        let is_awaited = urgent.is_some() && self.awaited.is_empty();
         (fits || is_alone || is_awaited && !planted("a request that is waited for has no room"))
             .then_some(number)
     }
 
-    pub(super) fn can_start(&self, limits: &Limits) -> bool {
+    pub(super) fn can_start(&mut self, limits: &Limits, now: Instant) -> bool {
+        self.expire(now);
         self.next(limits).is_some()
     }
 
+    /// How many threads there may be: one for each request.
+    pub(super) fn most_threads(&self, limits: &Limits) -> usize {
+        limits.in_flight.saturating_add(self.overdue)
+    }
+
     /// Starts a request, if one may run. Returns its number and index.
-    pub(super) fn start(&mut self, limits: &Limits) -> Option<(u64, u64)> {
+    pub(super) fn start(&mut self, limits: &Limits, now: Instant) -> Option<(u64, u64)> {
+        self.expire(now);
         let number = self.next(limits)?;
+        let timeout = self.requests.get(&number)?.timeout;
+        let run = Run {
+            gives_way: self.expires(now, timeout.map(|timeout| timeout / 2)),
+            is_late: timeout.and_then(|timeout| now.checked_add(timeout)),
+            has_place: true,
+        };
         if self.urgent.front() == Some(&number) {
             self.urgent.pop_front();
-            self.awaited += 1;
+            self.awaited.insert(number, run.gives_way);
         }
         self.queued.remove(&number);
         let request = self.requests.get_mut(&number)?;
         request.stage = Stage::Running;
-        self.running += 1;
+        self.runs.insert(number, run);
         self.stats.fetched += 1;
         Some((number, request.index))
     }
@@ -345,14 +470,13 @@ impl<R> State<R> {
         }
     }
 
-    /// A request has run. Gives back what nobody wants.
+    /// A request has run. Gives back what nobody wants: it still runs until that is dropped.
     pub(super) fn finish(
         &mut self,
         number: u64,
         outcome: Outcome<R>,
         bytes: usize,
     ) -> Option<Outcome<R>> {
-        self.running -= 1;
         if matches!(outcome, Ok(Ok(_))) {
             self.largest = self.largest.max(Some(bytes));
         }
@@ -367,7 +491,17 @@ impl<R> State<R> {
         {
             waiter.notify_one();
         }
+        self.ended(number);
         None
+    }
+
+    /// A request runs no longer.
+    pub(super) fn ended(&mut self, number: u64) {
+        let run = self.runs.remove(&number);
+        if run.is_some_and(|run| !run.has_place) {
+            self.overdue -= 1;
+            self.find_first_due(); // there may be one more again
+        }
     }
 
     /// No thread can be started: whoever waits must fetch what it waits for.
@@ -379,3 +513,6 @@ impl<R> State<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::{AsyncStagedDataset, Inner, Staged, Stages};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
-use crate::sync::Arc;
+use crate::sync::{Arc, Instant};
 
 const SHUT_DOWN: &str = "the runtime that fetches samples was shut down";
 
@@ -87,7 +87,8 @@ impl<S: AsyncStagedDataset> Stages for OnRuntime<S> {
             let started = {
                 let mut state = inner.state.lock();
                 let runs = !state.is_lacking;
-                runs.then(|| state.start(&inner.limits)).flatten()
+                runs.then(|| state.start(&inner.limits, Instant::now()))
+                    .flatten()
             };
             let Some((number, index)) = started else {
                 return;

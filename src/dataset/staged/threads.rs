@@ -1,11 +1,14 @@
 //! The threads that fetch: started when there is something to do for them, ended when their data set is dropped.
+//!
+//! Nobody can stop a thread whose request hangs. When its request gives its place to another, one more thread may be started; should it
+//! come back, it fetches again like any other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Inner, StagedDataset, Stages};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
-use crate::sync::{Arc, mark_own_thread, thread};
+use crate::sync::{Arc, Instant, mark_own_thread, thread};
 
 /// TLS, decompression and the like run on them, and hundreds of them cost addresses only.
 const STACK_BYTES: usize = 2 << 20;
@@ -50,14 +53,14 @@ impl<S: StagedDataset> Stages for S {
     fn start(inner: &Arc<Inner<S>>) {
         let number = {
             let mut state = inner.state.lock();
-            if !state.can_start(&inner.limits) {
+            if !state.can_start(&inner.limits, Instant::now()) {
                 return;
             }
             if state.idle > 0 {
                 inner.startable.notify_one();
                 return;
             }
-            if state.threads >= inner.limits.in_flight {
+            if state.threads >= state.most_threads(&inner.limits) {
                 return; // those that are busy look again
             }
             state.threads += 1;
@@ -79,7 +82,7 @@ impl<S: StagedDataset> Stages for S {
 fn run<S: StagedDataset>(inner: &Arc<Inner<S>>) {
     let mut state = inner.state.lock();
     while !state.is_closed {
-        let Some((number, index)) = state.start(&inner.limits) else {
+        let Some((number, index)) = state.start(&inner.limits, Instant::now()) else {
             state.idle += 1;
             inner.startable.wait(&mut state);
             state.idle -= 1;

@@ -126,6 +126,14 @@ impl Even {
         self.part_rows
     }
 
+    /// How many rows the largest batch of a whole epoch has.
+    pub(super) fn most_rows(&self) -> usize {
+        match self.from(0).dealt() {
+            (0, last_rows) => last_rows,
+            _ => self.batch_size,
+        }
+    }
+
     /// How many units all batches have together.
     pub(crate) fn units(&self) -> u64 {
         let (full, last_rows) = self.dealt();
@@ -306,6 +314,11 @@ mod tests {
             }
             let batch_size = whole.full_rows();
             let listed = listed((base, samples), batch_size, (lane as usize, lanes as usize), last, sharding);
+            // Of a resumed epoch as of a whole one.
+            let of_whole = whole.from(0);
+            let most_rows = (0..of_whole.batches()).map(|batch| of_whole.batch_place(0, batch).rows).max();
+            prop_assert_eq!(cut.most_rows(), most_rows.unwrap_or(0));
+            prop_assert!(batches.iter().all(|batch| batch.len() <= cut.most_rows()));
             prop_assert_eq!(batches, listed);
             prop_assert!(cut.parts_per_batch() as usize <= parts.max(1));
             prop_assert_eq!(cut, whole.into_parts(cut.parts_per_batch() as usize));

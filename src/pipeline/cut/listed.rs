@@ -11,6 +11,7 @@ use crate::sync::Arc;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
     batches: Batches,
+    most_rows: usize,
     /// Why there is nothing to load. Then there is one list of one row, whose batch is that error.
     refused: Option<Refused>,
 }
@@ -39,10 +40,7 @@ impl Lists {
             Err(_) => None,
         };
         match (batches, refused) {
-            (Ok(batches), None) => Lists {
-                batches,
-                refused: None,
-            },
+            (Ok(batches), None) => Lists::new(batches, None),
             (Ok(_), Some(reason)) => Lists::refused(Refused::Lists(reason)),
             (Err(payload), _) => Lists::refused(Refused::Lists(format!(
                 "it panicked: {}",
@@ -57,9 +55,15 @@ impl Lists {
     }
 
     fn refused(reason: Refused) -> Lists {
+        Lists::new(Batches::from(vec![vec![0]]), Some(reason))
+    }
+
+    fn new(batches: Batches, refused: Option<Refused>) -> Lists {
+        let most_rows = batches.iter().map(<[u64]>::len).max().unwrap_or(0);
         Lists {
-            batches: Batches::from(vec![vec![0]]),
-            refused: Some(reason),
+            batches,
+            most_rows,
+            refused,
         }
     }
 
@@ -144,10 +148,9 @@ impl Listed {
         self.mean_rows
     }
 
-    /// How many rows the largest batch has.
+    /// How many rows the largest batch has, of all lanes.
     pub(crate) fn most_rows(&self) -> usize {
-        let lists = self.lists.batches.iter();
-        lists.map(<[u64]>::len).max().unwrap_or(0)
+        self.lists.most_rows
     }
 
     /// How many positions there are.

@@ -48,7 +48,7 @@ impl<E, U> Schedule<E, U> {
         units / plan.map_or(1, |plan| plan.cut.parts_per_batch()).max(1)
     }
 
-    /// How many units the consumer may take now: those of its epoch that are ready, [`at_once`](Schedule::at_once) at most. The first is
+    /// How many units the consumer may take now: those of its epoch that are ready, [`together`](Schedule::together) at most. The first is
     /// one of them; others that were sent do not count, for they are not ahead.
     pub(crate) fn deliverable(&self) -> usize {
         let own = (self.consumers_end().0 - self.first.0) as usize;
@@ -56,7 +56,7 @@ impl<E, U> Schedule<E, U> {
         let may_take = |(index, entry): &(usize, &UnitEntry<U>)| {
             let counts = *index == 0 || !entry.is_away;
             counted += usize::from(counts);
-            entry.stage == Stage::Ready && (!counts || counted == 1 || counted <= self.at_once())
+            entry.stage == Stage::Ready && (!counts || counted == 1 || counted <= self.together())
         };
         let open = self.open.iter().take(own).enumerate();
         open.take_while(may_take).count()
@@ -65,7 +65,7 @@ impl<E, U> Schedule<E, U> {
     /// How many units the consumer may take together. They count as ahead until it asks for more, so taking several leaves fewer ahead
     /// than `prefetch` promises. That pays off only if making a unit takes less time than waking a worker; then the consumer may take
     /// half of the window, and leaves the other half to keep workers busy.
-    pub(super) fn at_once(&self) -> usize {
+    pub(super) fn together(&self) -> usize {
         let Some((_, units)) = self.segment_of(self.first) else {
             return 1;
         };
@@ -96,11 +96,11 @@ impl<E, U> Schedule<E, U> {
         self.any_order
     }
 
-    /// The consumer takes units of its epoch that are ready, in whatever order they became so, [`at_once`](Schedule::at_once) at most: of those
+    /// The consumer takes units of its epoch that are ready, in whatever order they became so, [`together`](Schedule::together) at most: of those
     /// that `prefers` picks, or else of all. What lies behind one that is not ready leaves its place, which is in nobody's way.
     pub(crate) fn deliver_any(&mut self, prefers: impl Fn(&U) -> bool) -> Vec<(Unit, U)> {
         let own = (self.consumers_end().0 - self.first.0).min(self.open.len() as u64) as usize;
-        let most = self.at_once();
+        let most = self.together();
         let ready =
             |(index, entry): (usize, &UnitEntry<U>)| (entry.stage == Stage::Ready).then_some(index);
         let preferred = |index: &usize| self.open[*index].payload.as_ref().is_some_and(&prefers);

@@ -125,7 +125,7 @@ impl<E, U> Schedule<E, U> {
         }
         // Whether all units can be opened once the consumer has taken what it can take next.
         let unopened = before.end.0 - self.end().0.min(before.end.0);
-        let room = self.room(&before.plan).saturating_add(self.at_once());
+        let room = self.room(&before.plan).saturating_add(self.together());
         (unopened <= room as u64).then(|| &mut self.segments[1])
     }
 

@@ -1,8 +1,6 @@
 //! Options that say how batches that are loaded ahead come: in which order, and in how much memory.
 
-use super::{Builder, Workers};
-
-use crate::error::{Error, Result};
+use super::Builder;
 
 impl<D, C> Builder<D, C> {
     /// With `false`, gives each batch as soon as it is ready, so that a slow one does not hold up those that are done; on by default.
@@ -102,31 +100,5 @@ impl<D, C> Builder<D, C> {
     pub fn max_bytes_in_flight(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
-    }
-
-    pub(super) fn check_ahead(&self) -> Result<()> {
-        match self.max_bytes {
-            Some(0) => {
-                return Err(Error::option(
-                    "max_bytes_in_flight",
-                    "is 0: at least one batch is in flight, whatever its size",
-                ));
-            }
-            Some(_) if self.num_workers == Workers::Fixed(0) => {
-                return Err(Error::option(
-                    "max_bytes_in_flight",
-                    "needs workers: with num_workers(0) batches are loaded when asked, one at a time",
-                ));
-            }
-            _ => {}
-        }
-        if !self.in_order && self.world.size() > self.world.data_ranks() {
-            return Err(Error::option(
-                "in_order",
-                "is false, but several ranks are to see the same batches (World::replicated), and each would get them in an order of its \
-                 own: leave it out",
-            ));
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,495 @@
+//! Making a unit: its rows are loaded, and it is laid out and finished. **This is where a sample fails** ([`Making::load`]).
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::desk::{Desk, Doing};
+use super::guard::drop_each;
+use super::recipe::DatasetRecipe;
+use super::recovery::{Loading, Replaced, Settled};
+use super::schedule::{Claimed, Loaded};
+use super::source::{Failed, Indices, Source};
+use super::stopwatch::Stopwatch;
+use crate::batch::{Collate, Needs, NotLoaded, Table, Took};
+use crate::dataset::Dataset;
+use crate::device::Slab;
+use crate::error::panic_message;
+use crate::sync::Instant;
+use crate::tuning::INDICES_AT_ONCE;
+
+/// A unit that is being made, wherever its table lies.
+pub(super) struct Making<'a, D: Dataset, C: Collate<D::Sample>> {
+    recipe: &'a DatasetRecipe<D, C>,
+    source: &'a Source<'a, D>,
+    table: &'a C::Table,
+    /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
+    at: &'a Desk,
+    /// Who is alone announces samples one at a time as it goes, instead of a run at once.
+    loading: Loading,
+    /// The last of the samples that are left out, if there are any.
+    left_out: RefCell<Option<Failed>>,
+}
+
+/// What of a claim is not loaded yet.
+enum Left<S> {
+    Rows(Range<usize>),
+    /// Rows whose samples the data set gets several at a time, and those that it got.
+    Many(Range<usize>, std::vec::IntoIter<Got<S>>),
+    /// Loaded samples with their rows, to be filled in.
+    Parked(std::vec::IntoIter<(usize, S)>),
+}
+
+type Got<S> = (usize, Result<S, Failed>);
+
+/// What a table collects over a run of samples.
+type Run<D, C> = <<C as Collate<<D as Dataset>::Sample>>::Table as Table<
+    <D as Dataset>::Sample,
+    <C as Collate<<D as Dataset>::Sample>>::Batch,
+>>::Run;
+
+/// Another sample for the row of one that failed.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    row: usize,
+    index: u64,
+}
+
+impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
+    pub(super) fn new(
+        recipe: &'a DatasetRecipe<D, C>,
+        source: &'a Source<'a, D>,
+        table: &'a C::Table,
+        at: &'a Desk,
+        loading: Loading,
+    ) -> Making<'a, D, C> {
+        Making {
+            recipe,
+            source,
+            table,
+            at,
+            loading,
+            left_out: RefCell::new(None),
+        }
+    }
+
+    /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
+    /// panics. What then becomes of it follows from [`OnError`]; if the unit fails, the rows after it are not loaded.
+    pub(super) fn load(
+        &self,
+        claimed: Claimed,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+    ) -> (Loaded, Option<Failed>) {
+        let mut took = Took::default();
+        let mut run = Run::<D, C>::default();
+        let count = claimed.len();
+        let at = self.at;
+        at.comes_to(match &claimed {
+            Claimed::Rows(rows) => rows.start,
+            Claimed::Parked(_) => 0,
+        });
+        let mut left = match claimed {
+            Claimed::Rows(rows)
+                if self.source.dataset.at_once() > 1 && !self.source.is_changed() =>
+            {
+                Left::Many(rows, Vec::new().into_iter())
+            }
+            Claimed::Rows(rows) => Left::Rows(rows),
+            Claimed::Parked(count) => Left::Parked(self.table.unpark(count).into_iter()),
+        };
+        let mut again = None;
+        let mut is_announced = false;
+        let failure = loop {
+            // Unwind safety: a row whose sample panicked is filled again from the start, or its unit has failed.
+            let load = AssertUnwindSafe(|| {
+                if let Some(again) = again.take() {
+                    self.load_other(again, &mut run, ask, &mut took)?;
+                }
+                if !matches!(left, Left::Parked(_)) {
+                    self.source.check().map_err(NotLoaded::Sample)?;
+                }
+                if let (Left::Rows(rows) | Left::Many(rows, _), Loading::Shared, false) =
+                    (&left, self.loading, is_announced)
+                {
+                    is_announced = true;
+                    self.announce(rows.clone()).map_err(NotLoaded::Sample)?;
+                }
+                match &mut left {
+                    Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
+                    Left::Many(rows, got) => {
+                        self.load_many(rows, got, &mut run, ask, watch, &mut took)
+                    }
+                    Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
+                }
+            });
+            let failed = match catch_unwind(load) {
+                Ok(Ok(())) => break None,
+                Ok(Err(NotLoaded::Sample(failed))) => failed,
+                Ok(Err(NotLoaded::Failed(failure))) => self.source.failed(failure),
+                Err(payload) => {
+                    let message = panic_message(payload);
+                    self.source.sample_panicked(at.row(), message)
+                }
+            };
+            match self.recover(failed) {
+                Ok(other) => again = other,
+                Err(failed) => break Some(failed),
+            }
+        };
+        if failure.is_none() {
+            self.table.end_run(run);
+        } else {
+            // It may be the user's to drop, and the unit's error must come all the same.
+            drop_each([run]);
+            drop_each([left]);
+        }
+        let loaded = Loaded {
+            claimed: count,
+            filled: took.filled,
+            parked: took.parked,
+        };
+        let leaves_out = failure.is_some() || self.left_out.borrow().is_some();
+        debug_assert!(
+            leaves_out || loaded.filled + loaded.parked == count,
+            "a row is missing, or there twice, and nobody says why"
+        );
+        (loaded, failure)
+    }
+
+    /// Announces what follows these rows, before the first of them is taken. If that panics, no sample is to blame, so none is replaced.
+    fn announce(&self, rows: Range<usize>) -> Result<(), Failed> {
+        let first = rows.start;
+        let announce = AssertUnwindSafe(|| self.source.announce(rows));
+        catch_unwind(announce).map_err(|payload| Failed {
+            is_samples_own: false,
+            ..self.source.sample_panicked(first, panic_message(payload))
+        })
+    }
+
+    fn load_rows(
+        &self,
+        rows: &mut Range<usize>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        if self.source.is_changed() {
+            return self.load_changed(rows, run, ask, took);
+        }
+        let mut indices = Indices::new(&self.source.pass.order, self.source.place, rows.end);
+        if self.is_table() {
+            // The first sample says what batch it is, and asks for the slab.
+            self.load_each(rows, 1, &mut indices, run, ask, watch, took)?;
+            while self.copy_rows(rows, &mut indices, run, took) {}
+        }
+        self.load_each(rows, usize::MAX, &mut indices, run, ask, watch, took)
+    }
+
+    /// Loads rows one by one, at most as many as this.
+    #[inline]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what all that load have, and two"
+    )]
+    fn load_each(
+        &self,
+        rows: &mut Range<usize>,
+        most: usize,
+        indices: &mut Indices<'_>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let (source, at) = (self.source, self.at);
+        let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
+        let end = rows.end.min(rows.start.saturating_add(most));
+        let tells = watch.times_all();
+        let next = || {
+            let row = (rows.start < end).then_some(rows.start)?;
+            rows.start += 1;
+            at.comes_to(row);
+            if announces {
+                source.announce(row..row + 1);
+            }
+            let sample = match watch.begins(&source.pass.meter) {
+                false => source.get(row, row, indices.of(row)),
+                true => {
+                    at.samples(row, watch.mark());
+                    let index = indices.of(row);
+                    at.gets(index);
+                    let sample = source.get(row, row, index);
+                    watch.is_loaded(&source.pass.meter);
+                    // (Who looks on takes the rest of a long run for loading, too.)
+                    if tells {
+                        at.is(Doing::Filling);
+                    }
+                    sample
+                }
+            };
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Whether samples are rows of a table in memory. (Where they are announced, they are got.)
+    #[inline]
+    fn is_table(&self) -> bool {
+        self.source.pass.announced.is_none() && self.source.dataset.columns(&mut []).is_some()
+    }
+
+    /// Copies the next rows of a table in memory, instead of getting each as a sample. `false`: there are none, or these are got.
+    #[inline(never)]
+    fn copy_rows(
+        &self,
+        rows: &mut Range<usize>,
+        indices: &mut Indices<'_>,
+        run: &mut Run<D, C>,
+        took: &mut Took,
+    ) -> bool {
+        let first = rows.start;
+        if first >= rows.end {
+            return false;
+        }
+        let mut of_table = [0; INDICES_AT_ONCE];
+        let wanted = indices.from(first);
+        let of_table = &mut of_table[..wanted.len()];
+        of_table.copy_from_slice(wanted);
+        if self.at.is_timed() {
+            self.at.samples(first, Instant::now());
+        }
+        let Some(columns) = self.source.dataset.columns(of_table) else {
+            return false;
+        };
+        if of_table.is_empty() || !self.table.copy_rows(first, columns, of_table, run) {
+            return false;
+        }
+        rows.start += of_table.len();
+        took.filled += of_table.len();
+        true
+    }
+
+    /// Loads rows whose samples the data set gets several at a time.
+    #[inline(never)]
+    fn load_many(
+        &self,
+        rows: &mut Range<usize>,
+        got: &mut std::vec::IntoIter<Got<D::Sample>>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let source = self.source;
+        let mut indices = Indices::new(&source.pass.order, source.place, rows.end);
+        let next = || {
+            if got.len() == 0 && rows.start < rows.end {
+                let end = rows.start.saturating_add(source.dataset.at_once());
+                let some = rows.start..end.min(rows.end);
+                rows.start = some.end;
+                let (start, count) = (Instant::now(), some.len());
+                *got = self.get_many(some, &mut indices, start).into_iter();
+                watch.are_loaded(start, count, &source.pass.meter);
+            }
+            let (row, sample) = got.next()?;
+            self.at.fills(row);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Gets the samples of these rows in one call. If it panics, all of them did: each row has its result.
+    fn get_many(
+        &self,
+        rows: Range<usize>,
+        indices: &mut Indices<'_>,
+        start: Instant,
+    ) -> Vec<Got<D::Sample>> {
+        let (source, at) = (self.source, self.at);
+        at.comes_to(rows.start);
+        // Unwind safety: what a panic leaves behind is only dropped.
+        let get = AssertUnwindSafe(|| {
+            if self.loading == Loading::Solo {
+                source.announce(rows.clone());
+            }
+            at.samples(rows.start, start);
+            let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
+            at.gets_many(own[0], own.len());
+            source.get_many(rows.clone(), &own)
+        });
+        catch_unwind(get).unwrap_or_else(|payload| {
+            let message = panic_message(payload);
+            let failed = |row| (row, Err(source.sample_panicked(row, message.clone())));
+            rows.map(failed).collect()
+        })
+    }
+
+    /// Loads rows of a unit that is made again.
+    #[cold]
+    fn load_changed(
+        &self,
+        rows: &mut Range<usize>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let (source, at) = (self.source, self.at);
+        let mut indices = Indices::new(&source.pass.order, source.place, source.place.rows);
+        let next = || {
+            let row = rows.next()?;
+            at.comes_to(row);
+            at.samples(row, Instant::now());
+            let in_place = source.row_of_place(row);
+            let other = source.changes.lock().of(in_place);
+            let index = match other {
+                None => indices.of(in_place),
+                Some(other) => other.index,
+            };
+            at.gets(index);
+            let sample = source.get(row, in_place, index);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    fn fill_parked(
+        &self,
+        parked: &mut std::vec::IntoIter<(usize, D::Sample)>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let at = self.at;
+        let next = || {
+            let parked = parked.next()?;
+            at.fills(parked.0);
+            Some(Ok(parked))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Loads another sample into the row of one that failed.
+    #[cold]
+    fn load_other(
+        &self,
+        Again { row, index }: Again,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        self.at.samples(row, Instant::now());
+        self.at.gets(index);
+        let in_place = self.source.row_of_place(row);
+        let sample = self.source.get(row, in_place, index);
+        let mut sample = Some(sample.map(|sample| (row, sample)));
+        self.table.load(|| sample.take(), run, took, ask)
+    }
+
+    /// Settles a sample's failure: it is replaced by another, which is returned; it is left out; or the unit fails.
+    #[cold]
+    fn recover(&self, failed: Failed) -> Result<Option<Again>, Failed> {
+        let failed = failed.if_late(|| self.at.name());
+        let (source, row) = (self.source, failed.row);
+        let row_of_place = source.row_of_place(row);
+        let before = source.changes.lock().of(row_of_place);
+        let attempt = before.map_or(0, |before| before.attempt);
+        let (on_error, takes_any) = (self.recipe.on_error, self.table.takes_any());
+        let meter = &source.pass.meter;
+        let settled = on_error.settle(failed, attempt, self.loading, takes_any, meter);
+        match settled {
+            Settled::Fail(failed) => Err(failed),
+            Settled::Skip(failed) => {
+                source.changes.lock().skipped.push(row_of_place);
+                self.left_out.replace(Some(failed));
+                Ok(None)
+            }
+            Settled::Replace { remake } => {
+                let attempt = attempt + 1;
+                let draw = AssertUnwindSafe(|| source.index_of_other(row, attempt));
+                let index = catch_unwind(draw)
+                    .map_err(|payload| source.sampler_panicked(row, panic_message(payload)))?;
+                source.changes.lock().replaced.push(Replaced {
+                    row: row_of_place,
+                    attempt,
+                    index,
+                });
+                match remake {
+                    None => Ok(Some(Again { row, index })),
+                    Some(failed) => Err(failed),
+                }
+            }
+        }
+    }
+
+    /// Samples that are left out leave holes: the unit is made again without them, unless nothing is left.
+    fn are_all_kept(&self) -> Result<(), Failed> {
+        match self.left_out.take() {
+            None => Ok(()),
+            Some(failed) => Err(Failed {
+                can_remake: self.source.changes.lock().skipped.len() < self.source.place.rows,
+                ..failed
+            }),
+        }
+    }
+
+    /// Makes all rows of a unit that one thread makes from end to end.
+    pub(super) fn make_rows(
+        &self,
+        slab: &dyn Fn(usize) -> Option<Slab>,
+        watch: &mut Stopwatch,
+    ) -> Result<(), Failed> {
+        let grant = |bytes| {
+            let slab = slab(bytes);
+            let granted = slab.is_some();
+            slab.into_iter().for_each(|slab| self.table.grant(slab));
+            granted
+        };
+        let is_asked = Cell::new(false);
+        let ask = |needs: Needs| {
+            is_asked.set(true);
+            self.recipe.learned.note(needs);
+            grant(needs.bytes)
+        };
+        let rows = self.source.rows();
+        let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
+        failure.map_or(Ok(()), Err)?;
+        self.are_all_kept()?;
+        if !is_asked.get() {
+            self.at.begins(Doing::Planning);
+            let needs = lay_out(self.source, self.table)?;
+            if !ask(needs) {
+                return Err(Failed::too_large(needs.bytes));
+            }
+        }
+        match loaded.parked {
+            0 => Ok(()),
+            parked => {
+                let (_, failure) = self.load(Claimed::Parked(parked), &ask, watch);
+                failure.map_or(Ok(()), Err)?;
+                self.are_all_kept()
+            }
+        }
+    }
+}
+
+pub(super) fn lay_out<D: Dataset, B, T: Table<D::Sample, B>>(
+    source: &Source<'_, D>,
+    table: &T,
+) -> Result<Needs, Failed> {
+    match catch_unwind(AssertUnwindSafe(|| table.plan())) {
+        Ok(planned) => planned.map_err(|failure| source.failed(failure)),
+        Err(payload) => Err(source.collate_panicked(panic_message(payload))),
+    }
+}
+
+pub(super) fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
+    source: &Source<'_, D>,
+    table: &mut T,
+) -> Result<B, Failed> {
+    match catch_unwind(AssertUnwindSafe(|| table.finish())) {
+        Ok(finished) => finished.map_err(|failure| source.failed(failure)),
+        Err(payload) => Err(source.collate_panicked(panic_message(payload))),
+    }
+}

@@ -1,0 +1,64 @@
+//! Passes: what everybody shares who works on an epoch.
+
+use super::announcer::Announced;
+use super::cut::{EpochOrder, Place};
+use super::plan::EpochPlan;
+use super::schedule::{EpochUnits, Unit};
+use crate::device::Account;
+use crate::error::Error;
+use crate::meter::{Activity, Bar, Meter, Subject};
+use crate::sync::Arc;
+
+/// How the units of one epoch are made, shared by everybody who works on them. It never changes.
+pub(crate) struct Pass {
+    pub(super) line: u64,
+    pub(super) segment: u64,
+    pub(super) device: usize,
+    pub(super) epoch: u64,
+    pub(super) units: EpochUnits,
+    /// Which samples stand at its positions.
+    pub(super) order: EpochOrder,
+    pub(super) announced: Option<Arc<Announced>>,
+    /// Its number, as the samples' generators have it; 0: nobody wants to know what comes.
+    pub(super) short_id: u32,
+    pub(crate) meter: Arc<Meter>,
+    /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
+    pub(super) account: Option<Arc<Account>>,
+}
+
+impl Pass {
+    /// Where a unit lies in its epoch.
+    pub(crate) fn place(&self, unit: Unit) -> Place {
+        let cut = &self.units.plan.cut;
+        cut.place(self.epoch, self.units.number(unit))
+    }
+
+    /// Whether the unit is its epoch's last.
+    pub(crate) fn is_last(&self, unit: Unit) -> bool {
+        unit.0 + 1 == self.units.end.0
+    }
+
+    pub(crate) fn plan(&self) -> &EpochPlan {
+        &self.units.plan
+    }
+
+    /// Begins an event of a timeline, if the program wants one.
+    #[inline]
+    pub(super) fn bar(&self, kind: Activity, unit: Unit) -> Option<Bar<'_>> {
+        let subject = self.subject(unit)?;
+        Some(subject.begin(kind))
+    }
+
+    #[inline]
+    pub(super) fn subject(&self, unit: Unit) -> Option<Subject<'_>> {
+        self.meter.subject(|| Some(self.place(unit).batch))
+    }
+
+    pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {
+        Error::CollatePanicked {
+            epoch: self.epoch,
+            batch: self.place(unit).batch,
+            message,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Slots: what the board holds of an epoch and of an open unit, and what becomes of a unit that the consumer takes.
+
+use super::announcer::EndsPass;
+use super::outbox::Sends;
+use super::pass::Pass;
+use super::plan::Destination;
+use super::pull::{OwnItems, Pull};
+use super::recovery::Changes;
+use super::schedule::Unit;
+use super::source::Failed;
+use super::work::Work;
+use crate::device::{Account, Charge};
+use crate::error::Result;
+use crate::meter::Meter;
+use crate::sync::{Arc, Instant};
+use crate::tensor::Backend;
+
+/// What the board holds of one epoch.
+pub(super) struct EpochSlot<B> {
+    pub(super) epoch: u64,
+    pub(super) meter: Arc<Meter>,
+    /// What its batches are for. Nothing is loaded until that is known.
+    pub(super) destination: Option<Destination>,
+    /// Sends its units to a device as soon as they are made.
+    pub(super) outbox: Option<Arc<dyn Sends<B>>>,
+    pub(super) pass: Option<Arc<Pass>>,
+    /// The stream of its items, while nobody pulls; `None` for samples that have an index.
+    pub(super) stream: Option<Box<dyn Pull<B>>>,
+    /// If the data set wants to know what comes: it hears that the pass is over when this is dropped.
+    pub(super) announced: Option<EndsPass>,
+}
+
+/// A unit that was made.
+pub(crate) enum Made<B> {
+    Here(B),
+    /// It was sent to its device, and is in the outbox.
+    Sent,
+}
+
+/// What the board holds of one open unit.
+pub(super) struct UnitSlot<B> {
+    pub(super) pass: Arc<Pass>,
+    /// `None` once somebody finishes it.
+    pub(super) work: Option<Arc<dyn Work<B>>>,
+    /// The unit, made.
+    pub(super) outcome: Option<Result<Made<B>>>,
+    /// Why it failed; of several reasons, that of the first row.
+    pub(super) failure: Option<Failed>,
+    /// When it began to wait for its slab.
+    pub(super) waiting_since: Option<Instant>,
+    /// Its memory is pageable although the loader pins.
+    pub(super) is_unpinned: bool,
+    /// Its slabs' shares of the bytes in flight.
+    pub(super) charges: Charges,
+    /// What became of samples that failed.
+    pub(super) changes: Option<Box<Changes>>,
+    /// The items that were pulled for it, and how to make them again.
+    pub(super) own: Option<Box<OwnItems<B>>>,
+}
+
+/// A unit that the consumer took.
+pub(crate) struct Delivered<B> {
+    pub(crate) pass: Arc<Pass>,
+    pub(crate) unit: Unit,
+    pub(crate) outcome: Result<Made<B>>,
+    pub(crate) changes: Option<Box<Changes>>,
+    pub(crate) own: Option<Box<OwnItems<B>>>,
+    /// What is in flight until it was sent.
+    pub(crate) charges: Charges,
+}
+
+/// Shares of the bytes in flight: none, unless these are limited. (Units are moved often, so it is small.)
+#[derive(Default)]
+pub(crate) struct Charges(Option<Box<(Arc<Charge>, Charges)>>);
+
+impl Charges {
+    /// They are in flight no more.
+    pub(crate) fn end(&self) {
+        if let Some(charges) = &self.0 {
+            charges.0.release();
+            charges.1.end();
+        }
+    }
+
+    pub(super) fn add(&mut self, charge: Option<Arc<Charge>>) {
+        if let Some(charge) = charge {
+            self.0 = Some(Box::new((charge, std::mem::take(self))));
+        }
+    }
+}
+
+impl<B> UnitSlot<B> {
+    pub(super) fn new(pass: Arc<Pass>, work: Option<Arc<dyn Work<B>>>) -> UnitSlot<B> {
+        UnitSlot {
+            pass,
+            work,
+            outcome: None,
+            failure: None,
+            waiting_since: None,
+            is_unpinned: false,
+            charges: Charges::default(),
+            changes: None,
+            own: None,
+        }
+    }
+
+    /// It was sent: what is pageable was read then, and is in flight no more.
+    pub(super) fn was_sent(&self) {
+        if self.is_pageable() {
+            self.charges.end();
+        }
+    }
+
+    fn is_pageable(&self) -> bool {
+        self.is_unpinned || self.pass.account.is_none()
+    }
+
+    /// `ends`: its slabs are in flight no more.
+    pub(super) fn deliver(self, unit: Unit, ends: bool) -> Option<Delivered<B>> {
+        if ends {
+            self.charges.end();
+        }
+        let charges = match self.is_pageable() {
+            true => self.charges,
+            false => Charges::default(),
+        };
+        Some(Delivered {
+            pass: self.pass,
+            unit,
+            outcome: self.outcome?,
+            changes: self.changes,
+            own: self.own,
+            charges,
+        })
+    }
+}
+
+impl<B> EpochSlot<B> {
+    pub(super) fn new(
+        epoch: u64,
+        meter: &Arc<Meter>,
+        destination: Option<Destination>,
+        outbox: Option<Arc<dyn Sends<B>>>,
+        stream: Option<Box<dyn Pull<B>>>,
+    ) -> EpochSlot<B> {
+        EpochSlot {
+            epoch,
+            meter: Arc::clone(meter),
+            destination,
+            outbox,
+            pass: None,
+            stream,
+            announced: None,
+        }
+    }
+
+    pub(super) fn account(&self) -> Option<&Arc<Account>> {
+        self.pass.as_ref()?.account.as_ref()
+    }
+
+    pub(super) fn gathered_by(&self) -> Option<Backend> {
+        match self.destination {
+            Some(Destination::Device {
+                backend,
+                gathers: true,
+                ..
+            }) => Some(backend),
+            _ => None,
+        }
+    }
+}
