@@ -2,7 +2,7 @@
 
 use super::ring::Ring;
 use crate::meter::Meter;
-use crate::sync::{Arc, AtomicUsize, Ordering, Weak, planted};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Weak, planted};
 
 /// Bytes of slabs that are filled, full, or on their way to a device; and how many there may be. What the program was given does not count.
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub(crate) struct InFlight {
     bytes: AtomicUsize,
     /// Of the devices that share the room: what one of them gives back, another may wait for.
     rings: Vec<Weak<Ring>>,
+    /// One of them found no room since another was told.
+    is_missed: AtomicBool,
 }
 
 /// The bytes of one slab, counted until it is released or dropped.
@@ -27,13 +29,24 @@ impl InFlight {
             limit,
             bytes: AtomicUsize::new(0),
             rings,
+            is_missed: AtomicBool::new(false),
         })
     }
 
     /// Tells whoever waits for a slab of any device that there is room, or will be.
     pub(crate) fn tell(&self) {
+        self.tell_others(None);
+    }
+
+    fn tell_others(&self, own: Option<&Arc<Ring>>) {
         let rings = self.rings.iter().filter_map(Weak::upgrade);
-        rings.for_each(|ring| ring.news().notify_interested());
+        let others = rings.filter(|ring| own.is_none_or(|own| !Arc::ptr_eq(own, ring)));
+        others.for_each(|ring| ring.news().notify_interested());
+    }
+
+    /// The caller found no room, and must look once more: only then is it told of what is given back unused.
+    pub(crate) fn miss(&self) {
+        self.is_missed.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -86,11 +99,23 @@ impl InFlight {
 impl Charge {
     /// It does not count any more.
     pub(crate) fn release(&self) {
-        let bytes = self.bytes.swap(0, Ordering::SeqCst);
-        self.of.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if bytes > 0 {
+        if self.take_off() > 0 {
             self.of.tell();
         }
+    }
+
+    /// It was not used, because the device's ring had no slab. Only others are told, and only if they looked meanwhile: or whoever gives it
+    /// back would wake itself again and again.
+    pub(crate) fn give_back(&self, own: &Arc<Ring>) {
+        if self.take_off() > 0 && self.of.is_missed.swap(false, Ordering::SeqCst) {
+            self.of.tell_others(Some(own));
+        }
+    }
+
+    fn take_off(&self) -> usize {
+        let bytes = self.bytes.swap(0, Ordering::SeqCst);
+        self.of.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        bytes
     }
 }
 
@@ -129,5 +154,34 @@ mod tests {
         assert_eq!((all.free(), meter.most_bytes_in_flight.get()), (0, 350));
         drop((one, other, forced));
         assert_eq!(all.free(), usize::MAX);
+    }
+
+    /// Of what was in use, all devices are told. Of what was not, others are that looked for room meanwhile; who gives it back is not, or it
+    /// would look again, and give it back again.
+    #[test]
+    fn devices_are_told_of_room() {
+        let [own, other] = [Ring::pageable(0), Ring::pageable(0)];
+        let rings = [&own, &other];
+        let all = InFlight::new(100, rings.map(Arc::downgrade).to_vec());
+        let _interest = rings.map(|ring| ring.news().interest());
+        let meter = Meter::default();
+        let told = |end: &dyn Fn(&Charge)| {
+            let before = rings.map(|ring| ring.news().ticket());
+            let charge = all.try_charge(60, 0, &meter).unwrap();
+            end(&charge);
+            drop(charge);
+            assert_eq!(all.free(), usize::MAX);
+            let after = rings.map(|ring| ring.news().ticket());
+            [before[0] != after[0], before[1] != after[1]]
+        };
+        assert_eq!(told(&Charge::release), [true, true]);
+        assert_eq!(told(&|charge| charge.give_back(&own)), [false, false]);
+        let misses = |charge: &Charge| {
+            assert!(all.try_charge(60, 0, &meter).is_none());
+            all.miss();
+            charge.give_back(&own);
+        };
+        assert_eq!(told(&misses), [false, true]);
+        assert_eq!(told(&|charge| charge.give_back(&own)), [false, false]);
     }
 }

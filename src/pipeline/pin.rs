@@ -151,6 +151,7 @@ impl<B: Batch> Pipeline<B> {
                 let reserved = bytes.saturating_mul(want.reserve);
                 let try_charge = || in_flight.try_charge(bytes, reserved, &pass.meter);
                 let charge = try_charge().or_else(|| {
+                    in_flight.miss();
                     self.settle_others(pass.device);
                     try_charge()
                 });
@@ -179,9 +180,16 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Ok(slab.for_epoch(pass.meter.clone()).charged(charge))
             }
-            // No slab that comes home helps a batch that is larger than the whole budget.
-            None if device.ring.is_beyond_budget(want.bytes) => Err(Coming::Nothing),
-            None => Err(coming),
+            None => {
+                if let Some(charge) = charge {
+                    charge.give_back(&device.ring);
+                }
+                match device.ring.is_beyond_budget(want.bytes) {
+                    // No slab that comes home helps a batch that is larger than the whole budget.
+                    true => Err(Coming::Nothing),
+                    false => Err(coming),
+                }
+            }
         }
     }
 
