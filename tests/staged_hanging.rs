@@ -6,9 +6,6 @@
 #[macro_use]
 extern crate watch;
 
-#[macro_use]
-extern crate watch;
-
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
