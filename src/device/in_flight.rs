@@ -86,11 +86,17 @@ impl InFlight {
 impl Charge {
     /// It does not count any more.
     pub(crate) fn release(&self) {
-        let bytes = self.bytes.swap(0, Ordering::SeqCst);
-        self.of.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if bytes > 0 {
+        if self.take_back() > 0 {
             self.of.tell();
         }
+    }
+
+    /// There is no slab for it, so nothing was ever in flight. That is no news: who looked in vain would look again because of it, for ever.
+    /// Returns the bytes.
+    pub(crate) fn take_back(&self) -> usize {
+        let bytes = self.bytes.swap(0, Ordering::SeqCst);
+        self.of.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        bytes
     }
 }
 

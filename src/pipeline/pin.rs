@@ -169,6 +169,9 @@ impl<B: Batch> Pipeline<B> {
             .take_for(account, want.bytes, largest, want.reserve, grow);
         pass.meter.pinning_ns.add_since(start);
         drop(bar);
+        if let (None, Some(charge)) = (&slab, &charge) {
+            charge.take_back();
+        }
         match slab {
             Some(slab) => {
                 if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
