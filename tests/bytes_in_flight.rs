@@ -48,9 +48,10 @@ fn builder<D: Dataset, C>(
     }
 }
 
-/// A slab for so many bytes of texts, in whole pages, with what else a batch has.
-fn slab(bytes: usize) -> usize {
-    (bytes + 400).next_multiple_of(PAGE)
+/// A slab for this many texts of so many bytes together, in whole pages: behind them come up to 32 places, and their numbers, each at a
+/// multiple of 256 bytes.
+fn slab(bytes: usize, texts: usize) -> usize {
+    (bytes.next_multiple_of(256) + 256 + texts * size_of::<i64>()).next_multiple_of(PAGE)
 }
 
 proptest! {
@@ -82,7 +83,7 @@ proptest! {
                 let expected: Vec<u8> = numbers.iter().flat_map(|index| text(*index as u64, spread)).collect();
                 assert_eq!(texts, expected);
                 seen.extend_from_slice(numbers);
-                largest = largest.max(slab(texts.len()));
+                largest = largest.max(slab(texts.len(), numbers.len()));
             };
             match depth {
                 None => {
@@ -421,7 +422,7 @@ proptest! {
             let expected: Vec<u8> = numbers.as_slice().iter().flat_map(|index| text(*index as u64, spread)).collect();
             assert_eq!(texts.as_slice(), expected);
             seen.lock().unwrap().extend_from_slice(numbers.as_slice());
-            largest.fetch_max(slab(expected.len()), Ordering::Relaxed);
+            largest.fetch_max(slab(expected.len(), numbers.len()), Ordering::Relaxed);
         };
         let mut epochs = loader.epoch(0).split(&devices, depth);
         match how {

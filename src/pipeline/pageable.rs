@@ -63,7 +63,7 @@ impl<B: Batch> Pipeline<B> {
     ) {
         let Some(slab) = self.pageable.take(bytes) else {
             drop_each([work]); // it may be the last holder
-            return self.fail(pass, unit, Failed::too_large(bytes));
+            return self.refuse(pass, unit, Failed::too_large(bytes));
         };
         let slab = slab.for_epoch(pass.meter.clone()).charged(charge);
         let charge = slab.charge();

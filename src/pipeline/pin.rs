@@ -348,7 +348,7 @@ impl<B: Batch> Pipeline<B> {
         drop(slab);
         match want.moves {
             true => self.publish(pass, want.unit, Err(error)),
-            false => self.fail(pass, want.unit, Failed::of_unit(error)),
+            false => self.refuse(pass, want.unit, Failed::of_unit(error)),
         }
     }
 
@@ -384,7 +384,7 @@ impl<B: Batch> Pipeline<B> {
         let Some(Some(work)) = work else { return };
         let Some(slab) = slab else {
             drop(work);
-            return self.fail(pass, want.unit, Failed::too_large(want.bytes));
+            return self.refuse(pass, want.unit, Failed::too_large(want.bytes));
         };
         if let Some(why) = unpinned {
             count_unpinned(pass, want, why);

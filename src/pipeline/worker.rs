@@ -327,11 +327,11 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Reports a failure. Whoever is last to work on the unit delivers it.
-    pub(super) fn fail(&self, pass: &Pass, unit: Unit, failure: Failed) {
+    /// Reports that a unit cannot have its slab. Whoever is last to work on the unit delivers the failure.
+    pub(super) fn refuse(&self, pass: &Pass, unit: Unit, failure: Failed) {
         let nobody = Desk::of_caller(self.began);
         self.report(&nobody, pass, unit, None, Some(failure), |line, bin| {
-            let next = line.schedule.failed(unit);
+            let next = line.schedule.refused(unit);
             line.tell_if_waiting(bin); // as in `publish`
             next
         });

@@ -334,3 +334,35 @@ fn a_batch_that_is_made_again_may_be_left() {
         check_all_back(&device);
     });
 }
+
+/// A batch is made again for a bad sample while somebody gets it its slab, or finds that there is none: it comes, or its error.
+#[test]
+fn a_batch_is_made_again_while_its_slab_comes() {
+    explore("a_batch_is_made_again_while_its_slab_comes", || {
+        let how = How {
+            len: 12,
+            batch: 2,
+            workers: 2 + below(2),
+            prefetch: 1 + below(2),
+            pin: [Pin::InPlace, Pin::ByCopy][below(2)],
+            strict: coin(),
+        };
+        let device = device();
+        let index = below(how.len as usize) as u64;
+        let dataset = broken(how.len, [index, how.len]);
+        let mut builder = DataLoader::builder(dataset).on_error(OnError::Skip { at_most: 50 });
+        if coin() {
+            builder = builder.max_bytes_in_flight(1);
+        }
+        let loader: DataLoader<Pair> = how.build(builder, &device);
+        // Who holds all slabs, and waits for one more, may get an error.
+        let (mut came, holds, mut held) = (0, coin(), Vec::new());
+        for batch in loader.epoch(0) {
+            came += 1;
+            held.extend(holds.then_some(batch));
+        }
+        assert_eq!(came, how.batches());
+        drop((held, loader));
+        check_all_back(&device);
+    });
+}

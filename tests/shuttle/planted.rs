@@ -66,6 +66,7 @@ planted! {
     lost_workers: "a worker waits for a request for ever", "staged::requests_hang";
     untold: "whoever waits for a request is not told", "staged::requests_are_made_ahead";
     still_failed: "a unit that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
+    stale_slabs: "a unit that is made again has a slab that it gave up", "failures::a_batch_is_made_again_while_its_slab_comes";
     tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";
     interest: "interest does not count", "ahead::a_slab_is_filled_ahead";
     silence: "no news of a slab", "ahead::a_slab_is_filled_ahead";

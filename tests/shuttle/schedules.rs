@@ -27,3 +27,4 @@ mod seeing;
 mod staged;
 mod streams;
 mod support;
+mod together;

@@ -1,7 +1,7 @@
 //! Slabs: which unit is granted one next, and how many must be left for those before it.
 
 use super::entry::{SlabState, Stage, UnitEntry};
-use super::{Claimant, EpochUnits, Schedule, Unit};
+use super::{Claimant, EpochUnits, Next, Schedule, Unit};
 use crate::device::block_bytes;
 use crate::sync::planted;
 
@@ -153,16 +153,35 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
+    /// The unit cannot have its slab, and fails.
+    pub(crate) fn refused(&mut self, unit: Unit) -> Next {
+        match self.wants_still(unit) {
+            true => self.failed(unit),
+            false => Next::Wait,
+        }
+    }
+
     /// The unit has its slab, or does without.
     pub(crate) fn granted(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        entry.slab = SlabState::Granted;
-        entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
+        if self.wants_still(unit) {
+            let entry = self.entry(unit);
+            entry.slab = SlabState::Granted;
+            entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
+        }
     }
 
     /// The unit has pageable memory; it may need a slab of the ring when it is made.
     pub(crate) fn granted_pageable(&mut self, unit: Unit) {
-        self.entry(unit).slab = SlabState::Granted;
+        if self.wants_still(unit) {
+            self.entry(unit).slab = SlabState::Granted;
+        }
+    }
+
+    /// Whether a unit wants the slab that somebody got it, or did not get. One that failed meanwhile and is made again has given that slab
+    /// up, and may want another to move to.
+    fn wants_still(&mut self, unit: Unit) -> bool {
+        matches!(self.entry(unit).stage, Stage::Loading | Stage::LayingOut)
+            || planted("a unit that is made again has a slab that it gave up")
     }
 
     /// How many slabs must be left for the unit.

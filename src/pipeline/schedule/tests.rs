@@ -375,6 +375,45 @@ fn a_failed_unit_waits_for_those_who_are_at_it() {
     assert_eq!(schedule.deliverable(), 1);
 }
 
+/// A unit may fail and be made again while somebody asks for its slab. Whatever comes of that is not for the new one.
+#[test]
+fn a_unit_that_is_made_again_wants_another_slab() {
+    type Late = fn(&mut TestSchedule, Unit);
+    let late: [Late; 4] = [
+        |schedule, unit| assert_eq!(schedule.refused(unit), Next::Wait),
+        TestSchedule::granted,
+        TestSchedule::granted_pageable,
+        TestSchedule::not_granted,
+    ];
+    for late in late {
+        for when in 0..2 {
+            let mut schedule = line(plan(2, 2, 1));
+            let unit = Unit(0);
+            assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+            assert_eq!(claim(&mut schedule, WORKER), rows(0, 1..2));
+            schedule.want(unit, 10);
+            assert!(schedule.granting(unit).is_some());
+            let report = |parked| Loaded {
+                claimed: 1,
+                filled: 0,
+                parked,
+            };
+            assert_eq!(schedule.loaded(unit, report(1), None), Next::Wait);
+            assert_eq!(schedule.loaded(unit, report(0), None), Next::Fail);
+            schedule.remaking(unit);
+            if when == 0 {
+                late(&mut schedule, unit);
+            }
+            schedule.want_to_move(unit, 20);
+            if when == 1 {
+                late(&mut schedule, unit);
+            }
+            let want = schedule.next_want().map(|want| (want.unit, want.bytes));
+            assert_eq!(want, Some((unit, 20)));
+        }
+    }
+}
+
 /// Two epochs that follow each other are one line: with no more ahead, and no more slabs, than one has.
 #[test]
 fn an_epoch_that_follows_takes_what_the_first_leaves() {
