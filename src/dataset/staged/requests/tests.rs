@@ -50,6 +50,7 @@ fn requests_that_run_for_long_give_way_and_keep_their_threads() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "thousands of requests, each seen again and again")]
 fn no_more_than_a_bounded_number_is_left_behind() {
     let mut state = state(4 * MOST_OVERDUE as u64);
     let mut now = Instant::now();
