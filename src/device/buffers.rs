@@ -21,6 +21,9 @@ use crate::tensor::ALIGNMENT;
 /// buffer, the next one the next, and after the last buffer it is the first one's turn again, across epochs too. So there are as many
 /// addresses as buffers, and a program captures as many graphs.
 ///
+/// With [`in_order(false)`](crate::loader::Builder::in_order), a batch takes the next buffer in which no batch lies, and batches that are
+/// sent at once may arrive the other way round. So go by the address, and do not count.
+///
 /// At most one batch less than there are buffers is sent ahead, whatever `depth` says. With two, the next batch travels while one is
 /// used. A buffer is written again after the batch that it held was dropped, and the kernels are done that used it.
 ///
@@ -102,7 +105,17 @@ pub struct Target(Place);
 #[derive(Debug, Clone)]
 enum Place {
     Pool(Device),
-    Buffers(DeviceBuffers),
+    /// These, in this order.
+    Buffers(DeviceBuffers, Order),
+}
+
+/// Which buffer a batch takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The one whose turn it is.
+    InTurn,
+    /// The next in which no batch lies: a batch that was sent earlier may come to the program later.
+    Any,
 }
 
 impl From<&Device> for Target {
@@ -113,7 +126,7 @@ impl From<&Device> for Target {
 
 impl From<&DeviceBuffers> for Target {
     fn from(buffers: &DeviceBuffers) -> Target {
-        Target(Place::Buffers(buffers.clone()))
+        Target(Place::Buffers(buffers.clone(), Order::InTurn))
     }
 }
 
@@ -127,14 +140,22 @@ impl Target {
     pub(crate) fn device(&self) -> &Device {
         match &self.0 {
             Place::Pool(device) => device,
-            Place::Buffers(buffers) => &buffers.set.device,
+            Place::Buffers(buffers, _) => &buffers.set.device,
         }
     }
 
-    pub(super) fn buffers(&self) -> Option<&Arc<BufferSet>> {
+    /// The same, for batches that come to the program in any order.
+    pub(crate) fn in_any_order(&self) -> Target {
+        match &self.0 {
+            Place::Buffers(buffers, _) => Target(Place::Buffers(buffers.clone(), Order::Any)),
+            place @ Place::Pool(_) => Target(place.clone()),
+        }
+    }
+
+    pub(super) fn buffers(&self) -> Option<(&Arc<BufferSet>, Order)> {
         match &self.0 {
             Place::Pool(_) => None,
-            Place::Buffers(buffers) => Some(&buffers.set),
+            Place::Buffers(buffers, order) => Some((&buffers.set, *order)),
         }
     }
 
@@ -142,7 +163,7 @@ impl Target {
     pub(crate) fn depth(&self, depth: usize) -> usize {
         match &self.0 {
             Place::Pool(_) => depth,
-            Place::Buffers(buffers) => depth.min(buffers.set.count - 1),
+            Place::Buffers(buffers, _) => depth.min(buffers.set.count - 1),
         }
     }
 }
@@ -225,15 +246,16 @@ impl DeviceBuffers {
 }
 
 impl BufferSet {
-    /// Takes the buffer whose turn it is, for a batch of tensors of these sizes; returns their addresses, too. If it `waits`, it waits for
-    /// kernels that use what lay in it before; what the program holds is never waited for.
-    pub(super) fn take(
+    /// Takes a buffer for a batch of tensors of these sizes; returns their addresses, too. If it `waits`, it waits for kernels that use what
+    /// lay in it before; what the program holds is never waited for.
+    fn take(
         self: &Arc<BufferSet>,
+        order: Order,
         sizes: &[Size],
         meter: Option<Arc<Meter>>,
         waits: bool,
     ) -> Result<(DeviceBlock, Vec<u64>)> {
-        let (memory, index, layout) = self.find(sizes, waits)?;
+        let (memory, index, layout) = self.find(order, sizes, waits)?;
         let device = &self.device.inner;
         // SAFETY: the memory is held by the caller alone, and all of its last users' events have fired (*memory outlives its events*).
         unsafe { device.driver.poison(memory.address, memory.capacity) };
@@ -244,11 +266,14 @@ impl BufferSet {
         Ok((DeviceBlock::new(memory, device, meter, home), addresses))
     }
 
-    fn find(&self, sizes: &[Size], waits: bool) -> Result<(Memory, usize, Layout)> {
+    fn find(&self, order: Order, sizes: &[Size], waits: bool) -> Result<(Memory, usize, Layout)> {
         loop {
             let mut state = self.state.lock();
             let layout = state.layout(sizes)?;
-            let index = state.next;
+            let index = match order {
+                Order::InTurn => state.next,
+                Order::Any => state.next_free(),
+            };
             let buffer = std::mem::replace(&mut state.buffers[index], Buffer::Held);
             let pending = match buffer {
                 Buffer::Unmade => {
@@ -330,6 +355,15 @@ impl BufferSet {
 }
 
 impl Turns {
+    /// The next buffer in which no batch lies; if one lies in each, the one whose turn it is.
+    fn next_free(&self) -> usize {
+        let count = self.buffers.len();
+        let mut turns = (self.next..self.next + count).map(|turn| turn % count);
+        let free =
+            turns.find(|&index| matches!(self.buffers[index], Buffer::Unmade | Buffer::Idle(..)));
+        free.unwrap_or(self.next)
+    }
+
     /// Where tensors of these sizes lie. The first batch determines it.
     fn layout(&mut self, sizes: &[Size]) -> Result<Layout> {
         let most = || Layout::of(sizes.iter().map(|size| size.most));
@@ -417,7 +451,7 @@ pub(super) fn take(
     waits: bool,
 ) -> Result<(DeviceBlock, Vec<u64>)> {
     match target.buffers() {
-        Some(buffers) => buffers.take(sizes, meter, waits),
+        Some((buffers, order)) => buffers.take(order, sizes, meter, waits),
         None => {
             let layout = Layout::of(sizes.iter().map(|size| size.bytes));
             let device: &Arc<DeviceInner> = &target.device().inner;

@@ -173,7 +173,10 @@ impl<B: Batch> Outbox<B> {
             state.outgoing(index, Unit(0)).is_taken = true;
         }
         Arc::new(Outbox {
-            target: target.clone(),
+            target: match any_order {
+                true => target.in_any_order(),
+                false => target.clone(),
+            },
             is_dense,
             before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
             state: Mutex::new(state),
