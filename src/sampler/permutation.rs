@@ -1,5 +1,7 @@
 //! The keyed permutation behind random orders: evaluated where it is needed, never stored.
 
+use std::ops::{BitAnd, BitOr, BitXorAssign};
+
 /// A keyed permutation of `0..len`: an alternating Feistel network over the smallest power of two that holds `len`.
 /// Each round changes one half by a function of the other.
 pub(super) struct Permutation {
@@ -19,11 +21,69 @@ struct Key {
     factor: u64,
 }
 
-impl Key {
+/// What values are permuted in.
+trait Word: Copy + Default + BitAnd<Output = Self> + BitOr<Output = Self> + BitXorAssign {
+    fn new(value: u64) -> Self;
+    fn value(self) -> u64;
+    fn shifted(self, left: u32) -> Self;
+    fn half(self, low_bits: u32) -> Self;
+    fn hash(self, key: Key) -> Self;
+}
+
+/// Of any length: halves have at most 32 bits.
+impl Word for u64 {
     #[inline(always)]
-    fn hash(self, half: u64) -> u64 {
-        let product = ((half ^ self.flip) & 0xFFFF_FFFF) * (self.factor & 0xFFFF_FFFF);
+    fn new(value: u64) -> u64 {
+        value
+    }
+
+    #[inline(always)]
+    fn value(self) -> u64 {
+        self
+    }
+
+    #[inline(always)]
+    fn shifted(self, left: u32) -> u64 {
+        self << left
+    }
+
+    #[inline(always)]
+    fn half(self, low_bits: u32) -> u64 {
+        self >> low_bits
+    }
+
+    #[inline(always)]
+    fn hash(self, key: Key) -> u64 {
+        let product = ((self ^ key.flip) & 0xFFFF_FFFF) * (key.factor & 0xFFFF_FFFF);
         product >> 16
+    }
+}
+
+/// Of up to 2^32: of a hash, halves of at most 16 bits take no more than the product's lower word has. A vector holds twice as many.
+impl Word for u32 {
+    #[inline(always)]
+    fn new(value: u64) -> u32 {
+        value as u32
+    }
+
+    #[inline(always)]
+    fn value(self) -> u64 {
+        u64::from(self)
+    }
+
+    #[inline(always)]
+    fn shifted(self, left: u32) -> u32 {
+        self << left
+    }
+
+    #[inline(always)]
+    fn half(self, low_bits: u32) -> u32 {
+        self >> low_bits
+    }
+
+    #[inline(always)]
+    fn hash(self, key: Key) -> u32 {
+        (self ^ key.flip as u32).wrapping_mul(key.factor as u32) >> 16
     }
 }
 
@@ -36,9 +96,16 @@ fn rounds(bits: u32) -> usize {
 
 const MOST_ROUNDS: usize = 32;
 
-/// How many values are permuted side by side. Each round depends on the one before, so one value alone would leave the
-/// processor idle.
-const LANES: usize = 8;
+/// How many values are permuted side by side, in words of 64 bits and of 32; and how many of those that are left. Each round depends on the
+/// one before, so one value alone would leave the processor idle.
+///
+/// Measured: of a million samples, with 8, 16, 32 and 64 words of 32 bits, an index takes 6.6, 6.1, 5.0 and 3.7 ns by AVX2; with 8 of 64 bits, 7.0.
+const WIDE_LANES: usize = 8;
+const LANES: usize = 64;
+const FEW_LANES: usize = 16;
+
+/// Of so many samples, all indices and positions fit 32 bits.
+const MOST_IN_32_BITS: u64 = 1 << 32;
 
 /// How many positions are handled together before those with results of `len` and more are permuted again.
 const CHUNK: usize = 64;
@@ -95,21 +162,37 @@ impl Permutation {
 
     #[inline(always)]
     fn apply_to_chunks(&self, values: &mut [u64]) {
+        match self.len {
+            ..=MOST_IN_32_BITS => self.permute::<u32, LANES>(values),
+            _ => self.permute::<u64, WIDE_LANES>(values),
+        }
+    }
+
+    #[inline(always)]
+    fn permute<W: Word, const LANES: usize>(&self, values: &mut [u64]) {
         for chunk in values.chunks_mut(CHUNK) {
+            let mut groups = chunk.chunks_exact_mut(LANES);
+            for group in &mut groups {
+                let mut words = [0; LANES];
+                words.copy_from_slice(group);
+                group.copy_from_slice(&self.once::<W, LANES>(words));
+            }
+            for rest in groups.into_remainder().chunks_mut(FEW_LANES) {
+                let mut words = [0; FEW_LANES];
+                words[..rest.len()].copy_from_slice(rest);
+                rest.copy_from_slice(&self.once::<W, FEW_LANES>(words)[..rest.len()]);
+            }
             // The values that are no sample's index, and are permuted again.
             let mut pending = [0u8; CHUNK];
             let mut count = 0;
-            let mut start = 0;
-            for group in chunk.chunks_mut(LANES) {
-                let mut words = [0; LANES];
-                words[..group.len()].copy_from_slice(group);
-                let words = self.feistel(words);
-                group.copy_from_slice(&words[..group.len()]);
-                for (lane, word) in group.iter().enumerate() {
-                    pending[count % CHUNK] = (start + lane) as u8;
-                    count += usize::from(*word >= self.len);
+            for (group, start) in chunk.chunks(WIDE_LANES).zip((0..).step_by(WIDE_LANES)) {
+                if group.iter().all(|value| *value < self.len) {
+                    continue;
                 }
-                start += group.len();
+                for (value, place) in group.iter().zip(start..) {
+                    pending[count % CHUNK] = place;
+                    count += usize::from(*value >= self.len);
+                }
             }
             while count > 0 {
                 count = self.once_more(chunk, &mut pending, count);
@@ -117,13 +200,27 @@ impl Permutation {
         }
     }
 
+    #[inline(always)]
+    fn once<W: Word, const LANES: usize>(&self, values: [u64; LANES]) -> [u64; LANES] {
+        let mut words = [W::default(); LANES];
+        for lane in 0..LANES {
+            words[lane] = W::new(values[lane]);
+        }
+        let words = self.feistel(words);
+        let mut values = values;
+        for lane in 0..LANES {
+            values[lane] = words[lane].value();
+        }
+        values
+    }
+
     /// Permutes the pending values, and returns how many are still pending.
     #[inline(always)]
     fn once_more(&self, values: &mut [u64], pending: &mut [u8; CHUNK], count: usize) -> usize {
         let (mut left, mut start) = (0, 0);
         while start < count {
-            let lanes = LANES.min(count - start);
-            let mut words = [0; LANES];
+            let lanes = WIDE_LANES.min(count - start);
+            let mut words = [0; WIDE_LANES];
             for (word, index) in words.iter_mut().zip(&pending[start..start + lanes]) {
                 *word = values[usize::from(*index)];
             }
@@ -140,18 +237,19 @@ impl Permutation {
     }
 
     #[inline(always)]
-    fn feistel(&self, values: [u64; LANES]) -> [u64; LANES] {
-        let mut high = values.map(|value| value >> self.low_bits & self.high_mask);
-        let mut low = values.map(|value| value & self.low_mask);
+    fn feistel<W: Word, const LANES: usize>(&self, values: [W; LANES]) -> [W; LANES] {
+        let (high_mask, low_mask) = (W::new(self.high_mask), W::new(self.low_mask));
+        let mut high = values.map(|value| value.half(self.low_bits) & high_mask);
+        let mut low = values.map(|value| value & low_mask);
         for keys in self.keys[..self.rounds].chunks_exact(2) {
             for lane in 0..LANES {
-                high[lane] ^= keys[0].hash(low[lane]) & self.high_mask;
+                high[lane] ^= low[lane].hash(keys[0]) & high_mask;
             }
             for lane in 0..LANES {
-                low[lane] ^= keys[1].hash(high[lane]) & self.low_mask;
+                low[lane] ^= high[lane].hash(keys[1]) & low_mask;
             }
         }
-        std::array::from_fn(|lane| high[lane] << self.low_bits | low[lane])
+        std::array::from_fn(|lane| high[lane].shifted(self.low_bits) | low[lane])
     }
 }
 
@@ -179,15 +277,19 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// With the widest vectors that the processor has, and without them.
+        /// With the widest vectors that the processor has and without them, in short words and in long ones.
         #[test]
         fn both_ways_give_the_same(bits in 0u32..64, less in 0u64..3, seed: u64, epoch: u64, start: u64, count in 0usize..200) {
             let len = (1u64 << bits).saturating_sub(less).max(2);
             let permutation = Permutation::new(len, seed, epoch, 0);
             let mut one: Vec<u64> = (0..count as u64).map(|at| start.wrapping_add(at) % len).collect();
             let mut other = one.clone();
+            let start_values = one.clone();
             permutation.apply(&mut one);
             permutation.apply_to_chunks(&mut other);
+            let mut wide = start_values.clone();
+            permutation.permute::<u64, WIDE_LANES>(&mut wide);
+            prop_assert_eq!(&other, &wide);
             prop_assert!(one.iter().all(|index| *index < len));
             prop_assert_eq!(one, other);
         }
