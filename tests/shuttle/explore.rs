@@ -2,7 +2,9 @@
 
 use std::env;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::panic;
 use std::str::FromStr;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use pinfeed::SampleRng;
@@ -35,6 +37,7 @@ pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) 
         rng: SampleRng::new(seed, 0, 0),
         way: Way::Any,
     };
+    name_seeds_of_aborts();
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config.silence_warnings = true;
@@ -42,6 +45,27 @@ pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) 
     config.max_steps = shuttle::MaxSteps::FailAfter(MOST_STEPS);
     let schedules = Runner::new(chooser, config).run(scenario);
     println!("{name}: {schedules} schedules from seed {seed}");
+}
+
+/// The schedule that is run, as its failure is reported.
+static SCHEDULE: Mutex<String> = Mutex::new(String::new());
+
+/// A panic while another one unwinds ends the process, and nothing is dropped: the schedule is named before.
+fn name_seeds_of_aborts() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            report(info);
+            let message = info.payload().downcast_ref::<&str>().unwrap_or(&"");
+            if message.contains("during cleanup") || message.contains("cannot unwind") {
+                eprintln!(
+                    "{}",
+                    SCHEDULE.lock().unwrap_or_else(PoisonError::into_inner)
+                );
+            }
+        }));
+    });
 }
 
 fn variable<T: FromStr>(name: &str) -> Option<T> {
@@ -80,6 +104,15 @@ enum Way {
     },
 }
 
+impl Chooser {
+    fn failure(&self) -> String {
+        format!(
+            "{} failed under schedule {}: PINFEED_SEED={} ci/shuttle.sh 1 {0}",
+            self.name, self.schedules, self.seed
+        )
+    }
+}
+
 impl Scheduler for Chooser {
     fn new_execution(&mut self) -> Option<Schedule> {
         let over = self.schedules >= self.most || Instant::now() >= self.end;
@@ -90,6 +123,7 @@ impl Scheduler for Chooser {
             self.seed = self.seed.wrapping_add(1);
         }
         self.schedules += 1;
+        *SCHEDULE.lock().unwrap_or_else(PoisonError::into_inner) = self.failure();
         self.step = 0;
         self.rng = SampleRng::new(self.seed, 0, 0);
         self.way = match self.rng.below(3) {
@@ -155,10 +189,7 @@ impl Scheduler for Chooser {
 impl Drop for Chooser {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!(
-                "{} failed under schedule {}: PINFEED_SEED={} ci/shuttle.sh 1 {0}",
-                self.name, self.schedules, self.seed
-            );
+            eprintln!("{}", self.failure());
         }
     }
 }
