@@ -7,6 +7,8 @@ extern crate watch;
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use pinfeed::loader::Stats;
 use pinfeed::{BoxError, DataLoader, Device, Result, SampleRng, Tensor, from_fn, stream};
@@ -144,6 +146,7 @@ fn the_queue_is_as_full_as_the_program_finds_it() {
         let gates = gates.lock().unwrap();
         gates.1.send(())?;
         gates.0.recv()?;
+        thread::sleep(Duration::from_millis(1)); // of batches that take microseconds, the program takes several at once
         Ok(index as i64)
     });
     let loader = DataLoader::builder(samples)
