@@ -1,5 +1,6 @@
 //! What the suite needs of a backend beyond the public surface: a kernel that takes its time.
 
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use pinfeed::device::Hostile;
@@ -79,6 +80,32 @@ impl Backend {
             #[cfg(feature = "cuda")]
             Kind::Cuda(kernels) => kernels.fill_slowly(stream, address, words, value, duration),
         }
+    }
+
+    /// Launches a kernel that runs until the gate's sender is gone, and then writes as above. On a GPU, where a kernel waits for nobody, it runs
+    /// for `duration`.
+    pub fn fill_behind(
+        &self,
+        gate: Receiver<()>,
+        duration: Duration,
+        stream: &Stream,
+        address: u64,
+        words: usize,
+        value: u32,
+    ) {
+        if self.is_cuda() {
+            return self.fill_slowly(stream, address, words, value, duration);
+        }
+        stream
+            .host_fn(move || _ = gate.recv())
+            .and_then(|()| {
+                stream.host_fn(move || {
+                    // SAFETY: as in `fill_slowly`.
+                    unsafe { std::slice::from_raw_parts_mut(address as *mut u32, words) }
+                        .fill(value);
+                })
+            })
+            .unwrap();
     }
 
     /// Launches a kernel that runs for `duration` and then adds up `words` 32-bit words at `address` into `sum`.

@@ -1,5 +1,6 @@
 //! Copies: what goes to the device comes back, nothing is read too early or used again too early.
 
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
@@ -141,12 +142,15 @@ fn a_read_behind_a_slow_kernel_sees_its_result(backend: &Backend) {
         .unwrap()
         .to_device(&backend.device, true)
         .unwrap();
+    let (open, gate) = channel();
     {
         let loan = there.on_mut(&stream).unwrap();
-        backend.fill_slowly(&stream, loan.address(), 4096, 7, Duration::from_millis(60));
+        let duration = Duration::from_millis(60);
+        backend.fill_behind(gate, duration, &stream, loan.address(), 4096, 7);
     }
     let download = there.to_host(true).unwrap();
     assert!(!download.is_ready().unwrap(), "the kernel still runs");
+    drop(open);
     assert_eq!(download.wait().unwrap().as_slice(), [7; 4096]);
 }
 
