@@ -1,7 +1,8 @@
 //! Device memory at addresses that stay: batch after batch lies in the same few buffers, in turn.
 //!
-//! A buffer is handed out when its turn has come and the last users of the batch that lay in it are done, so copies into it wait for
-//! nothing, as with the pool's memory. Its tensors' places follow from the first batch, with room for the largest one of an epoch.
+//! A buffer is handed out when its turn has come (in any order: when no batch lies in it) and the last users of the batch that lay in it
+//! are done, so copies into it wait for nothing, as with the pool's memory. Its tensors' places follow from the first batch, with room
+//! for the largest one of an epoch.
 
 use std::fmt;
 

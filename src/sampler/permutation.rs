@@ -1,6 +1,6 @@
 //! The keyed permutation behind random orders: evaluated where it is needed, never stored.
 
-use std::ops::{BitAnd, BitOr, BitXorAssign};
+use std::ops::{BitAnd, BitOr, BitXorAssign, Shl, Shr};
 
 /// A keyed permutation of `0..len`: an alternating Feistel network over the smallest power of two that holds `len`.
 /// Each round changes one half by a function of the other.
@@ -22,34 +22,28 @@ struct Key {
 }
 
 /// What values are permuted in.
-trait Word: Copy + Default + BitAnd<Output = Self> + BitOr<Output = Self> + BitXorAssign {
+trait Word:
+    Copy
+    + Default
+    + Into<u64>
+    + BitAnd<Output = Self>
+    + BitOr<Output = Self>
+    + BitXorAssign
+    + Shl<u32, Output = Self>
+    + Shr<u32, Output = Self>
+{
+    /// Of a value that fits.
     fn new(value: u64) -> Self;
-    fn value(self) -> u64;
-    fn shifted(self, left: u32) -> Self;
-    fn half(self, low_bits: u32) -> Self;
+
+    /// A function of one half; the caller takes as many of its bits as the other half has.
     fn hash(self, key: Key) -> Self;
 }
 
-/// Of any length: halves have at most 32 bits.
+/// For any length: halves have at most 32 bits.
 impl Word for u64 {
     #[inline(always)]
     fn new(value: u64) -> u64 {
         value
-    }
-
-    #[inline(always)]
-    fn value(self) -> u64 {
-        self
-    }
-
-    #[inline(always)]
-    fn shifted(self, left: u32) -> u64 {
-        self << left
-    }
-
-    #[inline(always)]
-    fn half(self, low_bits: u32) -> u64 {
-        self >> low_bits
     }
 
     #[inline(always)]
@@ -59,26 +53,12 @@ impl Word for u64 {
     }
 }
 
-/// Of up to 2^32: of a hash, halves of at most 16 bits take no more than the product's lower word has. A vector holds twice as many.
+/// For up to 2^32 samples, the same numbers: of a hash, a half of at most 16 bits takes what the product's lower word has. A vector holds
+/// twice as many words.
 impl Word for u32 {
     #[inline(always)]
     fn new(value: u64) -> u32 {
         value as u32
-    }
-
-    #[inline(always)]
-    fn value(self) -> u64 {
-        u64::from(self)
-    }
-
-    #[inline(always)]
-    fn shifted(self, left: u32) -> u32 {
-        self << left
-    }
-
-    #[inline(always)]
-    fn half(self, low_bits: u32) -> u32 {
-        self >> low_bits
     }
 
     #[inline(always)]
@@ -162,9 +142,10 @@ impl Permutation {
 
     #[inline(always)]
     fn apply_to_chunks(&self, values: &mut [u64]) {
-        match self.len {
-            ..=MOST_IN_32_BITS => self.permute::<u32, LANES>(values),
-            _ => self.permute::<u64, WIDE_LANES>(values),
+        if self.len <= MOST_IN_32_BITS {
+            self.permute::<u32, LANES>(values);
+        } else {
+            self.permute::<u64, WIDE_LANES>(values);
         }
     }
 
@@ -200,6 +181,7 @@ impl Permutation {
         }
     }
 
+    /// Permutes each of the values once, which may give `len` or more.
     #[inline(always)]
     fn once<W: Word, const LANES: usize>(&self, values: [u64; LANES]) -> [u64; LANES] {
         let mut words = [W::default(); LANES];
@@ -209,7 +191,7 @@ impl Permutation {
         let words = self.feistel(words);
         let mut values = values;
         for lane in 0..LANES {
-            values[lane] = words[lane].value();
+            values[lane] = words[lane].into();
         }
         values
     }
@@ -239,7 +221,7 @@ impl Permutation {
     #[inline(always)]
     fn feistel<W: Word, const LANES: usize>(&self, values: [W; LANES]) -> [W; LANES] {
         let (high_mask, low_mask) = (W::new(self.high_mask), W::new(self.low_mask));
-        let mut high = values.map(|value| value.half(self.low_bits) & high_mask);
+        let mut high = values.map(|value| value >> self.low_bits & high_mask);
         let mut low = values.map(|value| value & low_mask);
         for keys in self.keys[..self.rounds].chunks_exact(2) {
             for lane in 0..LANES {
@@ -249,7 +231,7 @@ impl Permutation {
                 low[lane] ^= high[lane].hash(keys[1]) & low_mask;
             }
         }
-        std::array::from_fn(|lane| high[lane].shifted(self.low_bits) | low[lane])
+        std::array::from_fn(|lane| high[lane] << self.low_bits | low[lane])
     }
 }
 
@@ -284,10 +266,9 @@ mod tests {
             let permutation = Permutation::new(len, seed, epoch, 0);
             let mut one: Vec<u64> = (0..count as u64).map(|at| start.wrapping_add(at) % len).collect();
             let mut other = one.clone();
-            let start_values = one.clone();
+            let mut wide = one.clone();
             permutation.apply(&mut one);
             permutation.apply_to_chunks(&mut other);
-            let mut wide = start_values.clone();
             permutation.permute::<u64, WIDE_LANES>(&mut wide);
             prop_assert_eq!(&other, &wide);
             prop_assert!(one.iter().all(|index| *index < len));
