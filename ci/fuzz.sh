@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# libFuzzer feeds both JPEG decoders, and all others, with damaged pictures for a minute: a panic of ours, a memory error, a
+# libFuzzer feeds both JPEG decoders, and all others, with damaged pictures: a panic of ours, a memory error, a
 # picture that takes 10 s or 256 MB at once is a failure. The pictures that it starts from are the tests' own.
 #
-#     ci/fuzz.sh              30 s with each JPEG decoder
+# "encoded" is the reading of files that a device is to decode.
+#
+#     ci/fuzz.sh              30 s with each JPEG decoder and program
 #     FUZZ_SECONDS=600 ci/fuzz.sh
 #
 # It is built as `cargo fuzz` would build it, which needs not be installed for it: by nightly, with the address sanitizer and
@@ -21,6 +23,7 @@ coverage+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sa
 coverage+=" -Cllvm-args=-sanitizer-coverage-trace-compares"
 
 decoders=(default)
+programs=(decode encoded)
 if jpeg_tools; then
     decoders+=(turbojpeg)
 else
@@ -31,10 +34,13 @@ for decoder in "${decoders[@]}"; do
     # A target that is named keeps build scripts and macros free of the flags.
     CARGO_TARGET_DIR=$target RUSTFLAGS="--cfg fuzzing -Zsanitizer=address $coverage" \
         run cargo "+$nightly" build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder"
-    # The first folder takes what is found.
-    mkdir -p "fuzz/corpus/$decoder"
-    run "$target/$host/release/decode" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
-        -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 -artifact_prefix=fuzz/artifacts/ \
-        "fuzz/corpus/$decoder" tests/fixtures/pictures tests/data
+    for program in "${programs[@]}"; do
+        # The first folder takes what is found.
+        mkdir -p "fuzz/corpus/$decoder-$program"
+        run "$target/$host/release/$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
+            -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 \
+            -artifact_prefix=fuzz/artifacts/ "fuzz/corpus/$decoder-$program" tests/fixtures/pictures tests/data ||
+            exit 1 # libFuzzer's own status, 77, says here that a job was left out
+    done
 done
-note "$seconds s with each of: ${decoders[*]}"
+note "$seconds s with each of: ${decoders[*]}, ${programs[*]}"

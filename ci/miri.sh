@@ -14,6 +14,9 @@ fi
 export MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-isolation-error=hide -Zmiri-ignore-leaks"
 
 run cargo "+$nightly" miri test --no-default-features --lib -- dataset error loader rng sync tensor
+# Miri has no instructions but those that it is told of.
+[[ $(uname -m) != x86_64 ]] ||
+    RUSTFLAGS=-Ctarget-feature=+ssse3 run cargo "+$nightly" miri test --no-default-features --features image --lib -- pixels::mirror
 
 tests=(
     a_custom_collate_is_pinned

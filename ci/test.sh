@@ -7,4 +7,6 @@ if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v cla
     note "there is no C compiler, and tests/drivers.rs will fail for it"
 fi
 run cargo test
-run cargo test --features nvtx --test nvtx # a feature that is off by default
+run cargo test --features nvtx --test nvtx # features that are off by default
+run cargo test --features nvjpeg --lib -- picture nvjpeg encoded
+run cargo test --features nvjpeg --test decoding

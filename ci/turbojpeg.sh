@@ -3,5 +3,5 @@
 . "$(dirname "$0")/lib.sh"
 
 jpeg_tools || skip_all "cmake or nasm are missing"
-run cargo test --features turbojpeg --lib -- image
+run cargo test --features turbojpeg,nvjpeg --lib -- image # what a device draws is compared with it
 run cargo test --features turbojpeg --test image_folder --test image_formats --test image_bombs

@@ -183,6 +183,14 @@ pub enum Error {
         feature: &'static str,
     },
 
+    /// A device's decoder of pictures cannot be used, or failed.
+    Decoder {
+        /// The device.
+        device: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+
     /// There is no CUDA driver on this machine.
     NoDriver {
         /// What the search for the driver's library found.
@@ -505,8 +513,22 @@ impl fmt::Display for DeviceFault {
     }
 }
 
+/// What a panic brings: code of the program's reads a row on the host whose picture cannot be decoded.
+pub(crate) struct NotDrawn {
+    /// Its number, among the rows of its batch or part.
+    pub(crate) row: usize,
+    pub(crate) error: BoxError,
+}
+
 /// The message of a caught panic.
 pub(crate) fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
+    let payload = match payload.downcast::<NotDrawn>() {
+        Ok(not_drawn) => {
+            let error = &not_drawn.error;
+            return format!("a batch that was made for a device is read on the host: {error}");
+        }
+        Err(payload) => payload,
+    };
     match payload.downcast::<String>() {
         Ok(message) => *message,
         Err(payload) => match payload.downcast::<&'static str>() {

@@ -64,6 +64,7 @@
 //! | `cuda` | yes | CUDA devices; the driver is loaded at run time, so the crate builds and runs without CUDA |
 //! | `image` | yes | images: [`image`](mod@image) |
 //! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, which decodes only the part of an image that its crop needs; needs a C compiler, cmake and nasm to build (`No CMAKE_ASM_NASM_COMPILER could be found` means that nasm is missing) |
+//! | `nvjpeg` | no | JPEG files decoded by the GPU (`image::Decode`); nvJPEG is loaded at run time |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
@@ -97,6 +98,9 @@ pub mod loader;
 mod memory;
 mod meter;
 pub mod ops;
+#[cfg(feature = "nvjpeg")]
+#[doc(hidden)]
+pub mod picture;
 mod pipeline;
 pub mod rng;
 pub mod sampler;
@@ -108,6 +112,8 @@ mod sync;
     expect(unsafe_code, reason = "it calls the operating system")
 )]
 mod system;
+#[expect(unsafe_code, reason = "a column's type is known to who made it")]
+mod table;
 pub mod tensor;
 mod trace;
 mod tuning;
@@ -179,6 +185,7 @@ pub mod sample {
     //! [`Row`], several at once; and the batch's tensors are taken out of [`Filled`]. [`Host`] is for what stays on the
     //! host.
 
+    pub use crate::table::DeviceRow;
     pub use crate::tensor::entry::Entry;
     pub use crate::tensor::filled::Filled;
     pub use crate::tensor::layout::{Field, Layout};

@@ -5,6 +5,7 @@ mod meters;
 mod recorder;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) use self::buckets::{Buckets, middle_of};
@@ -14,9 +15,13 @@ pub(crate) use self::recorder::{
 };
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, AtomicBool, Instant, Mutex, Ordering, Weak, thread_local};
+use crate::tuning::{FULLY_TIMED_UPLOADS, TIMED_UPLOAD_BYTES, UPLOADS_PER_TIMED_ONE};
 
 /// How many bad samples an epoch lists.
 pub(crate) const MOST_BAD_SAMPLES: usize = 100;
+
+/// Why the CPU decoded pictures that a device should have, and how many for each reason.
+pub(crate) type Reasons = BTreeMap<&'static str, u64>;
 
 /// Sums of one epoch, shared by all threads that work on it. All accesses are relaxed: they are statistics, and order
 /// nothing.
@@ -36,6 +41,8 @@ pub(crate) struct Meter {
     pub(crate) transfers: Sum,
     pub(crate) transfer_bytes: Sum,
     pub(crate) transfer_ns: Sum,
+    /// How many uploads were small, of which not all are measured.
+    small_uploads: Sum,
     pub(crate) processed: Sum,
     pub(crate) processing_ns: Sum,
     pub(crate) host_ns: Sum,
@@ -62,6 +69,9 @@ pub(crate) struct Meter {
     pub(crate) most_bytes_in_flight: Largest,
     /// Of the unpinned batches, those whose memory the system did not page-lock.
     pub(crate) unlockable: Sum,
+    /// Pictures that a device's decoder decoded; and those that the CPU did in its place, by the reason.
+    pub(crate) device_decoded: Sum,
+    pub(crate) left_to_cpu: Mutex<Reasons>,
     /// Samples that failed, whose rows others took, or that were left out.
     pub(crate) replaced: Sum,
     pub(crate) skipped: Sum,
@@ -107,6 +117,21 @@ impl Meter {
         })
     }
 
+    /// For how many uploads like it the time of one of this many bytes stands, which is about to begin; `None`: it is not measured. All
+    /// large ones are, and all that somebody wants a timeline of.
+    pub(crate) fn stands_for(&self, bytes: usize) -> Option<u64> {
+        if bytes >= TIMED_UPLOAD_BYTES || self.subject(|| None).is_some() {
+            return Some(1);
+        }
+        let number = self.small_uploads.0.fetch_add(1, Ordering::Relaxed);
+        match number < FULLY_TIMED_UPLOADS {
+            true => Some(1),
+            // From the middle of those that it stands for, so that the sum is too large as often as too small.
+            false => (number % UPLOADS_PER_TIMED_ONE == UPLOADS_PER_TIMED_ONE / 2)
+                .then_some(UPLOADS_PER_TIMED_ONE),
+        }
+    }
+
     /// Remembers a device that measures for the epoch.
     pub(crate) fn measured_by<D: Settle + 'static>(&self, device: &Arc<D>) {
         let mut devices = self.devices.lock();
@@ -127,6 +152,14 @@ impl Meter {
             self.decoding_ns.add(decoding);
         }
         self.collating_ns.add(collating);
+    }
+
+    /// Counts pictures that the CPU decoded.
+    pub(crate) fn leave_to_cpu(&self, reasons: &Reasons) {
+        let mut all = self.left_to_cpu.lock();
+        for (reason, count) in reasons {
+            *all.entry(reason).or_default() += count;
+        }
     }
 
     /// Lists a bad sample, unless there are many already. Returns whether it did.
@@ -169,6 +202,7 @@ impl Meter {
             transfers,
             transfer_bytes,
             transfer_ns,
+            small_uploads,
             processed,
             processing_ns,
             host_ns,
@@ -186,6 +220,8 @@ impl Meter {
             over_budget,
             over_budget_bytes,
             unlockable,
+            device_decoded,
+            left_to_cpu,
             replaced,
             skipped,
             retried,
@@ -209,6 +245,7 @@ impl Meter {
             (&self.transfers, transfers),
             (&self.transfer_bytes, transfer_bytes),
             (&self.transfer_ns, transfer_ns),
+            (&self.small_uploads, small_uploads),
             (&self.processed, processed),
             (&self.processing_ns, processing_ns),
             (&self.host_ns, host_ns),
@@ -217,6 +254,7 @@ impl Meter {
             (&self.unpinned, unpinned),
             (&self.over_budget, over_budget),
             (&self.unlockable, unlockable),
+            (&self.device_decoded, device_decoded),
             (&self.replaced, replaced),
             (&self.skipped, skipped),
             (&self.retried, retried),
@@ -235,6 +273,8 @@ impl Meter {
         self.epoch.see(epoch.get());
         self.over_budget_bytes.see(over_budget_bytes.get());
         self.most_bytes_in_flight.see(most_bytes_in_flight.get());
+        let reasons = left_to_cpu.lock().clone();
+        self.leave_to_cpu(&reasons);
         let bad = bad_samples.lock().clone();
         bad.iter().all(|bad| self.note_bad(bad));
     }
@@ -404,6 +444,27 @@ mod tests {
         let _decoding = Decoding::begin();
         let start = Instant::now();
         while start.elapsed() < Duration::from_micros(50) {}
+    }
+
+    /// Of small uploads, the first ones and one in sixteen are measured, which stand for all; of large ones, each for itself.
+    #[test]
+    fn uploads_that_are_measured_stand_for_those_that_are_not() {
+        let meter = Meter::default();
+        let sums: Vec<u64> = (0..1024)
+            .scan(0, |sum, _| {
+                *sum += meter.stands_for(2_688).unwrap_or(0);
+                Some(*sum)
+            })
+            .collect();
+        for (count, sum) in (1u64..).zip(&sums) {
+            match count <= FULLY_TIMED_UPLOADS {
+                true => assert_eq!(*sum, count),
+                false => assert!(sum.abs_diff(count) <= UPLOADS_PER_TIMED_ONE / 2, "{count}"),
+            }
+        }
+        assert_eq!(sums[1023], 1024);
+        let large = || meter.stands_for(TIMED_UPLOAD_BYTES);
+        assert!((0..100).all(|_| large() == Some(1)));
     }
 
     /// A loader within a loader, and a lazy sample within a lazy sample.

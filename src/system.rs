@@ -147,6 +147,35 @@ pub(crate) fn most_threads(stack_bytes: usize) -> usize {
         .fold(usize::MAX, usize::min)
 }
 
+/// Whether the process can map a stack of this size, and what its thread maps when it runs. An estimate
+/// ([`most_threads`]) does not tell what the allocator maps for other threads meanwhile.
+///
+/// # Errors
+///
+/// If it cannot.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(crate) fn has_room_for_thread(stack_bytes: usize) -> std::io::Result<()> {
+    let bytes = stack_bytes + STARTING_THREADS_BYTES;
+    let (access, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: it maps new addresses, which nothing can access.
+    let room = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
+    if room == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the mapping was made above, and nobody knows it.
+    unsafe { libc::munmap(room, bytes) };
+    Ok(())
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(crate) fn has_room_for_thread(_: usize) -> std::io::Result<()> {
+    Ok(()) // (elsewhere, few limit their addresses)
+}
+
+/// What threads that were started just now may map yet.
+#[cfg(all(target_os = "linux", not(miri)))]
+const STARTING_THREADS_BYTES: usize = 8 << 20;
+
 /// What a thread maps besides its stack: the signal stack, and the allocator's arena.
 const THREAD_EXTRA_BYTES: usize = 1 << 20;
 

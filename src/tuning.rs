@@ -33,10 +33,17 @@ pub(crate) const RUN_NS: u64 = 100_000;
 /// Elsewhere: with more workers for each device than ten, longer runs would serve better.
 pub(crate) const RUN_NS_PER_DEVICE: u64 = 150_000;
 
+/// Small page-locked batches that take no longer are made by one worker each, if as many may be ahead as keep all workers busy.
+///
+/// Chosen: a batch of 1024 rows of 84 bytes takes 25 to 40 us on one thread, and up to 260 where several share it.
+/// Elsewhere: it is a time; on a slower machine, larger batches are shared.
+pub(crate) const WHOLE_NS: u64 = 4 * RUN_NS;
+
 /// How many batches may be loaded ahead if they take microseconds and `prefetch` is not set.
 ///
 /// Chosen: waking a worker takes as long as making dozens of batches of 32 scalars.
-/// Elsewhere: such batches are not page-locked and small, so 64 of them take little memory on any machine.
+/// Elsewhere: such batches are small, so 64 of them take little memory on any machine. (Page-locked ones take
+/// [`MOST_RUNS_AHEAD`] slabs of [`RUN_SLAB_BYTES`] at most.)
 pub(crate) const MOST_BATCHES_AHEAD: usize = 64;
 
 /// Runs of at most this many samples are timed sample by sample. In longer ones, the first sample's split between
@@ -53,6 +60,21 @@ pub(crate) const TIMED_RUN_SAMPLES: usize = 4;
 /// Elsewhere: it affects only the split that `Stats` shows.
 pub(crate) const BATCHES_PER_TIMED_ONE: u64 = 16;
 
+/// Copies to the device of fewer bytes are measured by events only at the beginning of an epoch ([`FULLY_TIMED_UPLOADS`]), and then one in
+/// so many ([`UPLOADS_PER_TIMED_ONE`]).
+///
+/// Chosen: measuring takes up to five of the driver's calls, of 0.1 us each (shared figures of the driver: recording 0.11 us, a query 0.12),
+/// and 1 MiB travels in 20 us.
+/// Elsewhere: on a slower link, measuring costs less of the copy's own time.
+pub(crate) const TIMED_UPLOAD_BYTES: usize = 1 << 20;
+
+/// How many of an epoch's small copies to the device are all measured, and one in how many of the others is.
+///
+/// Chosen: short epochs are measured as a whole; in long ones, measuring costs a sixteenth.
+/// Elsewhere: they affect only what `Stats` shows.
+pub(crate) const FULLY_TIMED_UPLOADS: u64 = 64;
+pub(crate) const UPLOADS_PER_TIMED_ONE: u64 = 16;
+
 /// When rows of a table in memory are copied in random order, the lines of the row so many places ahead are fetched.
 ///
 /// Measured: a bare loop over 400 MB on a Xeon with 260 MB of last-level cache, ns a row with 0, 4, 8, 12, 16 and 32 ahead: rows of 80 bytes
@@ -67,6 +89,36 @@ pub(crate) const ROWS_AHEAD: usize = 8;
 /// 512 bytes of them 484.
 /// Elsewhere: it is eight lines, which every processor can have under way.
 pub(crate) const FETCHED_ROW_BYTES: usize = 512;
+
+/// How many bytes of page-locked batches that take microseconds share a slab, at most.
+///
+/// Chosen: large enough for the longest runs of batches of a few KB, and small beside a core's cache.
+/// Elsewhere: batches of more than half as many bytes have a slab each, as all have that take longer.
+pub(crate) const RUN_SLAB_BYTES: usize = 256 << 10;
+
+/// How many such slabs may be ahead, where `prefetch` is not set.
+///
+/// Chosen: two for each of eight workers; more workers would wait for the lock.
+/// Elsewhere: they take 4 MiB at most. (So do those of a larger `prefetch`, which are smaller.)
+pub(crate) const MOST_RUNS_AHEAD: usize = 16;
+
+/// How many small batches that are ready are sent to a device together.
+///
+/// Chosen: a submission costs as much as making three or four batches of 32 rows; of 16, its share is small.
+/// Elsewhere: the driver's calls cost a few microseconds on any machine.
+pub(crate) const MOST_SENT_TOGETHER: usize = 16;
+
+/// How many bytes these have on the device, at most: they share device memory, which is free when all of them were dropped.
+///
+/// Chosen: a copy of 1 MiB takes 20 us, beside which a submission of its own costs little.
+/// Elsewhere: on a slower link, copies take longer, and nothing is lost.
+pub(crate) const SENT_TOGETHER_BYTES: usize = 1 << 20;
+
+/// One batch of so many is sent alone, so that how long it is processed can be measured.
+///
+/// Chosen: it costs one submission more.
+/// Elsewhere: it does not depend on the machine.
+pub(crate) const ONE_ALONE_OF: u64 = 64;
 
 /// How many indices a worker asks the sampler for at once.
 ///
@@ -318,3 +370,12 @@ pub(crate) const MOST_BLOCKS: u64 = 4_096;
 /// Chosen: four neighbouring bytes are one load, and four neighbouring numbers one store.
 /// Elsewhere: the same.
 pub(crate) const ITEMS_PER_THREAD: u64 = 4;
+
+/// How much device memory a decoder has for the pictures of a chunk; it has two of these. One picture may take half of it: larger ones are
+/// the CPU's.
+#[cfg(feature = "nvjpeg")]
+pub(crate) const DECODER_ARENA_BYTES: usize = 160 << 20;
+
+/// The longest side of a picture that a device's decoder is given.
+#[cfg(feature = "nvjpeg")]
+pub(crate) const MOST_DECODED_SIDE: u32 = 16_384;

@@ -198,20 +198,26 @@ fn a_budget_below_one_batch_is_no_deadlock() {
 /// huggingface/pytorch-image-models#2784: something is left over from each epoch.
 #[test]
 fn nothing_is_left_over_from_an_epoch() {
-    let device = Device::cpu();
-    let rows = from_fn(40, |index, _| Ok([index as f32; 256]));
-    let builder = DataLoader::builder(rows).batch_size(8).num_workers(3);
-    let loader = builder.pin_memory(&device).build().unwrap();
-    for (number, epoch) in loader.epochs(0..100).to_device(&device, 2).enumerate() {
-        // Some are left by break.
-        let some = if number % 3 == 1 { 2 } else { usize::MAX };
-        epoch.take(some).for_each(|batch| drop(batch.unwrap()));
-        let memory = device.memory();
-        let (slabs, blocks) = (memory.pinned_bytes >> 16, memory.device_bytes >> 16);
-        assert!(
-            slabs <= 6 && blocks <= 8,
-            "after {number} epochs: {memory:?}"
-        );
+    // Where `prefetch` is not set, small batches share slabs, of which there are 35 at most, and device memory.
+    for (prefetch, most_slabs, most_blocks) in [(Some(2), 6, 8), (None, 64, 64)] {
+        let device = Device::cpu();
+        let rows = from_fn(40, |index, _| Ok([index as f32; 256]));
+        let mut builder = DataLoader::builder(rows).batch_size(8).num_workers(3);
+        if let Some(prefetch) = prefetch {
+            builder = builder.prefetch(prefetch);
+        }
+        let loader = builder.pin_memory(&device).build().unwrap();
+        for (number, epoch) in loader.epochs(0..100).to_device(&device, 2).enumerate() {
+            // Some are left by break.
+            let some = if number % 3 == 1 { 2 } else { usize::MAX };
+            epoch.take(some).for_each(|batch| drop(batch.unwrap()));
+            let memory = device.memory();
+            let (slabs, blocks) = (memory.pinned_bytes >> 16, memory.device_bytes >> 16);
+            assert!(
+                slabs <= most_slabs && blocks <= most_blocks,
+                "after {number} epochs, prefetch({prefetch:?}): {memory:?}"
+            );
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! Each driver is a small library of C (`drivers/libcuda.c`), built here and found first by a child process: this
 //! program again, told by environment variables what to ask. No GPU is needed, and one that is there is not seen.
 //!
-//! Some have a device, of a compute capability that the machine's own has not, and count what is loaded and unloaded.
+//! Some have devices, of a compute capability that the machine's own has not, and count what is loaded and unloaded, and
+//! what is called in which context.
 
 #![cfg(all(target_os = "linux", feature = "cuda", not(miri)))]
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
@@ -12,11 +13,16 @@
 #[macro_use]
 extern crate watch;
 
+use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use pinfeed::ops::{Mix, Normalize};
-use pinfeed::{Batch, DataLoader, Device, Error, Tensor, TensorDataset};
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, TensorDataset};
 use tempfile::TempDir;
 
 /// What a child asks for: an ordinal, or `available`.
@@ -167,6 +173,72 @@ fn kernels_are_unloaded_with_their_device() {
     );
 }
 
+/// Whatever the program has made current on a thread, and whatever it captures, is as it was after each call; and each of the driver's
+/// calls is made in the device's own context, in the relaxed mode.
+#[test]
+fn the_programs_context_is_put_back() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0", "-DCOUNT=2"]);
+    for order in [
+        "devices in turn",
+        "loans of two devices",
+        "failures",
+        "an owner that is dropped",
+        "a loan that is forgotten",
+    ] {
+        assert_eq!(ask(&driver, order).variant, "passed", "{order}");
+    }
+}
+
+/// The context is made current for all calls of an upload together.
+#[test]
+fn an_upload_and_its_loans_change_the_context_three_times() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0"]);
+    assert_eq!(ask(&driver, "calls").variant, "passed");
+}
+
+/// A stream waits for an upload once, whichever of its tensors it reads.
+#[test]
+fn a_stream_that_waits_for_a_batch_waits_for_all_of_it() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0"]);
+    assert_eq!(ask(&driver, "waits").variant, "passed");
+}
+
+/// However many batches the device is behind, an upload asks for one of them.
+#[test]
+fn an_upload_does_not_ask_for_all_batches_that_are_not_done() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0"]);
+    assert_eq!(ask(&driver, "far behind").variant, "passed");
+}
+
+/// Small batches that are ready at the same time cost little more than one of them.
+#[test]
+fn small_batches_are_sent_together() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0"]);
+    assert_eq!(ask(&driver, "together").variant, "passed");
+}
+
+/// What the first thread that asks finds out of a device holds for all, whichever context that thread has.
+#[test]
+fn a_table_that_is_first_read_on_the_host_is_gathered_by_one_kernel() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0", "-DCOUNT=2"]);
+    assert_eq!(ask(&driver, "a table that is read").variant, "passed");
+}
+
+/// The rows of each batch are those that its numbers name: by lists that the device reads or as arguments, of columns of all sizes, one batch
+/// at a time and many.
+#[test]
+fn batches_of_a_table_are_its_rows() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0"]);
+    assert_eq!(ask(&driver, "tables").variant, "passed");
+}
+
+/// The handle that made the table has another stream for uploads than the one by which the batch was sent.
+#[test]
+fn a_table_is_not_free_before_the_kernels_of_another_handle() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0"]);
+    assert_eq!(ask(&driver, "a table of two handles").variant, "passed");
+}
+
 /// What the child does; by itself it is no test.
 #[test]
 #[ignore = "the other tests run it, in processes of its own"]
@@ -195,6 +267,9 @@ fn child() {
             use_kernels();
         }
         say_what_was_loaded();
+    } else if let Some((_, order)) = ORDERS.iter().find(|(name, _)| *name == asked) {
+        order(&Stub::find());
+        println!("{SAYS}passed");
     } else {
         let error = Device::cuda(asked.parse().unwrap()).err().unwrap();
         let variant = match &error {
@@ -276,14 +351,565 @@ fn use_kernels() {
 
 /// What the stub counted.
 fn say_what_was_loaded() {
-    // SAFETY: it is loaded already.
-    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
-    let count = |name: &[u8]| {
-        // SAFETY: the stub has these, as integers.
-        unsafe { **library.get::<*const i32>(name).unwrap() }
-    };
-    let (loaded, unloaded) = (count(b"stub_loaded"), count(b"stub_unloaded"));
+    let stub = Stub::find();
+    let (loaded, unloaded) = (stub.count("stub_loaded"), stub.count("stub_unloaded"));
     println!("{SAYS}{loaded} loaded, {unloaded} unloaded");
+}
+
+/// The driver that the child runs with.
+struct Stub(libloading::Library);
+
+/// What a thread sees of the driver: the current context, how many lie below it, and the capture mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen(usize, i32, i32);
+
+/// Capture modes of cuda.h.
+const GLOBAL: i32 = 0;
+const THREAD_LOCAL: i32 = 1;
+
+impl Stub {
+    fn find() -> Stub {
+        // SAFETY: it is loaded already, or is about to be; it has no constructors.
+        Stub(unsafe { libloading::Library::new("libcuda.so.1") }.unwrap())
+    }
+
+    fn integer(&self, name: &str) -> &AtomicI32 {
+        // SAFETY: the stub has these, as integers, for as long as it is loaded, and this thread runs.
+        unsafe { AtomicI32::from_ptr(*self.0.get::<*mut i32>(name.as_bytes()).unwrap()) }
+    }
+
+    fn count(&self, name: &str) -> i32 {
+        self.integer(name).load(Ordering::SeqCst)
+    }
+
+    fn set(&self, name: &str, value: bool) {
+        self.integer(name).store(value.into(), Ordering::SeqCst);
+    }
+
+    /// Calls a function of one pointer.
+    fn call(&self, name: &str, argument: *mut c_void) {
+        type Call = unsafe extern "C" fn(*mut c_void) -> i32;
+        // SAFETY: the callers below name functions that take one.
+        let code = unsafe { self.0.get::<Call>(name.as_bytes()).unwrap()(argument) };
+        assert_eq!(code, 0, "{name}");
+    }
+
+    fn exchange_mode(&self, mut mode: i32) -> i32 {
+        let to = (&raw mut mode).cast();
+        self.call("cuThreadExchangeStreamCaptureMode", to);
+        mode
+    }
+
+    /// What this thread sees.
+    fn seen(&self) -> Seen {
+        let mut context: *mut c_void = null_mut();
+        self.call("cuCtxGetCurrent", (&raw mut context).cast());
+        // SAFETY: the stub has it.
+        let depth = unsafe {
+            let depth = self.0.get::<extern "C" fn() -> i32>(b"stub_depth");
+            depth.unwrap()()
+        };
+        let mode = self.exchange_mode(GLOBAL);
+        self.exchange_mode(mode);
+        Seen(context as usize, depth, mode)
+    }
+
+    /// Runs the order on threads that have no context, the first device's, the second's, and one of the program's.
+    fn on_threads(&self, order: impl Fn() + Sync) {
+        let devices = [0, 1].map(|ordinal| {
+            let mut context: *mut c_void = null_mut();
+            type Retain = unsafe extern "C" fn(*mut *mut c_void, i32) -> i32;
+            // SAFETY: as in cuda.h.
+            let retain = unsafe { self.0.get::<Retain>(b"cuDevicePrimaryCtxRetain") };
+            // SAFETY: likewise.
+            assert_eq!(unsafe { retain.unwrap()(&mut context, ordinal) }, 0);
+            context as usize
+        });
+        let own = &raw const *self as usize; // the stub only compares it
+        for context in [0, devices[0], devices[1], own] {
+            for mode in [GLOBAL, THREAD_LOCAL] {
+                let run = || {
+                    if context != 0 {
+                        self.call("cuCtxPushCurrent_v2", context as *mut c_void);
+                    }
+                    self.exchange_mode(mode);
+                    order();
+                };
+                std::thread::scope(|scope| scope.spawn(run).join()).unwrap();
+            }
+        }
+        assert_eq!(self.count("stub_astray"), 0);
+        assert!(self.count("stub_works") > 0);
+    }
+
+    /// Runs a call while a function of the driver fails. It leaves the thread as it was.
+    fn failing<T>(&self, name: &str, call: impl FnOnce() -> T) -> T {
+        self.set(name, true);
+        let result = self.leaves(name, call);
+        self.set(name, false);
+        result
+    }
+
+    /// How many of the driver's calls the call made for the context and the capture mode, on this thread: others may make slabs
+    /// meanwhile.
+    fn turns<T>(&self, call: impl FnOnce() -> T) -> (i32, T) {
+        let before = self.count("stub_turns");
+        let result = call();
+        (self.count("stub_turns") - before, result)
+    }
+
+    /// Runs a call after which the thread sees what it saw before.
+    fn leaves<T>(&self, what: &str, call: impl FnOnce() -> T) -> T {
+        let before = self.seen();
+        let result = call();
+        assert_eq!(self.seen(), before, "{what}");
+        result
+    }
+}
+
+/// What a child does with the library, and its name.
+type Order = (&'static str, fn(&Stub));
+
+const ORDERS: &[Order] = &[
+    ("devices in turn", devices_in_turn),
+    ("loans of two devices", loans_of_two_devices),
+    ("failures", failures),
+    ("an owner that is dropped", an_owner_that_is_dropped),
+    ("a loan that is forgotten", a_loan_that_is_forgotten),
+    ("calls", calls),
+    ("waits", waits),
+    ("far behind", far_behind),
+    ("together", together),
+    ("a table that is read", a_table_that_is_read),
+    ("a table of two handles", a_table_of_two_handles),
+    ("tables", tables),
+];
+
+/// A batch of two tensors in one page-locked slab.
+fn slab_of(device: &Device) -> (Tensor<f32>, Tensor<i64>) {
+    let x = Tensor::from_vec((0..64).map(|at| at as f32).collect(), &[8, 8]).unwrap();
+    let samples = TensorDataset::new((x, Tensor::from((0..8).collect::<Vec<i64>>()))).unwrap();
+    let loader = DataLoader::builder(samples).batch_size(8);
+    let loader = loader.pin_memory(device).build().unwrap();
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    assert!(batch.0.is_pinned());
+    batch
+}
+
+fn is_right((x, y): &(DeviceTensor<f32>, DeviceTensor<i64>)) -> bool {
+    let x = x.to_host(false).unwrap().wait().unwrap();
+    let y = y.to_host(false).unwrap().wait().unwrap();
+    x.as_slice()
+        .iter()
+        .enumerate()
+        .all(|(at, x)| *x == at as f32)
+        && y.as_slice() == [0, 1, 2, 3, 4, 5, 6, 7]
+}
+
+fn devices_in_turn(stub: &Stub) {
+    stub.on_threads(|| {
+        let devices = stub.leaves("opening", || [0, 1].map(|at| Device::cuda(at).unwrap()));
+        let streams = [0, 1].map(|at| devices[at].stream().unwrap());
+        for held in [false, true] {
+            for at in [0, 1, 1, 0, 0] {
+                let batch = stub.leaves("loading", || slab_of(&devices[at]));
+                stub.set("stub_holds", held); // the copies do not end
+                let upload = || batch.to_device(&devices[at], true).unwrap();
+                let there = stub.leaves("an upload", upload);
+                let x = stub.leaves("a loan", || there.0.on(&streams[at]).unwrap());
+                let y = stub.leaves("another", || there.1.on(&streams[at]).unwrap());
+                stub.leaves("its end", || drop(x));
+                stub.leaves("the other's", || drop(y));
+                stub.set("stub_holds", false);
+                assert!(stub.leaves("downloads", || is_right(&there)));
+                stub.leaves("dropping tensors", || drop(there));
+                stub.leaves("settling", || _ = devices[at].memory());
+            }
+        }
+        // A batch that is page-locked for one device goes to the other.
+        let there = slab_of(&devices[0]).to_device(&devices[1], true).unwrap();
+        assert!(stub.leaves("downloads", || is_right(&there)));
+        drop(there);
+        // And is the last of its device: its memory is unlocked while calls of the other are made.
+        let [one, other] = devices;
+        let batch = slab_of(&one);
+        drop((streams, one));
+        stub.set("stub_holds", true);
+        let there = batch.to_device(&other, true).unwrap();
+        let next = slab_of(&other);
+        stub.set("stub_holds", false);
+        let unlocked = stub.count("stub_unlocked");
+        stub.leaves("closing", || drop(next.to_device(&other, true).unwrap()));
+        assert!(stub.count("stub_unlocked") > unlocked);
+        drop(there);
+        stub.leaves("closing", || drop(other));
+    });
+}
+
+/// Loans that are made in one order, and end in another.
+fn loans_of_two_devices(stub: &Stub) {
+    stub.on_threads(|| {
+        let devices = [0, 1].map(|at| Device::cuda(at).unwrap());
+        let streams = [0, 1].map(|at| devices[at].stream().unwrap());
+        let mut there =
+            [0, 1].map(|at| slab_of(&devices[at]).to_device(&devices[at], true).unwrap());
+        for written in [false, true] {
+            let [one, other] = &mut there;
+            let x = stub.leaves("a loan", || one.0.on(&streams[0]).unwrap());
+            let y = stub.leaves("of the other", || other.0.on_mut(&streams[1]).unwrap());
+            let z = stub.leaves("for writing", || one.1.on_mut(&streams[0]).unwrap());
+            stub.set("stub_holds", written);
+            stub.leaves("an end", || drop(x));
+            stub.leaves("the other's", || drop(y));
+            stub.leaves("the last", || drop(z));
+        }
+        // With events that have not fired, of a stream of another device: refused, and nothing is left behind.
+        let wrong = stub.leaves("a loan", || there[0].0.on(&streams[1]).err());
+        assert!(
+            matches!(wrong, Some(Error::WrongDevice { .. })),
+            "{wrong:?}"
+        );
+        stub.set("stub_holds", false);
+        assert!(there.iter().all(is_right));
+    });
+}
+
+fn failures(stub: &Stub) {
+    stub.on_threads(|| {
+        let device = Device::cuda(0).unwrap();
+        let stream = device.stream().unwrap();
+        for (name, call) in [
+            ("stub_fails_copy", "cuMemcpyHtoDAsync"),
+            ("stub_fails_record", "cuEventRecord"),
+        ] {
+            let batch = slab_of(&device);
+            let sent = stub.failing(name, || batch.to_device(&device, true));
+            let error = sent.err().unwrap().to_string();
+            assert!(error.contains(call), "{error}");
+        }
+        let there = slab_of(&device).to_device(&device, true).unwrap();
+        let leaked = device.memory().leaked;
+        let loan = there.0.on(&stream).unwrap();
+        stub.failing("stub_fails_record", || drop(loan));
+        assert!(is_right(&there));
+        // Its end is tried again, and is known then.
+        drop(there);
+        assert_eq!(device.memory().leaked, leaked);
+        // Without a context there is nothing that could be done.
+        if stub.seen().0 == 0 {
+            let there = slab_of(&device).to_device(&device, true).unwrap();
+            let (batch, loan) = (slab_of(&device), there.0.on(&stream).unwrap());
+            stub.failing("stub_fails_push", || {
+                let error = batch.to_device(&device, true).err().unwrap().to_string();
+                assert!(error.contains("cuCtxPushCurrent"), "{error}");
+                drop(loan);
+            });
+            assert!(is_right(&there));
+        }
+        let there = slab_of(&device).to_device(&device, true).unwrap();
+        assert!(is_right(&there));
+    });
+}
+
+/// Bytes whose owner looks at the driver when it is dropped, and then panics.
+struct Owner(Vec<u8>, Arc<dyn Fn() + Send + Sync>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        (self.1)();
+        panic!("an owner panics");
+    }
+}
+
+/// It is the program's code: it runs in the program's context.
+fn an_owner_that_is_dropped(stub: &Stub) {
+    let dropped = Arc::new(AtomicI32::new(0));
+    let order = |by_upload: bool| {
+        let (mine, seen) = (stub.seen(), Arc::new(std::sync::Mutex::new(Vec::new())));
+        let device = Device::cuda(0).unwrap();
+        let look = {
+            let (seen, dropped) = (Arc::clone(&seen), Arc::clone(&dropped));
+            Arc::new(move || {
+                dropped.fetch_add(1, Ordering::SeqCst);
+                seen.lock().unwrap().push(Stub::find().seen());
+            })
+        };
+        stub.set("stub_holds", true); // so that the copies are the last to hold them
+        let other = slab_of(&device);
+        let there = [(); 3].map(|()| {
+            let tensor = Tensor::<u8>::from_owner(Owner(vec![7; 64], look.clone()), &[64]);
+            tensor.unwrap().to_device(&device, true).unwrap()
+        });
+        stub.set("stub_holds", false);
+        match by_upload {
+            true => stub.leaves("an upload", || drop(other.to_device(&device, true))),
+            false => stub.leaves("settling", || _ = device.memory()),
+        }
+        assert!(there.iter().all(|there| {
+            let back = there.to_host(false).unwrap().wait().unwrap();
+            back.as_slice() == [7; 64]
+        }));
+        assert_eq!(*seen.lock().unwrap(), [mine; 3]);
+    };
+    stub.on_threads(|| [false, true].into_iter().for_each(order));
+    assert_eq!(dropped.load(Ordering::SeqCst), 2 * 8 * 3);
+}
+
+fn a_loan_that_is_forgotten(stub: &Stub) {
+    stub.on_threads(|| {
+        let device = Device::cuda(0).unwrap();
+        let stream = device.stream().unwrap();
+        let mut there = slab_of(&device).to_device(&device, true).unwrap();
+        #[allow(clippy::mem_forget)] // that is what is tested
+        std::mem::forget(there.0.on(&stream).unwrap());
+        stub.leaves("the next loan", || drop(there.0.on_mut(&stream).unwrap()));
+        #[allow(clippy::mem_forget)]
+        std::mem::forget(there.1.on_mut(&stream).unwrap());
+        assert!(is_right(&there));
+        stub.leaves("dropping tensors", || drop(there));
+        assert_eq!(device.memory().leaked, 0);
+    });
+}
+
+/// On a thread that has no context, it is asked for, pushed and popped, and the capture mode is set and put back: five calls for an
+/// upload, for the begin of a loan, and for its end.
+fn calls(stub: &Stub) {
+    let device = Device::cuda(0).unwrap();
+    let stream = device.stream().unwrap();
+    for _ in 0..5 {
+        let batch = slab_of(&device);
+        stub.set("stub_holds", true);
+        let (upload, there) = stub.turns(|| batch.to_device(&device, true).unwrap());
+        let (begin, loan) = stub.turns(|| there.0.on(&stream).unwrap());
+        let (end, ()) = stub.turns(|| drop(loan));
+        assert!(
+            upload <= 5 && begin <= 5 && end <= 5,
+            "{upload}, {begin}, {end}"
+        );
+        stub.set("stub_holds", false);
+    }
+}
+
+fn waits(stub: &Stub) {
+    let device = Device::cuda(0).unwrap();
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    let [batch, next] = [(); 2].map(|()| slab_of(&device));
+    stub.set("stub_holds", true);
+    let (mut x, y) = batch.to_device(&device, true).unwrap();
+    let waits = |call: &mut dyn FnMut()| {
+        let before = stub.count("stub_waits");
+        call();
+        stub.count("stub_waits") - before
+    };
+    let reads = |tensor: &DeviceTensor<f32>, stream: &_| waits(&mut || drop(tensor.on(stream)));
+    let y_reads = |stream: &_| waits(&mut || drop(y.on(stream)));
+    let [one, other] = &streams;
+    assert_eq!((reads(&x, one), reads(&x, one), y_reads(one)), (1, 0, 0));
+    assert_eq!((y_reads(other), reads(&x, other)), (1, 0));
+    assert_eq!(
+        (reads(&x, one), y_reads(one)),
+        (1, 0),
+        "the last one is known"
+    );
+    assert_eq!(reads(&x, &one.clone()), 0);
+    // What is written later is waited for, by its own stream too.
+    let writes = waits(&mut || drop(x.on_mut(other)));
+    assert!(writes > 0);
+    assert_eq!((reads(&x, one), reads(&x, one), y_reads(one)), (1, 1, 0));
+    assert_eq!(reads(&x, other), 1);
+    x.copy_from_host(&Tensor::zeros(&[8, 8]), true).unwrap();
+    assert_eq!((reads(&x, one), y_reads(one)), (1, 0));
+    // A stream that comes to lie where another one did.
+    for _ in 0..8 {
+        let new = device.stream().unwrap();
+        assert_eq!((y_reads(&new), y_reads(&new)), (1, 0));
+    }
+    // Another batch is another upload.
+    let next = next.to_device(&device, true).unwrap();
+    assert_eq!((y_reads(one), reads(&next.0, one), y_reads(one)), (1, 1, 0));
+    // Once it is done, nobody waits.
+    stub.set("stub_holds", false);
+    next.0.synchronize().unwrap();
+    assert_eq!(reads(&next.0, other), 0);
+}
+
+fn far_behind(stub: &Stub) {
+    const BATCHES: usize = 100;
+    let device = Device::cuda(0).unwrap();
+    let stream = device.stream().unwrap();
+    let batches: Vec<_> = (0..BATCHES).map(|_| slab_of(&device)).collect();
+    stub.set("stub_holds", true); // all of them
+    for (number, batch) in batches.into_iter().enumerate() {
+        let before = stub.count("stub_queries");
+        let there = batch.to_device(&device, true).unwrap();
+        let asked = stub.count("stub_queries") - before;
+        // The first of the copies, of the batches that were dropped, and of those whose processing is measured.
+        assert!(asked <= 3, "{asked} with {number} batches behind");
+        drop(there.0.on(&stream).unwrap());
+    }
+    assert_eq!(device.memory().device_held_bytes, 0);
+    let bytes = device.memory().device_bytes;
+    stub.set("stub_holds", false);
+    assert!(is_right(
+        &slab_of(&device).to_device(&device, true).unwrap()
+    ));
+    assert_eq!(device.memory().device_bytes, bytes, "it is used again");
+}
+
+fn together(stub: &Stub) {
+    const BATCHES: u64 = 40;
+    let device = Device::cuda(0).unwrap();
+    let rows = Tensor::from((0..8 * BATCHES as i64).collect::<Vec<_>>());
+    let loader = DataLoader::builder(TensorDataset::new(rows).unwrap())
+        .batch_size(8)
+        .num_workers(2)
+        .prefetch(BATCHES as usize)
+        .pin_memory(&device)
+        .build::<Tensor<i64>>()
+        .unwrap();
+    for epoch in 0..3 {
+        let batches = loader.epoch(epoch);
+        while batches.stats().batches < BATCHES {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut there = batches.to_device(&device, BATCHES as usize);
+        let (turns, first) = stub.turns(|| there.next().unwrap().unwrap());
+        // Five for each submission: of the first batch, which tells how large they are, and of 16 at a time of the others. One by one,
+        // they would be 200.
+        assert!(turns <= 40, "{turns}");
+        let batches = std::iter::once(first).chain(there.map(Result::unwrap));
+        for (batch, first) in batches.zip((0..).step_by(8)) {
+            let batch = batch.to_host(false).unwrap().wait().unwrap();
+            assert!(batch.as_slice().iter().copied().eq(first..first + 8));
+        }
+    }
+    assert_eq!(device.memory().device_held_bytes, 0);
+}
+
+/// A loader over 300 rows that are on a device: more numbers than a kernel takes as arguments.
+fn in_one_batch(table: DeviceTensor<i64>, device: &Device) -> DataLoader<Tensor<i64>> {
+    let loader = DataLoader::builder(TensorDataset::new(table).unwrap()).batch_size(300);
+    loader.pin_memory(device).build().unwrap()
+}
+
+fn rows_on(device: &Device) -> DeviceTensor<i64> {
+    let rows = Tensor::from((0..300).collect::<Vec<i64>>());
+    rows.to_device(device, true).unwrap()
+}
+
+fn a_table_that_is_read(stub: &Stub) {
+    stub.on_threads(|| {
+        let device = Device::cuda(0).unwrap();
+        let loader = in_one_batch(rows_on(&device), &device);
+        let launches = |call: &dyn Fn()| {
+            let before = stub.count("stub_launches");
+            stub.leaves("a batch", call);
+            stub.count("stub_launches") - before
+        };
+        let batch = || loader.epoch(0).next().unwrap().unwrap();
+        assert_eq!(launches(&|| _ = batch().as_slice()), 1);
+        assert_eq!(
+            launches(&|| _ = batch().to_device(&device, true).unwrap()),
+            1
+        );
+    });
+}
+
+fn tables(stub: &Stub) {
+    const ROWS: usize = 900;
+    let device = Device::cuda(0).unwrap();
+    let bytes = |width: usize| {
+        let bytes = (0..ROWS * width).map(|at| (at * 31 % 251) as u8);
+        Tensor::from_vec(bytes.collect(), &[ROWS, width]).unwrap()
+    };
+    // The widest row takes several pieces.
+    let table = || {
+        let narrow = (bytes(1), bytes(2), bytes(3), bytes(16), bytes(84));
+        TensorDataset::new((
+            narrow.0,
+            narrow.1,
+            narrow.2,
+            narrow.3,
+            narrow.4,
+            bytes(4_099),
+        ))
+        .unwrap()
+    };
+    type Rows = (
+        Tensor<u8>,
+        Tensor<u8>,
+        Tensor<u8>,
+        Tensor<u8>,
+        Tensor<u8>,
+        Tensor<u8>,
+    );
+    let contents = |(a, b, c, d, e, f): Rows| [a, b, c, d, e, f].map(|x| x.to_vec());
+    for (batch_size, pins) in [(1, true), (7, true), (7, false), (300, true), (300, false)] {
+        macro_rules! loader {
+            ($table:expr) => {{
+                let builder = DataLoader::builder($table)
+                    .batch_size(batch_size)
+                    .shuffle(true);
+                let builder = builder.num_workers(2).prefetch(50);
+                let builder = if pins {
+                    builder.pin_memory(&device)
+                } else {
+                    builder
+                };
+                builder.build::<Rows>().unwrap()
+            }};
+        }
+        let (here, there) = (
+            loader!(table()),
+            loader!(table().to_device(&device).unwrap()),
+        );
+        let before = stub.count("stub_launches");
+        let mut batches = 0;
+        for epoch in there.epochs(0..2).to_device(&device, 40) {
+            let expected = here.epoch(epoch.number());
+            for (found, expected) in epoch.zip(expected) {
+                let (a, b, c, d, e, f) = found.unwrap();
+                let found = [a, b, c, d, e, f].map(|x| x.to_host(true).unwrap().wait().unwrap());
+                let found = found.map(|x| x.to_vec());
+                assert!(
+                    found == contents(expected.unwrap()),
+                    "batch {batches} of {batch_size}"
+                );
+                batches += 1;
+            }
+        }
+        assert_eq!(batches, 2 * ROWS.div_ceil(batch_size));
+        assert!(stub.count("stub_launches") - before >= batches as i32 / 16);
+    }
+}
+
+fn a_table_of_two_handles(stub: &Stub) {
+    let maker = Device::cuda(0).unwrap();
+    let stream = maker.stream().unwrap();
+    let before = stub.count("stub_streams");
+    let sender = Device::cuda(0).unwrap();
+    let uploads = before + 1; // the first that a handle makes
+    let table = rows_on(&maker);
+    let address = table.on(&stream).unwrap().address();
+    let loader = in_one_batch(table, &sender);
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    drop(loader);
+    stub.integer("stub_holds_stream")
+        .store(uploads, Ordering::SeqCst);
+    let there = batch.to_device(&sender, true).unwrap();
+    // Nobody has the table any more, but for the kernel.
+    let next = rows_on(&maker);
+    assert_ne!(next.on(&stream).unwrap().address(), address);
+    stub.integer("stub_holds_stream").store(0, Ordering::SeqCst);
+    let next = rows_on(&maker);
+    assert_eq!(next.on(&stream).unwrap().address(), address);
+    drop(there);
 }
 
 /// Begins each line that the parent reads.

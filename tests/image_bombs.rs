@@ -233,6 +233,9 @@ fn bombs_are_errors_before_they_go_off() {
         (325, 4, 1, 64),
     ];
     let within = put(lossy, inner, &[0xFF, 0x3F, 0xFF, 0x3F]);
+    // Behind plain alpha of 3 x 11, in a frame of that size. The picture is larger.
+    let unnamed = put(fixture("animated-hidden-lossy.webp"), 0x6E, b"VT8 ");
+    let unnamed = put(put(unnamed, 0x4C, &[0]), 0x3A, &[2, 0, 0, 10]);
     let bombs = [
         ("PNG", header(60_000, 60_000), "max_pixels"),
         ("PNG of one row", header(u32::MAX / 4, 1), "max_pixels"),
@@ -251,6 +254,7 @@ fn bombs_are_errors_before_they_go_off() {
         ("JPEG in TIFF", strip, "16000 x 16000"),
         ("WebP within WebP", within, "contradicts itself"),
         ("chunk of WebP", webp, "truncated"),
+        ("picture of another name", unnamed, "contradicts itself"),
         ("progression", with_scans("progressive.jpg", 5_000), "scan"),
         ("scans", with_scans("three-scans.jpg", 5_000), "scan"),
         ("restarts", with_restarts(250_000), "damaged"),

@@ -6,20 +6,27 @@
 extern crate watch;
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use pinfeed::device::Hostile;
 use pinfeed::error::CollateError;
 use pinfeed::loader::{Limit, Stats};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::SequentialSampler;
-use pinfeed::{BoxError, DataLoader, Device, Error, Sample, Tensor, from_fn};
+use pinfeed::{BoxError, DataLoader, Device, Error, Sample, Tensor, TensorDataset, from_fn};
 
 thread_local! {
     static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what each thread was warned of.
+/// Keeps what each thread was warned of. But it panics on a pin thread that finds out that memory cannot be page-locked: nothing of the
+/// program's is called there.
 struct Log;
+
+static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
 
 impl log::Log for Log {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
@@ -28,7 +35,14 @@ impl log::Log for Log {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
-            LOG.with_borrow_mut(|log| log.push(record.args().to_string()));
+            let text = record.args().to_string();
+            if text.contains("cannot be page-locked")
+                && thread::current().name() == Some("pinfeed-pin")
+            {
+                HAS_PANICKED.store(true, Ordering::SeqCst);
+                panic!("the logger panics");
+            }
+            LOG.with_borrow_mut(|log| log.push(text));
         }
     }
 
@@ -44,6 +58,30 @@ fn logged<R>(what: impl FnOnce() -> R) -> (Vec<String>, R) {
     LOG.take();
     let result = what();
     (LOG.take(), result)
+}
+
+/// What nobody reckons with ends a thread of the library: whoever waits for its work is told, and does not wait for ever.
+#[test]
+fn a_thread_that_is_lost_is_not_waited_for() {
+    let mut options = Hostile::default();
+    options.pinned_capacity_bytes = Some(0);
+    let device = Device::hostile(options).unwrap();
+    let rows = Tensor::from_vec(vec![1u8; 4 << 20], &[4, 1 << 20]).unwrap();
+    let table = TensorDataset::new(rows).unwrap();
+    let (_, panicked) = logged(|| {
+        let builder = DataLoader::builder(table)
+            .num_workers(1)
+            .pin_memory(&device);
+        let loader = builder.build::<Tensor<u8>>().unwrap();
+        while !HAS_PANICKED.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let epochs = loader.epochs(0..1_000_000);
+        let run = || epochs.flatten().for_each(drop);
+        catch_unwind(AssertUnwindSafe(run)).unwrap_err()
+    });
+    let message = panicked.downcast::<String>().unwrap();
+    assert!(message.contains("the logger panics"), "{message}");
 }
 
 /// An epoch without batches trains nothing: whoever builds a loader of such is told so, once.

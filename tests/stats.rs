@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use pinfeed::loader::Stats;
-use pinfeed::{BoxError, DataLoader, Device, Result, SampleRng, Tensor, from_fn, stream};
+use pinfeed::{Batch, BoxError, DataLoader, Device, Result, SampleRng, Tensor, from_fn, stream};
 
 fn number(index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
     Ok(index as i64)
@@ -123,7 +123,13 @@ fn epochs_on_a_device_and_of_streams_have_theirs() {
     assert_eq!(last.shape()[..], [4, 64]);
     let stats = epoch.stats();
     assert_eq!(counts(&stats), (10, 40));
-    assert_eq!(stats.transfer_times.count(), 10);
+    // Batches that were ready together went in one transfer.
+    let timed = stats.transfer_times.count();
+    assert!(
+        (1..=stats.transfers).contains(&timed),
+        "{timed} of {}",
+        stats.transfers
+    );
     assert_eq!(stats.ready_batches.count(), 10);
     assert_eq!(stats.slab_wait_times.count(), 10);
     assert_eq!(stats.collating_times.count(), 10);
@@ -135,6 +141,35 @@ fn epochs_on_a_device_and_of_streams_have_theirs() {
     assert_eq!(counts(&epoch.stats()), (2, 8));
     take(loader.epoch(1), 5);
     assert_eq!(counts(&loader.total_stats()), (5, 18));
+}
+
+/// Of small copies, not all are timed; but all are counted. Of those that somebody looks at, all are timed.
+#[test]
+fn small_copies_are_timed_now_and_then() {
+    let device = Device::cpu();
+    let samples = from_fn(400, |index, _| Ok([index as f32; 64]));
+    let loader = DataLoader::builder(samples).batch_size(2);
+    let loader = loader.pin_memory(&device).build().unwrap();
+    let stream = device.stream().unwrap();
+    let send = |epoch: u64| {
+        let mut epoch = loader.epoch(epoch);
+        for batch in epoch.by_ref() {
+            let there = batch.unwrap().to_device(&device, false).unwrap();
+            drop(there.on(&stream).unwrap());
+        }
+        stream.synchronize().unwrap();
+        epoch.stats()
+    };
+    let stats = send(0);
+    assert_eq!((stats.transfers, stats.transfer_bytes), (200, 400 * 256));
+    // The first 64, and then the 73rd, the 89th, ...
+    assert_eq!(stats.transfer_times.count(), 64 + 8);
+    assert_eq!(stats.processed, 64 + 8);
+    let recording = loader.record();
+    let stats = send(1);
+    assert_eq!((stats.transfers, stats.transfer_times.count()), (200, 200));
+    drop(recording);
+    assert_eq!(send(2).transfer_times.count(), 64 + 8);
 }
 
 #[test]

@@ -210,3 +210,72 @@ fn a_batch_larger_than_the_table_has_all_of_it() {
         .unwrap();
     assert_eq!(on_device.0.shape()[0], 3);
 }
+
+/// Page-locked batches that take no time share slabs, so that not each of them is handed from thread to thread.
+#[test]
+fn small_batches_share_slabs() {
+    const BATCHES: u64 = 5_000;
+    let device = Device::cpu();
+    let how = How {
+        batch_size: 4,
+        workers: 2,
+        pin: true,
+        last: LastBatch::Drop,
+        world: (0, 1),
+        shuffle: true,
+    };
+    let loader = loader(table(4 * BATCHES as usize, 3, 5), &how, &device);
+    let pinned = loader
+        .epoch(0)
+        .filter(|batch| batch.as_ref().unwrap().0.is_pinned());
+    assert_eq!(pinned.count() as u64, BATCHES);
+    let memory = device.memory();
+    assert!(
+        memory.slabs_made + memory.slabs_reused < BATCHES / 2,
+        "{memory:?}"
+    );
+    assert_eq!(memory.pinned_idle_bytes, memory.pinned_bytes, "{memory:?}");
+}
+
+/// What the program keeps is not written to while others of the same slab come and go, and costs no batch its page-locked memory as long as
+/// slabs are left.
+#[test]
+fn a_small_batch_may_be_kept() {
+    let device = Device::cpu();
+    let how = How {
+        batch_size: 4,
+        workers: 2,
+        pin: true,
+        last: LastBatch::Drop,
+        world: (0, 1),
+        shuffle: true,
+    };
+    let table = || table(8_000, 3, 5);
+    let expected: Vec<Contents> = loader(
+        table(),
+        &How {
+            pin: false,
+            ..how.clone()
+        },
+        &device,
+    )
+    .epoch(0)
+    .map(|batch| contents(batch.unwrap()))
+    .collect();
+    let loader = loader(table(), &how, &device);
+    let mut kept = Vec::new();
+    for (number, batch) in loader.epoch(0).enumerate() {
+        let batch = batch.unwrap();
+        match number % 600 {
+            // (Four, and there are five slabs.)
+            7 => kept.push((number, batch)),
+            // The device reads some while workers fill the rest of their slab.
+            0..400 => drop(batch.to_device(&device, true).unwrap()),
+            _ => assert_eq!(contents(batch), expected[number]),
+        }
+    }
+    assert_eq!((kept.len(), loader.stats().unpinned), (4, 0));
+    for (number, batch) in kept {
+        assert_eq!(contents(batch), expected[number]);
+    }
+}

@@ -8,6 +8,7 @@ extern crate watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 use pinfeed::loader::Timeline;
 use pinfeed::{DataLoader, Device, from_fn, stream};
@@ -67,7 +68,11 @@ fn all<T>(epoch: impl Iterator<Item = pinfeed::Result<T>>) {
 #[test]
 fn each_batch_is_loaded_collated_sent_copied_and_waited_for() {
     let device = Device::cpu();
-    let samples = from_fn(40, |index, _| Ok(vec![index as f32; 256]));
+    // (Batches that take microseconds are made from end to end, and are one bar.)
+    let samples = from_fn(40, |index, _| {
+        thread::sleep(Duration::from_millis(1));
+        Ok(vec![index as f32; 256])
+    });
     let loader = DataLoader::builder(samples)
         .batch_size(4)
         .num_workers(2)

@@ -11,7 +11,8 @@ use pinfeed::device::Way;
 use crate::Outcome;
 pub use crate::options::Workload;
 use crate::options::{OPTIONS, WORKLOADS};
-use Workload::{Cold, Roundtrip, Table, Tails, Tensor};
+use crate::table;
+use Workload::{Cold, Roundtrip, Submit, Table, Tails, Tensor};
 
 /// A device's name; opened by whoever measures on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,26 @@ impl fmt::Display for DeviceName {
     }
 }
 
+/// Who decodes pictures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decoder {
+    Cpu,
+    Device,
+}
+
+impl FromStr for Decoder {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Decoder, String> {
+        match name {
+            "cpu" => Ok(Decoder::Cpu),
+            "device" if cfg!(feature = "nvjpeg") => Ok(Decoder::Device),
+            "device" => Err("the device decodes with the feature `nvjpeg` only".into()),
+            _ => Err(format!("`{name}` is neither cpu nor device")),
+        }
+    }
+}
+
 /// What was asked for; `None` where the workload has its own default.
 #[derive(Debug)]
 pub struct Args {
@@ -58,6 +79,8 @@ pub struct Args {
     variants: Option<Vec<String>>,
     pub depth: usize,
     pub gather: Option<Way>,
+    pub decode: Decoder,
+    pub bare_decoder: Option<f64>,
     prefetch: Option<usize>,
     pub pin: Option<bool>,
     pub flat: bool,
@@ -101,6 +124,8 @@ impl Args {
             variants: None,
             depth: 2,
             gather: None,
+            decode: Decoder::Cpu,
+            bare_decoder: None,
             prefetch: None,
             pin: None,
             flat: false,
@@ -153,10 +178,11 @@ impl Args {
             "--variant" => {
                 let known: &[&str] = match self.workload {
                     Tensor => &["loop", "ahead", "registered"],
-                    Table => &["host", "pinned", "loop"],
+                    Table => table::VARIANTS,
                     Tails => &["uniform", "percent", "stuck"],
                     Roundtrip => &["pageable", "pin_each", "reused", "view"],
                     Cold => &["read", "paced", "decode"],
+                    Submit => &["upload", "loan"],
                     _ => &["tensor", "jpeg"],
                 };
                 self.variants = Some(one_of(list(value)?, known)?);
@@ -174,6 +200,8 @@ impl Args {
                     _ => return Err("batch, kernel or rows".into()),
                 });
             }
+            "--decode" => self.decode = value.parse()?,
+            "--bare-decoder" => self.bare_decoder = Some(positive_number(value)?),
             "--prefetch" => self.prefetch = Some(positive_one(value)?),
             "--pin" => self.pin = Some(true),
             "--no-pin" => self.pin = Some(false),
@@ -195,7 +223,12 @@ impl Args {
 
     /// The batch sizes, or the workload's own.
     pub fn batch_sizes(&self, default: usize) -> Vec<usize> {
-        self.batch_sizes.clone().unwrap_or_else(|| vec![default])
+        self.batch_sizes_of(&[default])
+    }
+
+    /// The same, of a workload that has several.
+    pub fn batch_sizes_of(&self, default: &[usize]) -> Vec<usize> {
+        self.batch_sizes.clone().unwrap_or_else(|| default.to_vec())
     }
 
     /// How many batches so many workers load ahead, where that was said; without workers there is nothing ahead.

@@ -15,9 +15,10 @@ use pinfeed::Stream;
 use pinfeed::interop::raw::stream_handle;
 use pinfeed::sampler::{RandomSampler, Sampler};
 
-use crate::Outcome;
 use crate::gather::{Direction, Link, Rows, Slab};
+use crate::submit::BareCalls;
 use crate::window::{Measured, Window};
+use crate::{BoxError, Outcome};
 
 /// A context of cudarc's on the device, with a stream for copies each way and a kernel.
 pub struct Bare {
@@ -130,6 +131,35 @@ impl Bare {
         let mut memory = vec![1u8; bytes];
         let host = memory.as_mut_ptr().cast();
         Ok(self.rates(&[direction], &[host], bytes, duration)?[0])
+    }
+
+    /// GB/s that the device's memory gives plain copies within it, one behind the other.
+    pub fn within_rate(&self, bytes: usize, duration: Duration) -> Outcome<f64> {
+        let (from, to) = (self.device_block(bytes)?, self.device_block(bytes)?);
+        let stream = &self.to_device;
+        let copy = || -> Outcome {
+            // SAFETY: both sides are that long, and live until the stream was waited for.
+            let copied = unsafe {
+                sys::cuMemcpyDtoDAsync_v2(to.address, from.address, bytes, stream.cu_stream())
+            };
+            Ok(copied.result()?)
+        };
+        let run = || -> Outcome<f64> {
+            copy()?;
+            stream.synchronize()?;
+            let (begun, mut copies) = (Instant::now(), 0u32);
+            while copies == 0 || begun.elapsed() < duration {
+                for _ in 0..32 {
+                    copy()?;
+                }
+                copies += 32;
+                stream.synchronize()?;
+            }
+            Ok(f64::from(copies) * bytes as f64 / begun.elapsed().as_secs_f64() / 1e9)
+        };
+        let rate = run();
+        stream.synchronize()?; // also where a call failed: the memory goes now
+        rate
     }
 
     /// GB/s to the device and back at once, between page-locked and device memory.
@@ -325,6 +355,97 @@ impl Bare {
         Ok(())
     }
 }
+
+impl Bare {
+    /// How long the calls take, in microseconds, that send this many bytes: those that a program would make that does no more.
+    pub fn submit_times(&self, bytes: usize, duration: Duration) -> Outcome<BareCalls> {
+        self.context.bind_to_thread()?;
+        let slots = [(); SUBMITTING].map(|()| -> Outcome<_> {
+            let spinning = || Ok::<_, BoxError>(self.context.new_event(None)?);
+            Ok((
+                self.pinned_block(bytes)?,
+                self.device_block(bytes)?,
+                [spinning()?, spinning()?],
+                [self.event()?, self.event()?],
+            ))
+        });
+        let slots = slots.into_iter().collect::<Outcome<Vec<_>>>()?;
+        let consumer = self.context.new_stream()?;
+        let (raw, other) = (self.to_device.cu_stream(), consumer.cu_stream());
+        // Timed one by one, as the library's; each slot's last copy was waited for before.
+        let run = |is_ordered: bool, sleeps: bool| -> Outcome<f64> {
+            let (mut sum, mut batches, begun) = (Duration::ZERO, 0u32, Instant::now());
+            while batches < 64 || begun.elapsed() < duration / 4 {
+                let (host, there, spinning, sleeping) = &slots[batches as usize % SUBMITTING];
+                let [copied, used] = if sleeps { sleeping } else { spinning };
+                used.synchronize()?;
+                copied.synchronize()?;
+                let begun = Instant::now();
+                // SAFETY: both blocks are that long, and live until the streams were waited for; the slot's last copy is done, and so
+                // are its events.
+                unsafe {
+                    sys::cuMemcpyHtoDAsync_v2(there.address, host.base, bytes, raw).result()?;
+                    sys::cuEventRecord(copied.cu_event(), raw).result()?;
+                    if is_ordered {
+                        sys::cuStreamWaitEvent(other, copied.cu_event(), 0).result()?;
+                    }
+                    sys::cuEventRecord(used.cu_event(), other).result()?;
+                }
+                sum += begun.elapsed();
+                batches += 1;
+            }
+            self.synchronize()?;
+            Ok(sum.as_secs_f64() * 1e6 / f64::from(batches))
+        };
+        let times = run(false, false).and_then(|_| {
+            Ok([run(false, false)?, run(true, false)?, run(false, true)?]) // the first one warmed up
+        });
+        // Also where a call failed: the memory goes now.
+        self.synchronize()?;
+        consumer.synchronize()?;
+        let [two_events, ordered, sleeping] = times?;
+        Ok(BareCalls {
+            two_events: Some(two_events),
+            ordered: Some(ordered),
+            sleeping: Some(sleeping),
+            turn: Some(self.turn_time()?),
+        })
+    }
+
+    /// How long it takes to make the context current on a thread that has none, to choose the relaxed capture mode, and to put both
+    /// back, in microseconds.
+    fn turn_time(&self) -> Outcome<f64> {
+        const TURNS: u32 = 100_000;
+        let context = &self.context;
+        let turn = || -> Outcome {
+            let mut current = ptr::null_mut();
+            let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            // SAFETY: the context is alive, and is popped by the thread that pushed it; the others write one value each.
+            unsafe {
+                sys::cuCtxGetCurrent(&mut current).result()?;
+                sys::cuCtxPushCurrent_v2(context.cu_ctx()).result()?;
+                sys::cuThreadExchangeStreamCaptureMode(&mut mode).result()?;
+                sys::cuThreadExchangeStreamCaptureMode(&mut mode).result()?;
+                sys::cuCtxPopCurrent_v2(&mut current).result()?;
+            }
+            Ok(())
+        };
+        let turns = || -> Outcome<f64> {
+            turn()?;
+            let begun = Instant::now();
+            (0..TURNS).try_for_each(|_| turn())?;
+            Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(TURNS))
+        };
+        std::thread::scope(|scope| {
+            let none_is_current = || turns().map_err(|error| error.to_string());
+            let joined = scope.spawn(none_is_current).join();
+            Ok(joined.map_err(|_| "a thread panicked")??)
+        })
+    }
+}
+
+/// So many slots are gone round.
+const SUBMITTING: usize = 4;
 
 /// So many gathered batches are under way.
 const GATHERING: usize = 3;

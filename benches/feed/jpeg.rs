@@ -4,10 +4,13 @@
 //! Without `--data` it draws photo-like images of about 476x404 and 109 KB into the system's temporary folder, once.
 //! A check of its own compares what arrived with batches that are loaded without workers and page-locked memory. The limit
 //! is a bare loop: as many threads decode and transform files that are in memory, one after the other, and drop the pixels.
-//! It runs after the loader, twice, and its files are read then, so that they are not in the loader's memory.
+//! With the feature `turbojpeg`, a second one makes the calls of libjpeg-turbo and fast_image_resize, without the library.
+//! With `--decode device` the device decodes what it can, `--bare-decoder` gives the rate of a bare loop of its decoder, and the check says
+//! how far the pixels are from the CPU's.
+//! Both run after the loader, twice, and their files are read then, so that they are not in the loader's memory.
 
 #[cfg(feature = "image")]
-pub use images::{DECODER, SIDE, breakdown, folder, loader, run, startup};
+pub use images::{DECODER, Decoded, SIDE, breakdown, folder, loader, run, startup};
 #[cfg(not(feature = "image"))]
 pub use none::{breakdown, run, startup};
 
@@ -38,6 +41,7 @@ mod none {
 
 #[cfg(feature = "image")]
 mod images {
+    use std::collections::BTreeMap;
     use std::fs;
     use std::hint::black_box;
     use std::path::{Path, PathBuf};
@@ -51,7 +55,7 @@ mod images {
     use pinfeed::{Batch, DataLoader, Device, DeviceTensor, SampleRng, Stream, Tensor};
 
     use crate::Outcome;
-    use crate::args::{Args, cores};
+    use crate::args::{Args, Decoder, cores};
     use crate::breakdown::Breakdown;
     use crate::draw;
     use crate::drive::{self, Arrived, Load, Way, mean};
@@ -62,8 +66,14 @@ mod images {
 
     pub const SIDE: usize = 224;
 
+    /// An epoch that is not measured.
+    const CHECKED_EPOCH: u64 = 1 << 40;
+
     /// How many batches the check looks at: it loads them on one thread.
     const CHECKED_BATCHES: usize = 2;
+
+    /// A batch that the device decoded has the CPU's pictures if its bytes are off by no more, in the mean over the batch.
+    const MEAN_OFF: f64 = 4.0;
 
     /// The bare loop goes round so many files, which it holds in memory.
     const BARE_FILES: usize = 4_000;
@@ -89,25 +99,44 @@ mod images {
                     let way = Way::Ahead(args.depth);
                     let seconds = args.seconds(5.0);
                     let mut fed = drive::measure(&loader, way, &device, seconds, &mut normalize)?;
+                    let decoded = Decoded::of(args, &loader)?;
                     // Read now, so that they are not in the memory that the loader takes.
                     let files = match &mut files {
                         Some(files) => files,
                         none => none.insert(some_files(&folder)?),
                     };
-                    let bare_s = mean(bare(files, workers)?, bare(files, workers)?);
-                    let checked = check(args, &folder, &loader, &device)?;
+                    let (calls, loop_s) = (calls(files, workers)?, bare(files, workers)?);
+                    let bare_s = mean(loop_s, bare(files, workers)?);
+                    let calls_s = mean(calls, self::calls(files, workers)?);
+                    let (checked, off) = match args.decode {
+                        Decoder::Cpu => (check(args, &folder, &loader, &device)?, None),
+                        Decoder::Device => {
+                            let off = differences(args, &folder, &loader, &device)?;
+                            (off.batches, Some(off))
+                        }
+                    };
                     let mut record = Record::new("jpeg", target.name).fed(&mut fed);
                     record.workers = Some(workers);
                     record.batch_size = Some(batch_size);
                     record.dtype = Some("u8");
-                    let share = record.samples_s.map_or(f64::NAN, |rate| rate / bare_s);
+                    let share_of = |bare_s| record.samples_s.map_or(f64::NAN, |rate| rate / bare_s);
+                    let (share, of_calls) = (share_of(bare_s), share_of(calls_s));
+                    let bare_decoder = args.bare_decoder.unwrap_or(f64::NAN);
+                    let of_decoder = share_of(bare_decoder);
                     let beyond = record.peak_rss_mb.zip(bare_mb);
                     let beyond = beyond.map_or(f64::NAN, |(peak, bare)| peak - bare);
-                    let record = record
+                    let record = decoded
+                        .record(record)
                         .with("decoder", DECODER)
+                        .with_number("bare_decoder_samples_s", bare_decoder)
+                        .with_number("share_of_bare_decoder", of_decoder)
+                        .with_number("mean_off", off.as_ref().map_or(f64::NAN, |off| off.mean))
+                        .with("most_off", off.map(|off| off.most))
                         .with_number("rss_beyond_mb", beyond)
                         .with_number("bare_loop_samples_s", bare_s)
                         .with_number("share_of_bare_loop", share)
+                        .with_number("bare_calls_samples_s", calls_s)
+                        .with_number("share_of_bare_calls", of_calls)
                         .with("pinned", pinned.is_some())
                         .with("prefetch", args.prefetch(workers))
                         .with("checked_batches", checked);
@@ -127,6 +156,49 @@ mod images {
         let images = images.normalize::<f32>(&Normalize::IMAGENET)?;
         let load = (images, labels).touch(stream)?;
         Ok(Load { bytes, ..load })
+    }
+
+    /// Who decoded the pictures of a loader, in all its epochs.
+    pub struct Decoded {
+        by: &'static str,
+        by_device: u64,
+        left_to_cpu: BTreeMap<&'static str, u64>,
+    }
+
+    impl Decoded {
+        /// An error if the device was to decode, and decoded nothing.
+        pub fn of(args: &Args, loader: &Loader) -> Outcome<Decoded> {
+            let stats = loader.total_stats();
+            let by = match args.decode {
+                Decoder::Cpu => "cpu",
+                Decoder::Device if stats.device_decoded > 0 => "device",
+                Decoder::Device => {
+                    return Err(format!(
+                        "--decode device: the device decoded none of {} pictures. Either this build or this device does not decode, the \
+                         batches are not page-locked (--no-pin), or it takes none of the files: {:?}",
+                        stats.samples, stats.left_to_cpu
+                    )
+                    .into());
+                }
+            };
+            Ok(Decoded {
+                by,
+                by_device: stats.device_decoded,
+                left_to_cpu: stats.left_to_cpu,
+            })
+        }
+
+        /// Adds its keys.
+        pub fn record(self, record: Record) -> Record {
+            let reasons = self.left_to_cpu.into_iter();
+            let reasons: serde_json::Map<_, _> = reasons
+                .map(|(reason, pictures)| (reason.to_owned(), pictures.into()))
+                .collect();
+            record
+                .with("decode", self.by)
+                .with("device_decoded", self.by_device)
+                .with("left_to_cpu", reasons)
+        }
     }
 
     /// The bytes of the folder's files, up to so many.
@@ -177,6 +249,17 @@ mod images {
         Ok(decoded as f64 / begun.elapsed().as_secs_f64())
     }
 
+    /// Images a second of the libraries' calls alone, which are counted with libjpeg-turbo only.
+    #[cfg(feature = "turbojpeg")]
+    fn calls(files: &[Arc<[u8]>], threads: usize) -> Outcome<f64> {
+        crate::turbo::rate(files, threads, Instant::now() + LIMIT * 2)
+    }
+
+    #[cfg(not(feature = "turbojpeg"))]
+    fn calls(_: &[Arc<[u8]>], _: usize) -> Outcome<f64> {
+        Ok(f64::NAN)
+    }
+
     /// A start on a folder of images.
     pub fn startup(startup: &Startup<'_>) -> Outcome<Record> {
         let folder = folder(startup.args)?;
@@ -200,6 +283,21 @@ mod images {
         Ok(ImageFolder::open(folder)?.transform(ImageTransform::train(SIDE)))
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn decoded_by(decoder: Decoder, images: ImageFolder) -> ImageFolder {
+        use pinfeed::image::Decode;
+        images.decode(match decoder {
+            Decoder::Cpu => Decode::Cpu,
+            Decoder::Device => Decode::Device,
+        })
+    }
+
+    /// (Without the feature, no command line asks for another one.)
+    #[cfg(not(feature = "nvjpeg"))]
+    fn decoded_by(_: Decoder, images: ImageFolder) -> ImageFolder {
+        images
+    }
+
     pub fn loader(
         args: &Args,
         folder: &Path,
@@ -207,7 +305,7 @@ mod images {
         batch_size: usize,
         pinned: Option<&Device>,
     ) -> Outcome<Loader> {
-        let mut builder = DataLoader::builder(open(folder)?)
+        let mut builder = DataLoader::builder(decoded_by(args.decode, open(folder)?))
             .batch_size(batch_size)
             .shuffle(true)
             .seed(args.seed)
@@ -222,11 +320,44 @@ mod images {
         Ok(builder.build()?)
     }
 
+    /// By how much bytes differ.
+    struct Off {
+        batches: usize,
+        mean: f64,
+        most: u8,
+    }
+
+    /// By how much the bytes of batches that the device decoded differ from the CPU's: in the mean, and at most.
+    fn differences(args: &Args, folder: &Path, loader: &Loader, device: &Device) -> Outcome<Off> {
+        let plain = self::loader(args, folder, 0, loader.batch_size(), None)?;
+        let (mut batches, mut bytes, mut sum, mut most) = (0, 0u64, 0, 0);
+        let sent = loader.epoch(CHECKED_EPOCH).to_device(device, args.depth);
+        // (On the host, the CPU decodes.)
+        for (batch, expected) in sent.zip(plain.epoch(CHECKED_EPOCH)).take(CHECKED_BATCHES) {
+            let ((images, labels), expected) = (batch?, expected?);
+            let (images, labels) = (images.to_host(true)?.wait()?, labels.to_host(true)?.wait()?);
+            if labels != expected.1 || images.shape() != expected.0.shape() {
+                return Err("corrupted: a batch is not what was loaded".into());
+            }
+            batches += 1;
+            for (byte, expected) in images.as_slice().iter().zip(expected.0.as_slice()) {
+                let off = byte.abs_diff(*expected);
+                bytes += 1;
+                sum += u64::from(off);
+                most = most.max(off);
+            }
+        }
+        let mean = sum as f64 / bytes as f64;
+        match mean <= MEAN_OFF {
+            true => Ok(Off { batches, mean, most }),
+            false => Err(format!("corrupted: bytes that the device decoded are off by {mean:.2} in the mean, by {most} at most").into()),
+        }
+    }
+
     /// Compares batches as they arrived on the device with the same ones loaded on this thread.
     fn check(args: &Args, folder: &Path, loader: &Loader, device: &Device) -> Outcome<usize> {
-        const EPOCH: u64 = 1 << 40; // one that was not measured
         let plain = self::loader(args, folder, 0, loader.batch_size(), None)?;
-        let pairs = loader.epoch(EPOCH).zip(plain.epoch(EPOCH));
+        let pairs = loader.epoch(CHECKED_EPOCH).zip(plain.epoch(CHECKED_EPOCH));
         let mut checked = 0;
         for (batch, expected) in pairs.take(CHECKED_BATCHES) {
             let (images, labels) = batch?.to_device(device, true)?;

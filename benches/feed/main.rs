@@ -37,12 +37,16 @@ mod report;
 mod roundtrip;
 mod startup;
 mod step;
+mod submit;
 mod table;
 mod tails;
 mod target;
 mod tensor;
 mod tiny;
 mod train;
+#[cfg(feature = "turbojpeg")]
+#[expect(unsafe_code, reason = "it calls libjpeg-turbo")]
+mod turbo;
 #[cfg_attr(
     unix,
     expect(unsafe_code, reason = "it asks the system for its counters")
@@ -96,6 +100,7 @@ fn run(args: &Args) -> Outcome {
         Workload::Folder => folder::run(args, &mut report),
         Workload::Startup => startup::run(args, &mut report),
         Workload::Breakdown => breakdown::run(args, &mut report),
+        Workload::Submit => submit::run(args, &mut report),
     }
 }
 

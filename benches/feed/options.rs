@@ -17,14 +17,15 @@ pub enum Workload {
     Folder,
     Startup,
     Breakdown,
+    Submit,
 }
 
 use Workload::{
-    Breakdown, Cold, Devices, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Table, Tails,
-    Tensor, Tiny, Train,
+    Breakdown, Cold, Devices, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Submit, Table,
+    Tails, Tensor, Tiny, Train,
 };
 
-pub const WORKLOADS: [(Workload, &str, &str); 14] = [
+pub const WORKLOADS: [(Workload, &str, &str); 15] = [
     (
         Limits,
         "limits",
@@ -95,6 +96,11 @@ pub const WORKLOADS: [(Workload, &str, &str); 14] = [
         "breakdown",
         "loading, transfer and processing per batch, with and without pinning",
     ),
+    (
+        Submit,
+        "submit",
+        "what the host pays to send a small batch, and to lend it to a stream",
+    ),
 ];
 
 /// An option: its name, its value (empty for a flag), who takes it (nobody: all), and what it does.
@@ -114,15 +120,16 @@ pub const OPTIONS: &[Opt] = &[
             Limits, Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold, Startup,
             Breakdown,
         ],
-        "threads that load (default: one per core; tiny: 0,4; table: 0,1,2,8; overlap: half the cores; train: 16,8,4)",
+        "threads that load (default: one per core; tiny: 0,4; table: 0,1,2,8; overlap: half the cores; train: 16,8,4, and 4,2 where the device decodes)",
     ),
     (
         "--batch-size",
         "LIST",
         &[
             Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
+            Submit,
         ],
-        "samples per batch (default: 256; tiny: 32; table: 1024)",
+        "samples per batch (default: 256; tiny: 32; table: 1024; submit: 32,12500)",
     ),
     (
         "--dtype",
@@ -134,7 +141,7 @@ pub const OPTIONS: &[Opt] = &[
         "--seconds",
         "S",
         &[],
-        "how long each result is measured (default: 5; table: 2; train, tails: 10; overlap, per half of a pair: 2; limits: 0.2)",
+        "how long each result is measured (default: 5; table, submit: 2; train, tails: 10; overlap, per half of a pair: 2; limits: 0.2)",
     ),
     (
         "--data",
@@ -147,16 +154,17 @@ pub const OPTIONS: &[Opt] = &[
         "--samples",
         "N",
         &[
-            Tensor, Devices, Tiny, Table, Jpeg, Train, Cold, Folder, Startup, Breakdown,
+            Tensor, Devices, Tiny, Table, Jpeg, Train, Cold, Folder, Startup, Breakdown, Submit,
         ],
-        "samples in the data set (default: 20000; tiny, table: 1000000; drawn JPEGs: 2000; folder: 100000)",
+        "samples in the data set (default: 20000; tiny, table: 1000000; drawn JPEGs: 2000; folder: 100000; submit: for 1024 batches)",
     ),
     (
         "--variant",
         "LIST",
-        &[Tensor, Table, Roundtrip, Tails, Cold, Startup],
-        "tensor: loop, ahead, registered (default: loop, ahead); table: host, pinned, loop; roundtrip: pageable, pin_each, reused, view; \
-         tails: uniform, percent, stuck; cold: read, paced, decode; startup: tensor, jpeg",
+        &[Tensor, Table, Roundtrip, Tails, Cold, Startup, Submit],
+        "tensor: loop, ahead, registered (default: loop, ahead); table: host, pinned, loop, ahead, resident, resident_loop, wide (default: the first three); roundtrip: pageable, pin_each, reused, view; \
+         tails: uniform, percent, stuck; cold: read, paced, decode; startup: tensor, jpeg; \
+         submit: upload, loan",
     ),
     (
         "--registered",
@@ -173,14 +181,26 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--depth",
         "N",
-        &[Tensor, Devices],
-        "how many batches are sent ahead (ahead, registered; default: 2)",
+        &[Tensor, Devices, Jpeg, Train],
+        "how many batches are sent ahead (tensor: ahead, registered; default: 2)",
     ),
     (
         "--gather",
         "WAY",
         &[Tensor],
         "batch, kernel or rows: how the device gathers rows (registered; default: the driver's best)",
+    ),
+    (
+        "--decode",
+        "WHO",
+        &[Jpeg, Train],
+        "cpu, device: who decodes the pictures; device takes the feature nvjpeg (default: cpu)",
+    ),
+    (
+        "--bare-decoder",
+        "N",
+        &[Jpeg],
+        "images/s of a bare loop of the device's decoder, to compare with (benches/README.md says how to measure it)",
     ),
     (
         "--prefetch",

@@ -1,14 +1,15 @@
-//! `table`: a million rows of 20 `f32` and a target, in memory, in random order: what a row costs that is only copied.
+//! `table`: a million rows of 20 `f32` and a target in random order: what a row costs that is only copied.
 //!
-//! The limit is a bare loop on as many threads, which copies the same rows in the same order into four slabs, and knows
-//! the order beforehand.
+//! In host memory, the limit is a bare loop on as many threads, which copies the same rows in the same order into four slabs, and knows
+//! the order beforehand; on the way to a device, no more than bare copies of that size make. In the device's memory (`resident`: sent
+//! ahead, and from the program's loop; `wide`: rows of 4 KiB), it is plain copies of a batch's size within that memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::sampler::{RandomSampler, Sampler};
-use pinfeed::{Batch, DataLoader, Device, Tensor, TensorDataset};
+use pinfeed::{Batch, DataLoader, Dataset, Device, Sample, Tensor, TensorDataset};
 
 use crate::Outcome;
 use crate::args::Args;
@@ -17,7 +18,20 @@ use crate::report::{Record, Report};
 use crate::target::{LIMIT, Target};
 use crate::window::Window;
 
+/// Where the table is and what becomes of its batches.
+pub const VARIANTS: &[&str] = &[
+    "host",
+    "pinned",
+    "loop",
+    "ahead",
+    "resident",
+    "resident_loop",
+    "wide",
+];
+
 const COLUMNS: usize = 20;
+
+/// The bare loop's rows.
 const ROW_BYTES: usize = (COLUMNS + 1) * size_of::<f32>();
 
 /// Looking at the clock takes a part of what a small batch does.
@@ -28,7 +42,7 @@ type Rows = (Tensor<f32>, Tensor<f32>);
 pub fn run(args: &Args, report: &mut Report) -> Outcome {
     for &name in &args.devices {
         let target = Target::open(name)?;
-        for variant in args.variants(&["host", "pinned", "loop"], 3) {
+        for variant in args.variants(VARIANTS, 3) {
             for &batch_size in &args.batch_sizes(1024) {
                 for &workers in &args.workers(&[0, 1, 2, 8]) {
                     let run = Run {
@@ -37,7 +51,10 @@ pub fn run(args: &Args, report: &mut Report) -> Outcome {
                         variant,
                         workers,
                         batch_size,
-                        rows: args.samples.unwrap_or(1_000_000),
+                        rows: args.samples.unwrap_or(match variant {
+                            "wide" => 200_000,
+                            _ => 1_000_000,
+                        }),
                     };
                     report.print(&run.measure()?);
                 }
@@ -57,11 +74,34 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    fn columns(&self) -> usize {
+        match self.variant {
+            "wide" => 1_024,
+            _ => COLUMNS,
+        }
+    }
+
+    fn is_resident(&self) -> bool {
+        ["resident", "resident_loop", "wide"].contains(&self.variant)
+    }
+
     fn loader(&self, device: &Device) -> Outcome<DataLoader<Rows>> {
-        let x = (0..self.rows * COLUMNS).map(|at| value(at / COLUMNS, at % COLUMNS));
-        let y = (0..self.rows).map(|row| value(row, COLUMNS));
-        let x = Tensor::from_vec(x.collect(), &[self.rows, COLUMNS])?;
+        let columns = self.columns();
+        let x = (0..self.rows * columns).map(|at| value(at / columns, at % columns));
+        let y = (0..self.rows).map(|row| value(row, columns));
+        let x = Tensor::from_vec(x.collect(), &[self.rows, columns])?;
         let table = TensorDataset::new((x, Tensor::from(y.collect::<Vec<f32>>())))?;
+        match self.is_resident() {
+            true => self.loader_of(table.to_device(device)?, device),
+            false => self.loader_of(table, device),
+        }
+    }
+
+    fn loader_of<D>(&self, table: D, device: &Device) -> Outcome<DataLoader<Rows>>
+    where
+        D: Dataset,
+        D::Sample: Sample<Batch = Rows>,
+    {
         let mut builder = DataLoader::builder(table)
             .batch_size(self.batch_size)
             .shuffle(true)
@@ -86,18 +126,32 @@ impl Run<'_> {
         let window = Window::begin();
         let end = window.begun() + self.args.seconds(2.0);
         let mut batches = 0u64;
+        let mut count = || {
+            batches += 1;
+            batches.is_multiple_of(STRIDE) && Instant::now() >= end
+        };
         'window: for number in 1.. {
+            if ["ahead", "resident", "wide"].contains(&self.variant) {
+                for batch in loader.epoch(number).to_device(&device, self.args.depth) {
+                    drop(batch?);
+                    if count() {
+                        break 'window;
+                    }
+                }
+                continue;
+            }
             for batch in loader.epoch(number) {
                 let batch = batch?;
-                if self.variant == "loop" {
+                if self.variant.ends_with("loop") {
                     drop(batch.to_device(&device, true)?);
                 }
-                batches += 1;
-                if batches.is_multiple_of(STRIDE) && Instant::now() >= end {
+                if count() {
                     break 'window;
                 }
             }
         }
+        // It comes behind all batches that were sent.
+        drop(Tensor::from(vec![0u8; 8]).to_device(&device, false)?);
         let measured = window.end();
         let limit = before.max(self.limit()?);
         let checked = self.check(&loader)?;
@@ -121,17 +175,20 @@ impl Run<'_> {
     }
 
     fn batch_bytes(&self) -> f64 {
-        (self.batch_size * ROW_BYTES) as f64
+        (self.batch_size * (self.columns() + 1) * size_of::<f32>()) as f64
     }
 
-    /// GB/s of the bare loop; to a device, no more than bare copies of that size make.
+    /// GB/s of what bounds the variant.
     fn limit(&self) -> Outcome<f64> {
+        if self.is_resident() {
+            return self.target.within_limit(self.batch_bytes() as usize);
+        }
         let threads = self.workers.max(1);
         let copied = bare_loop(self.rows, self.batch_size, threads, self.args.seed);
-        if self.variant != "loop" {
+        if ["host", "pinned"].contains(&self.variant) {
             return Ok(copied);
         }
-        let bytes = self.batch_size * ROW_BYTES;
+        let bytes = self.batch_bytes() as usize;
         let sent = self.target.copy_limit(Direction::ToDevice, bytes)?;
         Ok(copied.min(sent))
     }
@@ -139,17 +196,18 @@ impl Run<'_> {
     /// Compares an epoch with the rows that its order names; returns how many batches.
     fn check(&self, loader: &DataLoader<Rows>) -> Outcome<u64> {
         const EPOCH: u64 = 1 << 40; // one that was not measured
+        let columns = self.columns();
         let order = RandomSampler::new(self.rows as u64, self.args.seed);
         let (mut position, mut checked) = (0, 0);
         for batch in loader.epoch(EPOCH) {
             let (x, y) = batch?;
-            for (x, y) in x.as_slice().chunks_exact(COLUMNS).zip(y.as_slice()) {
+            for (x, y) in x.as_slice().chunks_exact(columns).zip(y.as_slice()) {
                 let row = order.index(EPOCH, position) as usize;
                 let mut wrong = x
                     .iter()
                     .zip(0..)
                     .map(|(x, column)| *x != value(row, column));
-                if wrong.any(|wrong| wrong) || *y != value(row, COLUMNS) {
+                if wrong.any(|wrong| wrong) || *y != value(row, columns) {
                     return Err(format!("corrupted: position {position} is not row {row}").into());
                 }
                 position += 1;

@@ -87,6 +87,15 @@ impl Target {
         self.copy_rate(direction, bytes, LIMIT)
     }
 
+    /// The rate of copies of one size within the device's memory; on the CPU, a memcpy by one thread.
+    pub fn within_limit(&self, bytes: usize) -> Outcome<f64> {
+        #[cfg(feature = "cuda")]
+        if let Some(bare) = &self.bare {
+            return bare.within_rate(bytes, LIMIT);
+        }
+        Ok(gather::memcpy_rate(bytes, 1, LIMIT))
+    }
+
     /// The same, for so long.
     pub fn copy_rate(
         &self,

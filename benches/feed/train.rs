@@ -21,9 +21,9 @@ mod images {
     use pinfeed::{Batch, Device, Stream, Tensor};
 
     use crate::Outcome;
-    use crate::args::Args;
+    use crate::args::{Args, Decoder};
     use crate::drive::{Arrived, ms};
-    use crate::jpeg::{DECODER, SIDE, folder, loader};
+    use crate::jpeg::{DECODER, Decoded, SIDE, folder, loader};
     use crate::report::{Record, Report};
     use crate::step::{self, Run, Stepper};
     use crate::target::Target;
@@ -35,7 +35,11 @@ mod images {
         let folder = folder(args)?;
         for &name in &args.devices {
             let target = Target::open(name)?;
-            for &workers in &args.workers(&[16, 8, 4]) {
+            let few: &[usize] = match args.decode {
+                Decoder::Cpu => &[16, 8, 4],
+                Decoder::Device => &[4, 2],
+            };
+            for &workers in &args.workers(few) {
                 for &batch_size in &args.batch_sizes(256) {
                     let device = target.device()?;
                     let train = Train {
@@ -69,7 +73,7 @@ mod images {
             let seconds = self.args.seconds(10.0).as_secs_f64();
             let steps = ((seconds / self.step.as_secs_f64()) as u64).max(20);
             let before = self.baseline(steps)?;
-            let (mut fed, boundaries) = self.fed(folder, steps)?;
+            let (mut fed, boundaries, decoded) = self.fed(folder, steps)?;
             let after = self.baseline(steps)?;
             let baseline = (before.seconds_per_step + after.seconds_per_step) / 2.0;
 
@@ -82,7 +86,8 @@ mod images {
             record.batches_s = Some(1.0 / fed.seconds_per_step);
             record.samples_s = Some(self.batch_size as f64 / fed.seconds_per_step);
             record.pinned_mb = Some(self.device.memory().pinned_bytes as f64 / 1e6);
-            Ok(record
+            Ok(decoded
+                .record(record)
                 .with("decoder", DECODER)
                 .with_number("idle_share", 1.0 - baseline / fed.seconds_per_step)
                 .with_number("step_ms", ms(self.step))
@@ -93,8 +98,8 @@ mod images {
                 .with("prefetch", self.args.prefetch(self.workers)))
         }
 
-        /// The loop over batches that are loaded beside it, and how many boundaries between epochs it crossed.
-        fn fed(&self, folder: &Path, steps: u64) -> Outcome<(Run, u64)> {
+        /// The loop over batches that are loaded beside it, how many boundaries between epochs it crossed, and who decoded.
+        fn fed(&self, folder: &Path, steps: u64) -> Outcome<(Run, u64, Decoded)> {
             let pinned = Some(self.device);
             let loader = loader(self.args, folder, self.workers, self.batch_size, pinned)?;
             if loader.is_empty() {
@@ -118,7 +123,7 @@ mod images {
                 batch.with(&self.stream, &mut || stepper.step())?;
                 Ok(())
             })?;
-            Ok((run, boundaries))
+            Ok((run, boundaries, Decoded::of(self.args, &loader)?))
         }
 
         /// The loop over one batch that is there, with no loader alive.

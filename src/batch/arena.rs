@@ -2,7 +2,7 @@
 
 mod collate;
 
-use crate::device::Slab;
+use crate::device::Piece;
 use crate::error::{CollateError, Error, Result, StackMisfit};
 use crate::sync::Arc;
 use crate::system::usable_memory_bytes;
@@ -37,15 +37,15 @@ use crate::tensor::{ALIGNMENT, Element, Lease, Shape, Storage, Tensor};
 /// ```
 #[derive(Debug)]
 pub struct Arena {
-    slab: Option<Arc<Slab>>,
+    piece: Option<Piece>,
     used_bytes: usize,
     wanted_bytes: usize,
 }
 
 impl Arena {
-    pub(super) fn new(slab: Option<Slab>) -> Arena {
+    pub(super) fn new(piece: Option<Piece>) -> Arena {
         Arena {
-            slab: slab.map(Arc::new),
+            piece,
             used_bytes: 0,
             wanted_bytes: 0,
         }
@@ -70,14 +70,14 @@ impl Arena {
 
     fn place<T: Element>(&mut self, shape: &[usize], bytes: usize) -> Result<Tensor<T>> {
         let start = self.used_bytes.next_multiple_of(ALIGNMENT);
-        match &self.slab {
-            Some(slab) if start + bytes <= slab.capacity() => {
+        match &self.piece {
+            Some(piece) if start + bytes <= piece.capacity() => {
                 self.used_bytes = start + bytes;
-                // SAFETY: the range lies inside the slab (*layouts are in bounds and aligned*).
-                let base = unsafe { slab.base().add(start) };
+                // SAFETY: the range lies inside the piece (*layouts are in bounds and aligned*).
+                let base = unsafe { piece.base().add(start) };
                 // SAFETY: the range was not handed out before: `used_bytes` only grows (*one owner per slab*).
                 unsafe { std::ptr::write_bytes(base.as_ptr(), 0, bytes) };
-                let lease = Arc::new(Lease(Arc::clone(slab) as Arc<dyn Storage>));
+                let lease = Arc::new(Lease(Arc::clone(piece.slab()) as Arc<dyn Storage>));
                 // SAFETY: the elements are zeros, aligned, and `lease` is the only way to them.
                 Ok(unsafe { Tensor::from_raw(base.cast(), shape.into(), lease) })
             }

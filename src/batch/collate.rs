@@ -7,9 +7,9 @@
 //! batch.
 
 use super::Batch;
-use crate::device::Slab;
+use crate::device::Piece;
 use crate::error::{BoxError, CollateError};
-use crate::tensor::{Backend, Column};
+use crate::tensor::{Column, Offload};
 
 /// Makes batches from samples: [`Stack`](crate::collate::Stack), or a function
 /// ([`CollateFn`](crate::collate::CollateFn)). The trait is sealed.
@@ -67,8 +67,8 @@ pub trait Collate<S>: Send + Sync + 'static + sealed::Sealed {
 #[derive(Debug)]
 pub struct Opening {
     pub(crate) rows: usize,
-    /// The backend whose devices gather the rows that they can reach, if any.
-    pub(crate) gathered_by: Option<Backend>,
+    /// What is left to the device.
+    pub(crate) offload: Offload,
 }
 
 /// What a batch needs, as its layout says.
@@ -81,6 +81,8 @@ pub struct Needs {
     pub(crate) sample_bytes: usize,
     /// A device could gather some rows from where they lie.
     pub(crate) is_gatherable: bool,
+    /// A device could decode some rows.
+    pub(crate) has_pictures: bool,
 }
 
 pub(super) mod sealed {
@@ -172,8 +174,8 @@ pub trait Table<S, B>: Send + Sync {
     /// thread calls this.
     fn plan(&self) -> Result<Needs, Failure>;
 
-    /// Gives the table the slab it asked for.
-    fn grant(&self, slab: Slab);
+    /// Gives the table the slab it asked for, or its piece of one.
+    fn grant(&self, piece: Piece);
 
     /// Makes the batch. Every row must be filled.
     fn finish(&mut self) -> Result<B, Failure>;

@@ -6,7 +6,7 @@ use super::collate::{
     Collate, Failure, Needs, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
 };
 use super::{Arena, Batch};
-use crate::device::Slab;
+use crate::device::Piece;
 use crate::error::BoxError;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
@@ -57,17 +57,17 @@ where
             excess_bytes: excess_bytes::<S>(opening.rows),
             shared: Arc::clone(&self.shared),
             samples: Mutex::default(),
-            slab: Mutex::new(None),
+            piece: Mutex::new(None),
         }
     }
 }
 
 impl<F> Shared<F> {
-    fn collate<S, B>(&self, samples: Vec<S>, slab: Option<Slab>) -> Result<B, Failure>
+    fn collate<S, B>(&self, samples: Vec<S>, piece: Option<Piece>) -> Result<B, Failure>
     where
         F: Fn(Vec<S>, &mut Arena) -> Result<B, BoxError>,
     {
-        let mut arena = Arena::new(slab);
+        let mut arena = Arena::new(piece);
         let batch = (self.f)(samples, &mut arena).map_err(Failure::Function)?;
         // The hint follows larger batches at once and smaller ones slowly, so one outlier is forgotten after some
         // batches. (Relaxed: it is only a hint; what does not fit is copied.)
@@ -84,7 +84,7 @@ pub struct FnTable<S, F> {
     excess_bytes: Option<usize>,
     shared: Arc<Shared<F>>,
     samples: Mutex<Vec<(usize, S)>>,
-    slab: Mutex<Option<Slab>>,
+    piece: Mutex<Option<Piece>>,
 }
 
 impl<S, F> fmt::Debug for FnTable<S, F> {
@@ -139,14 +139,14 @@ where
         })
     }
 
-    fn grant(&self, slab: Slab) {
-        *self.slab.lock() = Some(slab);
+    fn grant(&self, piece: Piece) {
+        *self.piece.lock() = Some(piece);
     }
 
     fn finish(&mut self) -> Result<B, Failure> {
         let mut samples = std::mem::take(self.samples.get_mut());
         samples.sort_unstable_by_key(|(row, _)| *row);
         let samples = samples.into_iter().map(|(_, sample)| sample).collect();
-        self.shared.collate(samples, self.slab.get_mut().take())
+        self.shared.collate(samples, self.piece.get_mut().take())
     }
 }

@@ -25,7 +25,12 @@ pub(crate) use relocation::relocated_bytes;
 pub use share::Share;
 pub use stack::Stack;
 
-use crate::device::{Assembly, Device, DeviceTensor, Rows, Target, Tensors, Unsent, Upload};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::device::{
+    Assembly, Device, DeviceTensor, Rows, Target, Tensors, Undecoded, Unsent, Upload,
+};
 use crate::error::{Error, Result};
 use crate::tensor::{Element, Host, Tensor};
 
@@ -86,6 +91,10 @@ pub trait Batch: Sized + Send + 'static {
     fn relocate(self, slab: &mut Relocation) -> Self;
 
     /// Takes each host tensor into the upload, in the order of [`tensors`](Batch::tensors).
+    ///
+    /// The copies are enqueued then, so it may lend the device tensors to kernels. In an epoch that goes to a device, it runs on whichever thread
+    /// sends the batch. But if the device decodes pictures of the batch (`Decode::Device`, with the feature `nvjpeg`), it runs on the consumer's
+    /// thread, when all of them are decoded and the program asks for the batch.
     fn upload(self, upload: &mut Upload) -> Self::OnDevice;
 
     /// Moves the batch to the device. Its host memory is reused once the copy is done.
@@ -120,6 +129,43 @@ pub trait Batch: Sized + Send + 'static {
     }
 }
 
+/// A batch all of whose copies are enqueued.
+pub(crate) enum Whole<B: Batch> {
+    There(B::OnDevice),
+    /// Pictures of it are being decoded. [`Batch::upload`] may be the program's, and do anything with the device's tensors: it runs when
+    /// they are made. Until then the host's tensors are kept, too, for it may read those.
+    Later(Box<(B, Upload)>),
+}
+
+impl<B: Batch> Whole<B> {
+    fn new(batch: B, mut upload: Upload, is_decoded: bool) -> Whole<B> {
+        match is_decoded {
+            true => Whole::There(batch.upload(&mut upload)),
+            false => Whole::Later(Box::new((batch, upload))),
+        }
+    }
+
+    /// The batch on the device, whose pictures are decoded. It may run code of the program's.
+    pub(crate) fn upload(self) -> B::OnDevice {
+        match self {
+            Whole::There(there) => there,
+            Whole::Later(later) => {
+                let (batch, mut upload) = *later;
+                batch.upload(&mut upload)
+            }
+        }
+    }
+}
+
+/// A batch that was sent.
+pub(crate) struct SentWhole<B: Batch> {
+    pub(crate) whole: Whole<B>,
+    /// What is still to be decoded.
+    pub(crate) undecoded: Undecoded,
+    /// How large its tensors are.
+    pub(crate) bytes: usize,
+}
+
 /// Sends a batch to the device, or returns it with the error. `waits`: for device memory that the program gave back but
 /// whose kernels have not finished.
 pub(crate) fn send<B: Batch>(
@@ -127,13 +173,51 @@ pub(crate) fn send<B: Batch>(
     target: &Target,
     rows: Rows,
     waits: bool,
-) -> std::result::Result<B::OnDevice, (Option<B>, Error)> {
+) -> std::result::Result<SentWhole<B>, (Option<B>, Error)> {
     let mut tensors = Tensors::default();
     batch.tensors(&mut tensors);
+    let bytes = tensors.size_bytes();
     match Upload::start(target, tensors, Some(rows), waits) {
-        Ok(mut upload) => Ok(batch.upload(&mut upload)),
+        Ok(mut upload) => {
+            let undecoded = upload.take_undecoded();
+            Ok(SentWhole {
+                whole: Whole::new(batch, upload, undecoded.is_empty()),
+                undecoded,
+                bytes,
+            })
+        }
         Err(error) => Err((Some(batch), error)),
     }
+}
+
+/// What came of a call, or how it panicked.
+type Caught<T> = std::result::Result<T, Box<dyn Any + Send>>;
+
+/// Sends several small batches to the device at once: each is the batch on the device, or how its `upload` panicked. Returns them if that
+/// is not possible, for whatever reason, which shows when they are sent one by one.
+pub(crate) fn send_all<B: Batch>(
+    batches: Vec<B>,
+    target: &Target,
+) -> std::result::Result<Vec<Caught<B::OnDevice>>, Vec<B>> {
+    // Unwind safety, here and below: a batch whose function panicked is only dropped.
+    let shown = |batch: &B| {
+        let mut tensors = Tensors::default();
+        let shown = catch_unwind(AssertUnwindSafe(|| batch.tensors(&mut tensors)));
+        shown.is_ok().then_some(tensors)
+    };
+    let Some(tensors) = batches.iter().map(shown).collect::<Option<Vec<_>>>() else {
+        return Err(batches);
+    };
+    if tensors.iter().any(Tensors::has_pictures) {
+        return Err(batches); // each is decoded on its own
+    }
+    let Ok(uploads) = Upload::start_all(target, tensors) else {
+        return Err(batches);
+    };
+    let both = batches.into_iter().zip(uploads);
+    let sent = both
+        .map(|(batch, mut upload)| catch_unwind(AssertUnwindSafe(|| batch.upload(&mut upload))));
+    Ok(sent.collect())
 }
 
 /// Takes device memory for the batch that this part belongs to. Waits for memory that the program gave back but whose
@@ -146,18 +230,31 @@ pub(crate) fn begin_part<B: Batch>(part: &B, target: &Target, rows: Rows) -> Res
 
 /// What is left of a part that was sent.
 pub(crate) enum SentPart<B: Batch> {
-    /// The part, whose copy is in flight. It may be the user's to drop.
-    Part(B),
+    /// The part, whose copy is in flight. It may be the user's to drop. And what is still to be decoded of it.
+    Part(B, Undecoded),
     /// It was the last one, and this is the batch.
-    Whole(B::OnDevice),
+    Whole(Whole<B>, Undecoded),
+}
+
+/// Which part of a batch is sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) rows: Rows,
+    /// All others were sent.
+    pub(crate) is_last: bool,
+    /// Pictures of others are, or were, left to the device's decoder.
+    pub(crate) decodes: bool,
 }
 
 /// Sends a part of a batch to the device, or returns it with the error. Does not wait for device memory.
 pub(crate) fn send_part<B: Batch>(
     part: B,
     target: &Target,
-    rows: Rows,
-    last: bool,
+    Part {
+        rows,
+        is_last,
+        decodes,
+    }: Part,
     assembly: &mut Option<Assembly>,
 ) -> std::result::Result<SentPart<B>, (B, Unsent)> {
     let mut tensors = Tensors::default();
@@ -170,8 +267,14 @@ pub(crate) fn send_part<B: Batch>(
         },
     };
     match begun.send(tensors, rows) {
-        Ok(mut upload) if last => Ok(SentPart::Whole(part.upload(&mut upload))),
-        Ok(_) => Ok(SentPart::Part(part)),
+        Ok(mut upload) => {
+            let undecoded = upload.take_undecoded();
+            let is_decoded = !decodes && undecoded.is_empty();
+            Ok(match is_last {
+                true => SentPart::Whole(Whole::new(part, upload, is_decoded), undecoded),
+                false => SentPart::Part(part, undecoded),
+            })
+        }
         Err(error) => Err((part, error)),
     }
 }

@@ -6,10 +6,10 @@ use super::Batch;
 use super::collate::{
     Collate, Failure, Needs, NotLoaded, Opening, Table, Took, excess_bytes, sealed::Sealed,
 };
-use crate::device::{FillingSlab, Slab};
+use crate::device::{FillingSlab, Piece};
 use crate::error::CollateError;
 use crate::sync::{Mutex, OnceLock};
-use crate::tensor::{Backend, Column, Layout, Sample};
+use crate::tensor::{Column, Layout, Offload, Sample};
 
 /// What remains of samples after filling, by row. Values without a size (usually `()`) are interchangeable, so their
 /// rows are not kept.
@@ -78,7 +78,7 @@ impl<S: Sample<Batch: Batch>> Collate<S> for Stack {
         StackTable {
             rows: opening.rows,
             excess_bytes: Stack::excess_bytes::<S>(opening.rows),
-            gathered_by: opening.gathered_by,
+            offload: opening.offload,
             planned: OnceLock::new(),
             slab: OnceLock::new(),
             parked: Mutex::default(),
@@ -114,7 +114,7 @@ pub struct StackTable<S: Sample> {
     rows: usize,
     /// The size of what is kept, if it exceeds the memory that the process may use.
     excess_bytes: Option<usize>,
-    gathered_by: Option<Backend>,
+    offload: Offload,
     planned: OnceLock<Planned<S>>,
     slab: OnceLock<FillingSlab>,
     /// Samples that came before the slab, with their rows.
@@ -144,7 +144,7 @@ impl<S: Sample> StackTable<S> {
         from: usize,
         samples: impl Iterator<Item = &'a S> + Clone,
     ) -> Result<bool, CollateError> {
-        let mut layout = Layout::new(self.rows).gathered_by(self.gathered_by);
+        let mut layout = Layout::new(self.rows).offload(self.offload);
         let plan = S::plan(samples, &mut layout)?;
         check_rows(&layout, self.rows)?;
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
@@ -268,9 +268,9 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         Ok(self.needs())
     }
 
-    fn grant(&self, slab: Slab) {
+    fn grant(&self, piece: Piece) {
         if let Some(planned) = self.planned.get() {
-            let granted = self.slab.set(FillingSlab::new(slab, &planned.layout));
+            let granted = self.slab.set(FillingSlab::new(piece, &planned.layout));
             debug_assert!(granted.is_ok(), "a batch is granted one slab");
         }
     }
@@ -321,6 +321,7 @@ impl<S: Sample> StackTable<S> {
             bytes: layout.size_bytes(),
             sample_bytes: layout.sample_bytes(),
             is_gatherable: layout.is_gatherable(),
+            has_pictures: layout.has_pictures(),
         })
     }
 }

@@ -29,6 +29,7 @@ pub use split::{SplitSize, random_split};
 pub use staged::{AsyncStagedDataset, OnRuntime};
 pub use staged::{Staged, StagedDataset, StagedStats};
 pub use subset::Subset;
+pub(crate) use tensors::{HostRows, StoredRows, sealed};
 pub use tensors::{TensorDataset, TensorRows};
 pub use zip::Zip;
 

@@ -6,8 +6,10 @@ use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
 use crate::tensor::{Column, Element, Sample, Tensor};
 
-/// Tensors with the same number of rows, as a data set. Sample `i` is row `i` of each, as a view, so getting it copies
-/// nothing.
+/// Tensors with the same number of rows, as a data set. Sample `i` is row `i` of each.
+///
+/// Tensors in host memory give views of their rows, so getting a sample copies nothing. A table that fits into the device's memory is served
+/// best from there: [`to_device`](TensorDataset::to_device).
 ///
 /// # Examples
 ///
@@ -25,18 +27,19 @@ use crate::tensor::{Column, Element, Sample, Tensor};
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct TensorDataset<R> {
-    tensors: R,
+pub struct TensorDataset<R: TensorRows> {
+    tensors: R::Stored,
     rows: usize,
     columns: Vec<Column>,
 }
 
 impl<R: TensorRows> TensorDataset<R> {
-    /// Makes a data set from one tensor, or from a tuple of up to eight.
+    /// Makes a data set from one tensor, or from a tuple of up to eight: [`Tensor`]s, or [`DeviceTensor`](crate::DeviceTensor)s of one device.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a tensor is a scalar, or if the first dimensions differ.
+    /// [`Error::Option`] if a tensor is a scalar, or if the first dimensions differ; [`Error::WrongDevice`] if tensors are on different
+    /// devices, and [`Error::Device`] if that fails while it waits for them to be written.
     pub fn new(tensors: R) -> Result<TensorDataset<R>> {
         let mut lengths = Vec::new();
         tensors.lengths(&mut lengths);
@@ -56,6 +59,7 @@ impl<R: TensorRows> TensorDataset<R> {
             );
             return Err(Error::option("TensorDataset::new", reason));
         }
+        let tensors = tensors.stored()?;
         let mut columns = Vec::with_capacity(lengths.len());
         tensors.columns(&mut columns);
         Ok(TensorDataset {
@@ -63,6 +67,11 @@ impl<R: TensorRows> TensorDataset<R> {
             rows,
             columns,
         })
+    }
+
+    /// Takes the tensors out.
+    pub(crate) fn into_stored(self) -> R::Stored {
+        self.tensors
     }
 }
 
@@ -86,10 +95,11 @@ impl<R: TensorRows> Dataset for TensorDataset<R> {
     }
 
     fn sample_bytes(&self) -> Option<usize> {
-        (self.rows > 0).then(|| self.tensors.size_bytes() / self.rows)
+        (self.rows > 0).then(|| self.tensors.sample_bytes(self.rows))
     }
 
-    /// Of the sizes only: the numbers may come out a little different when a program makes them again.
+    /// Of the sizes only: the numbers may come out a little different when a program makes them again. It does not matter where the
+    /// tensors lie.
     fn fingerprint(&self) -> u32 {
         let mut print = Fingerprint::new();
         print.add_number(self.len());
@@ -98,44 +108,68 @@ impl<R: TensorRows> Dataset for TensorDataset<R> {
     }
 }
 
-/// What [`TensorDataset`] holds: a tensor, or a tuple of up to eight. The trait is sealed.
+/// What a [`TensorDataset`] is made of: a tensor, or a tuple of up to eight, all on the host or all on one device. The trait is sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a table",
+    label = "neither tensors on the host nor on a device",
+    note = "a table is a pinfeed::Tensor or a tuple of up to eight, which may hold such tuples",
+    note = "on a device, it is a pinfeed::DeviceTensor or a tuple of up to eight of them, and nothing else"
+)]
 pub trait TensorRows: Send + Sync + 'static + sealed::Sealed {
     /// One row of each tensor.
     type Row: Sample;
+
+    /// What the data set holds.
+    #[doc(hidden)]
+    type Stored: StoredRows<Row = Self::Row>;
 
     /// The lengths of the first dimensions; `None` for a scalar.
     #[doc(hidden)]
     fn lengths(&self, lengths: &mut Vec<Option<usize>>);
 
-    /// Each tensor as a column.
+    /// Makes what the data set holds.
     #[doc(hidden)]
+    fn stored(self) -> Result<Self::Stored>;
+}
+
+/// Tensors that a data set holds.
+#[doc(hidden)]
+pub trait StoredRows: std::fmt::Debug + Send + Sync + 'static {
+    /// One row of each tensor.
+    type Row: Sample;
+
+    /// What a batch's rows are copies of.
     fn columns(&self, columns: &mut Vec<Column>);
 
-    /// Row `index` of each tensor, as views.
-    #[doc(hidden)]
+    /// Row `index` of each tensor.
     fn row(&self, index: usize) -> Self::Row;
 
     /// Whether any of the tensors is registered.
-    #[doc(hidden)]
     fn is_registered(&self) -> bool;
 
     /// The size of all tensors in bytes.
-    #[doc(hidden)]
     fn size_bytes(&self) -> usize;
+
+    /// What a sample takes in its batch on the host, of so many.
+    fn sample_bytes(&self, rows: usize) -> usize {
+        self.size_bytes() / rows
+    }
 }
 
-mod sealed {
+/// Tensors on the host, which are held as they are.
+#[doc(hidden)]
+pub trait HostRows: StoredRows + sealed::Sealed {
+    fn host_lengths(&self, lengths: &mut Vec<Option<usize>>);
+}
+
+pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
 impl<T: Element> sealed::Sealed for Tensor<T> {}
 
-impl<T: Element> TensorRows for Tensor<T> {
+impl<T: Element> StoredRows for Tensor<T> {
     type Row = Tensor<T>;
-
-    fn lengths(&self, lengths: &mut Vec<Option<usize>>) {
-        lengths.push(self.shape().first().copied());
-    }
 
     fn columns(&self, columns: &mut Vec<Column>) {
         columns.push(Column::new(self));
@@ -154,16 +188,31 @@ impl<T: Element> TensorRows for Tensor<T> {
     }
 }
 
+impl<T: Element> HostRows for Tensor<T> {
+    fn host_lengths(&self, lengths: &mut Vec<Option<usize>>) {
+        lengths.push(self.shape().first().copied());
+    }
+}
+
+impl<T: Element> TensorRows for Tensor<T> {
+    type Row = Tensor<T>;
+    type Stored = Tensor<T>;
+
+    fn lengths(&self, lengths: &mut Vec<Option<usize>>) {
+        self.host_lengths(lengths);
+    }
+
+    fn stored(self) -> Result<Tensor<T>> {
+        Ok(self)
+    }
+}
+
 macro_rules! tuples {
     ($(($($name:ident $index:tt),+);)*) => {$(
-        impl<$($name: TensorRows),+> sealed::Sealed for ($($name,)+) {}
+        impl<$($name: HostRows),+> sealed::Sealed for ($($name,)+) {}
 
-        impl<$($name: TensorRows),+> TensorRows for ($($name,)+) {
+        impl<$($name: HostRows),+> StoredRows for ($($name,)+) {
             type Row = ($($name::Row,)+);
-
-            fn lengths(&self, lengths: &mut Vec<Option<usize>>) {
-                $(self.$index.lengths(lengths);)+
-            }
 
             fn columns(&self, columns: &mut Vec<Column>) {
                 $(self.$index.columns(columns);)+
@@ -179,7 +228,26 @@ macro_rules! tuples {
 
             fn size_bytes(&self) -> usize {
                 // Views may overlap, so the sum may exceed any memory.
-                [$(TensorRows::size_bytes(&self.$index)),+].into_iter().fold(0, usize::saturating_add)
+                [$(StoredRows::size_bytes(&self.$index)),+].into_iter().fold(0, usize::saturating_add)
+            }
+        }
+
+        impl<$($name: HostRows),+> HostRows for ($($name,)+) {
+            fn host_lengths(&self, lengths: &mut Vec<Option<usize>>) {
+                $(self.$index.host_lengths(lengths);)+
+            }
+        }
+
+        impl<$($name: HostRows),+> TensorRows for ($($name,)+) {
+            type Row = ($($name::Row,)+);
+            type Stored = Self;
+
+            fn lengths(&self, lengths: &mut Vec<Option<usize>>) {
+                self.host_lengths(lengths);
+            }
+
+            fn stored(self) -> Result<Self> {
+                Ok(self)
             }
         }
     )*};

@@ -3,7 +3,8 @@
 use super::DeviceInner;
 use super::block::DeviceBlock;
 use super::buffers::{self, Size, Target};
-use super::upload::{CopyRun, Placed, Region, Tensors, Upload, submit};
+use super::decoding::Undecoded;
+use super::upload::{CopyRun, Counted, Placed, Region, Tensors, Upload, submit};
 use crate::driver::RawEvent;
 use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
@@ -116,11 +117,12 @@ impl Assembly {
     pub(crate) fn send(&mut self, part: Tensors<'_>, rows: Rows) -> Result<Upload, Unsent> {
         let mut regions = part.into_regions();
         self.check(&regions, rows)?;
-        let backend = self.device.driver.backend();
         for region in &mut regions {
-            region.gather_for(backend);
+            region
+                .gather_for(&self.device, true)
+                .map_err(Unsent::Failed)?;
         }
-        let meter = regions.iter().find_map(Region::meter);
+        let counted = Counted::of(&self.device, &regions);
         let places = || self.fields.iter().enumerate();
         let runs: Vec<CopyRun> = places()
             .map(|(index, place)| {
@@ -133,11 +135,16 @@ impl Assembly {
             Placed::new(&regions[index], &self.block, place.address, Some(shape))
         });
         let placed: Vec<Placed> = placed.collect();
+        let mut undecoded = Undecoded::default();
+        for (index, place) in places() {
+            let to = place.address + (rows.first * place.row_bytes) as u64;
+            regions[index].note_pictures(&self.device, (&self.block, to), &mut undecoded);
+        }
         let host = regions.into_iter().map(Region::into_storage).collect();
         let blocks = std::slice::from_ref(&self.block);
-        let done = submit(&self.device, &runs, blocks, host, meter).map_err(Unsent::Failed)?;
+        let done = submit(&self.device, &runs, blocks, host, counted).map_err(Unsent::Failed)?;
         self.done = done.or(self.done.take());
-        Ok(Upload::new(&self.device, placed, self.done.clone()))
+        Ok(Upload::new(&self.device, placed, self.done.clone()).and_decodes(undecoded))
     }
 
     /// Whether a part's tensors fit the memory that was taken. This is what keeps a batch that is not what it claimed to

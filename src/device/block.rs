@@ -4,7 +4,7 @@ use super::DeviceInner;
 use super::buffers::Home;
 use super::flights::Timing;
 use super::pool::Memory;
-use super::stream::Stream;
+use super::stream::{Stream, WeakStream};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
@@ -17,6 +17,10 @@ pub(crate) struct DeviceBlock {
     /// The events after which the memory is free, left here by tensors that were dropped.
     pending: Mutex<Vec<RawEvent>>,
     leaked: crate::sync::AtomicBool,
+    /// The last stream that was made to wait for the upload: it need not wait again for the block's other tensors.
+    waiting: Mutex<Option<WeakStream>>,
+    /// Who counts how long the batch is processed, if that is measured.
+    meter: Option<Arc<Meter>>,
     span: Mutex<Span>,
     home: Home,
 }
@@ -24,7 +28,6 @@ pub(crate) struct DeviceBlock {
 /// From the first loan of a batch to its last, on the consumer's stream.
 #[derive(Default)]
 struct Span {
-    meter: Option<Arc<Meter>>,
     first: Option<RawEvent>,
     last: Option<RawEvent>,
 }
@@ -42,20 +45,19 @@ impl DeviceBlock {
 
     /// Of memory that nobody else holds, and whose last users are done.
     pub(super) fn new(
-        memory: Memory,
+        mut memory: Memory,
         device: &Arc<DeviceInner>,
         meter: Option<Arc<Meter>>,
         home: Home,
     ) -> DeviceBlock {
         DeviceBlock {
+            pending: Mutex::new(std::mem::take(&mut memory.list)),
             memory,
             device: Arc::clone(device),
-            pending: Mutex::default(),
             leaked: false.into(),
-            span: Mutex::new(Span {
-                meter,
-                ..Span::default()
-            }),
+            waiting: Mutex::default(),
+            meter,
+            span: Mutex::default(),
             home,
         }
     }
@@ -78,43 +80,65 @@ impl DeviceBlock {
         self.leaked.store(true, crate::sync::Ordering::Relaxed);
     }
 
-    /// Marks the start of the batch's processing at its first loan.
+    /// The stream was made to wait for the upload.
+    fn ordered_before(&self, stream: &Stream) {
+        *self.waiting.lock() = Some(stream.downgrade());
+    }
+
+    /// Whether the stream is known to wait for the upload.
+    fn is_ordered_before(&self, stream: &Stream) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.as_ref().is_some_and(|waiting| waiting.is(stream))
+    }
+
+    /// Whether the start of the batch's processing is measured, and has not been marked.
+    fn is_to_begin(&self) -> bool {
+        self.is_timed() && self.span.lock().first.is_none()
+    }
+
+    /// Marks it, at the first loan.
     fn begin(&self, stream: &Stream) -> Result<()> {
-        let mut span = self.span.lock();
-        if span.meter.is_some() && span.first.is_none() {
-            span.first = Some(self.device.driver.record(stream.raw(), true)?);
+        if self.is_timed() {
+            let mut span = self.span.lock();
+            if span.first.is_none() {
+                span.first = Some(self.device.driver.record(stream.raw(), true)?);
+            }
         }
         Ok(())
     }
 
     /// Whether loans should end with a timed event.
     fn is_timed(&self) -> bool {
-        self.span.lock().meter.is_some()
+        self.meter.is_some()
     }
 
     fn end(&self, event: &RawEvent) {
-        self.span.lock().last = Some(event.clone());
+        if self.is_timed() {
+            self.span.lock().last = Some(event.clone());
+        }
     }
 }
 
 impl Drop for DeviceBlock {
     fn drop(&mut self) {
         let span = std::mem::take(self.span.get_mut());
-        if let (Some(meter), Some(start), Some(end)) = (span.meter, span.first, span.last) {
+        if let (Some(meter), Some(start), Some(end)) = (self.meter.take(), span.first, span.last) {
             self.device.measure(Timing {
                 start,
                 end,
                 meter,
-                sum: |meter, elapsed| {
+                sum: |meter, elapsed, _| {
                     meter.processed.add(1);
                     meter.processing_ns.add(elapsed);
                 },
+                stands_for: 1,
                 enqueued: None,
             });
         }
         let memory = Memory {
             address: self.memory.address,
             capacity: self.memory.capacity,
+            list: Vec::new(),
         };
         let pending = std::mem::take(self.pending.get_mut());
         let is_leaked = *self.leaked.get_mut();
@@ -143,6 +167,9 @@ struct UseList {
     next: u64,
 }
 
+/// The number of the write with which a tensor begins. All tensors of a block have the same.
+const UPLOAD: u64 = 0;
+
 struct Use {
     id: u64,
     progress: Progress,
@@ -162,7 +189,7 @@ impl Uses {
             block,
             state: Mutex::new(UseList {
                 write: written.map(|event| Use {
-                    id: 0,
+                    id: UPLOAD,
                     progress: Progress::Closed(event),
                 }),
                 reads: Vec::new(),
@@ -182,12 +209,19 @@ impl Uses {
     /// Makes the stream wait for the last writer, and enters a reader on it.
     pub(super) fn begin_read(&self, stream: &Stream) -> Result<u64> {
         let mut state = self.state.lock();
-        self.settle_write(&mut state)?;
-        if let Some(event) = state.written_behind() {
-            self.device().driver.stream_wait(stream.raw(), event)?;
+        // Where nothing is to be enqueued, the driver is not called.
+        if self.block.is_to_begin() || !state.is_written_before(&self.block, stream) {
+            let _entered = self.device().driver.enter()?;
+            self.settle_write(&mut state)?;
+            if let Some((event, is_upload)) = state.written_behind() {
+                self.device().driver.stream_wait(stream.raw(), event)?;
+                if is_upload {
+                    self.block.ordered_before(stream);
+                }
+            }
+            // After the wait: the copy's time is not part of the processing.
+            self.block.begin(stream)?;
         }
-        // After the wait: the copy's time is not part of the processing.
-        self.block.begin(stream)?;
         let id = state.next_id();
         state.reads.push(Use {
             id,
@@ -199,6 +233,7 @@ impl Uses {
     /// Makes the stream wait for the last writer and for all readers, and enters a writer on it. The caller borrows
     /// the tensor exclusively.
     pub(super) fn begin_write(&self, stream: &Stream) -> Result<u64> {
+        let _entered = self.device().driver.enter()?;
         let mut state = self.state.lock();
         self.settle_all(&mut state)?;
         for event in state.events() {
@@ -217,22 +252,19 @@ impl Uses {
 
     /// Ends a loan: records an event after its stream's work.
     pub(super) fn end(&self, id: u64) {
+        let driver = &self.device().driver;
         let mut state = self.state.lock();
-        let Some(position) = state.find(id) else {
+        let Some(user) = state.find(id) else {
             return;
         };
-        let Progress::Open(stream) = &position.progress else {
+        let Progress::Open(stream) = &user.progress else {
             return;
         };
-        let stream = stream.clone();
-        match self
-            .device()
-            .driver
-            .record(stream.raw(), self.block.is_timed())
-        {
+        let _entered = driver.enter();
+        match driver.record(stream.raw(), self.block.is_timed()) {
             Ok(event) => {
                 self.block.end(&event);
-                position.progress = Progress::Closed(event);
+                user.progress = Progress::Closed(event);
                 state.reads.retain(|read| read.id == id || !read.is_done());
             }
             // The device failed: the use stays open, and the memory is leaked when the tensor is dropped.
@@ -244,7 +276,7 @@ impl Uses {
     pub(super) fn last_write(&self) -> Result<Option<RawEvent>> {
         let mut state = self.state.lock();
         self.settle_write(&mut state)?;
-        Ok(state.written_behind().cloned())
+        Ok(state.written_behind().map(|(event, _)| event.clone()))
     }
 
     /// Every event that a new writer must wait for. The caller borrows the tensor exclusively.
@@ -317,12 +349,23 @@ impl UseList {
             .find(|user| user.id == id)
     }
 
-    /// The last writer's event, which is forgotten once it has fired, so that later loans wait for nothing.
-    fn written_behind(&mut self) -> Option<&RawEvent> {
+    /// The last writer's event, which is forgotten once it has fired, so that later loans wait for nothing. And whether it is that of the
+    /// upload.
+    fn written_behind(&mut self) -> Option<(&RawEvent, bool)> {
         if self.write.as_ref().is_some_and(Use::is_done) {
             self.write = None;
         }
-        self.write.as_ref().and_then(Use::event)
+        let write = self.write.as_ref()?;
+        Some((write.event()?, write.id == UPLOAD))
+    }
+
+    /// Whether the last write is known to come before all that the stream will do.
+    fn is_written_before(&self, block: &DeviceBlock, stream: &Stream) -> bool {
+        let Some(write) = &self.write else {
+            return true;
+        };
+        let has_fired = write.event().is_some_and(RawEvent::has_fired);
+        has_fired || (write.id == UPLOAD && block.is_ordered_before(stream))
     }
 
     fn events(&self) -> impl Iterator<Item = &RawEvent> {

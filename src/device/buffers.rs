@@ -160,6 +160,11 @@ impl Target {
         }
     }
 
+    /// Whether each batch has its place there.
+    pub(crate) fn has_places(&self) -> bool {
+        self.buffers().is_some()
+    }
+
     /// How many batches may be sent ahead, of those that were asked for.
     pub(crate) fn depth(&self, depth: usize) -> usize {
         match &self.0 {

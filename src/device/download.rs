@@ -11,7 +11,7 @@ use super::{Device, DeviceInner};
 use crate::driver::{RawCopy, RawEvent};
 use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;
-use crate::tensor::{Element, Shape, Storage, Tensor};
+use crate::tensor::{Element, Gathered, Shape, Storage, Tensor};
 
 /// A tensor on its way to the host. [`wait`](Download::wait) returns it once it has arrived. Dropping the download
 /// earlier is safe: its memory stays reserved until the copy is done.
@@ -166,7 +166,8 @@ impl<T: Element> DeviceTensor<T> {
         let copied = unsafe { staging.copy(copy, source.is_pinned()) };
         let mut host: Vec<Arc<dyn Storage>> = staging.hold().collect();
         if !matches!(copied, Ok(CopyOutcome::Staged)) {
-            host.push(Arc::clone(source.storage()));
+            // (Its rows were gathered, if they lay elsewhere.)
+            host.push(Arc::clone(source.copied_from().1));
         }
         let done = match device.add_flight(Lane::InPlace, host, None) {
             Ok(done) => done,
@@ -328,6 +329,32 @@ unsafe fn download<T: Element>(
         download.synchronize()?;
     }
     Ok(download)
+}
+
+/// Copies bytes of device memory to the host, behind this event, and waits for that.
+///
+/// # Safety
+///
+/// As [`download`], for this many bytes.
+pub(super) unsafe fn read_raw(
+    device: &Arc<DeviceInner>,
+    address: u64,
+    bytes: usize,
+    behind: RawEvent,
+) -> Result<Gathered> {
+    let words = bytes.div_ceil(size_of::<i64>());
+    let target = device.host_tensor::<i64>([words].as_slice().into());
+    let source = DownloadSource {
+        address,
+        behind: Some(behind),
+        reader: None,
+    };
+    // SAFETY: the caller's contract: a block has whole words.
+    let tensor = unsafe { download(device, source, target, false) }?.wait()?;
+    Ok(Gathered {
+        base: tensor.identity(),
+        owner: Arc::clone(tensor.storage()),
+    })
 }
 
 /// The tensor, if nothing shares it. Finished copies have let go of it.

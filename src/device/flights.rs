@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 
-use crate::driver::RawEvent;
+use crate::driver::{Entered, RawEvent};
 use crate::error::{Result, panic_message};
 use crate::meter::{Enqueued, Meter};
 use crate::sync::{Arc, Mutex, planted};
-use crate::tensor::Storage;
+use crate::tensor::{Scattered, Storage};
 
 #[derive(Default)]
 pub(crate) struct Flights {
@@ -33,6 +33,24 @@ struct Queue {
     ///
     /// Not `flights` itself: the driver may block while it records on a full stream, and others must be able to reap.
     recording: Mutex<()>,
+}
+
+impl Queue {
+    /// Takes the first flight, if it has ended, and whether its copies are done: if not, nobody can tell. The device is made current for
+    /// all that are asked for.
+    fn take_ended(&self, entered: &mut Option<Entered>) -> Option<(Flight, bool)> {
+        let mut flights = self.flights.lock();
+        let first = &flights.front()?.done;
+        if entered.is_none() && !first.has_fired() {
+            *entered = first.enter();
+        }
+        let is_over = match first.is_complete() {
+            Ok(false) => return None,
+            Ok(true) => true,
+            Err(_) => false,
+        };
+        Some((flights.pop_front()?, is_over))
+    }
 }
 
 /// One copy, or a run of copies behind one event.
@@ -59,6 +77,8 @@ pub(crate) enum Coming {
     Other(RawEvent),
     /// A staged upload that has slabs but no event yet. When it ends, the ring's news are notified.
     Staged,
+    /// A decoder that has a batch's slab. When it is done, the ring's news are notified.
+    Decoding,
     Nothing,
 }
 
@@ -67,7 +87,9 @@ pub(crate) struct Timing {
     pub(crate) start: RawEvent,
     pub(crate) end: RawEvent,
     pub(crate) meter: Arc<Meter>,
-    pub(crate) sum: fn(&Meter, u64),
+    /// Adds the span, which stands for so many like it.
+    pub(crate) sum: fn(&Meter, u64, u64),
+    pub(crate) stands_for: u64,
     /// Copies that are recorded.
     pub(crate) enqueued: Option<Enqueued>,
 }
@@ -75,7 +97,7 @@ pub(crate) struct Timing {
 impl Timing {
     pub(super) fn settle(self) {
         if let Some(elapsed) = self.end.elapsed_ns(&self.start) {
-            (self.sum)(&self.meter, elapsed);
+            (self.sum)(&self.meter, elapsed, self.stands_for);
             if let (Some(copy), Some(subject)) = (self.enqueued, self.meter.subject(|| None)) {
                 subject.copied(copy, elapsed);
             }
@@ -113,31 +135,23 @@ impl Flights {
     }
 
     /// As `reap`, but returns what must not be dropped under the lock.
-    fn land(&self) -> Vec<Arc<dyn Storage>> {
+    pub(super) fn land(&self) -> Vec<Arc<dyn Storage>> {
         let _landing = self.landing.lock();
-        let mut finished = Vec::new();
-        let mut failed = Vec::new();
-        for queue in &self.queues {
-            let mut flights = queue.flights.lock();
-            while let Some(first) = flights.front() {
-                match first.done.is_complete() {
-                    Ok(false) => break,
-                    Ok(true) => finished.extend(flights.pop_front()),
-                    Err(_) => failed.extend(flights.pop_front()),
-                }
-            }
-        }
-        for flight in failed {
-            self.leak(flight.host);
-        }
-        // Without the queues' locks: this sends slabs home while other threads submit copies.
         let mut last = Vec::new();
-        for flight in finished {
-            if let Some(timing) = flight.timing {
-                timing.settle();
+        let mut entered = None;
+        for queue in &self.queues {
+            // Without the queue's lock: this sends slabs home while other threads submit copies.
+            while let Some((flight, is_over)) = queue.take_ended(&mut entered) {
+                if !is_over {
+                    self.leak(flight.host);
+                    continue;
+                }
+                if let Some(timing) = flight.timing {
+                    timing.settle();
+                }
+                let host = flight.host.into_iter();
+                host.for_each(|storage| storage.let_go(&mut last));
             }
-            let host = flight.host.into_iter();
-            host.for_each(|storage| storage.let_go(&mut last));
         }
         last
     }
@@ -171,7 +185,8 @@ impl Flights {
         };
         // Batches whose rows the device gathers take next to no time to make, so the middle one of these copies is waited
         // for: its slab comes home together with those before.
-        let gathers = first.host.iter().any(|host| host.scattered().is_some());
+        let gathers = |host: &Arc<dyn Storage>| host.scattered().is_some_and(Scattered::is_list);
+        let gathers = first.host.iter().any(gathers);
         let skip = match gathers {
             true => (flights.iter().filter(brings).count() - 1) / 2,
             false => 0,

@@ -12,6 +12,7 @@
 mod assembly;
 mod block;
 mod buffers;
+mod decoding;
 mod download;
 mod flights;
 mod helpers;
@@ -25,6 +26,7 @@ mod ring;
 mod slab;
 mod staging;
 mod stream;
+pub(crate) mod table;
 mod tensor;
 pub(crate) mod upload;
 
@@ -33,16 +35,19 @@ use std::fmt;
 
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::buffers::{DeviceBuffers, Target};
+#[cfg(feature = "nvjpeg")]
+use self::decoding::Decoder;
+use self::decoding::HeldSlabs;
+pub(crate) use self::decoding::{NotDecoded, Undecoded, WhenDecoded};
 pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
-use self::flights::{Flight, Lane, Timing};
+use self::flights::{Flight, Lane, Timing, drop_owner};
 pub(crate) use self::host_memory::block_bytes;
 pub(crate) use self::in_flight::{Charge, InFlight};
 use self::pool::Pool;
 use self::registered::Parking;
-pub(crate) use self::ring::{Account, Kind, Ring};
-pub(crate) use self::slab::FillingSlab;
-pub(crate) use self::slab::Slab;
+pub(crate) use self::ring::{Account, Kind, Ring, SetAside};
+pub(crate) use self::slab::{FillingSlab, Piece, Pieces, Slab};
 pub(crate) use self::staging::HeldOff;
 use self::staging::Staged;
 pub use self::stream::Stream;
@@ -56,7 +61,7 @@ use crate::error::{Error, Result};
 use crate::meter::{Enqueued, Meter, Settle};
 use crate::sync::plain::AtomicUsize;
 use crate::sync::{Arc, Mutex, OnceLock, Ordering, planted};
-use crate::tensor::{Element, Shape, Storage, Tensor};
+use crate::tensor::{Element, Offload, Shape, Storage, Tensor};
 use crate::tuning::BUDGET_DIVISOR;
 
 /// A device that batches go to: a CUDA device, or the CPU. Cloning it clones a reference.
@@ -102,6 +107,11 @@ pub(crate) struct DeviceInner {
     pub(crate) staged: Arc<Staged>,
     /// Spans on the embedder's streams that have not ended.
     spans: Mutex<VecDeque<Timing>>,
+    /// Decodes pictures of batches that were sent, once there are any.
+    #[cfg(feature = "nvjpeg")]
+    decoder: Mutex<Option<Decoder>>,
+    /// What it has of the ring.
+    held: HeldSlabs,
     /// Overrides where batches are cut, for tests.
     #[cfg(feature = "testing")]
     cut_at: Mutex<Option<(usize, usize)>>,
@@ -192,6 +202,9 @@ impl Device {
                 driver,
                 staged: Arc::default(),
                 spans: Mutex::default(),
+                #[cfg(feature = "nvjpeg")]
+                decoder: Mutex::default(),
+                held: HeldSlabs::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
                 parking: Arc::default(),
@@ -369,6 +382,16 @@ pub struct MemoryStats {
     pub leaked: u64,
 }
 
+/// Copies whose time is measured: the event before them, and who counts it.
+struct Measured {
+    start: RawEvent,
+    meter: Arc<Meter>,
+    /// For how many uploads like this one it counts.
+    stands_for: u64,
+    /// What is recorded of them.
+    enqueued: Option<Enqueued>,
+}
+
 impl Settle for DeviceInner {
     fn settle(&self) {
         DeviceInner::settle(self);
@@ -405,14 +428,14 @@ impl DeviceInner {
     /// Records an event behind the copies that a lane's stream holds, and adds them to the list of flights, which keeps the
     /// host memory that they use. Waiters for a slab are told that there is now a copy to wait for.
     ///
-    /// `measured`: the event before the copies, who counts the time between the two, and what is recorded of them.
+    /// `measured`: what is known of the time that the copies take, if that is measured.
     ///
     /// If the event cannot be recorded, returns the host memory: copies may be using it.
     fn add_flight(
         &self,
         lane: Lane,
         host: Vec<Arc<dyn Storage>>,
-        measured: Option<(RawEvent, Arc<Meter>, Option<Enqueued>)>,
+        measured: Option<Measured>,
     ) -> Result<RawEvent, (Error, Vec<Arc<dyn Storage>>)> {
         let record = || {
             let stream = self.stream_of(lane);
@@ -421,15 +444,16 @@ impl DeviceInner {
                 Ok(done) => done,
                 Err(error) => return Err((error, host)),
             };
-            let timing = measured.map(|(start, meter, enqueued)| Timing {
-                start,
+            let timing = measured.map(|measured| Timing {
+                start: measured.start,
                 end: done.clone(),
-                meter,
-                sum: |meter, elapsed| {
-                    meter.transfer_ns.add(elapsed);
+                meter: measured.meter,
+                sum: |meter, elapsed, stands_for| {
+                    meter.transfer_ns.add(elapsed.saturating_mul(stands_for));
                     meter.transfer_times.count(elapsed);
                 },
-                enqueued,
+                stands_for: measured.stands_for,
+                enqueued: measured.enqueued,
             });
             Ok(Flight { done, host, timing })
         };
@@ -438,6 +462,36 @@ impl DeviceInner {
             self.ring.news().notify_interested();
         }
         Ok(done)
+    }
+
+    /// Has pictures decoded that were sent as they are.
+    pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
+        #[cfg(feature = "nvjpeg")]
+        {
+            let mut decoder = self.decoder.lock();
+            let started = match &mut *decoder {
+                Some(decoder) => Ok(decoder),
+                None => Decoder::start(&self.driver).map(|started| decoder.insert(started)),
+            };
+            match started {
+                Ok(decoder) => decoder.decode(undecoded, when_decoded),
+                Err(error) => {
+                    drop(decoder);
+                    when_decoded(Err(NotDecoded::Failed(error)));
+                }
+            }
+        }
+        #[cfg(not(feature = "nvjpeg"))]
+        drop((undecoded, when_decoded)); // there are none
+    }
+
+    /// What the device does itself with batches that are made for it.
+    pub(crate) fn offload(&self) -> Offload {
+        Offload {
+            gathers: Some(self.driver.backend()),
+            #[cfg(feature = "nvjpeg")]
+            decodes: self.driver.decodes(),
+        }
     }
 
     /// What will bring a slab of the ring home: of `account`, if given, or of any. If this finds nothing, then whatever
@@ -452,13 +506,20 @@ impl DeviceInner {
             {
                 Coming::Staged
             }
+            Coming::Nothing if self.held.has(self.ring.name(), account) => Coming::Decoding,
             coming => coming,
         }
     }
 
     /// Handles what has finished: copies let go of their memory, spans are counted.
     pub(crate) fn settle(&self) {
-        self.flights.reap();
+        self.land().into_iter().for_each(drop_owner);
+    }
+
+    /// As `settle`, but returns owners of host memory, which may be the program's to drop.
+    #[must_use]
+    fn land(&self) -> Vec<Arc<dyn Storage>> {
+        let owners = self.flights.land();
         // Batches are processed in order, so if the first span has not ended, neither have the others.
         let over = |span: &Timing| !matches!(span.end.is_complete(), Ok(false));
         loop {
@@ -469,7 +530,7 @@ impl DeviceInner {
             };
             match span {
                 Some(span) => span.settle(),
-                None => return,
+                None => return owners,
             }
         }
     }

@@ -25,10 +25,11 @@ struct PoolState {
 }
 
 /// Device memory that somebody holds. It must be returned with [`Pool::put`]; it has no `Drop`.
-#[derive(Debug)]
 pub(super) struct Memory {
     pub(super) address: u64,
     pub(super) capacity: usize,
+    /// An empty list, for the events of its next users: memory is used again and again, and so is its list.
+    pub(super) list: Vec<RawEvent>,
 }
 
 /// Memory that came back, and the events after which it is free.
@@ -47,6 +48,12 @@ impl Idle {
             self.pending.pop();
         }
         Ok(true)
+    }
+
+    /// Whether a user comes after an event.
+    fn is_behind(&self, event: Option<&RawEvent>) -> bool {
+        let last = self.pending.last().zip(event);
+        last.is_some_and(|(last, event)| last.is_behind(event))
     }
 
     /// A user that may not be done.
@@ -124,6 +131,7 @@ impl Pool {
                             return Ok(Memory {
                                 address,
                                 capacity: size,
+                                list: Vec::new(),
                             });
                         }
                         Err(error) => {
@@ -175,6 +183,8 @@ impl Pool {
         // The smallest block that fits; among equal ones, the one that came back first.
         let fits = |idle: &Idle| idle.fits(size);
         let mut best: Option<(usize, usize)> = None;
+        // A user that is not done. Those behind it on its stream are not done either, and need not be asked for.
+        let mut late: Option<RawEvent> = None;
         let mut index = 0;
         while index < state.idle.len() {
             let capacity = state.idle[index].memory.capacity;
@@ -184,8 +194,12 @@ impl Pool {
             }
             let fired = match planted("device memory is lent before it is free") {
                 true => Ok(true),
+                false if state.idle[index].is_behind(late.as_ref()) => Ok(false),
                 false => state.idle[index].fired(),
             };
+            if let Ok(false) = fired {
+                late = state.idle[index].pending.last().cloned();
+            }
             match fired {
                 Ok(true) => best = Some((index, capacity)),
                 Ok(false) => {}
@@ -200,7 +214,12 @@ impl Pool {
             index += 1;
         }
         if let Some((index, capacity)) = best {
-            let memory = state.idle.remove(index).memory;
+            let Idle {
+                mut memory,
+                mut pending,
+            } = state.idle.remove(index);
+            pending.clear();
+            memory.list = pending;
             state.lend(capacity, 1);
             return Ok(PoolStep::Reuse(memory));
         }

@@ -9,7 +9,7 @@ mod account;
 mod refusal;
 mod state;
 
-pub(crate) use self::account::Account;
+pub(crate) use self::account::{Account, SetAside};
 pub(crate) use self::state::Kind;
 use self::state::{BlockAnswer, BlockRequest, RingState};
 use super::helpers::Helpers;
@@ -147,6 +147,36 @@ impl Ring {
         Some(Slab::new(block, kind, Arc::clone(self), None))
     }
 
+    /// Takes a slab for an epoch, as [`take_for`](Ring::take_for), but only one that is idle, and none if the system has refused to
+    /// page-lock some.
+    pub(crate) fn reuse_for(
+        self: &Arc<Ring>,
+        account: &Arc<Account>,
+        bytes: usize,
+        largest: usize,
+        reserve: usize,
+    ) -> Option<Slab> {
+        if self.counters.unlockable.get() > 0 || account.is_full(reserve) {
+            return None;
+        }
+        let request = BlockRequest {
+            size: block_bytes(bytes)?,
+            largest: largest.max(bytes),
+            share: Some((account.kind(), false)),
+            reserve,
+        };
+        let mut state = self.state.lock();
+        let (block, kind) = state.take_idle(&request)?;
+        // The account last: it counts nothing that it does not have, which others might take for a slab that is out.
+        let Some(set_aside) = account.set_aside(reserve, 0) else {
+            state.shelves[kind as usize].free.push(block);
+            return None;
+        };
+        drop(state);
+        self.counters.reused.add(1);
+        Some(Slab::new(block, kind, Arc::clone(self), set_aside.taken()))
+    }
+
     /// Takes a slab for an epoch, if its account and the budget have room for this one and `reserve` more. A new one is made
     /// of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
@@ -161,21 +191,22 @@ impl Ring {
         reserve: usize,
         grow: bool,
     ) -> Option<Slab> {
-        if !account.charge(reserve) {
-            return None;
-        }
-        match self.take_block(bytes, largest, Some((account.kind(), grow)), reserve) {
-            Some((block, kind)) => Some(Slab::new(
-                block,
-                kind,
-                Arc::clone(self),
-                Some(Arc::clone(account)),
-            )),
-            None => {
-                account.release();
-                None
-            }
-        }
+        let set_aside = account.set_aside(reserve, 0)?;
+        self.take_set_aside(set_aside, bytes, largest, reserve, grow)
+    }
+
+    /// The same, for a slab that the account has counted.
+    pub(crate) fn take_set_aside(
+        self: &Arc<Ring>,
+        set_aside: SetAside,
+        bytes: usize,
+        largest: usize,
+        reserve: usize,
+        grow: bool,
+    ) -> Option<Slab> {
+        let share = Some((set_aside.kind(), grow));
+        let (block, kind) = self.take_block(bytes, largest, share, reserve)?;
+        Some(Slab::new(block, kind, Arc::clone(self), set_aside.taken()))
     }
 
     /// `share`: the kind, and whether there may be more blocks than shares; `None` for a stray, which counts in no share.
@@ -211,7 +242,7 @@ impl Ring {
         };
         self.unlock(evicted);
         drop(unlocking);
-        let block = self.make(size);
+        let (block, warning) = self.make(size);
         let mut state = self.state.lock();
         let kind = request.kind();
         match &block {
@@ -223,6 +254,10 @@ impl Ring {
                 shelf.blocks -= 1;
                 shelf.strays -= usize::from(request.is_stray());
             }
+        }
+        drop(state);
+        if let Some(warning) = warning {
+            log::warn!("{warning}");
         }
         Some((block?, kind))
     }
@@ -236,8 +271,9 @@ impl Ring {
         }
     }
 
-    /// `None` if the system does not have that much memory.
-    fn make(&self, size: usize) -> Option<HostBlock> {
+    /// `None` if the system does not have that much memory. Also returns what the caller is to log, without locks: the logger is the
+    /// program's.
+    fn make(&self, size: usize) -> (Option<HostBlock>, Option<String>) {
         let start = Instant::now();
         let touch: Touch<'_> = &|pointer, bytes| {
             self.placing.place(pointer, bytes); // whichever thread touches it
@@ -245,23 +281,24 @@ impl Ring {
         };
         self.counters.made.add(1);
         let Some(driver) = &self.driver else {
-            return HostBlock::pageable(size, touch);
+            return (HostBlock::pageable(size, touch), None);
         };
+        let mut warning = None;
         let block = HostBlock::pinned(driver, size, touch).map(Some).unwrap_or_else(|errors| {
             let reasons: Vec<String> = errors.iter().map(ToString::to_string).collect();
             if self.counters.unlockable.get() == 0 {
-                log::warn!(
+                warning = Some(format!(
                     "{}: {size} bytes cannot be page-locked ({}): batches stay in pageable memory and copies do not \
                      overlap. Free memory, raise the limit of locked memory, or lower prefetch or batch_size",
                     driver.name(),
                     reasons.join("; ")
-                );
+                ));
             }
             self.counters.unlockable.add(1);
             HostBlock::pageable(size, touch)
         });
         self.counters.page_locking_ns.add_since(start);
-        block
+        (block, warning)
     }
 
     /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as `wanted`, or it cannot
@@ -270,7 +307,7 @@ impl Ring {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
         };
-        let _making = self.ahead.lock();
+        let making = self.ahead.lock();
         {
             let mut state = self.state.lock();
             let wanted = wanted.unwrap_or(state.shelves[kind as usize].shares);
@@ -283,10 +320,10 @@ impl Ring {
             state.shelves[kind as usize].blocks += 1;
             state.ahead_bytes = size;
         }
-        let block = self.make(size);
+        let (block, warning) = self.make(size);
         let mut state = self.state.lock();
         state.ahead_bytes = 0;
-        match block {
+        let is_made = match block {
             Some(block) if block.is_pinned() => {
                 state.pinned_bytes += size;
                 state.shelves[kind as usize].free.push(block);
@@ -301,7 +338,12 @@ impl Ring {
                 drop(block);
                 false
             }
+        };
+        drop(making);
+        if let Some(warning) = warning {
+            log::warn!("{warning}");
         }
+        is_made
     }
 
     /// Brings a block home. Only the caller holds it: nothing reads or writes it any more. The caller notifies waiters.

@@ -1,8 +1,8 @@
-//! Slabs: one allocation for all tensors of a batch, in the states that a batch goes through.
+//! Slabs: one allocation for all tensors of a batch, or of several small ones, in the states that a batch goes through.
 //!
-//! [`Slab`] is memory on loan from a ring. [`FillingSlab`] is a slab with a layout, whose rows workers write. It becomes
-//! [`Filled`], whose tensors hold the slab together. The last of them, or the last transfer that reads it, brings it
-//! home.
+//! [`Slab`] is memory on loan from a ring, and a [`Piece`] of it is what a batch has. [`FillingSlab`] is such a piece with a
+//! layout, whose rows workers write. It becomes [`Filled`], whose tensors hold the slab together. The last of them, or the
+//! last transfer that reads it, brings it home. Small batches may share a slab ([`Pieces`]).
 
 use std::ptr::NonNull;
 
@@ -11,7 +11,9 @@ use super::in_flight::Charge;
 use super::ring::{Account, Kind, Ring};
 use crate::meter::Meter;
 use crate::sync::{Arc, planted};
-use crate::tensor::{Column, Element, Filled, Home, Layout, Row, Sources, Storage, copy_rows};
+use crate::tensor::{
+    ALIGNMENT, Column, Element, Filled, Home, Layout, Row, Sources, Storage, copy_rows,
+};
 
 /// Host memory on loan from a ring. (Public in name only: the sealed `Collate` mentions it.)
 pub struct Slab {
@@ -135,9 +137,107 @@ impl Drop for Slab {
     }
 }
 
-/// A slab whose rows are being written, by a layout that the caller keeps.
-pub(crate) struct FillingSlab {
+/// Bytes of a slab that one batch has to itself: all of them, or some of a slab that several batches share. (Public in name only, as
+/// [`Slab`] is.)
+pub struct Piece {
     slab: Arc<Slab>,
+    base: NonNull<u8>,
+    capacity: usize,
+    /// What is made of it moves into a page-locked slab, so its rows are read on the host.
+    moves: bool,
+}
+
+// SAFETY: it is the only way to its bytes until tensors are made of them (*one owner per slab*); the address is the slab's.
+unsafe impl Send for Piece {}
+// SAFETY: as above; through `&Piece` there is only the address.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// Where it begins: at a multiple of [`ALIGNMENT`].
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(crate) fn slab(&self) -> &Arc<Slab> {
+        &self.slab
+    }
+
+    /// What is made of it will move.
+    pub(crate) fn that_moves(self) -> Piece {
+        Piece {
+            moves: true,
+            ..self
+        }
+    }
+}
+
+impl From<Slab> for Piece {
+    fn from(slab: Slab) -> Piece {
+        Piece {
+            base: slab.base(),
+            capacity: slab.capacity(),
+            slab: Arc::new(slab),
+            moves: false,
+        }
+    }
+}
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut piece = f.debug_struct("Piece");
+        piece
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A slab that is given out piece by piece. It goes home when all pieces, and what became of them, are gone.
+pub(crate) struct Pieces {
+    slab: Arc<Slab>,
+    /// Bytes before this were given out. It only grows, so no byte has two owners.
+    used_bytes: usize,
+}
+
+impl Pieces {
+    /// How much of a slab a piece takes.
+    pub(crate) fn stride(bytes: usize) -> Option<usize> {
+        bytes.checked_next_multiple_of(ALIGNMENT)
+    }
+
+    pub(crate) fn of(slab: Slab) -> Pieces {
+        Pieces {
+            slab: Arc::new(slab),
+            used_bytes: 0,
+        }
+    }
+
+    /// The next piece; `None` if not so much is left.
+    pub(crate) fn next(&mut self, bytes: usize) -> Option<Piece> {
+        let start = self.used_bytes;
+        let end = start.checked_add(Pieces::stride(bytes)?)?;
+        if end > self.slab.capacity() {
+            return None;
+        }
+        if !planted("a piece is given out twice") {
+            self.used_bytes = end;
+        }
+        Some(Piece {
+            // SAFETY: the range lies inside the slab (*layouts are in bounds and aligned*).
+            base: unsafe { self.slab.base().add(start) },
+            capacity: end - start,
+            slab: Arc::clone(&self.slab),
+            moves: false,
+        })
+    }
+}
+
+/// A piece of a slab whose rows are being written, by a layout that the caller keeps.
+pub(crate) struct FillingSlab {
+    piece: Piece,
     size_bytes: usize,
     sources: Option<Arc<Sources>>,
     streaming: bool,
@@ -146,18 +246,19 @@ pub(crate) struct FillingSlab {
 impl FillingSlab {
     /// # Panics
     ///
-    /// If the layout does not fit the slab: the caller asked for too small a slab.
-    pub(crate) fn new(slab: Slab, layout: &Layout) -> FillingSlab {
+    /// If the layout does not fit the piece: the caller asked for too small a one.
+    pub(crate) fn new(piece: Piece, layout: &Layout) -> FillingSlab {
         let size_bytes = layout.size_bytes();
         assert!(
-            size_bytes <= slab.capacity(),
+            size_bytes <= piece.capacity(),
             "a slab is as large as its layout"
         );
+        let moves = piece.moves;
         FillingSlab {
-            streaming: slab.outgrows_the_cache(size_bytes),
-            slab: Arc::new(slab),
+            streaming: piece.slab.outgrows_the_cache(size_bytes),
+            piece,
             size_bytes,
-            sources: layout.is_scattered().then(Arc::default),
+            sources: layout.has_sources().then(|| Arc::new(Sources::new(moves))),
         }
     }
 
@@ -169,8 +270,8 @@ impl FillingSlab {
     #[inline]
     pub(crate) unsafe fn row<'a>(&'a self, layout: &'a Layout, row: usize) -> Row<'a> {
         debug_assert_eq!(layout.size_bytes(), self.size_bytes);
-        let (base, sources) = (self.slab.base(), self.sources.as_deref());
-        // SAFETY: the slab holds at least the layout's bytes, initialized and page-aligned, for as long as `self`;
+        let (base, sources) = (self.piece.base(), self.sources.as_deref());
+        // SAFETY: the piece holds at least the layout's bytes, initialized and aligned, for as long as `self`;
         // the caller's contract keeps others away from the row (*one owner per slab*).
         unsafe { Row::new(layout, base, row, sources, self.streaming) }
     }
@@ -188,7 +289,7 @@ impl FillingSlab {
         indices: &[u64],
     ) -> bool {
         debug_assert_eq!(layout.size_bytes(), self.size_bytes);
-        let (base, sources) = (self.slab.base(), self.sources.as_deref());
+        let (base, sources) = (self.piece.base(), self.sources.as_deref());
         let streaming = self.streaming;
         // SAFETY: as in `row`.
         unsafe { copy_rows(layout, base, first, sources, streaming, columns, indices) }
@@ -200,9 +301,9 @@ impl FillingSlab {
     ///
     /// `layout` is the one that the slab was made for.
     pub(crate) unsafe fn finish(self, layout: Layout) -> Filled {
-        let base = self.slab.base();
+        let base = self.piece.base();
         // SAFETY: as in `row`; `self` is consumed, so nothing else reaches the fields' bytes (*one owner per slab*).
-        unsafe { Filled::new(layout, base, self.slab, self.sources) }
+        unsafe { Filled::new(layout, base, self.piece.slab, self.sources) }
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use super::DeviceInner;
+use super::ring::Ring;
 use super::slab::Slab;
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
@@ -41,6 +42,19 @@ impl Staged {
         self.sending.load(Ordering::SeqCst) > 0
     }
 
+    /// Something is about to hold slabs of the ring that no copy in the list of flights holds.
+    pub(super) fn begin(&self, ring: &Ring) {
+        self.sending.fetch_add(1, Ordering::SeqCst);
+        // Before it takes a slab: a thread that looked and found neither slab nor call looks again.
+        ring.news().notify_interested();
+    }
+
+    pub(super) fn end(&self, ring: &Ring) {
+        self.sending.fetch_sub(1, Ordering::SeqCst);
+        // A thread that waits for the call has nothing else to wake it: not all of its slabs need have come home.
+        ring.news().notify_interested();
+    }
+
     /// While this is held, no further copy is staged: a batch waits for the slabs of those in progress, and others would
     /// take them again and again.
     pub(crate) fn hold_off(self: &Arc<Staged>) -> HeldOff {
@@ -63,18 +77,14 @@ struct StagedUpload<'a>(&'a DeviceInner);
 
 impl<'a> StagedUpload<'a> {
     fn begin(device: &'a DeviceInner) -> StagedUpload<'a> {
-        device.staged.sending.fetch_add(1, Ordering::SeqCst);
-        // Before it takes a slab: a thread that looked and found neither slab nor call looks again.
-        device.ring.news().notify_interested();
+        device.staged.begin(&device.ring);
         StagedUpload(device)
     }
 }
 
 impl Drop for StagedUpload<'_> {
     fn drop(&mut self) {
-        self.0.staged.sending.fetch_sub(1, Ordering::SeqCst);
-        // A thread that waits for the call has nothing else to wake it: not all of its slabs need have come home.
-        self.0.ring.news().notify_interested();
+        self.0.staged.end(&self.0.ring);
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Device, DeviceInner};
 use crate::driver::RawStream;
 use crate::error::{Error, Result};
-use crate::sync::Arc;
+use crate::sync::{Arc, Weak};
 
 /// A stream of a device: work that runs in order. Cloning it clones a reference to the same stream.
 ///
@@ -33,6 +33,16 @@ struct Inner {
     device: Arc<DeviceInner>,
 }
 
+/// Tells a stream from others without keeping it.
+pub(super) struct WeakStream(Weak<Inner>);
+
+impl WeakStream {
+    /// Whether it is this object. (Another one may name the same stream.)
+    pub(super) fn is(&self, stream: &Stream) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&stream.0)) // no other has its address while `self` lives
+    }
+}
+
 impl Stream {
     pub(crate) fn new(raw: RawStream, device: Arc<DeviceInner>) -> Stream {
         Stream(Arc::new(Inner { raw, device }))
@@ -40,6 +50,10 @@ impl Stream {
 
     pub(crate) fn raw(&self) -> &RawStream {
         &self.0.raw
+    }
+
+    pub(super) fn downgrade(&self) -> WeakStream {
+        WeakStream(Arc::downgrade(&self.0))
     }
 
     /// The device that the stream belongs to.

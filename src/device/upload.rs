@@ -2,18 +2,25 @@
 
 use std::ptr::NonNull;
 
-use super::DeviceInner;
 use super::assembly::Rows;
 use super::block::DeviceBlock;
 use super::buffers::{self, Size, Target};
-use super::flights::Lane;
+use super::decoding::Undecoded;
+#[cfg(feature = "nvjpeg")]
+use super::decoding::{EncodedRows, Held};
+use super::flights::{Lane, drop_owner};
 use super::staging::Staging;
+use super::table;
 use super::tensor::DeviceTensor;
+use super::{DeviceInner, Measured};
+use crate::driver::rows::ChosenColumn;
 use crate::driver::{Gather, RawCopy, RawEvent};
 use crate::error::Result;
 use crate::meter::{Enqueued, Meter};
 use crate::sync::Arc;
-use crate::tensor::{ALIGNMENT, Backend, DType, Element, Scattered, Shape, Storage, Tensor};
+use crate::tensor::{
+    ALIGNMENT, DType, Element, RowList, Scattered, Shape, Storage, TableColumn, Tensor,
+};
 use crate::trace::span;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
@@ -39,14 +46,20 @@ pub(crate) struct Region {
     is_pinned: bool,
     /// The rows lie elsewhere, and the device gathers them.
     is_scattered: bool,
+    /// The run that it travels in.
+    run: usize,
     storage: Arc<dyn Storage>,
 }
 
 impl Tensors<'_> {
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.regions.iter().map(|region| region.bytes).sum()
+    }
+
     /// Adds one tensor.
     pub fn add<T: Element>(&mut self, tensor: &Tensor<T>) {
         let identity = tensor.identity();
-        let is_scattered = tensor.is_scattered();
+        let (is_scattered, storage) = tensor.copied_from();
         let base = match is_scattered {
             true => identity,
             false => NonNull::new(tensor.as_ptr().cast()).unwrap_or(NonNull::dangling()),
@@ -59,8 +72,14 @@ impl Tensors<'_> {
             dtype: T::DTYPE,
             is_pinned: tensor.is_pinned(),
             is_scattered,
-            storage: Arc::clone(tensor.storage()),
+            run: 0,
+            storage: Arc::clone(storage),
         });
+    }
+
+    /// Whether some rows are pictures that are not decoded.
+    pub(crate) fn has_pictures(&self) -> bool {
+        self.regions.iter().any(Region::has_pictures)
     }
 
     pub(crate) fn regions(&self) -> &[Region] {
@@ -91,14 +110,57 @@ impl Region {
         self.storage
     }
 
-    /// Gathers rows on the host that devices of this backend cannot reach: a batch may be sent to any device.
-    pub(super) fn gather_for(&mut self, backend: Backend) {
-        if let Some(rows) = self.storage.scattered().filter(|_| self.is_scattered)
-            && rows.backend() != Some(backend)
-        {
-            self.base = rows.gathered();
-            (self.is_pinned, self.is_scattered) = (false, false);
+    /// Gathers rows on the host that this device cannot reach: a batch may be sent to any device. But rows of a table on another device
+    /// are an error: they would cross the host at a crawl, in silence. `is_ahead`: of an epoch that was made for the device, so pictures
+    /// stay encoded.
+    pub(super) fn gather_for(&mut self, device: &Arc<DeviceInner>, is_ahead: bool) -> Result<()> {
+        let Some(rows) = self.storage.scattered().filter(|_| self.is_scattered) else {
+            return Ok(());
+        };
+        match rows.list() {
+            RowList::Numbers(_, column) => table::check(&**column, device),
+            RowList::Addresses(_) if rows.backend() == Some(device.driver.backend()) => Ok(()),
+            #[cfg(feature = "nvjpeg")]
+            RowList::Pictures(_) if is_ahead => Ok(()),
+            _ => {
+                let _ = is_ahead;
+                self.base = rows.gathered();
+                (self.is_pinned, self.is_scattered) = (false, false);
+                Ok(())
+            }
         }
+    }
+
+    /// Pictures of these rows are decoded where they go.
+    pub(super) fn note_pictures(
+        &self,
+        device: &Arc<DeviceInner>,
+        (block, to): (&Arc<DeviceBlock>, u64),
+        undecoded: &mut Undecoded,
+    ) {
+        #[cfg(feature = "nvjpeg")]
+        if self.has_pictures() {
+            undecoded.add(EncodedRows {
+                storage: Arc::clone(&self.storage),
+                to,
+                _block: Arc::clone(block),
+                copied: None,
+                held: Held::new(device, self.storage.home()),
+            });
+        }
+        #[cfg(not(feature = "nvjpeg"))]
+        let _ = (device, block, to, undecoded);
+    }
+
+    fn has_pictures(&self) -> bool {
+        let rows = self.storage.scattered().filter(|_| self.is_scattered);
+        rows.is_some_and(|rows| !rows.is_list())
+    }
+
+    /// Whether the rows are those of a table on the device.
+    fn is_of_table(&self) -> bool {
+        let rows = self.storage.scattered().filter(|_| self.is_scattered);
+        rows.is_some_and(|rows| rows.list_of_table().is_some())
     }
 }
 
@@ -119,11 +181,13 @@ pub struct Upload {
     device: Arc<DeviceInner>,
     placed: std::vec::IntoIter<Placed>,
     done: Option<RawEvent>,
+    undecoded: Undecoded,
 }
 
 /// Where a region goes on the device.
 pub(super) struct Placed {
-    identity: NonNull<u8>,
+    /// An address to compare, not to follow.
+    identity: usize,
     bytes: usize,
     block: Arc<DeviceBlock>,
     address: u64,
@@ -139,7 +203,7 @@ impl Placed {
         shape: Option<Shape>,
     ) -> Placed {
         Placed {
-            identity: region.identity,
+            identity: region.identity.as_ptr() as usize,
             bytes: region.bytes,
             block: Arc::clone(block),
             address,
@@ -155,9 +219,43 @@ pub(super) struct CopyRun {
     /// Where it goes on the device.
     to: u64,
     is_pinned: bool,
-    regions: Vec<usize>,
+    /// The first of its regions.
+    first: usize,
     /// It is a single region, whose rows lie elsewhere.
     is_scattered: bool,
+}
+
+/// What is sent at once.
+struct Load {
+    regions: Vec<Region>,
+    /// Of which epoch's batch they are.
+    rows: Option<Rows>,
+    /// They are one batch, and not several.
+    is_one_batch: bool,
+}
+
+/// Who counts an upload.
+pub(super) struct Counted {
+    meter: Arc<Meter>,
+    /// If its time is measured, for how many like it that stands.
+    stands_for: Option<u64>,
+}
+
+impl Counted {
+    /// Decides whether an upload is measured; `None` if nobody counts it.
+    pub(super) fn of(device: &Arc<DeviceInner>, regions: &[Region]) -> Option<Counted> {
+        let meter = regions.iter().find_map(Region::meter)?;
+        let stands_for = meter.stands_for(regions.iter().map(|region| region.bytes).sum());
+        if stands_for.is_some() {
+            meter.measured_by(device);
+        }
+        Some(Counted { meter, stands_for })
+    }
+
+    /// Who counts how long a batch is processed that has memory for itself.
+    fn timed(&self) -> Option<Arc<Meter>> {
+        self.stands_for.map(|_| Arc::clone(&self.meter))
+    }
 }
 
 impl Upload {
@@ -169,50 +267,103 @@ impl Upload {
         rows: Option<Rows>,
         waits: bool,
     ) -> Result<Upload> {
-        span!("upload", tensors = tensors.regions.len());
-        let device = &target.device().inner;
-        device.settle();
-        let mut regions = tensors.regions;
-        let backend = device.driver.backend();
-        regions
-            .iter_mut()
-            .for_each(|region| region.gather_for(backend));
-        let meter = regions.iter().find_map(Region::meter);
-        if let Some(meter) = &meter {
-            meter.measured_by(device);
-        }
-
-        // All memory first, so that everything that can be refused is refused before a byte moves.
-        if target.buffers().is_some() {
-            return Upload::start_in(target, regions, rows, meter, waits);
-        }
-        let mut runs = runs(&regions);
-        let mut blocks = Vec::with_capacity(runs.len());
-        for run in &mut runs {
-            let block = DeviceBlock::take(device, run.bytes, meter.clone(), waits)?;
-            run.to = block.address();
-            blocks.push(Arc::new(block));
-        }
-        let mut placed: Vec<Option<Placed>> = regions.iter().map(|_| None).collect();
-        for (run, block) in runs.iter().zip(&blocks) {
-            for &index in &run.regions {
-                let region = &regions[index];
-                let offset = region.base.as_ptr() as usize - run.base.as_ptr() as usize;
-                placed[index] = Some(Placed::new(region, block, run.to + offset as u64, None));
-            }
-        }
-        let host = regions.into_iter().map(Region::into_storage).collect();
-        let done = submit(device, &runs, &blocks, host, meter)?;
-        let placed = placed.into_iter().flatten().collect();
-        Ok(Upload::new(device, placed, done))
+        let load = Load {
+            regions: tensors.regions,
+            rows,
+            is_one_batch: true,
+        };
+        Upload::start_load(target, load, waits)
     }
 
-    /// The same, into one of the program's buffers, where each tensor has its place.
+    /// The same for several small batches at once, which share what it costs, and device memory. It does not wait, and `target` is none of
+    /// the program's buffers. Returns an upload for each.
+    pub(crate) fn start_all(target: &Target, batches: Vec<Tensors<'_>>) -> Result<Vec<Upload>> {
+        let lens: Vec<usize> = batches.iter().map(|batch| batch.regions.len()).collect();
+        let load = Load {
+            regions: batches
+                .into_iter()
+                .flat_map(|batch| batch.regions)
+                .collect(),
+            rows: None,
+            is_one_batch: false,
+        };
+        let all = Upload::start_load(target, load, false)?;
+        let mut placed = all.placed;
+        let of_batch = |len| {
+            let placed: Vec<Placed> = placed.by_ref().take(len).collect();
+            Upload::new(&all.device, placed, all.done.clone())
+        };
+        Ok(lens.into_iter().map(of_batch).collect())
+    }
+
+    fn start_load(target: &Target, load: Load, waits: bool) -> Result<Upload> {
+        span!("upload", tensors = load.regions.len());
+        let device = &target.device().inner;
+        let owners; // dropped outside of the guard, whatever happens
+        let started = {
+            let _entered = device.driver.enter()?;
+            owners = device.land();
+            Upload::enqueue(target, load, waits)
+        };
+        owners.into_iter().for_each(drop_owner);
+        started
+    }
+
+    /// Takes device memory, and enqueues the copies.
+    fn enqueue(target: &Target, load: Load, waits: bool) -> Result<Upload> {
+        let device = &target.device().inner;
+        let mut regions = load.regions;
+        for region in &mut regions {
+            region.gather_for(device, load.rows.is_some())?;
+        }
+        let counted = Counted::of(device, &regions);
+        let timed = counted.as_ref().filter(|_| load.is_one_batch);
+        let timed = timed.and_then(Counted::timed);
+
+        // All memory first, so that everything that can be refused is refused before a byte moves.
+        // (One block is enough for the rows of a table: one kernel writes them.)
+        if target.buffers().is_some() || regions.iter().any(Region::is_of_table) {
+            return Upload::start_in(target, regions, load.rows, (counted, timed), waits);
+        }
+        let take = |run: &mut CopyRun| {
+            let block = DeviceBlock::take(device, run.bytes, timed.clone(), waits)?;
+            run.to = block.address();
+            Ok(Arc::new(block))
+        };
+        // Nearly always there is one run, and one block: these need no lists.
+        let (one, several);
+        let (runs, blocks): (&[CopyRun], &[Arc<DeviceBlock>]) = match runs(&mut regions) {
+            Runs::One(mut run) => {
+                let block = take(&mut run)?;
+                one = ([run], [block]);
+                (&one.0, &one.1)
+            }
+            Runs::Several(mut runs) => {
+                let blocks: Vec<_> = runs.iter_mut().map(take).collect::<Result<_>>()?;
+                several = (runs, blocks);
+                (&several.0, &several.1)
+            }
+        };
+        let mut undecoded = Undecoded::default();
+        let placed = regions.iter().map(|region| {
+            let (run, block) = (&runs[region.run], &blocks[region.run]);
+            let offset = region.base.as_ptr() as usize - run.base.as_ptr() as usize;
+            let to = run.to + offset as u64;
+            region.note_pictures(device, (block, to), &mut undecoded);
+            Placed::new(region, block, to, None)
+        });
+        let placed = placed.collect();
+        let host = regions.into_iter().map(Region::into_storage).collect();
+        let done = submit(device, runs, blocks, host, counted)?;
+        Ok(Upload::new(device, placed, done).and_decodes(undecoded))
+    }
+
+    /// The same, into one block, such as one of the program's buffers, where each tensor has its place.
     fn start_in(
         target: &Target,
         regions: Vec<Region>,
         rows: Option<Rows>,
-        meter: Option<Arc<Meter>>,
+        (counted, timed): (Option<Counted>, Option<Arc<Meter>>),
         waits: bool,
     ) -> Result<Upload> {
         let device = &target.device().inner;
@@ -222,18 +373,33 @@ impl Upload {
             Size { bytes, most }
         };
         let sizes: Vec<Size> = regions.iter().map(size).collect();
-        let (block, addresses) = buffers::take(target, &sizes, meter.clone(), waits)?;
+        let (block, addresses) = buffers::take(target, &sizes, timed, waits)?;
         let block = Arc::new(block);
         let places = || regions.iter().zip(&addresses);
         let runs = places().enumerate();
         let runs = runs.map(|(index, (region, address))| CopyRun::alone(index, region, *address));
         let runs: Vec<CopyRun> = runs.collect();
-        let placed = places();
-        let placed = placed.map(|(region, address)| Placed::new(region, &block, *address, None));
+        let mut undecoded = Undecoded::default();
+        let placed = places().map(|(region, address)| {
+            region.note_pictures(device, (&block, *address), &mut undecoded);
+            Placed::new(region, &block, *address, None)
+        });
         let placed = placed.collect();
         let host = regions.into_iter().map(Region::into_storage).collect();
-        let done = submit(device, &runs, &[block], host, meter)?;
-        Ok(Upload::new(device, placed, done))
+        let done = submit(device, &runs, &[block], host, counted)?;
+        Ok(Upload::new(device, placed, done).and_decodes(undecoded))
+    }
+
+    /// Pictures of these rows are to be decoded, behind the copies.
+    pub(super) fn and_decodes(mut self, mut undecoded: Undecoded) -> Upload {
+        undecoded.copied_behind(self.done.as_ref());
+        self.undecoded = undecoded;
+        self
+    }
+
+    /// Takes out what is to be decoded.
+    pub(crate) fn take_undecoded(&mut self) -> Undecoded {
+        std::mem::take(&mut self.undecoded)
     }
 
     pub(super) fn new(
@@ -245,6 +411,7 @@ impl Upload {
             device: Arc::clone(device),
             placed: placed.into_iter(),
             done,
+            undecoded: Undecoded::default(),
         }
     }
 
@@ -258,7 +425,8 @@ impl Upload {
             panic!("Upload::tensor: Batch::tensors showed fewer tensors");
         };
         assert!(
-            placed.identity == tensor.identity() && placed.bytes == tensor.size_bytes(),
+            placed.identity == tensor.identity().as_ptr() as usize
+                && placed.bytes == tensor.size_bytes(),
             "Upload::tensor: Batch::tensors showed the tensors in another order"
         );
         let shape = placed.shape.unwrap_or_else(|| tensor.shape().clone());
@@ -290,38 +458,50 @@ pub(super) fn submit(
     runs: &[CopyRun],
     blocks: &[Arc<DeviceBlock>],
     mut host: Vec<Arc<dyn Storage>>,
-    meter: Option<Arc<Meter>>,
+    counted: Option<Counted>,
 ) -> Result<Option<RawEvent>> {
     if runs.iter().all(|run| run.bytes == 0) {
         return Ok(None);
     }
     let (driver, stream) = (&device.driver, &device.h2d);
-    let start = meter
-        .as_ref()
-        .map(|_| driver.record(stream, true))
-        .transpose()?;
-    let recorded = meter.as_ref().and_then(|meter| meter.subject(|| None));
-    let enqueued = recorded.map(|_| {
-        let bytes = runs.iter().map(|run| run.bytes as u64).sum();
-        Enqueued::now(device.driver.name(), bytes)
-    });
+    let mut measured = None;
+    if let Some(counted) = &counted
+        && let Some(stands_for) = counted.stands_for
+    {
+        let recorded = counted.meter.subject(|| None);
+        measured = Some(Measured {
+            start: driver.record(stream, true)?,
+            meter: Arc::clone(&counted.meter),
+            stands_for,
+            enqueued: recorded.map(|_| {
+                let bytes = runs.iter().map(|run| run.bytes as u64).sum();
+                Enqueued::now(driver.name(), bytes)
+            }),
+        });
+    }
     let mut staging = Staging::new(device, stream);
     let mut copied = Ok(());
+    let mut chosen = Chosen::default();
     for run in runs.iter().filter(|run| run.bytes > 0) {
-        copied = match run.rows(&host) {
-            // SAFETY: the region's storage in `host` keeps the rows and their table alive until the event fires, and
-            // nobody writes them meanwhile (*no access while in flight*). The rest is as below.
-            Some(scattered) => unsafe {
-                let rows = scattered.table();
+        let rows = run.rows(&host);
+        copied = match rows.map(|rows| (rows, rows.list())) {
+            Some((rows, RowList::Addresses(table))) => {
                 let gather = Gather {
-                    rows,
-                    row_bytes: run.bytes / rows.len(),
+                    rows: table,
+                    row_bytes: rows.row_bytes(),
                     to: run.to,
-                    is_table_locked: scattered.is_table_locked(),
+                    is_table_locked: rows.is_list_locked(),
                 };
-                driver.gather(stream, gather)
-            },
-            None => {
+                // SAFETY: the region's storage in `host` keeps the rows and their table alive until the event fires, and
+                // nobody writes them meanwhile (*no access while in flight*). The rest is as below.
+                unsafe { driver.gather(stream, gather) }
+            }
+            Some((rows, RowList::Numbers(numbers, column))) => {
+                chosen.add(rows, numbers, &**column, run.to);
+                continue;
+            }
+            // (Of pictures, the rows as they are.)
+            _ => {
                 let copy = RawCopy::ToDevice {
                     from: run.base.as_ptr(),
                     to: run.to,
@@ -336,15 +516,23 @@ pub(super) fn submit(
         if copied.is_err() {
             break;
         }
-        if let Some(meter) = &meter {
+        if let Some(Counted { meter, .. }) = &counted {
             meter.transfers.add(1);
             meter.transfer_bytes.add(run.bytes as u64);
         }
     }
+    if copied.is_ok() {
+        // SAFETY: `host` keeps the numbers until the event fires. The tables' memory is not reused before: it is free behind an event that
+        // is recorded when the last holder of a column drops it, on this stream or on one that waits for this one (`table::let_go`). That is
+        // later, for `host` holds the columns until then. The rest is as above.
+        copied = unsafe { chosen.enqueue(device, counted.as_ref().map(|counted| &*counted.meter)) };
+    }
+    drop(chosen);
+    let tables: Vec<Arc<dyn Storage>> = tables_out_of(&mut host);
     host.extend(staging.hold());
-    let measured = start.zip(meter);
-    let measured = measured.map(|(start, meter)| (start, meter, enqueued));
-    match device.add_flight(Lane::Upload, host, measured) {
+    let flight = device.add_flight(Lane::Upload, host, measured);
+    table::let_go(device, tables, flight.as_ref().ok());
+    match flight {
         Ok(done) => {
             blocks
                 .iter()
@@ -360,6 +548,57 @@ pub(super) fn submit(
     }
 }
 
+/// The tensors of tables, whose places the lists take that say which rows they have.
+///
+/// What a copy holds must not hold the device, which holds its copies.
+fn tables_out_of(host: &mut [Arc<dyn Storage>]) -> Vec<Arc<dyn Storage>> {
+    let tables = host.iter_mut().filter_map(|storage| {
+        let list = storage.scattered()?.list_of_table()?;
+        let list = Arc::clone(list);
+        Some(std::mem::replace(storage, list))
+    });
+    tables.collect()
+}
+
+/// What a transfer takes out of tables: columns whose lists the device reads, and others.
+#[derive(Default)]
+struct Chosen<'a>([Vec<ChosenColumn<'a>>; 2]);
+
+impl<'a> Chosen<'a> {
+    fn add(&mut self, rows: &Scattered, numbers: &'a [i64], column: &dyn TableColumn, to: u64) {
+        let of_kind = &mut self.0[usize::from(rows.is_list_locked())];
+        of_kind.push(ChosenColumn {
+            numbers,
+            from: column.address(),
+            to,
+            row_bytes: rows.row_bytes(),
+        });
+    }
+
+    /// # Safety
+    ///
+    /// As [`table::choose`].
+    unsafe fn enqueue(&self, device: &DeviceInner, meter: Option<&Meter>) -> Result<()> {
+        let (driver, stream) = (&device.driver, &device.h2d);
+        for (columns, are_locked) in self.0.iter().zip([false, true]) {
+            // SAFETY: the caller's contract.
+            unsafe { table::choose(driver, stream, columns, are_locked) }?;
+            let Some(meter) = meter else {
+                continue;
+            };
+            // What crosses the link.
+            let lists = columns.chunk_by(|one, other| std::ptr::eq(one.numbers, other.numbers));
+            for list in lists {
+                meter.transfers.add(1);
+                meter
+                    .transfer_bytes
+                    .add(size_of_val(list[0].numbers) as u64);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl CopyRun {
     /// A run of one region, for this address.
     pub(super) fn alone(index: usize, region: &Region, to: u64) -> CopyRun {
@@ -368,29 +607,42 @@ impl CopyRun {
             bytes: region.bytes,
             to,
             is_pinned: region.is_pinned,
-            regions: vec![index],
+            first: index,
             is_scattered: region.is_scattered,
         }
     }
 
     /// The rows, if they lie elsewhere. (Somebody may have gathered them meanwhile; their table is still valid.)
     fn rows<'a>(&self, host: &'a [Arc<dyn Storage>]) -> Option<&'a Scattered> {
-        let storage = host.get(*self.regions.first()?)?;
+        let storage = host.get(self.first)?;
         storage.scattered().filter(|_| self.is_scattered)
     }
 }
 
+/// The runs of a batch.
+enum Runs {
+    One(CopyRun),
+    /// Or none.
+    Several(Vec<CopyRun>),
+}
+
 /// Groups regions into runs: within one slab, from field to field as long as only padding lies between them.
-fn runs(regions: &[Region]) -> Vec<CopyRun> {
-    let mut order: Vec<usize> = (0..regions.len()).collect();
-    order.sort_by_key(|&index| (regions[index].storage.slab(), regions[index].base));
-    let mut runs: Vec<CopyRun> = Vec::with_capacity(1);
+fn runs(regions: &mut [Region]) -> Runs {
+    let key = |region: &Region| (region.storage.slab(), region.base);
+    // Empty: as they are, which is how a batch's fields lie in its slab.
+    let mut order: Vec<usize> = Vec::new();
+    if !regions.is_sorted_by_key(key) {
+        order.extend(0..regions.len());
+        order.sort_by_key(|&index| key(&regions[index]));
+    }
+    let (mut last, mut earlier) = (None::<CopyRun>, Vec::new());
     let mut slab = None;
-    for index in order {
-        let region = &regions[index];
+    for position in 0..regions.len() {
+        let index = order.get(position).copied().unwrap_or(position);
+        let region = &mut regions[index];
         let start = region.base.as_ptr() as usize;
         // (A region whose rows lie elsewhere names no slab.)
-        if let Some(run) = runs.last_mut()
+        if let Some(run) = &mut last
             && region.storage.slab().is_some()
             && region.storage.slab() == slab
             // Overlapping views become separate tensors: writing through one must not change the other.
@@ -399,11 +651,18 @@ fn runs(regions: &[Region]) -> Vec<CopyRun> {
             && (start - run.base.as_ptr() as usize).is_multiple_of(ALIGNMENT)
         {
             run.bytes = start - run.base.as_ptr() as usize + region.bytes;
-            run.regions.push(index);
+            region.run = earlier.len();
             continue;
         }
         slab = region.storage.slab();
-        runs.push(CopyRun::alone(index, region, 0));
+        earlier.extend(last.replace(CopyRun::alone(index, region, 0)));
+        region.run = earlier.len();
     }
-    runs
+    match last {
+        Some(run) if earlier.is_empty() => Runs::One(run),
+        last => {
+            earlier.extend(last);
+            Runs::Several(earlier)
+        }
+    }
 }

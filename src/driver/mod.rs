@@ -15,9 +15,13 @@ pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod kernels;
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+pub(crate) mod nvjpeg;
 
-pub(crate) use self::kernels::{Kernel, Labelling, Mixture, Normalizing, Weights};
+pub(crate) use self::kernels::{Kernel, Labelling, Mixture, Normalizing, Weights, rows};
 use crate::error::{DeviceFault, Error, Result};
+#[cfg(feature = "nvjpeg")]
+use crate::picture::DecoderLimits;
 use crate::tensor::Backend;
 
 /// A backend, open on one device. Cloning it clones a reference.
@@ -41,6 +45,13 @@ pub(crate) enum RawEvent {
     Cpu(cpu::CpuEvent),
     #[cfg(feature = "cuda")]
     Cuda(cuda::CuEvent),
+}
+
+/// While it lives, calls of one device need not make it current.
+pub(crate) enum Entered {
+    Cpu,
+    #[cfg(feature = "cuda")]
+    Cuda(#[expect(dead_code, reason = "it is held")] cuda::Entered),
 }
 
 /// What a device reports about itself.
@@ -107,6 +118,16 @@ impl Driver {
             (Driver::Cuda(one), Driver::Cuda(other)) => one.same_device(other),
             #[cfg(feature = "cuda")]
             _ => false,
+        }
+    }
+
+    /// Makes several calls cheaper that follow each other on this thread: the device is made current once. The guard does not keep the
+    /// device open: the caller does. No code of the program's may run while it lives, but for what logs.
+    pub(crate) fn enter(&self) -> Result<Entered> {
+        match self {
+            Driver::Cpu(_) => Ok(Entered::Cpu),
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(driver) => driver.enter().map(Entered::Cuda),
         }
     }
 
@@ -303,6 +324,28 @@ impl Driver {
         }
     }
 
+    /// Whether kernels read page-locked memory of the host by the host's addresses.
+    pub(crate) fn reads_host_memory(&self) -> bool {
+        match self {
+            Driver::Cpu(_) => true,
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(driver) => driver.reads_host_memory(),
+        }
+    }
+
+    /// What pictures the device decodes itself, if it does.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn decodes(&self) -> Option<DecoderLimits> {
+        match self {
+            Driver::Cuda(_) if cfg!(not(target_os = "linux")) => None, // there is no nvJPEG
+            _ => Some(DecoderLimits {
+                least_side: 1,
+                most_side: crate::tuning::MOST_DECODED_SIDE,
+                picture_bytes: crate::tuning::DECODER_ARENA_BYTES / 2,
+            }),
+        }
+    }
+
     /// Whether device memory is host memory, which a program may read in place.
     pub(crate) fn is_host(&self) -> bool {
         matches!(self, Driver::Cpu(_))
@@ -395,12 +438,30 @@ impl RawCopy {
 }
 
 impl RawEvent {
+    /// As [`Driver::enter`], for calls on events. `None` if that fails: each call will say so itself.
+    pub(crate) fn enter(&self) -> Option<Entered> {
+        match self {
+            RawEvent::Cpu(_) => None,
+            #[cfg(feature = "cuda")]
+            RawEvent::Cuda(event) => event.enter().map(Entered::Cuda),
+        }
+    }
+
     /// Whether the stream has reached the event. Never blocks.
     pub(crate) fn is_complete(&self) -> Result<bool> {
         match self {
             RawEvent::Cpu(event) => event.is_complete(),
             #[cfg(feature = "cuda")]
             RawEvent::Cuda(event) => event.is_complete(),
+        }
+    }
+
+    /// Whether the stream is known to have reached the event, without asking the device.
+    pub(crate) fn has_fired(&self) -> bool {
+        match self {
+            RawEvent::Cpu(_) => false,
+            #[cfg(feature = "cuda")]
+            RawEvent::Cuda(event) => event.has_fired(),
         }
     }
 
@@ -419,6 +480,18 @@ impl RawEvent {
             RawEvent::Cpu(event) => event.synchronize(),
             #[cfg(feature = "cuda")]
             RawEvent::Cuda(event) => event.sleep(),
+        }
+    }
+
+    /// Whether it was recorded on the other's stream, and later, so that it does not fire before the other has. Where two threads recorded
+    /// at once, the answer may be wrong.
+    pub(crate) fn is_behind(&self, other: &RawEvent) -> bool {
+        match (self, other) {
+            (RawEvent::Cpu(one), RawEvent::Cpu(other)) => one.is_behind(other),
+            #[cfg(feature = "cuda")]
+            (RawEvent::Cuda(one), RawEvent::Cuda(other)) => one.is_behind(other),
+            #[cfg(feature = "cuda")]
+            _ => false,
         }
     }
 
@@ -475,5 +548,14 @@ fn fault(operation: &'static str, device: String, code: i32, message: impl Into<
             code,
             message: message.into(),
         },
+    }
+}
+
+/// What the system says of a library that cannot be loaded; the error's own text only names the call that failed.
+#[cfg(feature = "cuda")]
+fn loader_says(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
     }
 }

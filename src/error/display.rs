@@ -66,6 +66,9 @@ impl fmt::Display for Error {
                 f,
                 "pinfeed was built without the feature `{feature}`: add it to the dependency in Cargo.toml"
             ),
+            Error::Decoder { device, reason } => {
+                write!(f, "pictures cannot be decoded on {device}: {reason}")
+            }
             Error::NoDriver { detail } => write!(
                 f,
                 "no CUDA driver on this machine ({detail}): install NVIDIA's driver, or use Device::cpu()"

@@ -11,7 +11,13 @@ use super::opened::Opened;
 use super::pixels::Look;
 use super::plan::ImageTransform;
 use super::size::Size;
+#[cfg(feature = "nvjpeg")]
+use super::{Decode, Encoded, OnCpu};
+#[cfg(feature = "nvjpeg")]
+use crate::BoxError;
 use crate::error::CollateError;
+#[cfg(feature = "nvjpeg")]
+use crate::picture::{DecoderLimits, Drawing, EncodedPicture};
 use crate::sample::{Field, Filled, Layout, Row};
 use crate::tensor::Shape;
 use crate::{Sample, SampleRng, Tensor};
@@ -72,6 +78,8 @@ pub struct LazyImage {
     /// The seed of the transform's random numbers.
     seed: u64,
     decoding: DecodeOptions,
+    #[cfg(feature = "nvjpeg")]
+    decode: Decode,
 }
 
 enum ImageSource {
@@ -109,6 +117,8 @@ impl LazyImage {
             transform: None,
             seed: 0,
             decoding: DecodeOptions::default(),
+            #[cfg(feature = "nvjpeg")]
+            decode: Decode::Cpu,
         }
     }
 
@@ -147,6 +157,23 @@ impl LazyImage {
         self
     }
 
+    /// Who decodes the picture. Default: the CPU.
+    #[cfg(feature = "nvjpeg")]
+    pub fn decode_on(mut self, decode: Decode) -> LazyImage {
+        self.decode = decode;
+        self
+    }
+
+    /// The rows of a batch that begins with this picture.
+    fn field(&self, layout: &mut Layout) -> Result<Field<u8>, CollateError> {
+        let shape = self.shape().map_err(load)?;
+        #[cfg(feature = "nvjpeg")]
+        if self.decode == Decode::Device {
+            return layout.pictures(&shape);
+        }
+        layout.field(&shape)
+    }
+
     pub(super) fn decoding(mut self, decoding: DecodeOptions) -> LazyImage {
         self.decoding = decoding;
         self
@@ -177,6 +204,20 @@ impl LazyImage {
     pub fn geometry(&self) -> Result<Geometry, ImageError> {
         let geometry = self.open().and_then(|opened| self.geometry_of(&opened));
         geometry.map_err(|cause| self.error(cause))
+    }
+
+    /// The picture for a device that decodes it. `Err` says why the CPU does; whatever is wrong with the picture,
+    /// [`decode`](LazyImage::decode) will say.
+    #[cfg(feature = "nvjpeg")]
+    #[doc(hidden)]
+    pub fn for_device(&self, limits: DecoderLimits) -> Result<Encoded<'_>, OnCpu> {
+        match &self.source {
+            ImageSource::Rgb(_) => Err(OnCpu::NotJpeg),
+            ImageSource::Encoded(bytes) => {
+                let (bytes, plan) = ((**bytes).as_ref(), self.transform.as_ref());
+                Encoded::read(bytes, self.decoding, plan, self.seed, limits)
+            }
+        }
     }
 
     /// Decodes and transforms the picture now, into a tensor of shape `[height, width, 3]`.
@@ -229,6 +270,20 @@ impl LazyImage {
         plan.is_some_and(ImageTransform::may_scale)
     }
 
+    fn draw_into(&self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        let failed = |cause| load(self.error(cause));
+        let opened = self.open().map_err(failed)?;
+        let geometry = self.geometry_of(&opened).map_err(failed)?;
+        let shape = shape_of(geometry.size());
+        if shape != *field.row_shape() {
+            return Err(row.mismatch(field, shape));
+        }
+        let out = row.slice_mut(field)?;
+        opened
+            .draw(&geometry, self.look(), self.may_scale(), out)
+            .map_err(failed)
+    }
+
     fn error(&self, cause: Cause) -> ImageError {
         ImageError::new(self.path.clone(), cause)
     }
@@ -249,7 +304,7 @@ impl Sample for LazyImage {
         layout: &mut Layout,
     ) -> Result<Field<u8>, CollateError> {
         match samples.next() {
-            Some(first) => layout.field(&first.shape().map_err(load)?),
+            Some(first) => first.field(layout),
             None => layout.field(&[0, 0, 3]),
         }
     }
@@ -260,23 +315,81 @@ impl Sample for LazyImage {
         {
             return row.take(field, pixels);
         }
-        row.decoding(|row| {
-            let failed = |cause| load(self.error(cause));
-            let opened = self.open().map_err(failed)?;
-            let geometry = self.geometry_of(&opened).map_err(failed)?;
-            let shape = shape_of(geometry.size());
-            if shape != *field.row_shape() {
-                return Err(row.mismatch(field, shape));
-            }
-            let out = row.slice_mut(field)?;
-            opened
-                .draw(&geometry, self.look(), self.may_scale(), out)
-                .map_err(failed)
-        })
+        #[cfg(feature = "nvjpeg")]
+        if self.decode == Decode::Device
+            && let Some(limits) = row.decoder(field)
+        {
+            let new = |limits| EncodedImage::new(&self, limits).map_err(OnCpu::name);
+            let reason = match limits.and_then(new) {
+                Ok(picture) => return row.leave_encoded(field, Box::new(picture)),
+                Err(reason) => reason,
+            };
+            row.decoding(|row| self.draw_into(field, row))?;
+            row.is_left_to_cpu(field, reason);
+            return Ok(());
+        }
+        row.decoding(|row| self.draw_into(field, row))
     }
 
     fn finish(field: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {
         filled.take(field)
+    }
+}
+
+/// A picture whose row the batch's device makes.
+#[cfg(feature = "nvjpeg")]
+struct EncodedImage {
+    /// As the decoder takes it. Its pixels are those of the picture's file.
+    file: Vec<u8>,
+    drawing: Drawing,
+    path: Option<PathBuf>,
+    transform: Option<ImageTransform>,
+    seed: u64,
+    decoding: DecodeOptions,
+}
+
+#[cfg(feature = "nvjpeg")]
+impl EncodedImage {
+    fn new(image: &LazyImage, limits: DecoderLimits) -> Result<EncodedImage, OnCpu> {
+        let encoded = image.for_device(limits)?;
+        let mut file = vec![0; encoded.bytes()];
+        let written = encoded.write(&mut file);
+        debug_assert_eq!(written, Some(file.len()));
+        Ok(EncodedImage {
+            file,
+            drawing: *encoded.drawing(),
+            path: image.path.clone(),
+            transform: image.transform.clone(),
+            seed: image.seed,
+            decoding: image.decoding,
+        })
+    }
+}
+
+#[cfg(feature = "nvjpeg")]
+impl EncodedPicture for EncodedImage {
+    fn file(&self) -> &[u8] {
+        &self.file
+    }
+
+    fn drawing(&self) -> &Drawing {
+        &self.drawing
+    }
+
+    fn draw(&self, row: &mut [u8]) -> Result<(), BoxError> {
+        let image = LazyImage {
+            source: ImageSource::Encoded(Box::new(self.file.clone())),
+            path: self.path.clone(),
+            transform: self.transform.clone(),
+            seed: self.seed,
+            decoding: self.decoding,
+            decode: Decode::Cpu,
+        };
+        let drawn = image.open().and_then(|opened| {
+            let geometry = image.geometry_of(&opened)?;
+            opened.draw(&geometry, image.look(), image.may_scale(), row)
+        });
+        drawn.map_err(|cause| image.error(cause).into())
     }
 }
 

@@ -9,6 +9,10 @@
 // reading order.
 
 mod decode;
+#[cfg(feature = "nvjpeg")]
+mod decoder;
+#[cfg(feature = "nvjpeg")]
+mod encoded;
 mod error;
 mod folder;
 mod geometry;
@@ -19,6 +23,14 @@ mod pixels;
 mod plan;
 mod size;
 
+#[cfg(feature = "nvjpeg")]
+#[doc(hidden)]
+pub use decode::OnCpu;
+#[cfg(feature = "nvjpeg")]
+pub use decoder::Decode;
+#[cfg(feature = "nvjpeg")]
+#[doc(hidden)]
+pub use encoded::Encoded;
 pub use error::ImageError;
 pub use folder::{ImageFolder, ListingProgress};
 pub use geometry::{Geometry, TransformedBoxes, TransformedPoints};

@@ -59,7 +59,6 @@ impl Opened<'_> {
             Opened::Encoded(picture) => picture,
         };
         if frame.is_whole(size) {
-            out.fill(0); // a decoder may leave gaps
             let whole = picture.part(frame.bounds, 1);
             picture.decode_into(whole, 1, out, &mut scratch.raw)?;
             swap::<3>(out, size.width as usize, frame.flip);
@@ -77,7 +76,7 @@ impl Opened<'_> {
         };
         let pixels = scratch
             .rgb
-            .zeroed(size.width as usize * size.height as usize * 3);
+            .stale(size.width as usize * size.height as usize * 3);
         picture.decode_into(part, shrunk, pixels, &mut scratch.raw)?;
         render::<Rgb, 3>(resampler, pixels, size, &frame.within(part), look, out)
     }

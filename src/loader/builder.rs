@@ -179,8 +179,10 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Sets how many batches are loaded ahead of the consumer; only with workers. 2 by default, or up to 64 if batches are not
-    /// page-locked and take microseconds to make.
+    /// Sets how many batches are loaded ahead of the consumer; only with workers. 2 by default, or up to 64 if batches take
+    /// microseconds to make. (Page-locked ones, if all samples take as many bytes, and without
+    /// [`max_bytes_in_flight`](Builder::max_bytes_in_flight). Of those that have 256 KiB at most and take up to 0.4 ms, four may be ahead for each
+    /// worker, with 4 MiB in all.)
     ///
     /// While one sample is slow, workers load all others of these batches, and then wait for it. If some samples take as long as
     /// `n` batches do otherwise, `n + 1` batches ahead keep the loop going. With [`pin_memory`](Builder::pin_memory), each
@@ -317,7 +319,8 @@ impl<D, C> Builder<D, C> {
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
     /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
-    /// `prefetch` + 3 slabs. Where it is known how large they are ([`Dataset::sample_bytes`], or
+    /// `prefetch` + 3 slabs. Batches that take microseconds may share slabs, of 256 KiB at most: a slab is free when the program has
+    /// dropped the last of its batches. If `prefetch` is not set, there may then be 35 of them, which are made in the first epoch. Where it is known how large they are ([`Dataset::sample_bytes`], or
     /// [`max_batch_bytes`](Builder::max_batch_bytes)), and batches are not large enough to travel in parts, the pin thread makes them as
     /// soon as the loader is built, while the program goes on. If the program holds all of them and waits for one more batch, that batch is in pageable
     /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).

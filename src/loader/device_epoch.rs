@@ -9,8 +9,8 @@ use super::info::WithInfo;
 use super::state::LoaderState;
 use super::stats::Stats;
 use crate::batch::Batch;
-use crate::error::{Error, Result};
-use crate::pipeline::{Made, Outbox, Patience, Seat, Taken, drop_each};
+use crate::error::{Error, Result, panic_message};
+use crate::pipeline::{Delivered, Made, Outbox, Patience, Seat, Taken, drop_each};
 use crate::sync::{Arc, Instant, Weak};
 
 /// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
@@ -41,6 +41,8 @@ pub struct DeviceEpoch<'a, B: Batch> {
     depth: usize,
     /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
     following: Option<Following<B>>,
+    /// Enough batches were on their way when the last one was given out.
+    has_enough: bool,
     /// Why the next batch fails, some of whose units have come.
     failed: Option<Error>,
 }
@@ -64,9 +66,11 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             outbox,
             depth,
             following,
+            has_enough: false,
             failed: None,
         };
-        epoch.allow(false);
+        epoch.outbox.allow(depth as u64);
+        let _ = epoch.following();
         epoch
     }
 
@@ -95,7 +99,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     ///
     /// # Synchronization
     ///
-    /// Does not wait for workers, but does what [`next`](Iterator::next) does with a batch that is loaded and was not sent ahead:
+    /// Does not wait for workers, nor for a device's decoder, but does what [`next`](Iterator::next) does with a batch that is loaded and was not sent ahead:
     /// it sends it, for which it may wait for device memory that the program gave back and whose kernels have not run. With
     /// `num_workers(0)`, it loads the batch.
     pub fn try_next(&mut self) -> Poll<Option<Result<B::OnDevice>>> {
@@ -117,85 +121,115 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         &self.epoch
     }
 
-    /// Allows `depth` batches beyond those given out to be sent, across the epoch's end if the next epoch goes there too. `is_asked`: at
-    /// least the next batch.
-    fn allow(&self, is_asked: bool) {
-        let depth = self.depth as u64;
-        // (In any order, the consumer sends one itself if nothing was sent.)
-        let is_awaited = is_asked && !self.epoch.is_any_order();
-        self.outbox.allow(depth.max(u64::from(is_awaited)));
-        if let Some(following) = self.following_outbox() {
-            // (Of a stream, what is left is known when it has ended.)
-            let end = self.outbox.end().map(|end| end - self.epoch.given());
-            let left = end.unwrap_or_else(|| self.epoch.left());
-            following.allow(depth.saturating_sub(left));
-        }
-    }
-
-    fn following_outbox(&self) -> Option<Arc<Outbox<B>>> {
-        self.following.as_ref()?.outbox.upgrade()
+    /// If `depth` reaches beyond this epoch's end, and the next epoch goes to the device, too: allows so many of its batches to be sent, and
+    /// returns it.
+    fn following(&self) -> Option<(&Seat, Arc<Outbox<B>>)> {
+        let following = self.following.as_ref()?;
+        // (Of a stream, what is left is known when it has ended.)
+        let end = self.outbox.end().map(|end| end - self.epoch.given());
+        let left = end.unwrap_or_else(|| self.epoch.left());
+        let beyond = (self.depth as u64).checked_sub(left).filter(|of| *of > 0)?;
+        let outbox = following.outbox.upgrade()?;
+        outbox.allow(beyond);
+        Some((&following.seat, outbox))
     }
 
     /// Returns the next batch, and sends what is ready after it. Does not wake workers unless it waits.
     fn advance(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
         let mut asked = self.epoch.returned();
-        self.allow(true);
-        self.send_ahead();
-        let batch = loop {
-            let Some(next) = ready!(self.epoch.wait(asked, patience, true)) else {
+        if !self.has_enough {
+            // At least the batch that is asked for. (In any order, the consumer sends one itself if nothing was sent.)
+            let is_awaited = !self.epoch.is_any_order();
+            let depth = self.depth.max(usize::from(is_awaited));
+            self.outbox.allow(depth as u64);
+            self.send_ahead();
+        }
+        let (pass, unit) = loop {
+            let Some(mut next) = ready!(self.epoch.wait(asked, patience, true)) else {
                 return Poll::Ready(None);
             };
-            let (pass, unit) = (next.pass, next.unit);
+            let (pass, unit) = (Arc::clone(&next.pass), next.unit);
             let place = pass.place(unit);
+            if self.failed.is_none() && !self.send(&mut next, patience) {
+                // It comes first when the program asks again.
+                let (_, _, taken) = self.epoch.fields();
+                taken.push_front(next);
+                return Poll::Pending;
+            }
             self.epoch.add_changes(place.first_row, next.changes);
             self.epoch.reaches(next.own);
-            let outcome = match next.outcome {
-                Ok(Made::Here(made)) if self.failed.is_none() => {
-                    let pipeline = self.epoch.pipeline();
-                    // It may wait for device memory or a copy, and workers should not wait with it.
-                    pipeline.wake_workers();
-                    pipeline.send(&*self.outbox, &pass, unit, made, true)
-                }
-                outcome => outcome,
-            };
-            match outcome {
+            match next.outcome {
                 Err(error) if self.failed.is_none() => self.failed = Some(error),
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
             next.charges.end();
             if place.ends_batch() {
-                break place.batch;
+                break (pass, unit);
             }
             asked = Instant::now();
         };
-        let sent = self.outbox.take(batch);
+        let batch = pass.batch(unit);
+        let (whole, has_enough) = self.outbox.take(batch, self.depth as u64);
+        self.has_enough = has_enough;
+        let given = match self.failed.take() {
+            Some(error) => {
+                drop_each(whole);
+                Some(Err(error))
+            }
+            None => whole.map(|whole| {
+                // Unwind safety: the batch is gone.
+                let upload = std::panic::AssertUnwindSafe(|| whole.upload());
+                let uploaded = std::panic::catch_unwind(upload);
+                uploaded.map_err(|payload| pass.collate_panicked(unit, panic_message(payload)))
+            }),
+        };
         self.epoch.gives(batch);
-        self.allow(false);
-        self.send_ahead();
-        Poll::Ready(match self.failed.take() {
-            Some(error) => Some(Err(error)),
-            None => sent.map(Ok),
-        })
+        if !has_enough {
+            self.send_ahead();
+        }
+        Poll::Ready(given)
+    }
+
+    /// Sends a unit that the consumer has come to, if that was not done ahead, and waits for those of its pictures that the device decodes.
+    /// `false`: they are not decoded when patience ends.
+    fn send(&mut self, next: &mut Delivered<B>, patience: Patience) -> bool {
+        let (pipeline, _, taken) = self.epoch.fields();
+        if next.is_here() {
+            // It may wait for device memory or a copy, and workers should not wait with it.
+            pipeline.wake_workers();
+            pipeline.send_taken(next, taken, &self.outbox);
+        }
+        if !matches!(next.outcome, Ok(Made::Decoding(_))) {
+            return true;
+        }
+        pipeline.wake_workers();
+        let asked = Instant::now();
+        let is_decoded = pipeline.wait_for_decoder(next, taken, &self.outbox, patience);
+        self.epoch.waited(asked);
+        is_decoded
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
         let next = self.advance(patience);
-        // Last, with the batch in hand and everything ready sent.
-        self.epoch.pipeline().wake_workers();
+        // Last, with the batch in hand and everything ready sent. (Whatever room there is, nobody waits for what would be made there while
+        // enough is on its way.)
+        if !self.has_enough {
+            self.epoch.pipeline().wake_workers();
+        }
         if !matches!(next, Poll::Ready(None)) {
             self.epoch.resumes();
         }
         next
     }
 
+    /// Sends what is ready and may be sent, across the epoch's end.
     fn send_ahead(&mut self) {
         let (pipeline, seat, taken) = self.epoch.fields();
         pipeline.send_ahead(seat, taken, &self.outbox);
-        if let Some(following) = &self.following
-            && let Some(outbox) = following.outbox.upgrade()
-        {
-            pipeline.send_ahead(&following.seat, &mut Taken::new(), &outbox);
+        if let Some((seat, outbox)) = self.following() {
+            let pipeline = self.epoch.pipeline();
+            pipeline.send_ahead(seat, &mut Taken::new(), &outbox);
         }
     }
 }

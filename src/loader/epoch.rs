@@ -253,11 +253,16 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
     /// [`pin_memory`](crate::loader::Builder::pin_memory), the worker that made a batch sends it, even while the program is busy;
     /// pageable batches that are ready are sent when the iterator is asked for the next one. So from this call on, up to `depth`
-    /// batches hold device memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker.)
+    /// batches hold device memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker, unless the device decodes pictures of
+    /// it: then it runs when they are decoded, on the thread that asks for the batch.)
     ///
     /// If the loader pins for the same device, large batches travel in parts, so that the page-locked memory in use stays in the
     /// last-level cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the
     /// same.
+    ///
+    /// Small batches that are ready at the same time travel together, and share device memory of 1 MiB at most, which is free again when all of
+    /// them were dropped. If they take microseconds to make, and [`prefetch`](crate::loader::Builder::prefetch) is not set, up to 32 more than
+    /// `depth` are on their way.
     ///
     /// If the loader pins for the same device, rows of 16 KiB and more in registered memory
     /// ([`Tensor::register`](crate::Tensor::register)) are not copied on the host: the device gathers them from where they lie.
@@ -454,6 +459,16 @@ impl<'a, B: Batch> Epoch<'a, B> {
         next
     }
 
+    /// Counts a wait for a batch that the epoch's device decodes, from that time on until now.
+    pub(super) fn waited(&mut self, asked: Instant) {
+        let came = Instant::now();
+        let waited = &self.seat.meter.consumer_wait_ns;
+        self.waited_ns += waited.add_between(asked, came);
+        if let Some(subject) = self.subject(1) {
+            subject.add(Activity::Wait, asked, came, More::Nothing);
+        }
+    }
+
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B>>> {
         let asked = self.returned();
         let next = self.wait(asked, patience, false);
@@ -466,7 +481,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
             self.reaches(next.own);
             Some(next.outcome.map(|made| match made {
                 Made::Here(batch) => batch,
-                Made::Sent => unreachable!("only a device epoch's batches are sent"),
+                Made::Sent | Made::Decoding(_) => {
+                    unreachable!("only a device epoch's batches are sent")
+                }
             }))
         })
     }

@@ -233,11 +233,13 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
 
     fn next(&mut self) -> Option<DeviceEpoch<'a, B>> {
         let (epoch, joins) = self.epochs.advance()?;
-        let outbox = match self.outbox.take().filter(|_| joins) {
-            Some(outbox) => outbox,
-            None => epoch
-                .pipeline()
-                .send_to(epoch.seat(), &self.target, self.depth),
+        let outbox = match self.outbox.take() {
+            Some(outbox) if joins => outbox,
+            sent => {
+                close(sent);
+                let pipeline = epoch.pipeline();
+                pipeline.send_to(epoch.seat(), &self.target, self.depth)
+            }
         };
         self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));
         let following = self.epochs.following.clone().zip(self.outbox.clone());
@@ -250,6 +252,19 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         self.epochs.size_hint()
+    }
+}
+
+/// Lets go of batches that nobody will come to. (A worker that sends the next may hold the outbox for a while.)
+fn close<B: Batch>(outbox: Option<Arc<Outbox<B>>>) {
+    if let Some(outbox) = outbox {
+        outbox.close();
+    }
+}
+
+impl<B: Batch, I> Drop for DeviceEpochs<'_, B, I> {
+    fn drop(&mut self) {
+        close(self.outbox.take());
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod table;
 
+use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
@@ -73,12 +74,14 @@ pub struct Stats {
     pub transfers: u64,
     /// Bytes copied to the device.
     pub transfer_bytes: u64,
-    /// Time of the copies to the device, measured by events on its stream, in nanoseconds.
+    /// Time of the copies to the device, measured by events on its stream, in nanoseconds. Of batches smaller than 1 MiB, the first 64
+    /// of an epoch are measured, and then one in 16, which stands for as many: measuring costs more of the driver's calls than the copy. (For a
+    /// timeline, all are: [`record`](crate::DataLoader::record).)
     pub transfer_ns: u64,
-    /// Batches whose processing was measured.
+    /// Batches whose processing was measured: those whose copy was, unless they were sent together with others.
     pub processed: u64,
     /// Time from the first loan of a device batch to the end of its last, measured by events on the consumer's stream, in
-    /// nanoseconds.
+    /// nanoseconds: of the batches that [`processed`](Stats::processed) counts.
     pub processing_ns: u64,
     /// The host's own time between two batches, in nanoseconds.
     pub host_ns: u64,
@@ -94,7 +97,8 @@ pub struct Stats {
     pub collating_times: Histogram,
     /// How long single batches (or parts) waited for their slab, in nanoseconds.
     pub slab_wait_times: Histogram,
-    /// How long single copies to the device took (each of all tensors of a batch, or of a part), in nanoseconds.
+    /// How long single copies to the device took (each of all tensors of a batch or part, or of small batches that were sent
+    /// together), in nanoseconds: of those that were measured, as for [`transfer_ns`](Stats::transfer_ns).
     pub transfer_times: Histogram,
     /// How long the consumer waited for single batches, in nanoseconds.
     pub consumer_wait_times: Histogram,
@@ -116,6 +120,14 @@ pub struct Stats {
     pub most_bytes_in_flight: u64,
     /// How many of the unpinned ones the system refused to page-lock.
     pub unlockable: u64,
+    /// How many pictures a device's decoder decoded
+    /// (`ImageFolder::decode`, with the feature `nvjpeg`).
+    pub device_decoded: u64,
+    /// Why other pictures, which the program left to it, were decoded by the CPU, and how many for each reason. Most reasons lie in the file
+    /// or the transform, and workers decode. But what the decoder itself refused, skipped or had no memory for is decoded by the one thread
+    /// that drives it: if that is much, it costs more than `Decode::Cpu`. (A batch with a picture that nobody can
+    /// decode is made again without the device, and counts here for nothing.)
+    pub left_to_cpu: BTreeMap<&'static str, u64>,
     /// Samples that failed, and whose rows others took ([`OnError::Replace`](crate::loader::OnError::Replace)).
     pub replaced: u64,
     /// Samples that failed, and were left out ([`OnError::Skip`](crate::loader::OnError::Skip)).
@@ -184,6 +196,8 @@ impl Stats {
             }),
             most_bytes_in_flight: meter.most_bytes_in_flight.get(),
             unlockable: meter.unlockable.get(),
+            device_decoded: meter.device_decoded.get(),
+            left_to_cpu: meter.left_to_cpu.lock().clone(),
             replaced: meter.replaced.get(),
             skipped: meter.skipped.get(),
             retried: meter.retried.get(),
@@ -293,6 +307,8 @@ impl AddAssign<&Stats> for Stats {
             over_budget_bytes,
             pinned_budget_bytes,
             unlockable,
+            device_decoded,
+            left_to_cpu,
             replaced,
             skipped,
             retried,
@@ -318,12 +334,16 @@ impl AddAssign<&Stats> for Stats {
             (&mut self.unpinned, unpinned),
             (&mut self.over_budget, over_budget),
             (&mut self.unlockable, unlockable),
+            (&mut self.device_decoded, device_decoded),
             (&mut self.replaced, replaced),
             (&mut self.skipped, skipped),
             (&mut self.retried, retried),
         ];
         for (sum, more) in sums {
             *sum = sum.saturating_add(*more);
+        }
+        for (reason, more) in left_to_cpu {
+            *self.left_to_cpu.entry(reason).or_default() += more;
         }
         let times = [
             (&mut self.loading_times, loading_times),

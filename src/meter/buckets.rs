@@ -20,7 +20,12 @@ pub(crate) struct Buckets(OnceLock<Box<[Sum]>>);
 
 impl Buckets {
     pub(crate) fn count(&self, value: u64) {
-        self.counts()[bucket_of(value)].add(1);
+        self.count_times(value, 1);
+    }
+
+    /// Counts a value so many times.
+    pub(crate) fn count_times(&self, value: u64, times: u64) {
+        self.counts()[bucket_of(value)].add(times);
     }
 
     fn counts(&self) -> &[Sum] {

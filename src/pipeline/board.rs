@@ -39,12 +39,22 @@ pub(super) struct Board<B> {
     pub(super) duty: Duty,
     /// One for each worker.
     pub(super) stations: Vec<Station>,
-    /// Units, with their line, that a worker had claimed to make from end to end when it was given up.
-    pub(super) orphans: VecDeque<(u64, std::ops::Range<u64>)>,
+    /// Units, with their line, that nobody is at, although they were opened. They are claimed before all else.
+    pub(super) orphans: VecDeque<(u64, Orphans)>,
     /// The bytes in flight, if they are limited.
     in_flight: Option<Arc<InFlight>>,
     /// The loader is being dropped, and threads end.
     pub(super) is_closed: bool,
+    /// How a thread of the library panicked outside of the program's code. What it was to do will never be done.
+    broken: Option<String>,
+}
+
+/// Units that nobody is at.
+pub(super) enum Orphans {
+    /// Their worker had claimed them to make them from end to end, and was given up.
+    OfRun(std::ops::Range<u64>),
+    /// It was sent, and the device could not decode all of it: it is made again, without the device.
+    NotDecoded(Unit),
 }
 
 impl<B: 'static> Board<B> {
@@ -60,6 +70,26 @@ impl<B: 'static> Board<B> {
             orphans: VecDeque::new(),
             in_flight,
             is_closed: false,
+            broken: None,
+        }
+    }
+
+    /// A thread panicked: consumers hear of it.
+    pub(super) fn breaks(&mut self, how: String) {
+        self.broken.get_or_insert(how);
+        for line in &self.lines {
+            line.unit_ready.notify_all();
+        }
+    }
+
+    /// # Panics
+    ///
+    /// If a thread of the library did, whose work consumers would wait for.
+    pub(super) fn check(&self) {
+        if let Some(how) = &self.broken {
+            panic!(
+                "a thread of the loader panicked, which is a defect of pinfeed, and not of the program: {how}"
+            );
         }
     }
 
@@ -87,6 +117,9 @@ impl<B: 'static> Board<B> {
     pub(super) fn remove_if_over(&mut self, key: u64) {
         let is_over = |line: &Line<B>| line.key == key && line.schedule.is_over();
         self.lines.retain(|line| !is_over(line));
+        if self.line(key).is_none() {
+            self.orphans.retain(|(line, _)| *line != key);
+        }
     }
 
     /// Removes all lines.
@@ -118,15 +151,28 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// Units that nobody makes any more, although they were claimed.
-    pub(super) fn claim_orphans(&mut self) -> Option<Job<B>> {
+    /// Units that nobody makes any more, although they were claimed. `of`: for the consumer of this line, who does not do what the consumer
+    /// of another one waits for.
+    pub(super) fn claim_orphans(&mut self, of: Option<u64>) -> Option<Job<B>> {
         loop {
-            let (line, units) = self.orphans.pop_front()?;
-            let line = self.line(line);
-            // Their epoch may have been left.
-            if let Some(line) = line.filter(|line| line.schedule.holds(Unit(units.start))) {
-                let pass = line.pass(Unit(units.start));
-                return Some(Job::Solo { pass, units });
+            let is_own = |(line, _): &(u64, Orphans)| of.is_none_or(|of| of == *line);
+            let own = self.orphans.iter().position(is_own)?;
+            let (line, orphans) = self.orphans.remove(own)?;
+            // Their epoch may have been left, and what was sent may have failed otherwise.
+            let Some(line) = self.line(line) else {
+                continue;
+            };
+            let schedule = &mut line.schedule;
+            match orphans {
+                Orphans::OfRun(units) if schedule.holds(Unit(units.start)) => {
+                    return Some(line.solo(units));
+                }
+                Orphans::NotDecoded(unit)
+                    if schedule.holds(unit) && schedule.is_being_sent(unit) =>
+                {
+                    return Some(line.remake(unit));
+                }
+                _ => {}
             }
         }
     }
@@ -157,6 +203,7 @@ impl<B: 'static> Board<B> {
             beyond,
             devices,
             free_bytes: self.free_bytes(),
+            free_slabs: 0, // each line knows its own
         }
     }
 
@@ -164,7 +211,7 @@ impl<B: 'static> Board<B> {
     /// at comes last.
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, group: usize) -> Option<Job<B>> {
         if !self.orphans.is_empty()
-            && let Some(job) = self.claim_orphans()
+            && let Some(job) = self.claim_orphans(None)
         {
             return Some(job);
         }
@@ -191,7 +238,7 @@ impl<B: 'static> Board<B> {
     pub(super) fn has_claim(&mut self, group: usize) -> bool {
         let claimant = self.claimant(group, true);
         let mut lines = self.lines.iter_mut();
-        !self.orphans.is_empty() || lines.any(|line| line.schedule.has_claim(claimant))
+        !self.orphans.is_empty() || lines.any(|line| line.has_claim(claimant))
     }
 
     /// The first unit of each of the device's lines that waits for a slab, in the lines' turn.

@@ -36,6 +36,17 @@ pub(crate) enum Patience {
     None,
 }
 
+impl Patience {
+    /// Until when it may wait now: `Some(None)` is for ever. `None`: it waits no longer.
+    pub(super) fn end(self, now: Instant) -> Option<Option<Instant>> {
+        match self {
+            Patience::Forever => Some(None),
+            Patience::Until(end) => (end > now).then_some(Some(end)),
+            Patience::None => None,
+        }
+    }
+}
+
 /// How the consumer asks for a unit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking {
@@ -74,7 +85,7 @@ impl<B: Batch> Pipeline<B> {
             return Poll::Ready(Some(next));
         }
         let next = match self.options().workers {
-            0 => self.load_next(seat, taken),
+            0 => self.load_next(seat, taken, asking.patience),
             _ => self.wait_for_next(seat, taken, asking, waiting),
         };
         if next.is_ready() && waiting.since.is_some() {
@@ -139,6 +150,7 @@ impl<B: Batch> Pipeline<B> {
         let mut board = self.lock();
         let (mut has_told, mut retries) = (false, true);
         loop {
+            board.check();
             let (lines, bin) = board.split();
             if waiting.ready.is_none() {
                 let line = lines.line(seat.line);
@@ -195,10 +207,8 @@ impl<B: Batch> Pipeline<B> {
             let lines = waiting.lines.saturating_add(1);
             let pause = options.patience.map(|pause| pause.saturating_mul(lines));
             let line_due = pause.and_then(|pause| since.checked_add(pause));
-            let end = match asking.patience {
-                Patience::Forever => None,
-                Patience::Until(end) if end > now => Some(end),
-                Patience::Until(_) | Patience::None => return Poll::Pending,
+            let Some(end) = asking.patience.end(now) else {
+                return Poll::Pending;
             };
             if line_due.is_some_and(|due| due <= now) {
                 waiting.lines = lines;
@@ -216,8 +226,13 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Without workers, the caller does everything, one job after the other.
-    fn load_next(&self, seat: &Seat, taken: &mut Taken<B>) -> Poll<Option<Delivered<B>>> {
+    /// Without workers, the caller does everything, one job after the other. But for a decoder it only waits.
+    fn load_next(
+        &self,
+        seat: &Seat,
+        taken: &mut Taken<B>,
+        patience: Patience,
+    ) -> Poll<Option<Delivered<B>>> {
         let mut held_off = None;
         let desk = Desk::of_caller(self.began);
         let mut board = self.lock();
@@ -238,14 +253,38 @@ impl<B: Batch> Pipeline<B> {
                 return Poll::Ready(None);
             };
             line.schedule.block();
-            let job = line.claim(&*self.recipe, Claimant::CONSUMER);
+            let job = lines.claim_orphans(Some(seat.line));
+            let Some(line) = lines.line(seat.line) else {
+                return Poll::Ready(None);
+            };
+            // (What is loaded while a decoder works is for later: there is time for it, or not.)
+            let has_time = || patience.end(Instant::now()).is_some();
+            if job.is_none() && line.schedule.is_next_being_sent() && !has_time() {
+                return Poll::Pending;
+            }
+            let job = job.or_else(|| line.claim(&*self.recipe, Claimant::CONSUMER));
             let waiting = match job {
                 Some(_) => None,
                 None => line.first_waiting(),
             };
+            if job.is_none() && waiting.is_none() && line.schedule.is_one_being_sent() {
+                let Some(end) = patience.end(Instant::now()) else {
+                    return Poll::Pending;
+                };
+                board.wait_until(&seat.unit_ready, end); // its decoder makes it ready
+                board.check();
+                continue;
+            }
             drop(board);
             match (job, waiting, &self.options[seat.share.device].pinning) {
-                (Some(Job::Solo { pass, units }), ..) => {
+                (
+                    Some(Job::Solo {
+                        pass,
+                        units,
+                        run: None,
+                    }),
+                    ..,
+                ) => {
                     // One unit, which is reported and taken under one lock.
                     let unit = Unit(units.start);
                     let made = self.make(&pass, unit, None, Changes::default(), &desk);

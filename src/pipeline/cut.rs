@@ -113,6 +113,14 @@ impl Cut {
         }
     }
 
+    /// The batch that a unit belongs to.
+    pub(crate) fn batch(&self, unit: u64) -> u64 {
+        match self {
+            Cut::Even(even) => even.batch_and_part(unit).0,
+            Cut::Listed(_) => unit,
+        }
+    }
+
     /// Where a unit lies.
     pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
         match self {

@@ -12,7 +12,7 @@ use std::io;
 use std::time::Duration;
 
 use super::Pipeline;
-use super::board::Board;
+use super::board::{Board, Orphans};
 use super::desk::{Desk, Doing, Seen};
 use super::line::Job;
 use super::pass::Pass;
@@ -20,7 +20,6 @@ use super::schedule::{Claimant, Loaded, Unit};
 use super::seat::Seat;
 use super::source::Failed;
 use super::station::{Task, What};
-use super::work::MadeAlone;
 use crate::batch::Batch;
 use crate::error::{Error, SampleId};
 use crate::sync::{Arc, Instant, Ordering, planted};
@@ -90,7 +89,7 @@ impl<B: Batch> Board<B> {
                 let rest = units.start + 1..units.end;
                 units.end = rest.start;
                 if !rest.is_empty() && !planted("a run is lost with its worker") {
-                    self.orphans.push_back((task.line, rest));
+                    self.orphans.push_back((task.line, Orphans::OfRun(rest)));
                 }
             }
             new.enter(Doing::Describing, seen.row);
@@ -279,9 +278,8 @@ impl<B: Batch> Pipeline<B> {
             What::Finish { unit } => self.publish(pass, *unit, Err(error)),
             What::Pull { unit } => self.fail_pull(pass, *unit, error),
             What::Solo { units } => {
-                let mut board = self.lock();
-                board.made(pass, Unit(units.start), MadeAlone::failed(error));
-                board.takes_on(desk, None);
+                self.publish(pass, Unit(units.start), Err(error));
+                self.lock().takes_on(desk, None);
             }
         }
     }
@@ -293,7 +291,7 @@ impl<B: Batch> Pipeline<B> {
             if board.stations.iter().any(|one| !one.is_vacant) {
                 return false;
             }
-            board.claim_orphans().or_else(|| {
+            board.claim_orphans(Some(seat.line)).or_else(|| {
                 let (line, _) = board.line(seat.line)?;
                 line.claim(&*self.recipe, Claimant::CONSUMER)
             })
@@ -306,6 +304,7 @@ impl<B: Batch> Pipeline<B> {
         };
         let (Job::Load { pass, .. }
         | Job::Finish { pass, .. }
+        | Job::Remake { pass, .. }
         | Job::Solo { pass, .. }
         | Job::Pull { pass, .. }) = &job
         else {

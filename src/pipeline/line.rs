@@ -1,22 +1,24 @@
 //! A line: the schedule of what one consumer iterates, with what its epochs and open units carry.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::cut::EpochOrder;
 use super::guard::Bin;
 use super::options::Portion;
-use super::outbox::Sends;
+use super::outbox::{Each, Permits, Sends};
 use super::pass::Pass;
 use super::plan::EpochPlan;
-use super::pull::Pull;
-use super::schedule::{Claim, Claimant, Claimed, Schedule, Unit};
+use super::pull::{Pull, Remade};
+use super::recovery::Changes;
+use super::schedule::{Claim, Claimant, Claimed, RunSlab, Schedule, Unit};
 use super::slots::{Delivered, EpochSlot, Made, UnitSlot};
 use super::source::Failed;
 use super::work::{MadeAlone, Recipe, Work};
-use crate::device::{Account, Charge, InFlight};
+use crate::device::{Account, Charge, InFlight, SetAside};
 use crate::error::Result;
 use crate::sync::{Arc, Condvar, planted};
-use crate::tensor::Backend;
+use crate::tensor::Offload;
 
 /// What one consumer iterates: an epoch, or several that follow each other.
 pub(super) struct Line<B> {
@@ -48,9 +50,19 @@ pub(super) enum Job<B> {
         pass: Arc<Pass>,
         unit: Unit,
     },
+    /// It was made, and is to be made again, without the device's help.
+    Remake {
+        pass: Arc<Pass>,
+        unit: Unit,
+        /// What had become of its samples.
+        changes: Changes,
+        own: Option<Remade<B>>,
+    },
     Solo {
         pass: Arc<Pass>,
-        units: std::ops::Range<u64>,
+        units: Range<u64>,
+        /// They are page-locked: the slab for all of them.
+        run: Option<Run>,
     },
     Grant {
         pass: Arc<Pass>,
@@ -63,17 +75,26 @@ pub(super) enum Job<B> {
         pass: Arc<Pass>,
         unit: Unit,
         stream: Box<dyn Pull<B>>,
-        gathered_by: Option<Backend>,
+        offload: Offload,
     },
+}
+
+/// A run of page-locked units.
+pub(super) struct Run {
+    pub(super) slab: RunSlab,
+    /// `None`: the account has no room for it.
+    pub(super) set_aside: Option<SetAside>,
+    pub(super) offload: Offload,
 }
 
 impl<B: 'static> Line<B> {
     pub(super) fn claim(&mut self, recipe: &dyn Recipe<B>, claimant: Claimant) -> Option<Job<B>> {
+        let claimant = self.with_slabs(claimant);
         let open = |epoch: &EpochSlot<B>, unit: Unit, is_own: bool| {
             let Some(pass) = &epoch.pass else {
                 unreachable!("units are opened of epochs that are planned");
             };
-            let work = (!is_own).then(|| recipe.open(pass, pass.place(unit), epoch.gathered_by()));
+            let work = (!is_own).then(|| recipe.open(pass, pass.place(unit), epoch.offload()));
             UnitSlot::new(Arc::clone(pass), work)
         };
         match self.schedule.claim(claimant, open)? {
@@ -94,10 +115,7 @@ impl<B: 'static> Line<B> {
                 let pass = self.pass(unit);
                 Some(Job::Finish { pass, unit })
             }
-            Claim::Solo { units } => {
-                let pass = self.pass(Unit(units.start));
-                Some(Job::Solo { pass, units })
-            }
+            Claim::Solo { units } => Some(self.solo(units)),
             Claim::Grant { unit, bytes } => {
                 let work = self.slot(unit).work.clone()?;
                 // Here, under the lock: the next that looks finds it counted.
@@ -116,7 +134,7 @@ impl<B: 'static> Line<B> {
             Claim::Pull { unit } => {
                 let pass = self.pass(unit);
                 let epoch = self.schedule.epoch(pass.segment)?;
-                let gathered_by = epoch.gathered_by();
+                let offload = epoch.offload();
                 let Some(stream) = epoch.stream.take() else {
                     unreachable!("a unit is opened for whoever pulls next, and the stream is back");
                 };
@@ -124,9 +142,65 @@ impl<B: 'static> Line<B> {
                     pass,
                     unit,
                     stream,
-                    gathered_by,
+                    offload,
                 })
             }
+        }
+    }
+
+    /// Whether [`claim`](Line::claim) would return something.
+    pub(super) fn has_claim(&mut self, claimant: Claimant) -> bool {
+        let claimant = self.with_slabs(claimant);
+        self.schedule.has_claim(claimant)
+    }
+
+    /// How many slabs are left for runs, where units may share them.
+    fn with_slabs(&mut self, claimant: Claimant) -> Claimant {
+        if !self.schedule.shares_slabs() {
+            return claimant;
+        }
+        let epoch = self.schedule.current();
+        let epoch = epoch.and_then(|segment| self.schedule.epoch(segment)); // those that follow share its account
+        let pass = epoch.and_then(|epoch| epoch.pass.as_ref());
+        let room = pass.and_then(|pass| {
+            let account = pass.account.as_ref()?;
+            Some(account.room(pass.plan().more_slabs))
+        });
+        Claimant {
+            free_slabs: room.unwrap_or(0),
+            ..claimant
+        }
+    }
+
+    /// Units that their worker makes from end to end: they were claimed so.
+    pub(super) fn solo(&mut self, units: Range<u64>) -> Job<B> {
+        let first = Unit(units.start);
+        let pass = self.pass(first);
+        let run = pass.account.as_ref().map(|account| {
+            let slab = self.schedule.run_slab(&units);
+            let epoch = self.schedule.epoch(pass.segment);
+            Run {
+                slab,
+                set_aside: account.set_aside(slab.uncounted, pass.plan().more_slabs),
+                offload: epoch.map_or(Offload::default(), |epoch| epoch.offload()),
+            }
+        });
+        Job::Solo { pass, units, run }
+    }
+
+    /// Gives a unit to whoever makes it again.
+    pub(super) fn remake(&mut self, unit: Unit) -> Job<B> {
+        self.schedule.remaking(unit);
+        let slot = self.slot(unit);
+        Job::Remake {
+            pass: Arc::clone(&slot.pass),
+            unit,
+            changes: slot
+                .changes
+                .take()
+                .map(|changes| *changes)
+                .unwrap_or_default(),
+            own: slot.own.as_ref().map(|own| own.again()),
         }
     }
 
@@ -237,7 +311,7 @@ impl<B: 'static> Line<B> {
             // The oldest that was not taken may be of the next epoch.
             let first = self.schedule.first();
             announced.settle_before(match first < pass.units.end {
-                true => pass.place(first).batch,
+                true => pass.batch(first),
                 false => u64::MAX,
             });
         }
@@ -250,28 +324,48 @@ impl<B: 'static> Line<B> {
         segment.is_some_and(|segment| self.outbox(segment).is_some())
     }
 
-    /// Takes the segment's first unit that is ready and not sent, and whose batch comes before `before`, to send it. `pageable`: even if it
-    /// is not page-locked.
+    /// Takes the segment's first unit that is ready and not sent, and may be, to send it. `pageable`: even if it is not page-locked. And those
+    /// that follow it, if they are page-locked, and may be sent together.
     pub(super) fn take_to_send(
         &mut self,
         segment: u64,
-        before: u64,
+        permits: Permits,
         pageable: bool,
-    ) -> Option<(Arc<Pass>, Unit, B)> {
+    ) -> Option<(Arc<Pass>, Each<B>)> {
         let is_here = |&(unit, slot): &(Unit, &UnitSlot<B>)| {
             slot.pass.segment == segment
                 && (pageable || !slot.is_unpinned)
                 && matches!(slot.outcome, Some(Ok(Made::Here(_))))
-                && slot.pass.place(unit).batch < before
+                && slot.pass.batch(unit) < permits.allowed
         };
-        let (unit, _) = self.schedule.ready_units().find(is_here)?;
-        let Some(Ok(Made::Here(made))) = self.slot(unit).outcome.take() else {
-            unreachable!("it is here");
+        let (pass, first, count) = {
+            let mut ready = self.schedule.ready_units().filter(is_here);
+            let (first, slot) = ready.next()?;
+            let pass = Arc::clone(&slot.pass);
+            let goes_too = |((unit, slot), next): &((Unit, &UnitSlot<B>), u64)| {
+                unit.0 == *next && !slot.is_unpinned && !pass.is_sent_alone(*unit)
+            };
+            let others = match pass.is_sent_alone(first) {
+                true => 0,
+                false => permits.together.saturating_sub(1),
+            };
+            let others = ready.zip(first.0 + 1..).take(others);
+            let count = 1 + others.take_while(goes_too).count();
+            if !permits.lets(pass.batch(first), count) {
+                return None;
+            }
+            (pass, first, count as u64)
         };
-        if !planted("a unit can be taken while it is sent") {
-            self.schedule.sending(unit);
-        }
-        Some((self.pass(unit), unit, made))
+        let units = (first.0..first.0 + count).map(Unit).map(|unit| {
+            let Some(Ok(Made::Here(made))) = self.slot(unit).outcome.take() else {
+                unreachable!("it is here");
+            };
+            if !planted("a unit can be taken while it is sent") {
+                self.schedule.sending(unit);
+            }
+            (unit, made)
+        });
+        Some((pass, units.collect()))
     }
 
     /// Sets the outbox of an epoch. Returns the units that failed already, with their batches.
@@ -287,7 +381,7 @@ impl<B: 'static> Line<B> {
             slot.pass.segment == segment && matches!(slot.outcome, Some(Err(_)))
         };
         let failed = self.schedule.ready_units().filter(has_failed);
-        let batches = failed.map(|(unit, slot)| (slot.pass.place(unit).batch, unit));
+        let batches = failed.map(|(unit, slot)| (slot.pass.batch(unit), unit));
         batches.collect()
     }
 
@@ -298,14 +392,23 @@ impl<B: 'static> Line<B> {
 
     /// Reports a unit that was made from end to end, or its error.
     pub(super) fn made(&mut self, unit: Unit, alone: MadeAlone<B>) {
-        let elapsed_ns = alone.spent.map(|spent| spent.elapsed_ns);
-        self.schedule.made(unit, elapsed_ns);
+        self.schedule.made(unit, alone.elapsed_ns());
         let slot = self.slot(unit);
         slot.outcome = Some(alone.made.map(Made::Here));
         if !alone.changes.is_empty() {
             slot.changes = Some(Box::new(alone.changes));
         }
         self.tell_consumer(unit);
+    }
+
+    /// The same for a page-locked unit of a run, if it need not move.
+    pub(super) fn made_of_run(&mut self, unit: Unit, alone: MadeAlone<B>, bin: &mut Bin<B>) {
+        // (The first has the run's reserve until now, although the run has its slab.)
+        let was_reserved = self.schedule.reserve_of(unit) > 0;
+        self.made(unit, alone);
+        if was_reserved {
+            self.tell_if_waiting(bin);
+        }
     }
 
     /// Notes a failure. Of several, the first row's is delivered.

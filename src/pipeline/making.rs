@@ -13,8 +13,8 @@ use super::source::{Failed, Indices, Source};
 use super::stopwatch::Stopwatch;
 use crate::batch::{Collate, Needs, NotLoaded, Table, Took};
 use crate::dataset::Dataset;
-use crate::device::Slab;
-use crate::error::panic_message;
+use crate::device::Piece;
+use crate::error::{NotDrawn, panic_message};
 use crate::sync::Instant;
 use crate::tuning::INDICES_AT_ONCE;
 
@@ -437,13 +437,13 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     /// Makes all rows of a unit that one thread makes from end to end.
     pub(super) fn make_rows(
         &self,
-        slab: &dyn Fn(usize) -> Option<Slab>,
+        slab: &dyn Fn(usize) -> Option<Piece>,
         watch: &mut Stopwatch,
     ) -> Result<(), Failed> {
         let grant = |bytes| {
-            let slab = slab(bytes);
-            let granted = slab.is_some();
-            slab.into_iter().for_each(|slab| self.table.grant(slab));
+            let piece = slab(bytes);
+            let granted = piece.is_some();
+            piece.into_iter().for_each(|piece| self.table.grant(piece));
             granted
         };
         let is_asked = Cell::new(false);
@@ -490,6 +490,9 @@ pub(super) fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
 ) -> Result<B, Failed> {
     match catch_unwind(AssertUnwindSafe(|| table.finish())) {
         Ok(finished) => finished.map_err(|failure| source.failed(failure)),
-        Err(payload) => Err(source.collate_panicked(panic_message(payload))),
+        Err(payload) => Err(match payload.downcast::<NotDrawn>() {
+            Ok(not_drawn) => source.not_drawn(*not_drawn),
+            Err(payload) => source.collate_panicked(panic_message(payload)),
+        }),
     }
 }

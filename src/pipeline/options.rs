@@ -8,6 +8,7 @@ use super::plan::{Destination, Machine};
 use crate::device::{Device, Ring};
 use crate::sync::Arc;
 use crate::system::numa::Cores;
+use crate::tensor::Offload;
 
 /// How the epochs of a line are loaded: what the builder was told.
 #[derive(Debug, Clone)]
@@ -165,10 +166,12 @@ impl Options {
             pinning.is_some_and(|pinning| !pinning.by_copy && same(&pinning.device, device))
         };
         Destination::Device {
-            backend: device.inner.driver.backend(),
             depth,
             pins: is(|ours, other| Arc::ptr_eq(&ours.inner, &other.inner)),
-            gathers: is(|ours, other| ours.inner.driver.same_device(&other.inner.driver)),
+            offload: match is(|ours, other| ours.inner.driver.same_device(&other.inner.driver)) {
+                true => device.inner.offload(),
+                false => Offload::default(),
+            },
         }
     }
 
@@ -178,12 +181,20 @@ impl Options {
         self.prefetch.saturating_add(depth).saturating_add(2)
     }
 
-    /// The same, but no more than its batches can use if no epoch follows: each may be built in one slab and moved to another.
-    pub(super) fn slabs_for(&self, depth: usize, batches: u64, is_followed: bool) -> usize {
+    /// The same with so many open batches, but no more than its batches can use if no epoch follows: each may be built in one slab and
+    /// moved to another.
+    pub(super) fn slabs_for(
+        &self,
+        prefetch: usize,
+        depth: usize,
+        batches: u64,
+        is_followed: bool,
+    ) -> usize {
+        let slabs = prefetch.saturating_add(depth).saturating_add(2);
         if is_followed {
-            return self.slabs(depth);
+            return slabs;
         }
         let most = usize::try_from(batches.saturating_mul(2)).unwrap_or(usize::MAX);
-        self.slabs(depth).min(most)
+        slabs.min(most)
     }
 }

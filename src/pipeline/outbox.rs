@@ -12,10 +12,11 @@ use super::given::Given;
 use super::guard::drop_each;
 use super::pass::Pass;
 use super::schedule::Unit;
-use crate::batch::{Batch, SentPart, begin_part, send, send_part};
-use crate::device::{Assembly, Rows, Target, Unsent};
+use crate::batch::{Batch, Part, SentPart, Whole, begin_part, send, send_all, send_part};
+use crate::device::{Assembly, Rows, Target, Undecoded, Unsent, WhenDecoded};
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::sync::{Arc, Mutex, Weak, planted};
+use crate::tuning::{MOST_SENT_TOGETHER, SENT_TOGETHER_BYTES};
 
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct Outbox<B: Batch> {
@@ -35,6 +36,10 @@ struct State<B: Batch> {
     first: u64,
     /// Batches before this one may be sent, if they are sent in order.
     allowed: u64,
+    /// How many batches may be sent together, by the size of the last that was sent alone.
+    together: usize,
+    /// They are made in runs, so that as many more may be sent.
+    are_in_runs: bool,
     /// How many may be on their way, if they are sent in any order; and how many are.
     capacity: Option<u64>,
     in_flight: u64,
@@ -57,7 +62,9 @@ struct Outgoing<B: Batch> {
     has_failed: bool,
     /// It was given out.
     is_taken: bool,
-    whole: Option<B::OnDevice>,
+    /// Pictures of its parts were left to the device's decoder.
+    decodes: bool,
+    whole: Option<Whole<B>>,
 }
 
 impl<B: Batch> Outgoing<B> {
@@ -71,6 +78,8 @@ impl<B: Batch> Outgoing<B> {
 pub(crate) enum SendOutcome<B> {
     /// It is on its way; or it was dropped, because nobody wants it.
     Sent,
+    /// It is on its way, and pictures are to be decoded when it is there. Until then the batch is not to be given out.
+    Decodes(Undecoded),
     /// Its turn has not come, or the device has no memory for it now.
     NotNow(B),
     Failed(Error),
@@ -78,11 +87,35 @@ pub(crate) enum SendOutcome<B> {
     Unlike(Unit, CollateError),
 }
 
+impl<B> SendOutcome<B> {
+    fn sent(undecoded: Undecoded) -> SendOutcome<B> {
+        match undecoded.is_empty() {
+            true => SendOutcome::Sent,
+            false => SendOutcome::Decodes(undecoded),
+        }
+    }
+}
+
+/// Units that follow each other, with something of each.
+pub(super) type Each<T> = Vec<(Unit, T)>;
+
 /// An outbox, with the type of batches on the device erased.
 pub(crate) trait Sends<B>: Send + Sync {
     /// Sends a unit. `waits`: if need be, waits for device memory that the program gave back and whose kernels have not run. The consumer
     /// does so for the batch that it comes to, and nobody holds the lock meanwhile.
     fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B>;
+
+    /// Sends units that are whole batches, and follow each other, together if that is possible; else one by one.
+    fn send_together(&self, pass: &Pass, units: Each<B>) -> Each<SendOutcome<B>>;
+
+    /// Has rows decoded that were sent.
+    fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded);
+
+    /// A unit that was sent will come again: what was sent of it is not given out.
+    fn take_back(&self, pass: &Pass, unit: Unit);
+
+    /// Notes that the epoch's batches are small, and come in runs: more of them may be on their way than was asked for, so that they can be sent together.
+    fn note_runs(&self);
 
     /// A unit of the batch failed before it could be sent, so the batch is in nobody's way.
     fn give_up(&self, batch: u64, unit: Unit);
@@ -93,12 +126,30 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// Allows the first `batches` batches to be sent, before the consumer has come to the epoch.
     fn allow_first(&self, batches: u64);
 
-    /// The first batch whose units may not be sent yet. In any order: those of any batch may be, or of none.
-    fn allowed(&self) -> u64;
+    /// What may be sent now.
+    fn permits(&self) -> Permits;
+}
 
+/// What an outbox lets be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Permits {
+    /// The first batch whose units may not be sent yet. In any order: those of any batch may be, or of none.
+    pub(super) allowed: u64,
+    /// The first batch that is beyond what the program asked for. From it on, batches are sent only as many together as may be.
+    pub(super) asked: u64,
+    /// How many units may be sent together.
+    pub(super) together: usize,
     /// Changes when a unit that was not sent may have its turn: a batch of the epoch, or of the one before, began or failed, or the
     /// consumer allows more.
-    fn progress(&self) -> [u64; 2];
+    pub(super) progress: [u64; 2],
+}
+
+impl Permits {
+    /// Whether so many batches from this one on may be sent. Beyond what the program asked for, it takes as many as go together: whoever
+    /// sends each as it comes is busy with sending, and the consumer would be so behind batches that are there.
+    pub(super) fn lets(&self, first: u64, count: usize) -> bool {
+        first < self.asked || count >= self.together
+    }
 }
 
 impl<B: Batch> Sends<B> for Outbox<B> {
@@ -115,6 +166,51 @@ impl<B: Batch> Sends<B> for Outbox<B> {
             }
             outcome => outcome,
         }
+    }
+
+    fn send_together(&self, pass: &Pass, units: Each<B>) -> Each<SendOutcome<B>> {
+        let numbers: Vec<Unit> = units.iter().map(|(unit, _)| *unit).collect();
+        let is_turn = self.is_behind_none() && self.state.lock().is_turn_of(pass, &numbers);
+        let units = match is_turn {
+            true => self.try_together(pass, units),
+            false => Err(units),
+        };
+        let one_by_one = |(unit, made)| (unit, self.send(pass, unit, made, false));
+        units.unwrap_or_else(|units| units.into_iter().map(one_by_one).collect())
+    }
+
+    fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
+        let device = &self.target.device().inner;
+        device.decode(undecoded, when_decoded);
+    }
+
+    fn take_back(&self, pass: &Pass, unit: Unit) {
+        let place = pass.place(unit);
+        let whole = {
+            let mut state = self.state.lock();
+            let Some(outgoing) = state.get(place.batch) else {
+                return;
+            };
+            match outgoing.assembly {
+                // Its rows go where they were.
+                Some(_) => outgoing.rows -= place.rows,
+                // It has no memory again, and those behind it must not take what it had.
+                None => outgoing.has_begun = false,
+            }
+            outgoing.whole.take()
+        };
+        let was_whole = whole.is_some();
+        pass.meter.batches.take_back(u64::from(was_whole));
+        drop_each([whole]);
+        // Then: who sends another one in its place finds its memory free.
+        let mut state = self.state.lock();
+        state.in_flight -= u64::from(was_whole && state.capacity.is_some());
+    }
+
+    fn note_runs(&self) {
+        let mut state = self.state.lock();
+        state.progress += u64::from(!state.are_in_runs);
+        state.are_in_runs = true;
     }
 
     fn give_up(&self, batch: u64, unit: Unit) {
@@ -136,17 +232,19 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         self.allow(batches);
     }
 
-    fn allowed(&self) -> u64 {
-        self.state.lock().allowed()
-    }
-
-    fn progress(&self) -> [u64; 2] {
+    fn permits(&self) -> Permits {
         let before = self
             .before
             .as_ref()
             .and_then(|(before, _)| before.upgrade());
         let before = before.map_or(u64::MAX, |before| before.state.lock().progress);
-        [self.state.lock().progress, before]
+        let state = self.state.lock();
+        Permits {
+            allowed: state.allowed(),
+            asked: state.asked(),
+            together: state.together,
+            progress: [state.progress, before],
+        }
     }
 }
 
@@ -164,6 +262,8 @@ impl<B: Batch> Outbox<B> {
             batches: VecDeque::new(),
             first: given.first(),
             allowed: given.first(),
+            together: 1,
+            are_in_runs: false,
             capacity: any_order.then_some(0),
             in_flight: 0,
             progress: 0,
@@ -213,23 +313,13 @@ impl<B: Batch> Outbox<B> {
     /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next; in any order, so many that it has not
     /// got yet.
     pub(crate) fn allow(&self, batches: u64) {
-        let mut state = self.state.lock();
-        if let Some(capacity) = state.capacity {
-            state.capacity = Some(batches);
-            state.progress += u64::from(batches > capacity);
-            return;
-        }
-        let allowed = state.first.saturating_add(batches);
-        if allowed > state.allowed {
-            state.allowed = allowed;
-            state.progress += 1;
-        }
+        self.state.lock().allow(batches);
     }
 
     /// Sends a whole batch. It may be of the program's own type, so its functions run without the lock, and if they panic, the batch is an
     /// error.
     fn send_whole(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
-        let batch = pass.place(unit).batch;
+        let batch = pass.batch(unit);
         if !waits && !self.is_behind_none() {
             return SendOutcome::NotNow(made);
         }
@@ -262,15 +352,22 @@ impl<B: Batch> Outbox<B> {
         // (What was sent is on its way until the consumer takes it.)
         state.in_flight -= u64::from(outcome.is_err() && state.capacity.is_some());
         state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
+        if let Ok(sent) = &outcome
+            && state.capacity.is_none()
+            && !self.target.has_places()
+        {
+            let fit = SENT_TOGETHER_BYTES / sent.bytes.max(1);
+            state.together = fit.clamp(1, MOST_SENT_TOGETHER);
+        }
         match (outcome, state.get(batch)) {
-            (Ok(whole), Some(outgoing)) => {
+            (Ok(sent), Some(outgoing)) => {
                 outgoing.has_begun = true;
-                outgoing.whole = Some(whole);
-                SendOutcome::Sent
+                outgoing.whole = Some(sent.whole);
+                SendOutcome::sent(sent.undecoded)
             }
-            (Ok(whole), None) => {
+            (Ok(sent), None) => {
                 drop(state);
-                drop_each([whole]); // nobody wants it
+                drop_each([sent.whole]); // nobody wants it
                 SendOutcome::Sent
             }
             (Err(outcome), outgoing) => {
@@ -280,6 +377,42 @@ impl<B: Batch> Outbox<B> {
                 outcome
             }
         }
+    }
+
+    /// Sends batches together, whose turn has come. Returns them if that is not possible.
+    fn try_together(&self, pass: &Pass, units: Each<B>) -> Result<Each<SendOutcome<B>>, Each<B>> {
+        let (units, batches): (Vec<Unit>, Vec<B>) = units.into_iter().unzip();
+        let all = match send_all(batches, &self.target) {
+            Ok(all) => all,
+            Err(batches) => return Err(units.into_iter().zip(batches).collect()),
+        };
+        let mut unwanted = Vec::new();
+        let mut state = self.state.lock();
+        let outcomes = units.into_iter().zip(all).map(|(unit, sent)| {
+            let outgoing = state.get(pass.batch(unit));
+            let outcome = match (sent, outgoing) {
+                (Ok(whole), Some(outgoing)) => {
+                    (outgoing.has_begun, outgoing.whole) = (true, Some(Whole::There(whole)));
+                    SendOutcome::Sent
+                }
+                (Ok(whole), None) => {
+                    unwanted.push(whole);
+                    SendOutcome::Sent
+                }
+                (Err(payload), outgoing) => {
+                    if let Some(outgoing) = outgoing {
+                        outgoing.has_failed = true;
+                    }
+                    SendOutcome::Failed(pass.collate_panicked(unit, panic_message(payload)))
+                }
+            };
+            state.progress += 1;
+            (unit, outcome)
+        });
+        let outcomes = outcomes.collect();
+        drop(state);
+        drop_each(unwanted);
+        Ok(outcomes)
     }
 
     /// Sends a part. `memory`: what was waited for, or why there is none.
@@ -301,7 +434,7 @@ impl<B: Batch> Outbox<B> {
         }
         let mut state = self.state.lock();
         let (outcome, unsent) = self.send_part_in(&mut state, pass, unit, made, waits, memory);
-        if let Some(outgoing) = state.get(pass.place(unit).batch) {
+        if let Some(outgoing) = state.get(pass.batch(unit)) {
             let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
             outgoing.has_failed |= failed;
             state.progress += u64::from(outgoing.makes_way()); // or had begun before, which does no harm
@@ -322,7 +455,7 @@ impl<B: Batch> Outbox<B> {
         memory: Option<Result<Assembly>>,
     ) -> (SendOutcome<B>, Option<B>) {
         let rows = self.rows(pass, unit);
-        let outgoing = match state.turn(pass.place(unit).batch, unit, waits) {
+        let outgoing = match state.turn(pass.batch(unit), unit, waits) {
             Turn::Gone => return (SendOutcome::Sent, Some(made)),
             Turn::NotYet => return (SendOutcome::NotNow(made), None),
             Turn::Now(outgoing) => outgoing,
@@ -336,10 +469,14 @@ impl<B: Batch> Outbox<B> {
             }
             outgoing.like = unit;
         }
-        let last = outgoing.rows + rows.count == rows.of;
+        let part = Part {
+            rows,
+            is_last: outgoing.rows + rows.count == rows.of,
+            decodes: outgoing.decodes,
+        };
         // Unwind safety: the batch has failed, and what is left of it is only dropped.
         let assembly = &mut outgoing.assembly;
-        let send = AssertUnwindSafe(|| send_part(made, &self.target, rows, last, assembly));
+        let send = AssertUnwindSafe(|| send_part(made, &self.target, part, assembly));
         let sent = catch_unwind(send);
         outgoing.has_begun = outgoing.assembly.is_some();
         let sent = match sent {
@@ -350,14 +487,16 @@ impl<B: Batch> Outbox<B> {
             }
         };
         match sent {
-            Ok(SentPart::Part(part)) => {
+            Ok(SentPart::Part(part, undecoded)) => {
                 outgoing.rows += rows.count;
-                (SendOutcome::Sent, Some(part))
+                outgoing.decodes |= !undecoded.is_empty();
+                (SendOutcome::sent(undecoded), Some(part))
             }
-            Ok(SentPart::Whole(whole)) => {
+            Ok(SentPart::Whole(whole, undecoded)) => {
                 pass.meter.batches.add(1);
+                outgoing.rows += rows.count;
                 outgoing.whole = Some(whole);
-                (SendOutcome::Sent, None)
+                (SendOutcome::sent(undecoded), None)
             }
             Err((made, Unsent::Failed(error))) if !outgoing.has_begun && is_for_now(&error) => {
                 outgoing.is_awaited = waits;
@@ -382,22 +521,13 @@ impl<B: Batch> Outbox<B> {
         }
     }
 
-    /// Takes out the next batch, all of whose units came or failed.
-    pub(crate) fn take(&self, batch: u64) -> Option<B::OnDevice> {
+    /// Takes out the next batch, all of whose units came or failed, and [allows](Outbox::allow) `batches` more. And says whether
+    /// [enough](State::has_enough) are on their way then.
+    pub(crate) fn take(&self, batch: u64, batches: u64) -> (Option<Whole<B>>, bool) {
         let mut state = self.state.lock();
-        let index = batch.checked_sub(state.first)?;
-        // (Of one that failed early, nothing came here.)
-        let outgoing = state.outgoing(index as usize, Unit(0));
-        outgoing.is_taken = true;
-        let whole = outgoing.whole.take();
-        let was_sent = whole.is_some() && state.capacity.is_some();
-        state.in_flight -= u64::from(was_sent);
-        state.progress += u64::from(was_sent);
-        while state.batches.front().is_some_and(|first| first.is_taken) {
-            state.batches.pop_front();
-            state.first += 1;
-        }
-        whole
+        let whole = state.take(batch);
+        state.allow(batches);
+        (whole, state.has_enough())
     }
 
     /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the outbox.)
@@ -425,6 +555,45 @@ enum Turn<'a, B: Batch> {
 }
 
 impl<B: Batch> State<B> {
+    fn take(&mut self, batch: u64) -> Option<Whole<B>> {
+        let index = batch.checked_sub(self.first)?;
+        // (Of one that failed early, nothing came here.)
+        let outgoing = self.outgoing(index as usize, Unit(0));
+        outgoing.is_taken = true;
+        let whole = outgoing.whole.take();
+        let was_sent = whole.is_some() && self.capacity.is_some();
+        self.in_flight -= u64::from(was_sent);
+        self.progress += u64::from(was_sent);
+        let taken = self.batches.iter().take_while(|first| first.is_taken);
+        let taken = taken.count();
+        self.batches.drain(..taken); // where they are: they are large
+        self.first += taken as u64;
+        whole
+    }
+
+    fn allow(&mut self, batches: u64) {
+        if let Some(capacity) = self.capacity {
+            self.capacity = Some(batches);
+            self.progress += u64::from(batches > capacity);
+            return;
+        }
+        let allowed = self.first.saturating_add(batches);
+        if allowed > self.allowed {
+            self.allowed = allowed;
+            self.progress += 1;
+        }
+    }
+
+    /// Whether all that the program allowed have begun, and one submission of small batches more. Then the consumer need not look for others:
+    /// it does when one submission more may be sent, and not for each batch.
+    fn has_enough(&self) -> bool {
+        let enough = self.allowed.saturating_add(self.together as u64);
+        let index = enough.checked_sub(self.first.saturating_add(1));
+        let last = index.and_then(|index| self.batches.get(index as usize));
+        // (They begin in order, so those before it have begun.)
+        self.are_in_runs && self.together > 1 && last.is_some_and(|last| last.has_begun)
+    }
+
     fn get(&mut self, batch: u64) -> Option<&mut Outgoing<B>> {
         let index = batch.checked_sub(self.first)?;
         let outgoing = self.batches.get_mut(index as usize);
@@ -442,6 +611,7 @@ impl<B: Batch> State<B> {
                 rows: 0,
                 has_failed: false,
                 is_taken: false,
+                decodes: false,
                 whole: None,
             });
         }
@@ -451,6 +621,9 @@ impl<B: Batch> State<B> {
     /// The first batch that may not be sent yet.
     fn allowed(&self) -> u64 {
         match self.capacity {
+            None if self.are_in_runs && self.together > 1 => {
+                self.allowed.saturating_add(2 * self.together as u64)
+            }
             None => self.allowed,
             Some(capacity)
                 if self.in_flight < capacity
@@ -460,6 +633,33 @@ impl<B: Batch> State<B> {
             }
             Some(_) => 0,
         }
+    }
+
+    /// The first batch beyond those that the program allowed.
+    fn asked(&self) -> u64 {
+        match self.capacity {
+            None => self.allowed,
+            Some(_) => u64::MAX,
+        }
+    }
+
+    /// Whether it is the turn of the first of these units, and the others, each a batch, may go with it.
+    fn is_turn_of(&mut self, pass: &Pass, units: &[Unit]) -> bool {
+        let batches = units.iter().map(|unit| pass.batch(*unit));
+        let (Some(first), allowed) = (batches.clone().next(), self.allowed()) else {
+            return false;
+        };
+        let follow_each_other = batches
+            .clone()
+            .zip(first..)
+            .all(|(batch, next)| batch == next);
+        let is_first = matches!(self.turn(first, units[0], false), Turn::Now(_));
+        (is_first || planted("who goes together does not wait for its turn"))
+            && follow_each_other
+            && units.iter().zip(batches).all(|(unit, batch)| {
+                let outgoing = self.outgoing((batch - self.first) as usize, *unit);
+                batch < allowed && !outgoing.makes_way()
+            })
     }
 
     /// Batches begin in order, so that none takes memory that an earlier one will need. In any order, none that was sent waits for an earlier

@@ -8,6 +8,7 @@ use crate::device::Account;
 use crate::error::Error;
 use crate::meter::{Activity, Bar, Meter, Subject};
 use crate::sync::Arc;
+use crate::tuning::ONE_ALONE_OF;
 
 /// How the units of one epoch are made, shared by everybody who works on them. It never changes.
 pub(crate) struct Pass {
@@ -33,6 +34,11 @@ impl Pass {
         cut.place(self.epoch, self.units.number(unit))
     }
 
+    /// The batch that a unit belongs to, within its epoch.
+    pub(crate) fn batch(&self, unit: Unit) -> u64 {
+        self.units.plan.cut.batch(self.units.number(unit))
+    }
+
     /// Whether the unit is its epoch's last.
     pub(crate) fn is_last(&self, unit: Unit) -> bool {
         unit.0 + 1 == self.units.end.0
@@ -50,14 +56,21 @@ impl Pass {
     }
 
     #[inline]
+    /// Whether the unit is sent by itself, whatever is ready beside it: parts are, what is recorded is, and now and then a batch, so that
+    /// how long it is processed can be measured.
+    pub(super) fn is_sent_alone(&self, unit: Unit) -> bool {
+        let is_measured = unit.0.is_multiple_of(ONE_ALONE_OF);
+        is_measured || self.plan().is_cut() || self.subject(unit).is_some()
+    }
+
     pub(super) fn subject(&self, unit: Unit) -> Option<Subject<'_>> {
-        self.meter.subject(|| Some(self.place(unit).batch))
+        self.meter.subject(|| Some(self.batch(unit)))
     }
 
     pub(crate) fn collate_panicked(&self, unit: Unit, message: String) -> Error {
         Error::CollatePanicked {
             epoch: self.epoch,
-            batch: self.place(unit).batch,
+            batch: self.batch(unit),
             message,
         }
     }

@@ -133,6 +133,20 @@ impl<B: Batch> Pipeline<B> {
         let bar = pass.bar(Activity::Slab, want.unit);
         let start = Instant::now();
         let device = &pinning.device.inner;
+        let largest_bytes = &self.largest_bytes[account.kind() as usize];
+        let largest = largest_bytes.load(Ordering::Relaxed);
+        // Usually one is idle. Only if not, copies are asked whether they have ended.
+        if self.in_flight.is_none()
+            && let Some(slab) = device
+                .ring
+                .reuse_for(account, want.bytes, largest, want.reserve)
+        {
+            pass.meter.pinning_ns.add_since(start);
+            if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
+                device.ring.news().notify(); // others will be as large
+            }
+            return Ok(slab.for_epoch(pass.meter.clone()));
+        }
         device.settle();
         // Before the ring, so that copies that are no longer in flight have brought their slabs home. If the epoch's own share is
         // used up, only copies of its own slabs help.
@@ -141,9 +155,7 @@ impl<B: Batch> Pipeline<B> {
             .then(|| Account::name(account));
         let coming = device.coming_home(own);
         // The ring may make more blocks than the accounts' shares only if no batch's slab will come home.
-        let grow = !matches!(coming, Coming::Batch(_));
-        let largest_bytes = &self.largest_bytes[account.kind() as usize];
-        let largest = largest_bytes.load(Ordering::Relaxed);
+        let grow = !matches!(coming, Coming::Batch(_) | Coming::Decoding);
         let charge = match &self.in_flight {
             None => None,
             Some(in_flight) => {
@@ -172,12 +184,7 @@ impl<B: Batch> Pipeline<B> {
         drop(bar);
         match slab {
             Some(slab) => {
-                if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
-                    if self.in_flight.is_some() {
-                        account.set_limit(self.slabs_within(account.limit(), account.kind()));
-                    }
-                    device.ring.news().notify(); // others will be as large
-                }
+                self.saw_slab(pinning, account, want.bytes);
                 Ok(slab.for_epoch(pass.meter.clone()).charged(charge))
             }
             None => {
@@ -190,6 +197,17 @@ impl<B: Batch> Pipeline<B> {
                     false => Err(coming),
                 }
             }
+        }
+    }
+
+    /// Notes how large a slab was wanted.
+    pub(super) fn saw_slab(&self, pinning: &Pinning, account: &Account, bytes: usize) {
+        let largest = &self.largest_bytes[account.kind() as usize];
+        if largest.fetch_max(bytes, Ordering::Relaxed) < bytes {
+            if self.in_flight.is_some() {
+                account.set_limit(self.slabs_within(account.limit(), account.kind()));
+            }
+            pinning.ring().news().notify(); // others will be as large
         }
     }
 
@@ -217,7 +235,7 @@ impl<B: Batch> Pipeline<B> {
             let mut progress = false;
             for (pass, unit) in waiting {
                 let serve = || self.serve(pinning, &pass, unit);
-                match self.catch_panics(&pass, unit, serve) {
+                match self.catch_panics(&pass, &[unit], serve) {
                     Some(Served::Done) | None => progress = true,
                     Some(Served::WaitForCopy(coming)) => {
                         staged = staged.or_else(|| hold_off(pinning, &coming));
@@ -253,7 +271,7 @@ impl<B: Batch> Pipeline<B> {
         let _interest = news.interest();
         let ticket = news.ticket();
         let serve = || self.serve(pinning, pass, unit);
-        let coming = match self.catch_panics(pass, unit, serve) {
+        let coming = match self.catch_panics(pass, &[unit], serve) {
             Some(Served::WaitForCopy(coming)) => coming,
             _ => return *held_off = None,
         };
@@ -449,7 +467,7 @@ impl<B: Batch> Pipeline<B> {
 fn event_of(coming: Coming) -> Option<RawEvent> {
     match coming {
         Coming::Batch(event) | Coming::Other(event) => Some(event),
-        Coming::Staged | Coming::Nothing => None,
+        Coming::Staged | Coming::Decoding | Coming::Nothing => None,
     }
 }
 

@@ -5,8 +5,8 @@ use super::cut::{Cut, Even};
 use super::given::Given;
 use super::options::{Options, Portion};
 use crate::device::Kind;
-use crate::tensor::Backend;
-use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, SLABS_IN_TURN};
+use crate::tensor::Offload;
+use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, MOST_RUNS_AHEAD, SLABS_IN_TURN};
 
 /// What an epoch's batches are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,13 +15,12 @@ pub(crate) enum Destination {
     Host,
     /// They are sent to a device, `depth` batches ahead; the program never sees them on the host.
     Device {
-        backend: Backend,
         depth: usize,
         /// It is the very device that the loader pins for: its list of copies brings the slabs of parts home.
         pins: bool,
-        /// The loader's slabs belong to this device, or to another handle of it. Waiting for slabs is what limits the copies in
-        /// flight, so only then may rows stay where they are for the device to gather.
-        gathers: bool,
+        /// What the device does itself. The loader's slabs belong to this device, or to another handle of it: waiting for slabs is what
+        /// limits the copies in flight, so only then may rows stay where they are for the device to gather, or pictures as they are.
+        offload: Offload,
     },
 }
 
@@ -42,10 +41,14 @@ pub(crate) struct Hints {
     pub(crate) sample_bytes: Option<usize>,
     /// Some device could gather rows where they are.
     pub(crate) is_gatherable: bool,
+    /// Some device could decode samples.
+    pub(crate) has_pictures: bool,
     /// A batch may have tensors that were not built in its slab.
     pub(crate) may_be_elsewhere: bool,
     /// Every tensor of a batch has a row for each of its samples, and nothing else.
     pub(crate) is_dense: bool,
+    /// And all samples of a batch take as many bytes.
+    pub(crate) have_one_size: bool,
 }
 
 /// What the device's host is like: what fits its last-level cache.
@@ -70,8 +73,10 @@ pub(crate) struct EpochPlan {
     pub(crate) resident: Option<usize>,
     /// How many slabs of the ring a unit may need until it is ready: two if it may be built in one and moved to another.
     pub(crate) slabs_per_unit: usize,
-    /// Units are made from end to end by one thread each: there is no slab to wait for.
+    /// Units may be made from end to end by one thread each: there is no slab to wait for, or a run of them shares one that is there.
     pub(crate) solo: Option<Solo>,
+    /// How many slabs more the epoch may have once runs of page-locked units share them.
+    pub(crate) more_slabs: usize,
     /// How many bytes a sample has, where units are cut for the cache; 0 otherwise.
     pub(crate) streamed_bytes: u64,
     /// The items of units are pulled from a stream, whose end is not known.
@@ -107,6 +112,19 @@ pub(crate) struct Solo {
     pub(crate) workers: usize,
     /// Units that take microseconds may be further ahead than the window says.
     pub(crate) grows: bool,
+    /// They are page-locked: only those that take microseconds are made so, and only if the ring has a slab for them.
+    pub(crate) is_pinned: bool,
+}
+
+impl Solo {
+    /// How many runs of units are in the window, so that there is one for each worker, and one that is ready.
+    pub(super) fn runs(self) -> usize {
+        let runs = self.workers.saturating_mul(2).max(1);
+        match self.is_pinned {
+            true => runs.min(MOST_RUNS_AHEAD),
+            false => runs,
+        }
+    }
 }
 
 /// Makes the plan of an epoch with these batches. `is_followed`: other epochs follow it, and share its slabs.
@@ -125,10 +143,27 @@ pub(crate) fn plan(
         Cut::Even(even) => Parts::of(options, machine, hints, *even),
         Cut::Listed(_) => None,
     };
-    let is_solo = options.pinning.is_none() && !options.is_stream && options.max_bytes.is_none();
+    let solo = Solo {
+        workers: options.workers,
+        grows: options.prefetch_grows && options.workers > 0,
+        is_pinned: options.pinning.is_some(),
+    };
+    // (Who is alone with a unit cannot wait for memory.)
+    let may_be_solo = match &options.pinning {
+        None => true,
+        Some(pinning) => hints.have_one_size && !pinning.by_copy,
+    };
+    let is_solo = may_be_solo && !options.is_stream && options.max_bytes.is_none();
+    let slabs =
+        |prefetch| options.slabs_for(prefetch, destination.depth(), cut.batches(), is_followed);
     let whole = EpochPlan {
         window: options.prefetch,
-        slabs: options.slabs_for(destination.depth(), cut.batches(), is_followed),
+        slabs: slabs(options.prefetch),
+        // For the runs that are ahead, and as many that the program has, or that are being copied.
+        more_slabs: match is_solo && solo.is_pinned && solo.grows {
+            true => slabs(options.prefetch.max(2 * solo.runs())) - slabs(options.prefetch),
+            false => 0,
+        },
         cut,
         resident: None,
         slabs_per_unit: match &options.pinning {
@@ -136,11 +171,7 @@ pub(crate) fn plan(
             Some(pinning) if pinning.by_copy || !hints.may_be_elsewhere => 1,
             Some(_) => 2,
         },
-        // (Who is alone with a unit cannot wait for memory.)
-        solo: is_solo.then_some(Solo {
-            workers: options.workers,
-            grows: options.prefetch_grows,
-        }),
+        solo: is_solo.then_some(solo),
         streamed_bytes: 0,
         pulls: options.is_stream.then_some(Pulls {
             before_loading: options.workers > 1,
@@ -152,14 +183,10 @@ pub(crate) fn plan(
         }),
         given: Given::default(),
     };
-    let may_be_cut = matches!(
-        destination,
-        Destination::Device {
-            pins: true,
-            gathers: true,
-            ..
-        }
-    );
+    let may_be_cut = match destination {
+        Destination::Device { pins, offload, .. } => pins && offload.gathers.is_some(),
+        Destination::Host => false,
+    };
     let Some(parts) = parts.filter(|_| may_be_cut) else {
         return whole;
     };
@@ -173,6 +200,8 @@ pub(crate) fn plan(
             .saturating_mul(options.prefetch.saturating_add(1))
             .min(units),
         resident: Some(parts.resident),
+        solo: None,
+        more_slabs: 0,
         streamed_bytes: parts.sample_bytes as u64,
         ..whole
     }
@@ -191,7 +220,7 @@ pub(crate) fn destination_matters(
         }
         Batching::Listed(_) => false,
     };
-    hints.is_gatherable || is_cut()
+    hints.is_gatherable || hints.has_pictures || is_cut()
 }
 
 /// How batches are cut into parts.
@@ -217,7 +246,7 @@ impl Parts {
         let batch_bytes = sample_bytes.checked_mul(cut.full_rows())?;
         // Of a resumed epoch as of a whole one: those that follow must be cut alike.
         let batches = cut.from(0).batches();
-        let slabs = options.slabs_for(DEFAULT_DEPTH_BATCHES, batches, false);
+        let slabs = options.slabs_for(options.prefetch, DEFAULT_DEPTH_BATCHES, batches, false);
         if batch_bytes.saturating_mul(slabs) <= machine.resident_bytes {
             return None;
         }
@@ -334,24 +363,28 @@ mod tests {
 
     fn device(depth: usize, pins: bool) -> Destination {
         Destination::Device {
-            backend: Device::cpu().inner.driver.backend(),
             depth,
             pins,
-            gathers: pins,
+            offload: match pins {
+                true => Device::cpu().inner.offload(),
+                false => Offload::default(),
+            },
         }
     }
 
     /// What changes from case to case, as one line.
     fn summary(plan: &EpochPlan) -> String {
         format!(
-            "{} units, {} parts of {} rows; window {}, slabs {}, resident {:?}; solo {:?}; streamed {}",
+            "{} units, {} parts of {} rows; window {}, slabs {} (+ {}), resident {:?}; solo {:?}; streamed {}",
             plan.cut.units(),
             plan.cut.parts_per_batch(),
             plan.cut.usual_rows(),
             plan.window,
             plan.slabs,
+            plan.more_slabs,
             plan.resident,
-            plan.solo.map(|solo| (solo.workers, solo.grows)),
+            plan.solo
+                .map(|solo| (solo.workers, solo.grows, solo.is_pinned)),
             plan.streamed_bytes,
         )
     }
@@ -367,8 +400,10 @@ mod tests {
         let unknown = Hints {
             sample_bytes: None,
             is_gatherable: false,
+            has_pictures: false,
             may_be_elsewhere: false,
             is_dense: true,
+            have_one_size: true,
         };
         let images = Hints {
             sample_bytes: Some(600_000),
@@ -387,14 +422,14 @@ mod tests {
             options.pinning.as_mut().unwrap().by_copy = true;
             options
         };
-        let whole =
-            "16 units, 1 parts of 64 rows; window 2, slabs 5, resident None; solo None; streamed 0";
-        let parts = "47 units, 3 parts of 22 rows; window 6, slabs 9, resident Some(7); solo None; streamed 600000";
+        let whole = "16 units, 1 parts of 64 rows; window 2, slabs 5 (+ 14), resident None; solo Some((4, true, true)); streamed 0";
+        let shared = "16 units, 1 parts of 64 rows; window 2, slabs 5 (+ 0), resident None; solo None; streamed 0";
+        let parts = "47 units, 3 parts of 22 rows; window 6, slabs 9 (+ 0), resident Some(7); solo None; streamed 600000";
         let host = Destination::Host;
         #[rustfmt::skip]
         let table = [
             ("not pinned", plan(&options(false), None, unknown, host, 0, false),
-             "16 units, 1 parts of 64 rows; window 2, slabs 5, resident None; solo Some((4, true)); streamed 0"),
+             "16 units, 1 parts of 64 rows; window 2, slabs 5 (+ 0), resident None; solo Some((4, true, false)); streamed 0"),
             ("to the host", plan(&options(true), h200, images, host, 0, false), whole),
             ("followed", plan(&options(true), h200, images, host, 0, true), whole),
             ("to the device", plan(&options(true), h200, images, device(1, true), 0, false), parts),
@@ -403,10 +438,10 @@ mod tests {
             ("to another device", plan(&options(true), h200, images, device(1, false), 0, false), whole),
             ("small samples", plan(&options(true), h200, numbers, device(1, true), 0, false), whole),
             ("small samples, deeper", plan(&options(true), h200, numbers, device(4, true), 0, false),
-             "16 units, 1 parts of 64 rows; window 2, slabs 8, resident None; solo None; streamed 0"),
+             "16 units, 1 parts of 64 rows; window 2, slabs 8 (+ 14), resident None; solo Some((4, true, true)); streamed 0"),
             ("samples that nobody knows", plan(&options(true), h200, unknown, device(1, true), 0, false), whole),
             ("gathered samples", plan(&options(true), h200, registered, device(1, true), 0, false), whole),
-            ("by copy", plan(&by_copy, h200, images, device(1, true), 0, false), whole),
+            ("by copy", plan(&by_copy, h200, images, device(1, true), 0, false), shared),
             ("a machine that nobody knows", plan(&options(true), None, images, device(1, true), 0, false), whole),
         ];
         for (case, plan, expected) in &table {
@@ -439,8 +474,10 @@ mod tests {
         let hints = Hints {
             sample_bytes: None,
             is_gatherable: false,
+            has_pictures: false,
             may_be_elsewhere: false,
             is_dense: true,
+            have_one_size: true,
         };
         let slabs = |is_followed| plan(&few, None, hints, Destination::Host, 0, is_followed).slabs;
         assert_eq!([false, true].map(slabs), [2, 5]);

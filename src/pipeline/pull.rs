@@ -20,7 +20,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Activity;
 use crate::sync::{Arc, Instant, planted};
-use crate::tensor::Backend;
+use crate::tensor::Offload;
 use crate::trace::span;
 
 /// Where a stream's epoch begins.
@@ -39,7 +39,7 @@ pub(crate) trait Pull<B>: Send {
         &mut self,
         pass: &Arc<Pass>,
         place: Place,
-        gathered_by: Option<Backend>,
+        offload: Offload,
         at: &Desk,
     ) -> Result<Option<Pulled<B>>>;
 }
@@ -59,6 +59,8 @@ pub(crate) struct OwnItems<B> {
     /// With its real number of rows, which the plan does not know.
     pub(super) place: Place,
     pub(super) reached: Reached,
+    /// They are kept when they are loaded, and can be loaded again.
+    pub(super) keeps: bool,
 }
 
 /// Where a stream stands behind a unit.
@@ -106,14 +108,14 @@ impl<B: Batch> Pipeline<B> {
         pass: &Arc<Pass>,
         unit: Unit,
         mut stream: Box<dyn Pull<B>>,
-        gathered_by: Option<Backend>,
+        offload: Offload,
     ) {
         span!("pull", epoch = pass.epoch, unit = unit.0);
         desk.enter(Doing::Pulling, 0);
         desk.since(Instant::now());
         let place = pass.place(unit);
         // Unwind safety: a stream that panicked is not asked again.
-        let pull = AssertUnwindSafe(|| stream.pull(pass, place, gathered_by, desk));
+        let pull = AssertUnwindSafe(|| stream.pull(pass, place, offload, desk));
         let bar = pass.bar(Activity::Pull, unit);
         let pulled = catch_unwind(pull).unwrap_or_else(|payload| {
             Err(Error::StreamPanicked {

@@ -13,14 +13,14 @@ use super::recovery::{Changes, Loading, OnError, Retry};
 use super::schedule::Claimed;
 use super::source::{Failed, Source};
 use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
-use super::work::{MadeAlone, Recipe, Report, Work};
+use super::work::{MadeAlone, Memory, Recipe, Report, Work};
 use crate::batch::{Collate, Needs, Opening, Table};
 use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::meter::Sum;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
-use crate::tensor::Backend;
+use crate::tensor::Offload;
 
 /// Makes batches of a data set's samples.
 pub(crate) struct DatasetRecipe<D, C> {
@@ -36,6 +36,7 @@ pub(crate) struct DatasetRecipe<D, C> {
 /// are hints for later epochs.
 pub(crate) struct Learned {
     is_gatherable: AtomicBool,
+    has_pictures: AtomicBool,
     sample_bytes: AtomicUsize,
 }
 
@@ -44,6 +45,7 @@ impl Learned {
     pub(crate) fn new(is_gatherable: bool, sample_bytes: Option<usize>) -> Learned {
         Learned {
             is_gatherable: AtomicBool::new(is_gatherable),
+            has_pictures: AtomicBool::new(false),
             sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
         }
     }
@@ -52,10 +54,17 @@ impl Learned {
         self.is_gatherable.load(Ordering::Relaxed)
     }
 
+    pub(super) fn has_pictures(&self) -> bool {
+        self.has_pictures.load(Ordering::Relaxed)
+    }
+
     /// Learns from a batch. (All workers read this. Most batches are alike, and those do not write.)
     pub(super) fn note(&self, needs: Needs) {
         if needs.is_gatherable && !self.is_gatherable.load(Ordering::Relaxed) {
             self.is_gatherable.store(true, Ordering::Relaxed);
+        }
+        if needs.has_pictures && !self.has_pictures.load(Ordering::Relaxed) {
+            self.has_pictures.store(true, Ordering::Relaxed);
         }
         if self.sample_bytes.load(Ordering::Relaxed) != needs.sample_bytes {
             self.sample_bytes
@@ -104,28 +113,23 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
     fn make_once(
         &self,
         source: &Source<'_, D>,
-        slab: &dyn Fn(usize) -> Option<Slab>,
+        memory: &Memory<'_>,
         watch: &mut Stopwatch,
         at: &Desk,
     ) -> Result<C::Batch, Failed> {
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
-            gathered_by: None,
+            offload: memory.offload,
         });
         let making = Making::new(self, source, &table, at, Loading::Solo);
-        making.make_rows(slab, watch)?;
+        making.make_rows(memory.slab, watch)?;
         at.begins(Doing::Collating);
         finish(source, &mut table)
     }
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C> {
-    fn open(
-        &self,
-        pass: &Arc<Pass>,
-        place: Place,
-        gathered_by: Option<Backend>,
-    ) -> Arc<dyn Work<C::Batch>> {
+    fn open(&self, pass: &Arc<Pass>, place: Place, offload: Offload) -> Arc<dyn Work<C::Batch>> {
         Arc::new(DatasetWork {
             recipe: self.clone(),
             pass: Arc::clone(pass),
@@ -133,7 +137,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             changes: Mutex::default(),
             table: self.collate.open(Opening {
                 rows: place.rows,
-                gathered_by,
+                offload,
             }),
             collating_ns: Sum::default(),
         })
@@ -143,13 +147,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         &self,
         pass: &Pass,
         place: Place,
-        slab: &dyn Fn(usize) -> Option<Slab>,
+        memory: &Memory<'_>,
         changes: Changes,
         at: &Desk,
     ) -> MadeAlone<C::Batch> {
         let meter = &*pass.meter;
         let mut is_changed = !changes.is_empty();
         let changes = Mutex::new(changes);
+        // What is made again is made without the device.
+        let mut offload = memory.offload;
         let timed = Timed::of_solo(meter, place.batch, at.is_timed());
         let mut watch = Stopwatch::start(timed);
         at.since(watch.started());
@@ -157,9 +163,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             let kept = is_changed.then(|| changes.lock().kept(place.rows));
             let kept = kept.as_deref();
             let source = self.source(pass, place, kept, &changes);
-            match self.make_once(&source, slab, &mut watch, at) {
-                // Its bad samples are known now, so this comes to an end.
-                Err(failed) if failed.can_remake => is_changed = true,
+            let memory = Memory {
+                slab: memory.slab,
+                offload,
+            };
+            match self.make_once(&source, &memory, &mut watch, at) {
+                // Its bad samples are known now, or will be, so this comes to an end.
+                Err(failed) if failed.can_remake => {
+                    (is_changed, offload) = (true, Offload::default());
+                }
                 made => break made,
             }
         };
@@ -168,7 +180,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         if made.is_ok() && spent.is_some() {
             let skipped = changes.lock().skipped.len();
             meter.samples.add((place.rows - skipped) as u64);
-            meter.batches.add(1);
+            // A batch in parts is made when the last of them is sent.
+            meter.batches.add(u64::from(!pass.plan().is_cut()));
         }
         MadeAlone {
             made: made.map_err(|failed| failed.error),
@@ -192,8 +205,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             sample_bytes: Some(sample_bytes)
                 .filter(|bytes| *bytes > 0 && C::IN_PARTS && !self.on_error.skips()),
             is_gatherable: self.learned.is_gatherable(),
+            has_pictures: self.learned.has_pictures(),
             may_be_elsewhere: !C::IN_PLACE,
             is_dense: C::IS_DENSE,
+            have_one_size: C::IN_PARTS,
         }
     }
 
@@ -274,7 +289,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
     }
 
     fn grant(&self, slab: Slab) {
-        self.table.grant(slab);
+        self.table.grant(slab.into());
     }
 
     fn finish(&mut self) -> Result<C::Batch, Failed> {

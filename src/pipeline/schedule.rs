@@ -8,6 +8,7 @@
 
 mod delivery;
 mod entry;
+mod runs;
 mod segment;
 mod slabs;
 
@@ -16,6 +17,7 @@ use std::ops::Range;
 
 pub(crate) use self::entry::{Claimed, Loaded, Next};
 use self::entry::{SlabState, Stage, UnitEntry};
+pub(crate) use self::runs::RunSlab;
 use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
@@ -56,8 +58,14 @@ pub(crate) struct Schedule<E, U> {
     pulls_first: bool,
     /// Units are delivered in the order in which they are ready.
     any_order: bool,
-    /// The bytes of the largest unit whose slab was wanted.
+    /// The bytes of the largest unit whose slab was wanted: in whole pages, and what was wanted.
     largest_unit: usize,
+    unit_bytes: usize,
+    /// Units of some plan are page-locked, and may share slabs.
+    shares_slabs: bool,
+    /// How many runs there was no slab for, and the first unit that may be in another one.
+    runs_without: u32,
+    runs_from: Unit,
     /// Bytes are limited.
     is_bounded: bool,
 }
@@ -90,6 +98,8 @@ pub(crate) struct Claimant {
     pub(crate) beyond: bool,
     /// How many more bytes may be in flight, if they are limited.
     pub(crate) free_bytes: usize,
+    /// How many more slabs the line may have, if some that are page-locked [may be shared](Schedule::shares_slabs).
+    pub(crate) free_slabs: usize,
 }
 
 impl Claimant {
@@ -99,6 +109,7 @@ impl Claimant {
         devices: 1,
         beyond: false,
         free_bytes: usize::MAX,
+        free_slabs: 0,
     };
 }
 
@@ -120,6 +131,10 @@ impl<E, U> Schedule<E, U> {
             pulls_first: false,
             any_order: false,
             largest_unit: 0,
+            unit_bytes: 0,
+            shares_slabs: false,
+            runs_without: 0,
+            runs_from: Unit(0),
             is_bounded: false,
         }
     }
@@ -165,9 +180,8 @@ impl<E, U> Schedule<E, U> {
                 segment: segment.id,
             });
         }
-        let (index, units) = self.next_to_open(claimant).filter(|_| may_load)?;
+        let (index, units, solo) = self.opens(claimant).filter(|_| may_load)?;
         let unit = self.end();
-        let solo = self.solo_run(units);
         let is_pulled = units.plan.pulls.is_some();
         let segment = &self.segments[index];
         let stage = match solo {
@@ -183,7 +197,10 @@ impl<E, U> Schedule<E, U> {
             let is_own = solo > 0 || is_pulled;
             let payload = open(&segment.payload, unit, is_own);
             let rows = units.plan.cut.rows(units.number(unit));
-            let slabs = units.plan.slabs_per_unit;
+            let slabs = match solo {
+                0 => units.plan.slabs_per_unit,
+                _ => 0, // they share one, for which `run_slab` asks
+            };
             let bytes = self.expected_bytes(units, unit);
             let mut entry = UnitEntry::new(rows, slabs, stage, payload);
             entry.bytes = bytes.unwrap_or(0);
@@ -204,7 +221,7 @@ impl<E, U> Schedule<E, U> {
         let mut entries = self.open.iter().take(self.reach(claimant));
         let has_work =
             |entry: &UnitEntry<U>| entry.can_finish() || entry.has_parked() || entry.has_rows();
-        self.may_load(claimant) && (entries.any(has_work) || self.next_to_open(claimant).is_some())
+        self.may_load(claimant) && (entries.any(has_work) || self.opens(claimant).is_some())
             || self.is_bounded && self.next_held(claimant).is_some()
             || claimant.beyond && self.segment_to_plan().is_some()
     }
@@ -215,6 +232,17 @@ impl<E, U> Schedule<E, U> {
             true => usize::MAX,
             false => (self.consumers_end().0 - self.first.0) as usize,
         }
+    }
+
+    /// The segment of the units that the claimant opens, with its plan; and how many it makes from end to end, or 0: it claims rows of one.
+    fn opens(&self, claimant: Claimant) -> Option<(usize, &EpochUnits, u64)> {
+        let (index, units) = self.next_to_open(claimant)?;
+        let run = match units.plan.solo {
+            None => 0,
+            Some(solo) if solo.is_pinned => self.pinned_run(units, solo, claimant)?,
+            Some(solo) => self.solo_run(units, solo),
+        };
+        Some((index, units, run))
     }
 
     /// The segment whose unit may be opened next, with its plan.
@@ -268,19 +296,37 @@ impl<E, U> Schedule<E, U> {
         Unit(self.first.0 + self.open.len() as u64)
     }
 
+    /// The open units, in order. (Of numbers up to the largest that there is.)
+    fn numbered(&self) -> impl Iterator<Item = (Unit, &UnitEntry<U>)> {
+        let units = self.open.iter().enumerate();
+        units.map(|(index, entry)| (Unit(self.first.0 + index as u64), entry))
+    }
+
     /// How many units may be ahead of the consumer.
     fn window(&self, plan: &EpochPlan) -> usize {
-        let grows = plan.solo.is_some_and(|solo| solo.workers > 0 && solo.grows);
-        match self.unit_ns(plan).filter(|_| grows) {
-            Some(ns) => {
-                let fast = usize::try_from(4 * RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
-                plan.window.max(fast.min(MOST_BATCHES_AHEAD))
-            }
-            None => match plan.resident.filter(|_| !self.is_wide()) {
-                Some(resident) => plan.window.min(resident),
-                None => plan.window,
-            },
+        match (plan.solo, plan.resident) {
+            (Some(solo), _) if solo.grows => self.grown_window(plan, solo),
+            (_, Some(resident)) if !self.is_wide() => plan.window.min(resident),
+            _ => plan.window,
         }
+    }
+
+    #[inline(never)]
+    fn grown_window(&self, plan: &EpochPlan, solo: Solo) -> usize {
+        let Some(ns) = self.unit_ns(plan) else {
+            return plan.window;
+        };
+        let most = match solo.is_pinned {
+            true => self.most_in_runs(plan, solo),
+            false => MOST_BATCHES_AHEAD,
+        };
+        let fast = usize::try_from(4 * RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
+        // Those that are made whole keep all workers busy: each makes one, and the next may begin.
+        let fast = match solo.is_pinned && self.is_whole(plan, solo, ns) {
+            true => fast.max(2 * solo.runs()),
+            false => fast,
+        };
+        plan.window.max(fast.min(most))
     }
 
     /// How long a unit takes, once that is known.
@@ -311,18 +357,18 @@ impl<E, U> Schedule<E, U> {
     }
 
     /// How many units a worker claims to make from end to end; 0: it claims rows instead.
-    fn solo_run(&self, units: &EpochUnits) -> u64 {
+    fn solo_run(&self, units: &EpochUnits, solo: Solo) -> u64 {
         let plan = &units.plan;
-        let left = units.end.0 - self.end().0;
-        match (plan.solo, self.unit_ns(plan)) {
+        match (solo, self.unit_ns(plan)) {
             // The caller's thread is the only one.
-            (Some(Solo { workers: 0, .. }), _) => 1,
+            (Solo { workers: 0, .. }, _) => 1,
             // Half a run at most, to leave something for the others.
-            (Some(Solo { workers, .. }), Some(ns)) if ns <= RUN_NS / 2 => {
-                let share = (self.window(plan) / (2 * workers)).max(1);
+            (solo, Some(ns)) if ns <= RUN_NS / 2 => {
+                let share = (self.window(plan) / solo.runs()).max(1);
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
                 // In any order, none waits in the hands of a worker for a slow one before it.
                 let most = if self.any_order { 1 } else { usize::MAX };
+                let left = units.end.0 - self.end().0;
                 left.min(share.min(fast).min(self.room(plan)).min(most) as u64)
             }
             _ => 0,
@@ -387,11 +433,16 @@ impl<E, U> Schedule<E, U> {
 
     /// A unit that one worker makes alone was made, or failed. `elapsed_ns`: how long it took, if that is known.
     pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: Option<u64>) {
+        self.took(unit, elapsed_ns);
+        self.ready(unit);
+    }
+
+    /// One worker loaded all of a unit's rows, in that time, if it is known.
+    pub(crate) fn took(&mut self, unit: Unit, elapsed_ns: Option<u64>) {
         if let Some(elapsed_ns) = elapsed_ns {
             let rows = self.entry(unit).rows;
             self.learn(rows, elapsed_ns);
         }
-        self.ready(unit);
     }
 
     /// The items of a unit were pulled, and others may load its `rows`.
@@ -413,8 +464,10 @@ impl<E, U> Schedule<E, U> {
         entry.next_step()
     }
 
-    /// The unit failed, and the caller makes it again, alone. The slab that it had is given up; it may have to move into another.
+    /// The unit failed, and the caller makes it again, alone. The slab that it had is given up; it may have to move into another. If it was
+    /// sent, it is ahead of the consumer again.
     pub(crate) fn remaking(&mut self, unit: Unit) {
+        self.set_away(unit, false);
         let entry = self.entry(unit);
         entry.has_failed = planted("a unit that is made again stays failed");
         entry.stage = Stage::Finishing;

@@ -338,7 +338,12 @@ impl<B: Batch> Pipeline<B> {
             let (options, depth) = (&self.options[seat.share.device], destination.depth());
             bin.set_limit(
                 account,
-                options.slabs_for(depth, pass.plan().cut.batches(), seat.is_followed),
+                options.slabs_for(
+                    options.prefetch,
+                    depth,
+                    pass.plan().cut.batches(),
+                    seat.is_followed,
+                ),
             );
             bin.tell_pin_thread(line.share.device);
         }

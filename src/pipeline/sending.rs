@@ -2,15 +2,42 @@
 
 use super::Pipeline;
 use super::consumer::Taken;
-use super::outbox::{Outbox, SendOutcome, Sends};
+use super::decoding::Sender;
+use super::outbox::{Each, Outbox, SendOutcome, Sends};
 use super::pass::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
+use super::slots::Delivered;
 use super::slots::Made;
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::sync::planted;
+use crate::sync::{Arc, planted};
 use crate::trace::span;
+
+/// Takes out of these what was taken in advance, and may be sent together with the first.
+fn take_with<'a, B: Batch>(
+    pass: &Pass,
+    first: Unit,
+    taken: impl Iterator<Item = &'a mut Delivered<B>>,
+    outbox: &Outbox<B>,
+) -> Each<B> {
+    let mut units = Vec::new();
+    if pass.is_sent_alone(first) {
+        return units;
+    }
+    let permits = outbox.permits();
+    let others = permits.together.saturating_sub(1);
+    for (next, number) in taken.zip(first.0 + 1..).take(others) {
+        let unit = next.unit;
+        let goes_too =
+            unit.0 == number && pass.batch(unit) < permits.allowed && !pass.is_sent_alone(unit);
+        match goes_too.then(|| next.take_here()).flatten() {
+            Some(made) => units.push((unit, made)),
+            None => break,
+        }
+    }
+    units
+}
 
 impl<B: Batch> Pipeline<B> {
     /// Sends a page-locked unit to its device, if that is possible now, and makes it ready.
@@ -20,15 +47,20 @@ impl<B: Batch> Pipeline<B> {
             let line = board.line_of(pass, unit);
             line.and_then(|(line, _)| line.outbox(pass.segment))
         };
-        let Some(outbox) = outbox else {
-            return self.keep(pass, unit, made);
-        };
-        let progress = outbox.progress();
-        let outcome = self.send(&*outbox, pass, unit, made, false);
-        self.publish(pass, unit, outcome);
-        // Batches are sent in order: a later one may have been ready first, or its turn may have come since.
-        if outbox.progress() != progress && !planted("who sends does not look behind") {
-            self.send_behind(pass, &*outbox);
+        match outbox {
+            Some(outbox) => {
+                let progress = outbox.permits().progress;
+                let outcome = self.send(&*outbox, pass, (unit, made), Sender::Thread, false);
+                if !matches!(outcome, Ok(Made::Decoding(_))) {
+                    self.publish(pass, unit, outcome);
+                }
+                // Batches are sent in order: a later one may have been ready first, or its turn may have come since.
+                let is_later = outbox.permits().progress != progress;
+                if is_later && !planted("who sends does not look behind") {
+                    self.send_behind(pass, &*outbox);
+                }
+            }
+            None => self.keep(pass, unit, made),
         }
     }
 
@@ -64,7 +96,7 @@ impl<B: Batch> Pipeline<B> {
             })
         };
         if let Some((segment, outbox)) = following
-            && outbox.allowed() > 0
+            && outbox.permits().allowed > 0
             && !planted("who sends does not look beyond the epoch")
         {
             self.send_ready(pass.line, segment, &*outbox, false);
@@ -81,27 +113,35 @@ impl<B: Batch> Pipeline<B> {
         pageable: bool,
     ) {
         loop {
-            let (progress, allowed) = (outbox.progress(), outbox.allowed());
+            let permits = outbox.permits();
             let next = {
                 let mut board = self.lock();
                 let line = board.line(line);
-                line.and_then(|(line, _)| line.take_to_send(segment, allowed, pageable))
+                line.and_then(|(line, _)| line.take_to_send(segment, permits, pageable))
             };
-            let Some((pass, unit, made)) = next else {
+            let Some((pass, units)) = next else {
                 return;
             };
-            let send = || self.send(outbox, &pass, unit, made, false);
-            let Some(outcome) = self.catch_panics(&pass, unit, send) else {
-                continue; // its error is ready
+            let numbers: Vec<Unit> = units.iter().map(|(unit, _)| *unit).collect();
+            let send = || self.send_together(outbox, &pass, units, Sender::Thread);
+            let Some(outcomes) = self.catch_panics(&pass, &numbers, send) else {
+                continue; // their errors are ready
             };
-            let is_here = matches!(outcome, Ok(Made::Here(_)));
+            let is_here =
+                |(_, outcome): &(Unit, Result<Made<B>>)| matches!(outcome, Ok(Made::Here(_)));
+            let is_one_here = outcomes.iter().any(is_here);
             let mut board = self.lock();
-            match board.line_of(&pass, unit) {
-                Some((line, bin)) => line.publish(unit, outcome, bin),
-                None => board.bin.drop_later(outcome),
+            for (unit, outcome) in outcomes {
+                if let Ok(Made::Decoding(_)) = outcome {
+                    continue; // the decoder's thread publishes it
+                }
+                match board.line_of(&pass, unit) {
+                    Some((line, bin)) => line.publish(unit, outcome, bin),
+                    None => board.bin.drop_later(outcome),
+                }
             }
             drop(board);
-            if is_here && outbox.progress() == progress {
+            if is_one_here && outbox.permits().progress == permits.progress {
                 return;
             }
         }
@@ -111,32 +151,112 @@ impl<B: Batch> Pipeline<B> {
     /// if the device has no memory without waiting: sending ahead must not fail for lack of memory that will be free by the time the
     /// batch is asked for.
     pub(crate) fn send_ahead(&self, seat: &Seat, taken: &mut Taken<B>, outbox: &Outbox<B>) {
-        let allowed = outbox.allowed();
-        for next in taken.iter_mut() {
-            if next.pass.place(next.unit).batch >= allowed {
-                return;
-            }
-            let outcome = match std::mem::replace(&mut next.outcome, Ok(Made::Sent)) {
-                Ok(Made::Here(made)) => self.send(outbox, &next.pass, next.unit, made, false),
-                outcome => outcome,
+        let permits = outbox.permits();
+        let mut index = 0;
+        loop {
+            let behind = taken.iter().skip(index).take(permits.together);
+            let here = behind.take_while(|next| next.is_here()).count();
+            let Some(next) = taken.get_mut(index) else {
+                break;
             };
-            let is_here = matches!(outcome, Ok(Made::Here(_)));
-            next.outcome = outcome;
-            if is_here {
+            let (unit, batch) = (next.unit, next.pass.batch(next.unit));
+            if here > 0 && (batch >= permits.allowed || !permits.lets(batch, here)) {
                 return;
             }
-            next.charges.end();
+            let Some(made) = next.take_here() else {
+                next.charges.end();
+                index += 1;
+                continue;
+            };
+            let pass = Arc::clone(&next.pass);
+            let mut units = vec![(unit, made)];
+            let behind = taken.iter_mut().skip(index + 1);
+            units.extend(take_with(&pass, unit, behind, outbox));
+            let mut are_gone = true;
+            for (_, outcome) in self.send_together(outbox, &pass, units, Sender::Consumer) {
+                are_gone &= taken[index].comes_back(outcome);
+                index += 1;
+            }
+            if !are_gone {
+                return;
+            }
         }
         self.send_ready(seat.line, seat.segment, outbox, true);
     }
 
-    /// Sends a unit; `Made::Here` if that is not possible now. `waits`: the consumer has come to it, and waits for device memory.
-    pub(crate) fn send(
+    /// Sends a unit that the consumer has come to and that was not sent ahead, as [`send_next`](Pipeline::send_next).
+    pub(crate) fn send_taken(
+        &self,
+        next: &mut Delivered<B>,
+        taken: &mut Taken<B>,
+        outbox: &Outbox<B>,
+    ) {
+        if let Some(made) = next.take_here() {
+            let pass = Arc::clone(&next.pass);
+            let outcome = self.send_next(&pass, (next.unit, made), taken, outbox);
+            next.comes_back(outcome);
+        }
+    }
+
+    /// Sends the unit that the consumer has come to, for which it waits for device memory if need be; and with it those that it took in advance
+    /// and that may be sent together with it.
+    pub(super) fn send_next(
+        &self,
+        pass: &Arc<Pass>,
+        (unit, made): (Unit, B),
+        taken: &mut Taken<B>,
+        outbox: &Outbox<B>,
+    ) -> Result<Made<B>> {
+        let others = take_with(pass, unit, taken.iter_mut(), outbox);
+        if others.is_empty() {
+            return self.send(outbox, pass, (unit, made), Sender::Consumer, true);
+        }
+        let mut units = vec![(unit, made)];
+        units.extend(others);
+        let outcomes = self.send_together(outbox, pass, units, Sender::Consumer);
+        let mut outcomes = outcomes.into_iter();
+        let Some((_, first)) = outcomes.next() else {
+            unreachable!("each unit that is sent has an outcome");
+        };
+        for (next, (_, outcome)) in taken.iter_mut().zip(outcomes) {
+            next.comes_back(outcome);
+        }
+        match first {
+            Ok(Made::Here(made)) => self.send(outbox, pass, (unit, made), Sender::Consumer, true),
+            outcome => outcome,
+        }
+    }
+
+    /// Sends units that follow each other, as [`send`](Pipeline::send), which does not wait.
+    fn send_together(
         &self,
         outbox: &dyn Sends<B>,
         pass: &Pass,
-        unit: Unit,
-        made: B,
+        mut units: Each<B>,
+        sender: Sender,
+    ) -> Each<Result<Made<B>>> {
+        if units.len() == 1 {
+            let send = |(unit, made)| (unit, self.send(outbox, pass, (unit, made), sender, false));
+            return units.pop().map(send).into_iter().collect();
+        }
+        span!(
+            "send",
+            epoch = pass.epoch,
+            unit = units[0].0.0,
+            count = units.len()
+        );
+        let outcomes = outbox.send_together(pass, units).into_iter();
+        let sent = |(unit, outcome)| (unit, self.sent(outbox, pass, unit, outcome, sender));
+        outcomes.map(sent).collect()
+    }
+
+    /// Sends a unit; `Made::Here` if that is not possible now. `waits`: the consumer has come to it, and waits for device memory.
+    fn send(
+        &self,
+        outbox: &dyn Sends<B>,
+        pass: &Pass,
+        (unit, made): (Unit, B),
+        sender: Sender,
         waits: bool,
     ) -> Result<Made<B>> {
         span!("send", epoch = pass.epoch, unit = unit.0);
@@ -145,10 +265,25 @@ impl<B: Batch> Pipeline<B> {
             None => send(),
             Some(subject) => subject.sends(send),
         };
+        self.sent(outbox, pass, unit, outcome, sender)
+    }
+
+    fn sent(
+        &self,
+        outbox: &dyn Sends<B>,
+        pass: &Pass,
+        unit: Unit,
+        outcome: SendOutcome<B>,
+        sender: Sender,
+    ) -> Result<Made<B>> {
         match outcome {
             SendOutcome::Sent => {
                 self.makes_room();
                 Ok(Made::Sent)
+            }
+            SendOutcome::Decodes(undecoded) => {
+                self.makes_room();
+                Ok(self.decode(outbox, (pass, unit), undecoded, sender))
             }
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),
             SendOutcome::Failed(error) => Err(error),

@@ -1,6 +1,7 @@
 //! Slots: what the board holds of an epoch and of an open unit, and what becomes of a unit that the consumer takes.
 
 use super::announcer::EndsPass;
+use super::decoding::Decoding;
 use super::outbox::Sends;
 use super::pass::Pass;
 use super::plan::Destination;
@@ -13,7 +14,7 @@ use crate::device::{Account, Charge};
 use crate::error::Result;
 use crate::meter::Meter;
 use crate::sync::{Arc, Instant};
-use crate::tensor::Backend;
+use crate::tensor::Offload;
 
 /// What the board holds of one epoch.
 pub(super) struct EpochSlot<B> {
@@ -35,6 +36,8 @@ pub(crate) enum Made<B> {
     Here(B),
     /// It was sent to its device, and is in the outbox.
     Sent,
+    /// It was sent, and some of its rows are being decoded. If a thread has sent it, the decoder's makes it ready, and nobody sees this.
+    Decoding(Option<Arc<Decoding>>),
 }
 
 /// What the board holds of one open unit.
@@ -67,6 +70,33 @@ pub(crate) struct Delivered<B> {
     pub(crate) own: Option<Box<OwnItems<B>>>,
     /// What is in flight until it was sent.
     pub(crate) charges: Charges,
+}
+
+impl<B> Delivered<B> {
+    /// Whether it is to be sent.
+    pub(crate) fn is_here(&self) -> bool {
+        matches!(self.outcome, Ok(Made::Here(_)))
+    }
+
+    /// Takes what is to be sent.
+    pub(super) fn take_here(&mut self) -> Option<B> {
+        match std::mem::replace(&mut self.outcome, Ok(Made::Sent)) {
+            Ok(Made::Here(made)) => Some(made),
+            outcome => {
+                self.outcome = outcome;
+                None
+            }
+        }
+    }
+
+    /// It was to be sent. `false`: it is still here.
+    pub(super) fn comes_back(&mut self, outcome: Result<Made<B>>) -> bool {
+        self.outcome = outcome;
+        if !self.is_here() {
+            self.charges.end();
+        }
+        !self.is_here()
+    }
 }
 
 /// Shares of the bytes in flight: none, unless these are limited. (Units are moved often, so it is small.)
@@ -158,14 +188,11 @@ impl<B> EpochSlot<B> {
         self.pass.as_ref()?.account.as_ref()
     }
 
-    pub(super) fn gathered_by(&self) -> Option<Backend> {
+    /// What its device does itself.
+    pub(super) fn offload(&self) -> Offload {
         match self.destination {
-            Some(Destination::Device {
-                backend,
-                gathers: true,
-                ..
-            }) => Some(backend),
-            _ => None,
+            Some(Destination::Device { offload, .. }) => offload,
+            _ => Offload::default(),
         }
     }
 }

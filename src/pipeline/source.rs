@@ -9,7 +9,8 @@ use super::recovery::{Changes, Retry};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{
-    BoxError, CollateError, Error, Misfit, NoAnswer, SampleId, Stage, TimedOut, is_temporary,
+    BoxError, CollateError, Error, Misfit, NoAnswer, NotDrawn, SampleId, Stage, TimedOut,
+    is_temporary,
 };
 use crate::rng::SampleRng;
 use crate::sync::Mutex;
@@ -335,6 +336,15 @@ impl<D: Dataset> Source<'_, D> {
             planned_from: (like.place.start != self.place.start).then(|| like.id_of_row(0)),
             source: error,
         }))
+    }
+
+    /// The batch's own code reads a picture on the host that was left to a device, and that cannot be decoded. Without the device, its sample
+    /// fails to load.
+    pub(super) fn not_drawn(&self, NotDrawn { row, error }: NotDrawn) -> Failed {
+        Failed {
+            can_remake: true,
+            ..Failed::of_sample(row, Error::Sample(self.id_of_row(row), error))
+        }
     }
 
     pub(super) fn collate_panicked(&self, message: String) -> Failed {

@@ -56,8 +56,10 @@ impl Task {
                 let (unit, claimed) = (*unit, claimed.len());
                 (pass, What::Load { unit, claimed })
             }
-            Job::Finish { pass, unit } => (pass, What::Finish { unit: *unit }),
-            Job::Solo { pass, units } => {
+            Job::Finish { pass, unit } | Job::Remake { pass, unit, .. } => {
+                (pass, What::Finish { unit: *unit })
+            }
+            Job::Solo { pass, units, .. } => {
                 let units = units.clone();
                 (pass, What::Solo { units })
             }

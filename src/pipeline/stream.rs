@@ -9,16 +9,15 @@ use super::plan::Hints;
 use super::pull::{OwnItems, Pull, Pulled, Reached, StreamStart};
 use super::recipe::{DatasetRecipe, Learned};
 use super::recovery::{Changes, OnError, Retry};
-use super::work::{MadeAlone, Recipe, Work};
+use super::work::{MadeAlone, Memory, Recipe, Work};
 use crate::batch::Collate;
 use crate::dataset::Dataset;
-use crate::device::Slab;
 use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::stream::{ItemStream, Shard, StreamSource};
 use crate::sync::{Arc, Mutex};
-use crate::tensor::Backend;
+use crate::tensor::Offload;
 
 /// How many samples the order of a stream has: more than any can give.
 pub(crate) const ENDLESS: u64 = 1 << 62;
@@ -64,7 +63,7 @@ where
     S: StreamSource,
     C: Collate<S::Sample>,
 {
-    fn open(&self, _: &Arc<Pass>, _: Place, _: Option<Backend>) -> Arc<dyn Work<C::Batch>> {
+    fn open(&self, _: &Arc<Pass>, _: Place, _: Offload) -> Arc<dyn Work<C::Batch>> {
         unreachable!("the units of a stream are opened by who pulls their items")
     }
 
@@ -72,7 +71,7 @@ where
         &self,
         _: &Pass,
         _: Place,
-        _: &dyn Fn(usize) -> Option<Slab>,
+        _: &Memory<'_>,
         _: Changes,
         _: &Desk,
     ) -> MadeAlone<C::Batch> {
@@ -95,8 +94,10 @@ where
             // Units are whole batches: nobody knows how many rows the last has.
             sample_bytes: None,
             is_gatherable: self.0.learned.is_gatherable(),
+            has_pictures: self.0.learned.has_pictures(),
             may_be_elsewhere: !C::IN_PLACE,
             is_dense: C::IS_DENSE,
+            have_one_size: C::IN_PARTS,
         }
     }
 
@@ -162,7 +163,7 @@ where
         &mut self,
         pass: &Arc<Pass>,
         place: Place,
-        gathered_by: Option<Backend>,
+        offload: Offload,
         at: &Desk,
     ) -> Result<Option<Pulled<C::Batch>>> {
         let mut stream = match self.stream.take() {
@@ -213,11 +214,12 @@ where
             retry: Arc::clone(&parts.retry),
             learned: Arc::clone(&parts.learned),
         });
-        let work = recipe.open(pass, place, gathered_by);
+        let work = recipe.open(pass, place, offload);
         let own = Box::new(OwnItems {
             recipe,
             place,
             reached,
+            keeps: parts.keeps,
         });
         Ok(Some(Pulled { work, own, is_last }))
     }

@@ -2,13 +2,14 @@
 //! or they hang for longer than the loader's `timeout`.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::desk::Desk;
 use super::station::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_message};
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, is_own_thread, mark_own_thread, set_sample_timeout, thread,
 };
@@ -74,10 +75,12 @@ impl Roster {
             desk: Arc::clone(desk),
         };
         let builder = thread::Builder::new().name(name).stack_size(STACK_BYTES);
-        let started = builder.spawn(move || {
-            let _attendance = attendance;
-            mark_own_thread();
-            run();
+        let started = system::has_room_for_thread(STACK_BYTES).and_then(|()| {
+            builder.spawn(move || {
+                let _attendance = attendance;
+                mark_own_thread();
+                run();
+            })
         });
         let mut threads = self.threads.lock();
         let own = threads
@@ -154,7 +157,9 @@ impl<B: Batch> Threads<B> {
             0 => 0,
             _ => system::most_threads(STACK_BYTES),
         };
-        if workers > most {
+        // (Since they were counted for `Auto`, others may have taken addresses.)
+        let is_auto = pipeline.options().is_auto && most > 0;
+        if workers > most && !is_auto {
             return Err(Error::option(
                 "num_workers",
                 format!(
@@ -176,7 +181,11 @@ impl<B: Batch> Threads<B> {
         let mut started = 0;
         for number in 0..workers {
             let desk = Arc::clone(&pipeline.lock().stations[number].desk);
-            match pipeline.hire(&desk, false) {
+            let hired = match number < most {
+                true => pipeline.hire(&desk, false),
+                false => Err(io::ErrorKind::OutOfMemory.into()),
+            };
+            match hired {
                 Ok(()) => started += 1,
                 // Nobody asked for that many.
                 Err(error) if pipeline.options().is_auto && started > 0 => {
@@ -202,8 +211,10 @@ impl<B: Batch> Threads<B> {
                 // Here, not on the thread: an epoch may come first, and change what is known of samples.
                 let early = pipeline.early(device);
                 let run = move |pipeline: &Pipeline<B>| {
-                    pipeline.take_cores();
-                    pipeline.run_pin_thread(device, early);
+                    pipeline.run_thread(|| {
+                        pipeline.take_cores();
+                        pipeline.run_pin_thread(device, early);
+                    });
                 };
                 let run = pipeline.start(name.clone(), run);
                 run.map_err(|source| not_started(name, &source, started, pipeline.options()))?;
@@ -224,12 +235,14 @@ impl<B: Batch> Pipeline<B> {
         let pipeline = self.myself()?;
         let own = Arc::clone(desk);
         self.roster.start(desk.name(), desk, move || {
-            pipeline.take_cores();
-            set_sample_timeout(pipeline.options().timeout);
-            if has_errand {
-                pipeline.run_errand(&own);
-            }
-            pipeline.run_worker(&own);
+            pipeline.run_thread(|| {
+                pipeline.take_cores();
+                set_sample_timeout(pipeline.options().timeout);
+                if has_errand {
+                    pipeline.run_errand(&own);
+                }
+                pipeline.run_worker(&own);
+            });
         })
     }
 
@@ -242,6 +255,14 @@ impl<B: Batch> Pipeline<B> {
         let pipeline = self.myself()?;
         let desk = Arc::new(Desk::of_caller(self.began));
         self.roster.start(name, &desk, move || run(&pipeline))
+    }
+
+    /// What a thread does whose work consumers wait for. Panics of the program's code are caught where it is called; one of ours must not be
+    /// waited for in silence.
+    fn run_thread(&self, run: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
+            self.lock().breaks(panic_message(payload));
+        }
     }
 
     /// The calling thread runs where the program wants it.

@@ -12,27 +12,22 @@ use super::recovery::Changes;
 use super::schedule::{Claimed, Loaded};
 use super::source::Failed;
 use super::stopwatch::Spent;
-use crate::device::Slab;
+use crate::device::{Piece, Slab};
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::sync::Arc;
-use crate::tensor::Backend;
+use crate::tensor::Offload;
 
 /// How batches of type `B` are made: of a data set, by a collate. Each epoch has its own order.
 pub(crate) trait Recipe<B>: Send + Sync {
-    /// Opens a unit for several workers. `gathered_by`: the backend whose devices gather the rows that they can reach.
-    fn open(
-        &self,
-        pass: &Arc<Pass>,
-        place: Place,
-        gathered_by: Option<Backend>,
-    ) -> Arc<dyn Work<B>>;
+    /// Opens a unit for several workers. `offload`: what is left to the device.
+    fn open(&self, pass: &Arc<Pass>, place: Place, offload: Offload) -> Arc<dyn Work<B>>;
 
-    /// Makes a unit on this thread from end to end, in a slab from `slab`. `changes`: what became of samples that failed so far.
+    /// Makes a unit on this thread from end to end. `changes`: what became of samples that failed so far.
     fn make(
         &self,
         pass: &Pass,
         place: Place,
-        slab: &dyn Fn(usize) -> Option<Slab>,
+        memory: &Memory<'_>,
         changes: Changes,
         at: &Desk,
     ) -> MadeAlone<B>;
@@ -59,6 +54,14 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// The loader is being dropped: nobody waits to try a sample again.
     fn end(&self);
+}
+
+/// Where a unit lies that one thread makes from end to end.
+pub(crate) struct Memory<'a> {
+    /// Gives it so many bytes; `None`: there is no such memory. (A unit that is made again asks again.)
+    pub(crate) slab: &'a dyn Fn(usize) -> Option<Piece>,
+    /// What is left to the device.
+    pub(crate) offload: Offload,
 }
 
 /// One open unit. Everybody who holds it may load and grant; the last holder finishes it.
@@ -98,6 +101,11 @@ pub(crate) struct Report {
 }
 
 impl<B> MadeAlone<B> {
+    /// How long it took, in nanoseconds, if that is known.
+    pub(super) fn elapsed_ns(&self) -> Option<u64> {
+        self.spent.map(|spent| spent.elapsed_ns)
+    }
+
     /// A unit that was not made, for a reason that has nothing to do with its samples.
     pub(super) fn failed(error: Error) -> MadeAlone<B> {
         MadeAlone {

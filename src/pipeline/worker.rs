@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
+use super::decoding::can_make_again;
 use super::desk::{Desk, Doing};
 use super::guard::{Bin, Guard, drop_each};
 use super::line::{Job, Line};
@@ -87,7 +88,20 @@ impl<B: Batch> Pipeline<B> {
             Job::Finish { pass, unit } => {
                 self.attend(desk, &pass, unit, || self.finish(desk, &pass, unit));
             }
-            Job::Solo { pass, units } => self.make_all(desk, &pass, units),
+            Job::Remake {
+                pass,
+                unit,
+                changes,
+                own,
+            } => {
+                self.attend(desk, &pass, unit, || {
+                    self.remake(desk, &pass, unit, changes, own);
+                });
+            }
+            Job::Solo { pass, units, run } => match run {
+                None => self.make_all(desk, &pass, units),
+                Some(run) => self.make_run(desk, &pass, units, run),
+            },
             Job::Grant {
                 pass,
                 unit,
@@ -99,59 +113,10 @@ impl<B: Batch> Pipeline<B> {
                 pass,
                 unit,
                 stream,
-                gathered_by,
-            } => self.pull(desk, &pass, unit, stream, gathered_by),
+                offload,
+            } => self.pull(desk, &pass, unit, stream, offload),
         }
         None
-    }
-
-    /// Makes units from end to end. Each is reported at once, so that it does not wait for a slow one after it.
-    fn make_all(&self, desk: &Desk, pass: &Pass, units: std::ops::Range<u64>) {
-        for unit in units.clone() {
-            desk.enter(Doing::Loading, 0);
-            let made = self.make(pass, Unit(unit), None, Changes::default(), desk);
-            if !desk.leave() {
-                return drop_each([made.made]);
-            }
-            let mut board = self.lock();
-            let rest = unit + 1..units.end;
-            board.takes_on(desk, Some(Task::new(pass.line, What::Solo { units: rest })));
-            if !board.made(pass, Unit(unit), made) {
-                return; // nobody wants the others either
-            }
-        }
-    }
-
-    /// Makes one unit from end to end. `own`: again, of items that were pulled for it.
-    pub(super) fn make(
-        &self,
-        pass: &Pass,
-        unit: Unit,
-        own: Option<&Remade<B>>,
-        changes: Changes,
-        desk: &Desk,
-    ) -> MadeAlone<B> {
-        span!("make", epoch = pass.epoch, unit = unit.0);
-        let mut bar = pass.bar(Activity::Load, unit);
-        let slab = |bytes| {
-            let slab = self.pageable.take(bytes)?;
-            Some(slab.for_epoch(pass.meter.clone()))
-        };
-        // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
-        let (recipe, place) = match own {
-            None => (&*self.recipe, pass.place(unit)),
-            Some(own) => (&*own.recipe, own.place),
-        };
-        let make = || recipe.make(pass, place, &slab, changes, desk);
-        match catch_unwind(AssertUnwindSafe(make)) {
-            Ok(made) => {
-                if let Some(bar) = &mut bar {
-                    bar.more = made.spent.unwrap_or_default().more();
-                }
-                made
-            }
-            Err(payload) => MadeAlone::failed(pass.collate_panicked(unit, panic_message(payload))),
-        }
     }
 
     /// As [`catch_panics`](Pipeline::catch_panics), for a worker. Who was given up reports nothing.
@@ -168,19 +133,22 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Works on a unit. Panics of the user's code are caught where it is called. What is caught here (say, a panic in a sample's
+    /// Works on units. Panics of the user's code are caught where it is called. What is caught here (say, a panic in a sample's
     /// `drop`) must not end the thread either, or the unit and those after it would never come.
     pub(super) fn catch_panics<R>(
         &self,
         pass: &Pass,
-        unit: Unit,
+        units: &[Unit],
         f: impl FnOnce() -> R,
     ) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => Some(result),
             Err(payload) => {
-                let error = pass.collate_panicked(unit, panic_message(payload));
-                self.publish(pass, unit, Err(error));
+                let message = panic_message(payload);
+                for &unit in units {
+                    let error = pass.collate_panicked(unit, message.clone());
+                    self.publish(pass, unit, Err(error));
+                }
                 None
             }
         }
@@ -297,7 +265,23 @@ impl<B: Batch> Pipeline<B> {
         }
         let made = match made {
             Ok(made) => made,
-            Err(failure) => return self.publish(pass, unit, Err(failure.error)),
+            Err(failure) => {
+                let remade = failure.can_remake.then(|| {
+                    let mut board = self.lock();
+                    let (line, _) = board.line_of(pass, unit)?;
+                    let own = line.slot(unit).own.as_deref();
+                    if !can_make_again(pass, own) {
+                        return None;
+                    }
+                    let own = own.map(|own| own.again());
+                    line.schedule.remaking(unit);
+                    Some(own)
+                });
+                return match remade.flatten() {
+                    Some(own) => self.remake(desk, pass, unit, changes, own),
+                    None => self.publish(pass, unit, Err(failure.error)),
+                };
+            }
         };
         if !changes.is_empty() {
             self.with_slot(pass, unit, |slot| slot.changes = Some(Box::new(changes)));
@@ -315,7 +299,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Hands a unit over that is page-locked; the pin thread moves it if it is not.
-    fn lock_pages(&self, pass: &Pass, unit: Unit, made: B) {
+    pub(super) fn lock_pages(&self, pass: &Pass, unit: Unit, made: B) {
         match pageable_bytes(&made) {
             Ok(Some(0)) => self.hand_over(pass, unit, made),
             Ok(Some(bytes)) => self.ask_to_move(pass, unit, made, bytes),
@@ -365,9 +349,20 @@ impl<B: Batch> Pipeline<B> {
             return self.publish(pass, unit, Err(failure.error));
         }
         let changes = work.as_ref().map(|work| work.changes());
-        desk.enter(Doing::Loading, 0);
         drop_each([work]); // its samples are the user's
-        let changes = changes.unwrap_or_default();
+        self.remake(desk, pass, unit, changes.unwrap_or_default(), own);
+    }
+
+    /// Makes a unit again, alone.
+    fn remake(
+        &self,
+        desk: &Desk,
+        pass: &Pass,
+        unit: Unit,
+        changes: Changes,
+        own: Option<Remade<B>>,
+    ) {
+        desk.enter(Doing::Loading, 0);
         let alone = self.make(pass, unit, own.as_ref(), changes, desk);
         drop_each([own]);
         if !desk.leave() {
@@ -400,7 +395,7 @@ impl<B: Batch> Pipeline<B> {
             line.outbox(pass.segment).filter(|_| is_failed)
         };
         if let Some(outbox) = outbox.filter(|_| !planted("a batch that failed stays in the way")) {
-            outbox.give_up(pass.place(unit).batch, unit);
+            outbox.give_up(pass.batch(unit), unit);
             self.send_behind(pass, &*outbox);
         }
     }

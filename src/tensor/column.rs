@@ -15,14 +15,20 @@ const LINE: usize = 64;
 
 /// A tensor as a table's column: row `i` belongs to sample `i`. (Public in name only: a hidden method of `Dataset` mentions it.)
 pub struct Column {
-    base: NonNull<u8>,
     rows: usize,
     row_bytes: usize,
     dtype: DType,
-    storage: Arc<dyn Storage>,
+    content: Content,
 }
 
-// SAFETY: the rows are only read, and `storage` keeps them.
+enum Content {
+    /// The rows lie one after the other from here on, and this keeps them.
+    Memory(NonNull<u8>, Arc<dyn Storage>),
+    /// Each row is its own number: the table is elsewhere.
+    Numbers,
+}
+
+// SAFETY: the rows are only read, and their storage keeps them.
 unsafe impl Send for Column {}
 // SAFETY: as above.
 unsafe impl Sync for Column {}
@@ -32,11 +38,20 @@ impl Column {
     pub(crate) fn new<T: Element>(tensor: &Tensor<T>) -> Column {
         let rows = tensor.shape().first().copied().unwrap_or(0);
         Column {
-            base: tensor.base().cast(),
             rows,
             row_bytes: tensor.size_bytes() / rows.max(1),
             dtype: T::DTYPE,
-            storage: Arc::clone(tensor.storage()),
+            content: Content::Memory(tensor.base().cast(), Arc::clone(tensor.storage())),
+        }
+    }
+
+    /// The numbers of so many rows, as `i64`.
+    pub(crate) fn numbers(rows: usize) -> Column {
+        Column {
+            rows,
+            row_bytes: size_of::<i64>(),
+            dtype: DType::I64,
+            content: Content::Numbers,
         }
     }
 
@@ -48,19 +63,22 @@ impl Column {
         self.row_bytes
     }
 
-    pub(super) fn storage(&self) -> &Arc<dyn Storage> {
-        &self.storage
+    /// What keeps the rows, if they lie in memory.
+    pub(super) fn storage(&self) -> Option<&Arc<dyn Storage>> {
+        match &self.content {
+            Content::Memory(_, storage) => Some(storage),
+            Content::Numbers => None,
+        }
     }
 
     /// The backend whose devices can reach the rows where they lie.
     pub(super) fn registered(&self) -> Option<Backend> {
-        self.storage.registered()
+        self.storage().and_then(|storage| storage.registered())
     }
 
     /// Whether there are rows of all these indices.
     pub(super) fn has(&self, indices: &[u64]) -> bool {
-        let rows = self.rows as u64;
-        indices.iter().all(|index| *index < rows)
+        are_below(indices.iter().copied(), self.rows)
     }
 
     /// Copies the rows of these indices to `to`, side by side. `streaming`: around the cache, where rows are long enough for that.
@@ -70,6 +88,13 @@ impl Column {
     /// The column [has](Column::has) the indices. `to` must be valid for writing all of these rows, and overlap none.
     pub(super) unsafe fn copy_rows(&self, indices: &[u64], to: *mut u8, streaming: bool) {
         let bytes = self.row_bytes;
+        if let Content::Numbers = self.content {
+            // (There is a row of each, so they fit an `i64`, as which they read the same.)
+            // SAFETY: the caller's contract: these are as many rows.
+            return unsafe {
+                copy_nonoverlapping(indices.as_ptr().cast(), to, size_of_val(indices))
+            };
+        }
         // SAFETY: the caller's contract, in each of these.
         unsafe {
             match bytes {
@@ -121,16 +146,33 @@ impl Column {
         }
     }
 
-    /// Where a row lies.
+    /// Where a row lies, if it does.
     ///
     /// # Safety
     ///
     /// The column [has](Column::has) the index.
     #[inline]
     pub(super) unsafe fn row(&self, index: u64) -> *const u8 {
-        // SAFETY: the rows lie one after the other, and there is one of this index.
-        unsafe { self.base.as_ptr().add(index as usize * self.row_bytes) }
+        match &self.content {
+            // SAFETY: the rows lie one after the other, and there is one of this index.
+            Content::Memory(base, _) => unsafe {
+                base.as_ptr().add(index as usize * self.row_bytes)
+            },
+            Content::Numbers => std::ptr::null(),
+        }
     }
+}
+
+/// Whether there are as many rows that each number is one of them. It looks at all of them, several at once.
+pub(crate) fn are_below(numbers: impl Iterator<Item = u64>, rows: usize) -> bool {
+    let Some(last) = rows.checked_sub(1) else {
+        return numbers.count() == 0;
+    };
+    // The highest bit is set in a number that is as large as that, or in the difference.
+    let bits = numbers.fold(0, |bits, number| {
+        bits | number | (last as u64).wrapping_sub(number)
+    });
+    bits >> 63 == 0
 }
 
 /// Fetches the line of an address into the cache. It is a hint, and any address will do.
@@ -152,5 +194,36 @@ impl std::fmt::Debug for Column {
             .field("dtype", &self.dtype)
             .field("rows", &self.rows)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::are_below;
+
+    #[test]
+    fn no_number_is_beyond_the_rows() {
+        let most = isize::MAX as usize;
+        for (rows, number, is_below) in [
+            (1, 0, true),
+            (1, 1, false),
+            (7, 6, true),
+            (7, 7, false),
+            (7, u64::MAX, false),
+            (7, 1 << 63, false),
+            (most, most as u64 - 1, true),
+            (most, most as u64, false),
+            (most, u64::MAX, false),
+            (0, 0, false),
+        ] {
+            let among = [0, number, 0].into_iter();
+            assert_eq!(are_below(among, rows), is_below, "{number} of {rows}");
+            assert_eq!(
+                are_below([number].into_iter(), rows),
+                is_below,
+                "{number} of {rows}"
+            );
+        }
+        assert!(are_below([].into_iter(), 0));
     }
 }

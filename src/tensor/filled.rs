@@ -57,6 +57,22 @@ impl Filled {
         let shape = Shape::batched(rows, &field.row_shape);
         // SAFETY: the field lies inside the slab (*layouts are in bounds and aligned*).
         let base = unsafe { self.base.add(offset) };
+        #[cfg(feature = "nvjpeg")]
+        if let Some(sources) = &self.sources {
+            let (pictures, reasons) = sources
+                .pictures
+                .take(field.index, self.slab.meter().map(|meter| &**meter));
+            if !pictures.is_empty() {
+                let slab = Arc::clone(&self.slab);
+                // SAFETY: the field lies inside the slab, and `mark_taken` ensures that this is the only way to it; `Row` numbered the
+                // pictures' rows.
+                let storage = unsafe {
+                    Scattered::of_pictures(slab, base, rows, row_bytes, (pictures, reasons))
+                };
+                // SAFETY: the rows have the shape's size, and bytes need no alignment but the field's.
+                return unsafe { Tensor::from_rows(base.cast(), shape, storage) };
+            }
+        }
         let (true, Some(sources)) = (scattered, &self.sources) else {
             let lease = Arc::new(Lease(Arc::clone(&self.slab)));
             // SAFETY: the offset is aligned (*layouts are in bounds and aligned*); the bytes are initialized (`new`);

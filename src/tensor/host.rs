@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::storage::VecStorage;
-use super::{DType, Element, Scattered, Shape, Storage};
+use super::{DType, Element, Scattered, Shape, Storage, TableColumn};
 use crate::error::ShapeError;
 use crate::sync::Arc;
 
@@ -146,6 +146,36 @@ impl<T: Element> Tensor<T> {
         }
     }
 
+    /// Makes a tensor of rows that lie in a table on a device, each of this shape. `numbers` says which.
+    ///
+    /// # Safety
+    ///
+    /// The column must be of `T`, and have rows of this shape and all these numbers. Nothing may write the numbers any more.
+    pub(crate) unsafe fn from_table(
+        numbers: &Tensor<i64>,
+        row_shape: &[usize],
+        column: Arc<dyn TableColumn>,
+    ) -> Tensor<T> {
+        let shape = Shape::batched(numbers.len(), row_shape);
+        let elements = Shape::elements(&shape);
+        let bytes = elements.and_then(|elements| elements.checked_mul(size_of::<T>()));
+        let (Some(elements), Some(_)) = (elements, bytes) else {
+            panic!("a batch of {shape:?} has more bytes than there are addresses");
+        };
+        let row_bytes = row_shape.iter().product::<usize>() * size_of::<T>();
+        let slab = Arc::clone(&numbers.storage);
+        // SAFETY: the caller's contract; the tensor's storage keeps its elements.
+        let storage =
+            unsafe { Scattered::of_table(slab, numbers.pointer, numbers.len(), row_bytes, column) };
+        Tensor {
+            pointer: numbers.pointer.cast(),
+            elements,
+            shape,
+            storage: Arc::new(storage),
+            scattered: true,
+        }
+    }
+
     /// The lengths of the dimensions, outermost first.
     pub fn shape(&self) -> &Shape {
         &self.shape
@@ -173,7 +203,8 @@ impl<T: Element> Tensor<T> {
 
     /// Whether the elements lie in page-locked memory, from which copies to a device are asynchronous.
     ///
-    /// On the CPU device it means "from the ring": the system may not have locked those pages.
+    /// On the CPU device it means "from the ring": the system may not have locked those pages. Rows of a table on a device count as well,
+    /// until they are read.
     pub fn is_pinned(&self) -> bool {
         let rows = self.storage.scattered();
         self.storage.is_pinned() && !rows.is_some_and(Scattered::is_gathered)
@@ -308,13 +339,22 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Whether the rows lie elsewhere and a device can gather them.
-    pub(crate) fn is_scattered(&self) -> bool {
+    fn is_scattered(&self) -> bool {
         let rows = self.storage.scattered();
         self.scattered && rows.is_some_and(Scattered::is_gatherable)
     }
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
+    }
+
+    /// Whether a copy from this tensor to a device gathers its rows there; and what it holds until it is done. One answer for both, for
+    /// another thread may be about to read the rows through a view.
+    pub(crate) fn copied_from(&self) -> (bool, &Arc<dyn Storage>) {
+        let is_scattered = self.is_scattered();
+        let rows = self.storage.scattered().filter(|_| !is_scattered);
+        let gathered = rows.and_then(Scattered::gathered_of_table);
+        (is_scattered, gathered.unwrap_or(&self.storage))
     }
 
     /// The memory that stays allocated for this tensor: all of its storage, however little it shows of that, or if others share
@@ -394,6 +434,7 @@ impl<T: Element> From<Vec<T>> for Tensor<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Gathered;
     use super::*;
 
     #[test]
@@ -411,6 +452,38 @@ mod tests {
         assert_eq!(tensor.sharers(), 1);
         drop(tensor);
         assert_eq!(row.as_slice(), [8, 9, 10, 11]);
+    }
+
+    /// Another thread may read the rows between any two questions, so there is only one.
+    #[test]
+    fn a_copy_holds_what_it_reads() {
+        struct Sevens;
+        impl TableColumn for Sevens {
+            fn address(&self) -> u64 {
+                0
+            }
+            fn device(&self) -> &dyn std::any::Any {
+                &()
+            }
+            fn read(&self, numbers: &[i64], _: &Arc<dyn Storage>) -> Gathered {
+                let (storage, base) = VecStorage::new(vec![7u8; numbers.len()]);
+                Gathered {
+                    base,
+                    owner: Arc::new(storage),
+                }
+            }
+        }
+        let numbers = Tensor::from(vec![1i64, 0]);
+        // SAFETY: the column has a byte for each number.
+        let rows: Tensor<u8> = unsafe { Tensor::from_table(&numbers, &[], Arc::new(Sevens)) };
+        let held = |rows: &Tensor<u8>| {
+            let (is_scattered, held) = rows.copied_from();
+            (is_scattered, held.scattered().is_some())
+        };
+        assert_eq!(held(&rows), (true, true));
+        assert_eq!(rows.view().as_slice(), [7, 7]);
+        assert_eq!(held(&rows), (false, false));
+        assert_eq!(held(&rows.row(1)), (false, false));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::{Backend, Column, DType, Element, Shape, Tensor};
+use super::{Backend, Column, DType, Element, Offload, Shape, Tensor};
 use crate::error::CollateError;
+#[cfg(feature = "nvjpeg")]
+use crate::picture::DecoderLimits;
 use crate::sync::Arc;
 use crate::tuning::GATHERED_ROW_BYTES;
 
@@ -21,10 +23,12 @@ pub struct Layout {
     name: &'static str,
     fields: Vec<FieldSpec>,
     size_bytes: usize,
-    /// Rows in memory that was registered for this backend's devices stay where they are.
-    gathered_by: Option<Backend>,
+    /// What is left to the device.
+    offload: Offload,
     /// Some rows are in such memory.
     is_gatherable: bool,
+    /// A device may decode some rows.
+    has_pictures: bool,
 }
 
 /// What the layout knows about a field.
@@ -35,6 +39,9 @@ pub(super) struct FieldSpec {
     pub(super) offset: usize,
     pub(super) row_bytes: usize,
     pub(super) form: Form,
+    /// Rows may hold nothing yet, because the device decodes pictures into them.
+    #[cfg(feature = "nvjpeg")]
+    pub(super) is_picture: bool,
     /// The field was taken out of the filled slab.
     taken: bool,
 }
@@ -79,14 +86,15 @@ impl Layout {
             name: "",
             fields: Vec::new(),
             size_bytes: 0,
-            gathered_by: None,
+            offload: Offload::default(),
             is_gatherable: false,
+            has_pictures: false,
         }
     }
 
-    /// Leaves rows where they are if this backend's devices can gather them.
-    pub(crate) fn gathered_by(mut self, backend: Option<Backend>) -> Layout {
-        self.gathered_by = backend;
+    /// Leaves rows where they are, or as they are, if the batch's device can gather or decode them.
+    pub(crate) fn offload(mut self, offload: Offload) -> Layout {
+        self.offload = offload;
         self
     }
 
@@ -122,6 +130,28 @@ impl Layout {
         self.push::<T>(row_shape, row_bytes::<T>(row_shape)?, Form::Ragged(places))
     }
 
+    /// Adds a field of pictures, which the batch's device may decode: as [`field`](Layout::field) otherwise.
+    #[cfg(feature = "nvjpeg")]
+    #[doc(hidden)]
+    pub fn pictures(&mut self, row_shape: &[usize]) -> Result<Field<u8>, CollateError> {
+        let field = self.field(row_shape)?;
+        self.has_pictures = true;
+        self.fields[field.index].is_picture = self.offload.decodes.is_some();
+        Ok(field)
+    }
+
+    /// What the device decodes into the rows of this field, if it does.
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn decodes(&self, field: &Field<u8>) -> Option<DecoderLimits> {
+        let spec = self.spec(field).ok()?;
+        self.offload.decodes.filter(|_| spec.is_picture)
+    }
+
+    /// Whether some device could decode rows.
+    pub(crate) fn has_pictures(&self) -> bool {
+        self.has_pictures
+    }
+
     pub(crate) fn is_gatherable(&self) -> bool {
         self.is_gatherable
     }
@@ -142,12 +172,12 @@ impl Layout {
 
     /// Whether the device can gather this row itself.
     pub(super) fn gathers<T: Element>(&self, row: &Tensor<T>) -> bool {
-        self.gathered_by.is_some() && row.storage().registered() == self.gathered_by
+        self.offload.gathers.is_some() && row.storage().registered() == self.offload.gathers
     }
 
     /// The backend whose devices gather the rows that stay where they are.
     pub(super) fn backend(&self) -> Option<Backend> {
-        self.gathered_by
+        self.offload.gathers
     }
 
     fn push<T: Element>(
@@ -177,6 +207,8 @@ impl Layout {
             offset,
             row_bytes,
             form,
+            #[cfg(feature = "nvjpeg")]
+            is_picture: false,
             taken: false,
         });
         Ok(Field {
@@ -222,9 +254,9 @@ impl Layout {
         &self.fields
     }
 
-    /// Whether any field's rows lie elsewhere.
-    pub(crate) fn is_scattered(&self) -> bool {
-        self.fields.iter().any(FieldSpec::is_scattered)
+    /// Whether any field's rows lie elsewhere, or may.
+    pub(crate) fn has_sources(&self) -> bool {
+        self.fields.iter().any(FieldSpec::has_sources)
     }
 
     /// Whether the batch is nothing but these columns' rows, each in a row of its field.
@@ -235,7 +267,7 @@ impl Layout {
                 is_alike
                     && match spec.form {
                         Form::Dense => true,
-                        Form::Scattered => column.registered() == self.gathered_by,
+                        Form::Scattered => column.registered() == self.offload.gathers,
                         Form::Ragged(_) => false,
                     }
             })
@@ -267,6 +299,15 @@ impl FieldSpec {
     #[inline]
     pub(super) fn is_scattered(&self) -> bool {
         matches!(self.form, Form::Scattered)
+    }
+
+    /// Whether rows lie elsewhere, or some may.
+    fn has_sources(&self) -> bool {
+        #[cfg(feature = "nvjpeg")]
+        if self.is_picture {
+            return true;
+        }
+        self.is_scattered()
     }
 }
 

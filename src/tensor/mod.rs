@@ -20,6 +20,7 @@ pub(crate) mod filled;
 )]
 mod host;
 pub(crate) mod layout;
+mod offload;
 pub(crate) mod optional;
 #[expect(
     unsafe_code,
@@ -28,6 +29,8 @@ pub(crate) mod optional;
 mod owned;
 pub(crate) mod packed;
 pub(crate) mod padded;
+#[cfg(feature = "nvjpeg")]
+pub(crate) mod pictures;
 pub(crate) mod ragged;
 #[expect(unsafe_code, reason = "several threads write rows of one slab")]
 pub(crate) mod row;
@@ -41,14 +44,17 @@ pub use crate::shape::{DType, Shape};
 pub use element::{Element, Float};
 pub use host::Tensor;
 
-pub(crate) use column::Column;
+pub(crate) use column::{Column, are_below};
 pub(crate) use entry::Entry;
 pub(crate) use filled::Filled;
 pub(crate) use layout::{ALIGNMENT, Field, Layout};
+pub(crate) use offload::Offload;
 pub(crate) use packed::{PackedBatch, PackedRow};
 pub(crate) use padded::PaddedTensor;
+#[cfg(feature = "nvjpeg")]
+pub(crate) use pictures::PictureRow;
 pub(crate) use ragged::{Ragged, RaggedTensor};
 pub(crate) use row::{Row, copy_rows};
 pub(crate) use sample::{Host, Sample};
-pub(crate) use scattered::{Scattered, Sources};
+pub(crate) use scattered::{Gathered, RowList, Scattered, Sources, TableColumn};
 pub(crate) use storage::{Backend, Home, Lease, Storage};

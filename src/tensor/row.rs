@@ -5,11 +5,15 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::layout::{FieldSpec, Form};
+#[cfg(feature = "nvjpeg")]
+use super::pictures::Content;
 use super::storage::VecStorage;
 use super::{Column, Element, Field, Layout, Shape, Sources, Tensor};
 use crate::error::CollateError;
 use crate::memory::copy_streaming;
 use crate::meter::Decoding;
+#[cfg(feature = "nvjpeg")]
+use crate::picture::{DecoderLimits, EncodedPicture};
 use crate::sync::Arc;
 use crate::tuning::STREAMED_ROW_BYTES;
 
@@ -158,9 +162,65 @@ impl<'a> Row<'a> {
         }
         let offset = spec.offset + self.row * spec.row_bytes;
         let elements = spec.row_bytes / size_of::<T>();
+        #[cfg(feature = "nvjpeg")]
+        if let (true, Some(sources)) = (spec.is_picture, self.sources) {
+            sources
+                .pictures
+                .note(field.index, self.row, Content::Pixels);
+        }
         self.mark(field.index);
         // SAFETY: `spec` checked the field, so the row lies within the layout's bytes (*layouts are in bounds and aligned*).
         Ok(unsafe { self.lend(offset, elements) })
+    }
+
+    /// What the batch's device decodes into this field, if it does; or why it decodes nothing of this batch. (Public in name only.)
+    #[cfg(feature = "nvjpeg")]
+    #[doc(hidden)]
+    pub fn decoder(&self, field: &Field<u8>) -> Option<Result<DecoderLimits, &'static str>> {
+        let (sources, limits) = (self.sources?, self.layout.decodes(field)?);
+        Some(match sources.moves {
+            false => Ok(limits),
+            true => Err("no page-locked memory"),
+        })
+    }
+
+    /// Leaves the row to the batch's device, which decodes the picture into it. (Public in name only.)
+    ///
+    /// # Errors
+    ///
+    /// [`CollateError::Shape`] if the picture's row has another size.
+    ///
+    /// # Panics
+    ///
+    /// If the device does [not decode](Row::decoder).
+    #[cfg(feature = "nvjpeg")]
+    #[doc(hidden)]
+    pub fn leave_encoded(
+        &mut self,
+        field: &Field<u8>,
+        picture: Box<dyn EncodedPicture>,
+    ) -> Result<(), CollateError> {
+        let (Some(_), Some(sources)) = (self.layout.decodes(field), self.sources) else {
+            panic!("Row::leave_encoded: the batch's device does not decode");
+        };
+        let [width, height] = picture.drawing().size.map(|side| side as usize);
+        if field.row_shape[..] != [height, width, 3] {
+            return Err(self.mismatch(field, [height, width, 3].as_slice().into()));
+        }
+        self.mark(field.index);
+        let content = Content::Picture(picture);
+        sources.pictures.note(field.index, self.row, content);
+        Ok(())
+    }
+
+    /// Says why a row was written whose picture the batch's device does not decode, for the statistics. (Public in name only.)
+    #[cfg(feature = "nvjpeg")]
+    #[doc(hidden)]
+    pub fn is_left_to_cpu(&mut self, field: &Field<u8>, reason: &'static str) {
+        if let (Some(_), Some(sources)) = (self.layout.decodes(field), self.sources) {
+            let content = Content::PixelsBecause(reason);
+            sources.pictures.note(field.index, self.row, content);
+        }
     }
 
     /// Runs code that produces a row's elements, such as decoding and transforming an image, and counts its time as
@@ -397,8 +457,10 @@ pub(crate) unsafe fn copy_rows(
     }
     for (spec, column) in layout.fields().iter().zip(columns) {
         if spec.is_scattered() {
-            let Some(sources) = sources else { return false };
-            sources.keep(column.storage());
+            let (Some(sources), Some(storage)) = (sources, column.storage()) else {
+                return false;
+            };
+            sources.keep(storage);
             let offset = spec.offset + first * size_of::<*const u8>();
             // SAFETY: the layout has an entry for each of its rows (*layouts are in bounds and aligned*).
             let entries = unsafe { base.add(offset) }.cast::<*const u8>();

@@ -1,15 +1,26 @@
-//! Scattered fields: the batch holds the addresses of rows that lie in page-locked memory of the data set.
+//! Scattered fields: the batch says where its rows lie, and does not have them. The upload gathers them.
 //!
 //! In an epoch that goes to a device, a row of registered memory is not copied on the host: filling it writes its
-//! address into a table in the batch's slab, and the upload gathers the rows. If such a tensor is read on the host
-//! after all (by a user's own `Batch` or `Sample`), its rows are gathered then, once, into pageable memory.
+//! address into a table in the batch's slab. Of a table in device memory, the slab has the rows' numbers. If such a tensor is
+//! read on the host after all (by a user's own `Batch` or `Sample`), its rows are gathered then, once.
 
+use std::any::Any;
 use std::ptr::NonNull;
 
+#[cfg(feature = "nvjpeg")]
+use super::pictures::{PictureRow, Pictures};
 use super::storage::VecStorage;
 use super::{Backend, Home, Storage};
+#[cfg(feature = "nvjpeg")]
+use crate::error::NotDrawn;
 use crate::meter::Meter;
+#[cfg(feature = "nvjpeg")]
+use crate::meter::Reasons;
 use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
+
+/// Why the CPU decoded pictures that were left to the device.
+#[cfg(feature = "nvjpeg")]
+const READ_ON_HOST: &str = "read on the host";
 
 /// The owners of the rows in a batch's scattered fields.
 #[derive(Default)]
@@ -19,9 +30,24 @@ pub(crate) struct Sources {
     others: Mutex<Vec<Arc<dyn Storage>>>,
     /// Some rows lie in pageable memory, so the device must not gather the batch.
     pageable: AtomicBool,
+    #[cfg(feature = "nvjpeg")]
+    pub(super) pictures: Pictures,
+    /// The rows are read on the host, when the batch moves into another slab: pictures are decoded before.
+    #[cfg(feature = "nvjpeg")]
+    pub(super) moves: bool,
 }
 
 impl Sources {
+    pub(crate) fn new(moves: bool) -> Sources {
+        #[cfg(not(feature = "nvjpeg"))]
+        let _ = moves;
+        Sources {
+            #[cfg(feature = "nvjpeg")]
+            moves,
+            ..Sources::default()
+        }
+    }
+
     /// Keeps the owner of a row in registered memory.
     pub(super) fn keep(&self, storage: &Arc<dyn Storage>) {
         let first = self.first.get_or_init(|| Arc::clone(storage));
@@ -52,19 +78,72 @@ fn is_same(one: &Arc<dyn Storage>, other: &Arc<dyn Storage>) -> bool {
     Arc::as_ptr(one).cast::<()>() == Arc::as_ptr(other).cast::<()>()
 }
 
-/// The storage of a scattered field: a table of its rows' addresses in the slab, and the rows' owners.
-pub(crate) struct Scattered {
-    slab: Arc<dyn Storage>,
-    table: NonNull<*const u8>,
-    rows: usize,
-    row_bytes: usize,
-    sources: Arc<Sources>,
-    /// The backend whose devices can reach the rows, unless some are pageable.
-    backend: Option<Backend>,
-    gathered: OnceLock<(VecStorage<i64>, NonNull<i64>)>,
+/// A table's column in device memory.
+pub(crate) trait TableColumn: Send + Sync {
+    /// Where it begins.
+    fn address(&self) -> u64;
+
+    /// The device, which that layer knows.
+    fn device(&self) -> &dyn Any;
+
+    /// Copies the rows of these numbers to the host, and waits for that. `slab` keeps the numbers.
+    ///
+    /// # Panics
+    ///
+    /// If the device fails.
+    fn read(&self, numbers: &[i64], slab: &Arc<dyn Storage>) -> Gathered;
 }
 
-// SAFETY: the table is no longer written, and `slab` keeps it; the rows are only read, and `sources` keeps them.
+/// Rows in host memory, consecutively, and who owns it.
+pub(crate) struct Gathered {
+    pub(crate) base: NonNull<u8>,
+    pub(crate) owner: Arc<dyn Storage>,
+}
+
+/// The storage of a scattered field: a list in the slab that says which rows it has, and who has the rows.
+pub(crate) struct Scattered {
+    slab: Arc<dyn Storage>,
+    rows: usize,
+    row_bytes: usize,
+    source: Source,
+    gathered: OnceLock<Gathered>,
+}
+
+enum Source {
+    /// The rows' addresses, in host memory.
+    Host {
+        table: NonNull<*const u8>,
+        sources: Arc<Sources>,
+        /// The backend whose devices can reach the rows, unless some are pageable.
+        backend: Option<Backend>,
+    },
+    /// The rows' numbers, in a table on a device.
+    Device {
+        numbers: NonNull<i64>,
+        column: Arc<dyn TableColumn>,
+    },
+    /// The rows themselves, but for those of pictures that a device decodes.
+    #[cfg(feature = "nvjpeg")]
+    Pictures {
+        base: NonNull<u8>,
+        pictures: Vec<PictureRow>,
+        /// Why the CPU decoded others of the batch, until all are counted.
+        uncounted: Mutex<Option<Reasons>>,
+    },
+}
+
+/// The rows that a device gathers, or decodes.
+pub(crate) enum RowList<'a> {
+    /// Where each lies, in host memory.
+    Addresses(&'a [*const u8]),
+    /// Which rows of a table on the device.
+    Numbers(&'a [i64], &'a Arc<dyn TableColumn>),
+    /// All rows as they are, and what the device decodes into some of them.
+    #[cfg(feature = "nvjpeg")]
+    Pictures(&'a [PictureRow]),
+}
+
+// SAFETY: the list is no longer written, and `slab` keeps it; the rows are only read, and their owners are kept.
 unsafe impl Send for Scattered {}
 // SAFETY: as above.
 unsafe impl Sync for Scattered {}
@@ -84,66 +163,234 @@ impl Scattered {
     ) -> Scattered {
         Scattered {
             slab,
-            table,
             rows,
             row_bytes,
-            sources,
-            backend,
+            source: Source::Host {
+                table,
+                sources,
+                backend,
+            },
             gathered: OnceLock::new(),
         }
     }
 
-    /// Where each row lies.
-    pub(crate) fn table(&self) -> &[*const u8] {
-        // SAFETY: `new`'s contract.
-        unsafe { std::slice::from_raw_parts(self.table.as_ptr(), self.rows) }
+    /// # Safety
+    ///
+    /// `numbers` must be the start of `rows` numbers, in memory that `slab` keeps alive and that is no longer written. The
+    /// column must have rows of all these numbers, of `row_bytes` bytes each.
+    pub(super) unsafe fn of_table(
+        slab: Arc<dyn Storage>,
+        numbers: NonNull<i64>,
+        rows: usize,
+        row_bytes: usize,
+        column: Arc<dyn TableColumn>,
+    ) -> Scattered {
+        Scattered {
+            slab,
+            rows,
+            row_bytes,
+            source: Source::Device { numbers, column },
+            gathered: OnceLock::new(),
+        }
     }
 
-    pub(crate) fn is_table_locked(&self) -> bool {
+    /// # Safety
+    ///
+    /// `base` must be the start of `rows` rows of initialized bytes, in memory that `slab` keeps alive and that is no longer written. The
+    /// pictures must be of these rows. (The reasons are why the CPU decoded others of the batch.)
+    #[cfg(feature = "nvjpeg")]
+    pub(super) unsafe fn of_pictures(
+        slab: Arc<dyn Storage>,
+        base: NonNull<u8>,
+        rows: usize,
+        row_bytes: usize,
+        (pictures, reasons): (Vec<PictureRow>, Reasons),
+    ) -> Scattered {
+        Scattered {
+            slab,
+            rows,
+            row_bytes,
+            source: Source::Pictures {
+                base,
+                pictures,
+                uncounted: Mutex::new(Some(reasons)),
+            },
+            gathered: OnceLock::new(),
+        }
+    }
+
+    /// Which rows they are.
+    pub(crate) fn list(&self) -> RowList<'_> {
+        match &self.source {
+            Source::Host { table, .. } => {
+                // SAFETY: `new`'s contract.
+                RowList::Addresses(unsafe { std::slice::from_raw_parts(table.as_ptr(), self.rows) })
+            }
+            Source::Device { numbers, column } => {
+                // SAFETY: `of_table`'s contract.
+                let numbers = unsafe { std::slice::from_raw_parts(numbers.as_ptr(), self.rows) };
+                RowList::Numbers(numbers, column)
+            }
+            #[cfg(feature = "nvjpeg")]
+            Source::Pictures { pictures, .. } => RowList::Pictures(pictures),
+        }
+    }
+
+    /// Whether the slab has a list instead of rows.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.source, Source::Host { .. } | Source::Device { .. })
+    }
+
+    /// What a kernel that gathers rows of a table needs of the host: the list.
+    pub(crate) fn list_of_table(&self) -> Option<&Arc<dyn Storage>> {
+        match &self.source {
+            Source::Device { .. } => Some(&self.slab),
+            _ => None,
+        }
+    }
+
+    /// The rows of a table that were gathered on the host.
+    pub(super) fn gathered_of_table(&self) -> Option<&Arc<dyn Storage>> {
+        self.list_of_table()?;
+        Some(&self.gathered.get()?.owner)
+    }
+
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Whether the list is in page-locked memory.
+    pub(crate) fn is_list_locked(&self) -> bool {
         self.slab.is_pinned()
     }
 
-    /// The backend whose devices can gather the rows, if any.
+    /// The backend whose devices can gather the rows from host memory, if any.
     pub(crate) fn backend(&self) -> Option<Backend> {
-        self.backend
+        match &self.source {
+            Source::Host { backend, .. } => *backend,
+            _ => None,
+        }
     }
 
     /// Whether a device can gather the rows. Not if they were already gathered on the host (and maybe written since),
     /// nor if some are pageable.
     pub(super) fn is_gatherable(&self) -> bool {
-        !self.is_gathered() && self.is_pinned()
+        let is_reachable = match &self.source {
+            Source::Host { sources, .. } => sources.is_pinned(),
+            _ => true,
+        };
+        is_reachable && !self.is_gathered()
     }
 
-    /// Whether the rows were gathered on the host, into pageable memory.
+    /// Whether the rows were gathered on the host.
     pub(super) fn is_gathered(&self) -> bool {
         self.gathered.get().is_some()
     }
 
     /// All rows, consecutively. The first call gathers them.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for them, the device fails, or a picture among them cannot be decoded.
     pub(crate) fn gathered(&self) -> NonNull<u8> {
-        let (_, base) = self.gathered.get_or_init(|| {
-            let bytes = self.rows * self.row_bytes;
-            let zeroed = VecStorage::<i64>::zeroed(bytes.div_ceil(size_of::<i64>()));
-            let Some((storage, base)) = zeroed else {
-                panic!("a batch of {bytes} bytes is read on the host, which has not enough memory to gather it");
-            };
-            let target = base.as_ptr().cast::<u8>();
-            for (row, &source) in self.table().iter().enumerate() {
-                // SAFETY: the row lies within the vector that was just made.
-                let to = unsafe { target.add(row * self.row_bytes) };
-                // SAFETY: `new`'s contract for the source; only this call uses the vector.
-                unsafe { std::ptr::copy_nonoverlapping(source, to, self.row_bytes) };
-            }
-            (storage, base)
+        let gathered = self.gathered.get_or_init(|| match self.list() {
+            RowList::Addresses(table) => self.gather(table),
+            RowList::Numbers(numbers, column) => column.read(numbers, &self.slab),
+            #[cfg(feature = "nvjpeg")]
+            RowList::Pictures(pictures) => self.draw(pictures),
         });
-        base.cast()
+        gathered.base
+    }
+
+    /// Memory for all rows.
+    fn room(&self) -> (VecStorage<i64>, NonNull<i64>) {
+        let bytes = self.rows * self.row_bytes;
+        let zeroed = VecStorage::<i64>::zeroed(bytes.div_ceil(size_of::<i64>()));
+        zeroed.unwrap_or_else(|| {
+            panic!(
+                "a batch of {bytes} bytes is read on the host, which has not enough memory to gather it"
+            )
+        })
+    }
+
+    /// Decodes the pictures here, where the batch was made for a device that does.
+    #[cfg(feature = "nvjpeg")]
+    fn draw(&self, pictures: &[PictureRow]) -> Gathered {
+        let Source::Pictures { base, .. } = &self.source else {
+            unreachable!("it has pictures");
+        };
+        let (storage, to) = self.room();
+        let bytes = self.rows * self.row_bytes;
+        // SAFETY: `of_pictures`'s contract for the source; only this call uses the vector, which is as large.
+        unsafe { std::ptr::copy_nonoverlapping(base.as_ptr(), to.as_ptr().cast::<u8>(), bytes) };
+        // SAFETY: as above.
+        let all = unsafe { std::slice::from_raw_parts_mut(to.as_ptr().cast::<u8>(), bytes) };
+        for PictureRow { row, picture } in pictures {
+            let to = &mut all[row * self.row_bytes..][..self.row_bytes];
+            if let Err(error) = picture.draw(to) {
+                // Whoever makes batches knows which sample that is.
+                std::panic::panic_any(NotDrawn { row: *row, error });
+            }
+        }
+        self.count_pictures(&Reasons::from([(READ_ON_HOST, pictures.len() as u64)]));
+        Gathered {
+            base: to.cast(),
+            owner: Arc::new(storage),
+        }
+    }
+
+    /// Counts the batch's pictures, whose rows are made: by the device, but for those that the CPU decoded for these reasons. Whoever makes
+    /// them first counts them: a batch that was decoded may still be read on the host.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn count_pictures(&self, by_cpu: &Reasons) {
+        let Source::Pictures {
+            pictures,
+            uncounted,
+            ..
+        } = &self.source
+        else {
+            return;
+        };
+        let uncounted = uncounted.lock().take();
+        if let (Some(others), Some(meter)) = (uncounted, self.slab.meter()) {
+            let by_device = pictures.len() as u64 - by_cpu.values().sum::<u64>();
+            meter.device_decoded.add(by_device);
+            meter.leave_to_cpu(&others);
+            meter.leave_to_cpu(by_cpu);
+        }
+    }
+
+    fn gather(&self, table: &[*const u8]) -> Gathered {
+        let (storage, base) = self.room();
+        let target = base.as_ptr().cast::<u8>();
+        for (row, &source) in table.iter().enumerate() {
+            // SAFETY: the row lies within the vector that was just made.
+            let to = unsafe { target.add(row * self.row_bytes) };
+            // SAFETY: `new`'s contract for the source; only this call uses the vector.
+            unsafe { std::ptr::copy_nonoverlapping(source, to, self.row_bytes) };
+        }
+        Gathered {
+            base: base.cast(),
+            owner: Arc::new(storage),
+        }
     }
 }
 
 impl Storage for Scattered {
     fn is_pinned(&self) -> bool {
-        // Relaxed: see `keep_pageable`.
-        !self.sources.pageable.load(Ordering::Relaxed)
+        match &self.source {
+            Source::Host { sources, .. } => sources.is_pinned(),
+            // The device has them; of a list that it cannot read, the kernel takes the numbers as arguments.
+            Source::Device { .. } => true,
+            #[cfg(feature = "nvjpeg")]
+            Source::Pictures { .. } => self.slab.is_pinned(),
+        }
+    }
+
+    /// Rows of a table are copies, of which the device has the original. (So a copy to a device need not hold this: it would hold the table,
+    /// and that the device, whose list of copies holds it.)
+    fn is_read_only(&self) -> bool {
+        matches!(self.source, Source::Device { .. })
     }
 
     fn home(&self) -> Option<Home> {
@@ -160,14 +407,20 @@ impl Storage for Scattered {
 
     fn let_go(self: Arc<Self>, last: &mut Vec<Arc<dyn Storage>>) {
         // The slab goes home at once; the rows' owners may follow.
-        let sources = Arc::clone(&self.sources);
+        let sources = match &self.source {
+            Source::Host { sources, .. } => Some(Arc::clone(sources)),
+            _ => None, // tables and pictures have no code of the program's
+        };
         drop(self);
-        sources.let_go(last);
+        if let Some(sources) = sources {
+            sources.let_go(last);
+        }
     }
 }
 
 impl Storage for Sources {
     fn is_pinned(&self) -> bool {
+        // Relaxed: see `keep_pageable`.
         !self.pageable.load(Ordering::Relaxed)
     }
 

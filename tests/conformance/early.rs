@@ -63,7 +63,8 @@ fn loader(batch_size: usize, device: &Device) -> DataLoader<(Tensor<u8>, Tensor<
 
 fn loader_of(batch_size: usize, device: &Device) -> DataLoader<(Tensor<u8>, Tensor<i64>)> {
     let builder = DataLoader::builder(dataset()).batch_size(batch_size);
-    builder.num_workers(2).pin_memory(device).build().unwrap()
+    let builder = builder.num_workers(2).prefetch(2);
+    builder.pin_memory(device).build().unwrap()
 }
 
 /// Waits until there are so many. (The pin thread makes them, and tells nobody.)
@@ -141,6 +142,7 @@ fn slabs_are_made_early_of_max_batch_bytes(backend: &Backend) {
     let samples = from_fn(60, |index, _| Ok(Tensor::from(vec![index as u8; 100])));
     let builder = DataLoader::builder(samples)
         .batch_size(10)
+        .prefetch(2) // no runs of batches, which share larger slabs
         .max_batch_bytes(3 * PAGE);
     let loader = builder.num_workers(1).pin_memory(device).build().unwrap();
     wait_for(device, 5);
@@ -238,7 +240,7 @@ fn a_size_that_is_not_true_costs_memory_only(backend: &Backend) {
     for told in [1, 20_000, usize::MAX / 4, usize::MAX] {
         let before = device.memory().slabs_made;
         let builder = DataLoader::builder(Liar(told)).batch_size(4).num_workers(2);
-        let builder = builder.pin_memory(device).strict_pinning(true);
+        let builder = builder.prefetch(2).pin_memory(device).strict_pinning(true);
         let loader = builder.build().unwrap();
         for epoch in 0..8 {
             for (number, batch) in loader.epoch(epoch).enumerate() {

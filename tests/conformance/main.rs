@@ -15,6 +15,8 @@ mod buffers;
 mod bytes;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "nvjpeg")]
+mod decoding;
 mod devices;
 mod early;
 mod epochs;
@@ -25,6 +27,7 @@ mod mixing;
 mod normalize;
 mod parts;
 mod ragged;
+mod resident;
 mod resumed;
 mod sequences;
 mod slabs;
@@ -32,6 +35,7 @@ mod sources;
 mod split;
 mod staging;
 mod stress;
+mod together;
 mod transfers;
 
 use std::any::Any;
@@ -54,6 +58,21 @@ fn own_tests(backend: &str) -> &'static [Test] {
     }
 }
 
+/// What a test needs of its device beyond being there: a decoder of pictures, which on a GPU takes nvJPEG. Without it, the test is ignored
+/// as without a GPU.
+#[cfg(feature = "nvjpeg")]
+fn ready(backend: &Backend, test: &str) -> pinfeed::Result<()> {
+    match decoding::TESTS.iter().any(|(name, _)| *name == test) {
+        true => decoding::ready(&backend.device),
+        false => Ok(()),
+    }
+}
+
+#[cfg(not(feature = "nvjpeg"))]
+fn ready(_: &Backend, _: &str) -> pinfeed::Result<()> {
+    Ok(())
+}
+
 fn main() -> ExitCode {
     #[cfg(feature = "cuda")]
     if let Ok(scenario) = std::env::var("PINFEED_CHILD") {
@@ -73,6 +92,8 @@ fn main() -> ExitCode {
         ragged::TESTS,
         any_order::TESTS,
         bytes::TESTS,
+        resident::TESTS,
+        together::TESTS,
         resumed::TESTS,
         sequences::TESTS,
         slabs::TESTS,
@@ -83,6 +104,8 @@ fn main() -> ExitCode {
         split::TESTS,
         staging::TESTS,
         stress::TESTS,
+        #[cfg(feature = "nvjpeg")]
+        decoding::TESTS,
     ]
     .concat();
     let required = std::env::var_os("PINFEED_REQUIRE_CUDA").is_some_and(|value| value != "0");
@@ -92,16 +115,17 @@ fn main() -> ExitCode {
         ("hostile", Backend::hostile),
         ("cuda", Backend::cuda),
     ] {
-        for (name, test) in tests.iter().chain(own_tests(backend)) {
-            let name = format!("{backend}::{name}");
+        for (test, run) in tests.iter().chain(own_tests(backend)) {
+            let name = format!("{backend}::{test}");
             let named = |parts: &[String]| parts.iter().any(|part| name.contains(part.as_str()));
             if !filters.is_empty() && !named(&filters) || named(&skipped) {
                 continue;
             }
             let start = Instant::now();
             let _watch = watch::on(&name);
-            let outcome = match open() {
-                Ok(backend) => std::panic::catch_unwind(AssertUnwindSafe(|| test(&backend)))
+            let opened = open().and_then(|backend| ready(&backend, test).map(|()| backend));
+            let outcome = match opened {
+                Ok(backend) => std::panic::catch_unwind(AssertUnwindSafe(|| run(&backend)))
                     .map_err(|payload| message(&*payload).to_owned()),
                 Err(error) if backend == "cuda" && !required => {
                     ignored += 1;

@@ -178,6 +178,7 @@ fn shares_of_epochs_come_back() {
             let loader = DataLoader::builder(from_fn(16, |index, _| Ok([index as u8; 900])))
                 .batch_size(4)
                 .num_workers(2)
+                .prefetch(2)
                 .pin_memory(&device)
                 .build()
                 .unwrap();

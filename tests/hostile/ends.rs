@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use pinfeed::{Batch, DataLoader, Device, Tensor, from_fn};
+use pinfeed::collate::{Arena, Relocation, Tensors, Upload};
+use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Tensor, from_fn};
 
 use crate::support::{
     Pair, PairOnDevice, check, check_on_device, expected, late_device, rng, sample, samples,
@@ -474,4 +475,77 @@ fn a_consumer_that_panics_ends_its_epoch() {
         assert_eq!(loader.epoch(0).count(), BATCHES);
         assert_eq!(sample(3).unwrap().1, 3);
     });
+}
+
+/// A batch that is sent only when it may be.
+struct Gated {
+    numbers: Tensor<i64>,
+    gate: Option<Gate>,
+}
+
+/// Says that somebody is at it, and lets them pass once its other end is gone.
+#[derive(Clone)]
+struct Gate(mpsc::Sender<()>, Arc<Mutex<mpsc::Receiver<()>>>);
+
+impl Batch for Gated {
+    type OnDevice = DeviceTensor<i64>;
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        visit.add(&self.numbers);
+    }
+
+    fn relocate(self, slab: &mut Relocation) -> Gated {
+        let numbers = slab.tensor(self.numbers);
+        Gated { numbers, ..self }
+    }
+
+    fn upload(self, upload: &mut Upload) -> DeviceTensor<i64> {
+        if let Some(gate) = &self.gate {
+            gate.0.send(()).unwrap();
+            let _ = gate.1.lock().unwrap().recv();
+        }
+        upload.tensor(self.numbers)
+    }
+}
+
+/// Batches that were sent ahead of an epoch that nobody comes to are given back, while a worker is busy with the next of them.
+#[test]
+fn an_epoch_that_nobody_comes_to_keeps_no_device_memory() {
+    const BATCH: usize = 4;
+    let device = Device::cpu();
+    let (entered, is_entered) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
+    let gate = Mutex::new(Gate(entered, Arc::new(Mutex::new(may_go))));
+    let times = AtomicU64::new(0);
+    let samples = from_fn(4 * BATCH as u64, |index, _| Ok(index as i64));
+    let collate = move |samples: Vec<i64>, _: &mut Arena| {
+        // The third batch of the second epoch.
+        let is_third = samples[0] == 2 * BATCH as i64;
+        let is_gated = is_third && times.fetch_add(1, Ordering::SeqCst) == 1;
+        Ok(Gated {
+            numbers: Tensor::from(vec![samples[0]; 1 << 18]), // too large to be sent with others
+            gate: is_gated.then(|| gate.lock().unwrap().clone()),
+        })
+    };
+    let loader = DataLoader::builder(samples)
+        .batch_size(BATCH)
+        .num_workers(2)
+        .pin_memory(&device)
+        .collate_fn(collate)
+        .build()
+        .unwrap();
+    let mut epochs = loader.epochs(0..3).to_device(&device, 16);
+    let epoch = epochs.next().unwrap();
+    is_entered.recv().unwrap();
+    drop(epoch);
+    let batches = device.memory().device_held_bytes;
+    drop(epochs);
+    let held = device.memory().device_held_bytes;
+    drop(go);
+    assert!(
+        held <= batches / 3,
+        "{held} of {batches} are the one's that is being sent"
+    );
+    drop(loader);
+    assert_eq!(device.memory().device_held_bytes, 0);
 }

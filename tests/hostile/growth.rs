@@ -138,6 +138,7 @@ fn shares_come_back() {
             let loader = DataLoader::builder(from_fn(16, |index, _| Ok([index as u8; 900])))
                 .batch_size(4)
                 .num_workers(1)
+                .prefetch(2)
                 .pin_memory(&device)
                 .build()
                 .unwrap();

@@ -260,7 +260,13 @@ fn an_impossible_request_evicts_nothing() {
         device.set_pinned_budget_bytes(8 * 4096);
         let large = pinfeed::Tensor::<u8>::zeros(&[20 * 4096]);
         let there = large.to_device(&device, true).unwrap();
-        let loader = loader(&device, 2, false);
+        let loader = DataLoader::builder(samples(LEN))
+            .batch_size(BATCH)
+            .num_workers(2)
+            .prefetch(2)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
         for epoch in 0..20 {
             for batch in loader.epoch(epoch) {
                 drop(batch.unwrap().to_device(&device, true).unwrap());

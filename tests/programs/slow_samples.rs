@@ -26,7 +26,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         epoch.by_ref().try_for_each(|batch| batch.map(drop))?;
         Ok(epoch.stats())
     };
-    let advice = advice(&run(20_000)?).ok_or("the slow ones were not noticed")?;
+    let advice = advice(&run(100_000)?).ok_or("the slow ones were not noticed")?;
     println!("{advice}");
     assert!(advice.ends_with("raise prefetch"));
     Ok(())

@@ -107,7 +107,7 @@ fn a_slow_batch_is_the_last() {
             assert_eq!(loader.stats().unpinned, 0);
         }
         if how.pin != Pin::No {
-            check_made(&device, how.share(depth.unwrap_or(1)) + 2); // and two downloads
+            check_made(&device, how.made(depth.unwrap_or(1)) + 2); // and two downloads
         }
         drop(loader);
         check_all_back(&device);

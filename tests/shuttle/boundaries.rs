@@ -43,7 +43,7 @@ fn a_boundary_is_like_any_batch() {
             assert_eq!(loader.stats().unpinned, 0);
         }
         assert!(numbers.next().is_none());
-        check_made(&device, how.slabs(1));
+        check_made(&device, how.made_for_all(1));
         drop(loader);
         check_all_back(&device);
     });

@@ -36,7 +36,7 @@ fn make_early() {
         }
     }
     drop(loader);
-    check_made(&device, how.share(1) + given_back);
+    check_made(&device, how.made(1) + given_back);
     check_all_back(&device);
 }
 

@@ -31,7 +31,7 @@ fn batches_come_in_order() {
             assert_eq!(loader.stats().unpinned, 0);
         }
         if how.pin != Pin::No {
-            check_made(&device, how.share(1));
+            check_made(&device, how.made(1));
         }
         drop(loader);
         check_all_back(&device);
@@ -83,7 +83,7 @@ fn batches_are_sent_ahead() {
             for number in 0..how.batches() {
                 assert_eq!(batches.len(), how.batches() - number);
                 let there = batches.next().unwrap().unwrap();
-                check_held(&device, 1 + depth);
+                check_held(&device, how.held(depth));
                 if reads {
                     check(&back(&there).unwrap(), how.samples_of(number));
                 }
@@ -92,7 +92,7 @@ fn batches_are_sent_ahead() {
             assert_eq!(loader.stats().unpinned, 0);
         }
         if how.pin != Pin::No {
-            check_made(&device, how.share(depth) + 2); // and two downloads
+            check_made(&device, how.made(depth) + 2); // and two downloads
         }
         drop(loader);
         check_all_back(&device);

@@ -68,7 +68,8 @@ fn little_memory_is_waited_for_by_copies() {
     });
 }
 
-/// Who keeps all batches has as many of them page-locked as there are slabs, exactly; then each is an error, or is not.
+/// Who keeps all batches has as many of them page-locked as there are slabs, exactly (or more, if batches that take no time share some); then
+/// each is an error, or is not.
 #[test]
 fn who_keeps_batches_does_without() {
     explore("who_keeps_batches_does_without", || {
@@ -96,14 +97,24 @@ fn who_keeps_batches_does_without() {
                 Err(Error::Pinned { .. }) if how.strict => false,
                 Err(error) => panic!("{error}"),
             };
-            if in_order {
-                assert_eq!(is_pinned, number < slabs, "batch {number}, {slabs} slabs");
+            if how.may_share_slabs() {
+                assert!(
+                    is_pinned || number >= slabs,
+                    "batch {number}, {slabs} slabs"
+                );
+            } else if in_order {
+                assert_eq!(
+                    is_pinned,
+                    number < slabs,
+                    "batch {number}, {slabs} slabs: {how:?}"
+                );
             }
         }
         let missed = how.batches() - slabs;
         let unpinned = loader.stats().unpinned as usize;
-        assert_eq!(unpinned, missed, "{slabs} slabs: {how:?}");
-        check_made(&device, slabs.max(how.share(1)));
+        let is_as_many = unpinned == missed || how.may_share_slabs() && unpinned < missed;
+        assert!(is_as_many, "{unpinned}, {slabs} slabs: {how:?}");
+        check_made(&device, slabs.max(how.made(1)));
         drop(loader);
         kept.iter()
             .for_each(|(number, batch)| check(batch, how.samples_of(*number)));
@@ -179,7 +190,7 @@ fn batches_are_dropped_elsewhere() {
         }
         drop((epoch, sender));
         dropper.join().unwrap();
-        check_made(&device, how.share(1) + if sends { 2 } else { 0 }); // (two downloads)
+        check_made(&device, how.made(1) + if sends { 2 } else { 0 }); // (two downloads)
         drop(loader);
         check_all_back(&device);
     });

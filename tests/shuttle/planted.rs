@@ -75,6 +75,8 @@ planted! {
     open_shares: "a share stays open", "loading::batches_come_in_order";
     unreserved_room: "nothing is reserved in the account", "pinning::who_keeps_batches_does_without";
     unreserved_bytes: "nothing is reserved in the budget", "pinning::little_memory_is_waited_for";
+    pieces: "a piece is given out twice", "runs::a_batch_of_a_run_is_kept";
+    lacking_runs: "a run without a slab is left none", "runs::slabs_for_runs_are_missing";
     no_limit: "no limit", "pinning::who_keeps_batches_does_without";
     twice_ahead: "what is made ahead is made again", "pinning::who_keeps_batches_does_without";
     surplus: "more blocks than shares", "loading::batches_are_sent_ahead";
@@ -100,6 +102,7 @@ planted! {
     overtaking_epochs: "an epoch does not wait for the one before", "boundaries::a_boundary_takes_no_device_memory";
     beyond_depth: "batches are sent beyond depth", "loading::batches_are_sent_ahead";
     overtaking_batches: "batches begin in any order", "parts::parts_stop_where_the_memory_ends";
+    together_early: "who goes together does not wait for its turn", "runs::batches_of_runs_go_together";
     left_behind: "who sends does not look behind", "ahead::batches_travel_while_the_program_is_busy";
     left_for_host: "who keeps does not look again", "ahead::batches_travel_while_the_program_is_busy";
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";

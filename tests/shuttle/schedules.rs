@@ -23,6 +23,7 @@ mod loading;
 mod parts;
 mod pinning;
 mod planted;
+mod runs;
 mod seeing;
 mod staged;
 mod streams;

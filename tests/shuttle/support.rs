@@ -179,6 +179,46 @@ impl How {
     pub fn slabs(self, depth: usize) -> usize {
         self.prefetch + depth + 2
     }
+
+    /// Whether several batches that take no time may lie in one slab.
+    pub fn may_share_slabs(self) -> bool {
+        let ahead = if self.may_grow() { 64 } else { self.prefetch };
+        self.pin == Pin::InPlace && self.workers > 0 && ahead >= 4 * self.workers
+    }
+
+    /// Whether such batches may be further ahead than `prefetch` says.
+    fn may_grow(self) -> bool {
+        self.workers > 0 && self.prefetch == 2
+    }
+
+    /// For how many batches there is device memory in use at most, with that many of them ahead. What was sent together is held as long as one
+    /// of it is, and a batch that is sent alone may get such memory. Where batches may be further ahead, so they may be here.
+    pub fn held(self, depth: usize) -> usize {
+        match self.pin == Pin::InPlace && self.may_grow() {
+            true => (1 + depth + 2 * 16) * 16,
+            false => (1 + depth) * depth.max(1),
+        }
+    }
+
+    /// How many slabs may be made for an epoch that stands alone. If slabs are shared, those that were made before may be too small.
+    pub fn made(self, depth: usize) -> usize {
+        match self.pin == Pin::InPlace && self.may_grow() {
+            true => self.share(depth) + self.made_for_runs(depth).min(2 * self.batches()),
+            false => self.share(depth),
+        }
+    }
+
+    /// The same for epochs that follow each other.
+    pub fn made_for_all(self, depth: usize) -> usize {
+        match self.pin == Pin::InPlace && self.may_grow() {
+            true => self.slabs(depth) + self.made_for_runs(depth),
+            false => self.slabs(depth),
+        }
+    }
+
+    fn made_for_runs(self, depth: usize) -> usize {
+        4 * self.workers + depth + 2
+    }
 }
 
 /// A device that is late, now and then.

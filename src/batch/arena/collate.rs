@@ -93,14 +93,14 @@ impl Arena {
         }
         self.wanted_bytes = self.wanted_bytes.next_multiple_of(ALIGNMENT) + bytes;
         let start = self.used_bytes.next_multiple_of(ALIGNMENT);
-        if let Some(slab) = &self.slab
-            && start + bytes <= slab.capacity()
+        if let Some(piece) = &self.piece
+            && start + bytes <= piece.capacity()
         {
             self.used_bytes = start + bytes;
             // SAFETY: the range lies inside the slab (*layouts are in bounds and aligned*). It was not handed out
             // before: `used_bytes` only grows (*one owner per slab*).
-            let base = unsafe { slab.base().add(start) };
-            return Ok((base, Arc::clone(slab) as Arc<dyn Storage>));
+            let base = unsafe { piece.base().add(start) };
+            return Ok((base, Arc::clone(piece.slab()) as Arc<dyn Storage>));
         }
         let memory = Tensor::<u8>::zeros(&[bytes + ALIGNMENT]);
         let start = memory.identity();

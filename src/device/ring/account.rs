@@ -1,6 +1,6 @@
 //! Accounts: how much of a ring each epoch may have.
 
-use super::{Kind, Ring};
+use super::{Kind, Ring, RingState};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, planted};
 
 /// An epoch's share of a ring: how many slabs it may have out at the same time. Epochs that follow each other share one.
@@ -11,6 +11,8 @@ pub(crate) struct Account {
     /// How many epochs share it.
     epochs: AtomicUsize,
     limit: AtomicUsize,
+    /// How many of these were [added](Account::add_slabs) to what was set.
+    added: AtomicUsize,
     out: AtomicUsize,
     /// Its epochs are gone.
     closed: AtomicBool,
@@ -27,6 +29,7 @@ impl Account {
             kind,
             epochs: AtomicUsize::new(1),
             limit: AtomicUsize::new(0),
+            added: AtomicUsize::new(0),
             out: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
@@ -43,8 +46,31 @@ impl Account {
     /// Sets how many slabs it may have out. A closed account stays closed, for the caller may be later than the epoch's
     /// end.
     pub(crate) fn set_limit(&self, limit: usize) {
+        self.set(&mut self.ring.state.lock(), limit);
+    }
+
+    /// From now on, it may have so many more out than is set, whatever that is: it turned out to have use for them. Told again, it has no
+    /// more.
+    pub(crate) fn add_slabs(&self, more: usize) {
+        if self.added.load(Ordering::Relaxed) >= more {
+            return;
+        }
         let mut state = self.ring.state.lock();
+        let before = self.added.swap(more, Ordering::Relaxed);
+        let limit = self.limit.load(Ordering::Relaxed).saturating_sub(before);
+        self.set(&mut state, limit);
+    }
+
+    /// How many more slabs it could have out, if so many were [added](Account::add_slabs).
+    pub(crate) fn room(&self, more: usize) -> usize {
+        let added = self.added.load(Ordering::Relaxed);
+        let limit = self.limit.load(Ordering::Relaxed) + more.saturating_sub(added);
+        limit.saturating_sub(self.out.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, state: &mut RingState, limit: usize) {
         let closed = self.closed.load(Ordering::Relaxed);
+        let limit = limit.saturating_add(self.added.load(Ordering::Relaxed));
         let limit = if closed { 0 } else { limit.min(LARGEST_SHARE) };
         let before = self.limit.swap(limit, Ordering::Relaxed);
         let shelf = &mut state.shelves[self.kind as usize];
@@ -90,9 +116,11 @@ impl Account {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Counts a slab, if `reserve` more would still fit.
-    pub(super) fn charge(&self, reserve: usize) -> bool {
-        let limit = self.limit.load(Ordering::SeqCst);
+    /// Counts a slab that is about to be taken, if `reserve` more would still fit. `more`: as if so many were
+    /// [added](Account::add_slabs), which the caller does before it takes the slab.
+    pub(crate) fn set_aside(self: &Arc<Account>, reserve: usize, more: usize) -> Option<SetAside> {
+        let more = more.saturating_sub(self.added.load(Ordering::SeqCst));
+        let limit = self.limit.load(Ordering::SeqCst).saturating_add(more);
         let reserve = match planted("nothing is reserved in the account") {
             true => 0,
             false => reserve,
@@ -104,11 +132,39 @@ impl Account {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
                 (out + reserve < limit || planted("no limit")).then_some(out + 1)
             });
-        charged.is_ok()
+        charged.is_ok().then(|| SetAside(Some(Arc::clone(self))))
     }
 
     pub(in crate::device) fn release(&self) {
         self.out.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A slab of an account that is counted, and not taken yet.
+pub(crate) struct SetAside(Option<Arc<Account>>);
+
+impl SetAside {
+    pub(super) fn kind(&self) -> Kind {
+        self.0.as_ref().map_or(Kind::Whole, |account| account.kind)
+    }
+
+    /// The slab was taken, and counts itself.
+    pub(super) fn taken(mut self) -> Option<Arc<Account>> {
+        self.0.take()
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        if let Some(account) = &self.0 {
+            account.release();
+        }
+    }
+}
+
+impl std::fmt::Debug for SetAside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SetAside").finish_non_exhaustive()
     }
 }
 

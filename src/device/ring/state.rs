@@ -147,21 +147,10 @@ impl RingState {
         (taken.saturating_add(reserved_bytes) <= self.room_bytes()).then_some(reserved_bytes)
     }
 
-    /// Takes an idle block, or reserves room for a new one. `evicts`: the caller holds `Ring::unlocking`.
-    pub(super) fn take(&mut self, request: &BlockRequest, evicts: bool) -> BlockAnswer {
-        let (size, kind) = (request.size, request.kind());
-        // A stray (a download of one number, say) leaves large blocks to the batches that they were made for. A batch
-        // takes any, for the last one of an epoch is small.
-        let mut most = match request.is_stray() && self.has_room(size) {
-            true => size.saturating_mul(OVERSIZE_FACTOR).max(SMALL_BLOCK_BYTES),
-            false => usize::MAX,
-        };
-        if self.is_beyond_budget() {
-            most = most.min(self.room_bytes()); // what is in use stays within the budget, however much is idle
-        }
-        let Some(reserved_bytes) = self.reserved_bytes(request) else {
-            return BlockAnswer::Nothing;
-        };
+    /// Takes an idle block, if there is one for the request, and the budget has room for it and for earlier batches.
+    pub(super) fn take_idle(&mut self, request: &BlockRequest) -> Option<(HostBlock, Kind)> {
+        self.reserved_bytes(request)?;
+        let (size, most) = (request.size, self.most_bytes(request));
         let shelves: &[Kind] = match request.share {
             Some((Kind::Whole, _)) => &[Kind::Whole],
             Some((Kind::Part, _)) if self.lends() => &[Kind::Part, Kind::Whole],
@@ -172,9 +161,37 @@ impl RingState {
             let shelf = &mut self.shelves[kind as usize];
             if let Some(block) = shelf.take_best(size, most) {
                 shelf.strays += usize::from(request.is_stray());
-                return BlockAnswer::Free(block, kind);
+                return Some((block, kind));
             }
         }
+        None
+    }
+
+    /// How large an idle block may be that is taken for the request.
+    fn most_bytes(&self, request: &BlockRequest) -> usize {
+        let size = request.size;
+        // A stray (a download of one number, say) leaves large blocks to the batches that they were made for. A batch
+        // takes any, for the last one of an epoch is small.
+        let most = match request.is_stray() && self.has_room(size) {
+            true => size.saturating_mul(OVERSIZE_FACTOR).max(SMALL_BLOCK_BYTES),
+            false => usize::MAX,
+        };
+        match self.is_beyond_budget() {
+            true => most.min(self.room_bytes()), // what is in use stays within the budget, however much is idle
+            false => most,
+        }
+    }
+
+    /// Takes an idle block, or reserves room for a new one. `evicts`: the caller holds `Ring::unlocking`.
+    pub(super) fn take(&mut self, request: &BlockRequest, evicts: bool) -> BlockAnswer {
+        let (size, kind) = (request.size, request.kind());
+        let Some(reserved_bytes) = self.reserved_bytes(request) else {
+            return BlockAnswer::Nothing;
+        };
+        if let Some((block, kind)) = self.take_idle(request) {
+            return BlockAnswer::Free(block, kind);
+        }
+        let most = self.most_bytes(request);
         // A request that would not fit if all idle blocks were evicted evicts none.
         let room_bytes = self.room_bytes();
         if self.ahead_bytes > 0

@@ -85,6 +85,13 @@ impl Cpu {
         Ok(stream)
     }
 
+    /// How many streams there are.
+    #[cfg(all(test, feature = "nvjpeg", target_os = "linux", not(miri)))]
+    pub(crate) fn live_streams(&self) -> usize {
+        let queues = self.0.queues.lock();
+        queues.iter().filter(|queue| queue.is_alive()).count()
+    }
+
     /// On a hostile device, waits for all work now on the streams, as a GPU does before it unlocks or frees memory.
     fn wait_as_a_gpu(&self) {
         if self.0.hostility.is_none() || stream::is_on_one() {

@@ -7,13 +7,17 @@ use super::hostile::Delays;
 use crate::driver::Gather;
 use crate::error::{Error, Result};
 use crate::sync::channel::{Sender, unbounded};
+use crate::sync::plain::AtomicU64;
 use crate::sync::{
-    Arc, AtomicBool, Condvar, Instant, Mutex, Weak, mark_own_thread, thread, thread_local,
+    Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, Weak, mark_own_thread, thread, thread_local,
 };
 
 /// A queue with its thread. When the last handle is dropped, the thread finishes the queued work and ends.
 pub(crate) struct CpuStream {
     operations: Arc<Sender<StreamWork>>,
+    /// Its number, and how many events were recorded on it.
+    number: usize,
+    recorded: AtomicU64,
 }
 
 /// A stream's queue, for as long as the stream lives.
@@ -82,6 +86,8 @@ struct EventState {
     changed: Condvar,
     /// The device can no longer tell whether it fired.
     is_lost: AtomicBool,
+    /// Where it was recorded: on which stream of all, and as which event of it.
+    recorded: (usize, u64),
 }
 
 impl EventState {
@@ -113,6 +119,8 @@ impl CpuStream {
             .map_err(|source| Error::Thread { name, source })?;
         Ok(CpuStream {
             operations: Arc::new(sender),
+            number,
+            recorded: AtomicU64::new(0),
         })
     }
 
@@ -121,7 +129,11 @@ impl CpuStream {
     }
 
     pub(super) fn record(&self, device: Cpu) -> CpuEvent {
-        let state = Arc::new(EventState::default());
+        let count = self.recorded.fetch_add(1, Ordering::Relaxed);
+        let state = Arc::new(EventState {
+            recorded: (self.number, count),
+            ..EventState::default()
+        });
         self.push(StreamWork::Fire(Arc::clone(&state)));
         CpuEvent { state, device }
     }
@@ -203,6 +215,11 @@ impl StreamWork {
 }
 
 impl CpuEvent {
+    pub(crate) fn is_behind(&self, other: &CpuEvent) -> bool {
+        let ((stream, count), (others, before)) = (self.state.recorded, other.state.recorded);
+        stream == others && count > before
+    }
+
     pub(crate) fn same(&self, other: &CpuEvent) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
     }

@@ -82,12 +82,19 @@ impl Cuda {
         })
     }
 
+    /// How rows are gathered; the context is current.
     fn way(&self) -> Way {
         *self.0.way.get_or_init(|| {
             let has_batch = self.0.probe.memcpy_batch.is_some();
             let runs_kernels = launch::run_on(self.compute_capability());
             best_way(self.reads_host_addresses(), has_batch, runs_kernels)
         })
+    }
+
+    /// Whether kernels read page-locked memory by the host's addresses.
+    pub(in crate::driver) fn reads_host_memory(&self) -> bool {
+        // (Of no context, the driver tells nothing, and the first answer stands.)
+        self.enter().is_ok_and(|_entered| self.way() != Way::Rows)
     }
 
     /// Makes the device gather rows in this way from now on. Returns whether the call came before the first gather.

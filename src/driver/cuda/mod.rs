@@ -1,8 +1,8 @@
 //! The CUDA backend: the driver's own calls, through cudarc's bindings.
 //!
 //! Each call makes the device's context current while it runs, and restores the previous one. Meanwhile the thread is in
-//! the relaxed capture mode. So neither the embedder's choice of device nor a graph capture on another thread is
-//! disturbed.
+//! the relaxed capture mode. Calls that follow each other do so once ([`Cuda::enter`]). So neither the embedder's choice of
+//! device nor a graph capture on another thread is disturbed.
 
 mod fault;
 mod gather;
@@ -10,6 +10,7 @@ mod launch;
 mod objects;
 mod probe;
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
@@ -21,7 +22,8 @@ pub(crate) use objects::{CuEvent, CuStream, PER_THREAD};
 use self::fault::{driver_fault, fault_of};
 use super::{DeviceInfo, RawCopy};
 use crate::error::Result;
-use crate::sync::{Arc, Mutex, OnceLock};
+use crate::sync::plain::AtomicU64;
+use crate::sync::{Arc, Mutex, OnceLock, thread_local};
 
 /// One CUDA device, through one context.
 #[derive(Clone)]
@@ -32,6 +34,8 @@ struct CudaShared {
     ordinal: usize,
     /// Events that are not in use, timed and untimed: creating one costs more than using it.
     events: [Mutex<Vec<RawHandle>>; 2],
+    /// How many were recorded.
+    recorded: AtomicU64,
     probe: &'static probe::Probe,
     /// How rows are gathered, and the kernel if that needs one.
     way: OnceLock<super::Way>,
@@ -102,6 +106,7 @@ impl Cuda {
             context,
             ordinal,
             events: Default::default(),
+            recorded: AtomicU64::new(0),
             probe,
             way: OnceLock::new(),
             gathering: OnceLock::new(),
@@ -125,8 +130,17 @@ impl Cuda {
         self.0.handle()
     }
 
-    /// Makes the context current, if it is not, until the guard is dropped.
-    fn enter(&self) -> Result<Entered> {
+    /// Makes the context current, if it is not, until the guard is dropped. Within a guard of this context, another one costs nothing;
+    /// no code of the program's runs within one.
+    pub(super) fn enter(&self) -> Result<Entered> {
+        let outer = ENTERED.get();
+        if outer == self.handle() {
+            return Ok(Entered {
+                pushed: false,
+                mode: None,
+                outer,
+            });
+        }
         let pushed = current_context() != Some(self.handle());
         if pushed {
             // SAFETY: the context is alive: `CudaShared` keeps the object, or the embedder keeps the handle.
@@ -136,9 +150,11 @@ impl Cuda {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: it swaps the thread's mode with `mode`.
         let swapped = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        ENTERED.set(self.handle());
         Ok(Entered {
             pushed,
             mode: (swapped == CUresult::CUDA_SUCCESS).then_some(mode),
+            outer,
         })
     }
 
@@ -229,7 +245,7 @@ impl Cuda {
 
     pub(super) fn record(&self, stream: &CuStream, timed: bool) -> Result<CuEvent> {
         let _entered = self.enter()?;
-        let event = self.take_event(timed)?;
+        let event = self.take_event(stream, timed)?;
         // SAFETY: both handles are alive, and of this context.
         self.check("cuEventRecord", unsafe {
             sys::cuEventRecord(event.handle(), stream.handle())
@@ -237,10 +253,10 @@ impl Cuda {
         Ok(event)
     }
 
-    fn take_event(&self, timed: bool) -> Result<CuEvent> {
+    fn take_event(&self, stream: &CuStream, timed: bool) -> Result<CuEvent> {
         let pooled = self.0.events[usize::from(timed)].lock().pop();
         if let Some(RawHandle(handle)) = pooled {
-            return Ok(CuEvent::new(handle, timed, self.clone()));
+            return Ok(CuEvent::new(handle, timed, stream, self.clone()));
         }
         let mut flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         if !timed {
@@ -255,6 +271,7 @@ impl Cuda {
         Ok(CuEvent::new(
             unsafe { handle.assume_init() },
             timed,
+            stream,
             self.clone(),
         ))
     }
@@ -452,14 +469,21 @@ impl Drop for CudaShared {
     }
 }
 
+thread_local! {
+    /// The context of the innermost guard on this thread; null if there is none.
+    static ENTERED: Cell<sys::CUcontext> = const { Cell::new(std::ptr::null_mut()) };
+}
+
 /// While this lives, the context is current on this thread.
-struct Entered {
+pub(crate) struct Entered {
     pushed: bool,
     mode: Option<sys::CUstreamCaptureMode>,
+    outer: sys::CUcontext,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        ENTERED.set(self.outer);
         if let Some(mut mode) = self.mode {
             // SAFETY: it restores the thread's mode.
             let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };

@@ -90,6 +90,9 @@ pub(crate) struct CuEvent(Arc<Recorded>);
 struct Recorded {
     handle: RawHandle,
     timed: bool,
+    /// Where it was recorded: on which stream, and as which of all events.
+    stream: usize,
+    number: u64,
     /// Once complete, always complete: later queries need no driver.
     complete: AtomicBool,
     cuda: Cuda,
@@ -99,10 +102,13 @@ struct Recorded {
 unsafe impl Sync for RawHandle {}
 
 impl CuEvent {
-    pub(super) fn new(handle: sys::CUevent, timed: bool, cuda: Cuda) -> CuEvent {
+    /// An event that is about to be recorded on the stream.
+    pub(super) fn new(handle: sys::CUevent, timed: bool, stream: &CuStream, cuda: Cuda) -> CuEvent {
         CuEvent(Arc::new(Recorded {
             handle: RawHandle(handle),
             timed,
+            stream: stream.handle() as usize,
+            number: cuda.0.recorded.fetch_add(1, Ordering::Relaxed),
             complete: AtomicBool::new(false),
             cuda,
         }))
@@ -116,10 +122,26 @@ impl CuEvent {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(crate) fn is_complete(&self) -> Result<bool> {
+    pub(crate) fn is_behind(&self, other: &CuEvent) -> bool {
+        // (The per-thread default stream is one stream for each thread.)
+        self.0.stream == other.0.stream
+            && self.0.stream != PER_THREAD
+            && self.0.number > other.0.number
+    }
+
+    pub(crate) fn enter(&self) -> Option<super::Entered> {
+        self.0.cuda.enter().ok()
+    }
+
+    /// Whether it is known to be complete.
+    pub(crate) fn has_fired(&self) -> bool {
         // Acquire pairs with the Release below: copied memory that was visible to the thread that queried is visible
         // here, too.
-        if self.0.complete.load(Ordering::Acquire) {
+        self.0.complete.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        if self.has_fired() {
             return Ok(true);
         }
         let _entered = self.0.cuda.enter()?;
@@ -142,7 +164,7 @@ impl CuEvent {
     /// Spins for as long as a large copy takes, as the driver's own waits do, and then sleeps (figures:
     /// [`EVENT_SPIN_MS`]).
     pub(crate) fn synchronize(&self) -> Result<()> {
-        if self.0.complete.load(Ordering::Acquire) {
+        if self.has_fired() {
             return Ok(());
         }
         let start = Instant::now();

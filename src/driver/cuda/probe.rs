@@ -3,6 +3,7 @@
 use libloading::{Library, Symbol};
 
 use super::gather::MemcpyBatch;
+use crate::driver::loader_says;
 use crate::error::{Error, Result};
 use crate::sync::OnceLock;
 
@@ -62,7 +63,7 @@ fn load() -> Result<Probe> {
         .find_map(|name| match unsafe { Library::new(*name) } {
             Ok(library) => Some(library),
             Err(error) => {
-                details.push(reason(&error));
+                details.push(loader_says(&error));
                 None
             }
         });
@@ -131,16 +132,8 @@ fn missing(error: libloading::Error) -> Error {
     Error::NoDriver {
         detail: format!(
             "the library that was found is not a CUDA driver: {}",
-            reason(&error)
+            loader_says(&error)
         ),
-    }
-}
-
-/// The system's message; the error's own text only names the call that failed.
-fn reason(error: &libloading::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => source.to_string(),
-        None => error.to_string(),
     }
 }
 

@@ -6,6 +6,10 @@
 
 mod labels;
 mod normalize;
+// (`nvjpeg` launches it.)
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+pub(crate) mod picture;
+pub(crate) mod rows;
 
 #[cfg(feature = "cuda")]
 use std::ffi::{CStr, c_void};

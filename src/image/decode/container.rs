@@ -1,5 +1,5 @@
-//! Checks the tags of TIFF files and the chunks of WebP files before a decoder sees them: the decoders allocate memory for values
-//! and embedded pictures, whose sizes may differ from the picture's.
+//! Checks the tags of TIFF files and the chunks of WebP and PNG files before a decoder sees them: the decoders allocate memory for values
+//! and embedded pictures, whose sizes may differ from the picture's, and panic at palettes that are none.
 
 use image::metadata::Orientation;
 
@@ -42,6 +42,33 @@ pub(super) fn check_tiff(bytes: &[u8], max_pixels: u64) -> Result<(), Cause> {
         if let Some(frame) = part.and_then(jpeg::FrameHeader::read) {
             check(frame.size.width.into(), frame.size.height.into())?;
         }
+    }
+    Ok(())
+}
+
+/// Refuses a PNG file of colours from a palette that has not three bytes for each of 1 to 256 colours.
+pub(super) fn check_png(bytes: &[u8]) -> Result<(), Cause> {
+    const SIGNATURE_BYTES: usize = 8;
+    const COLOR_TYPE: usize = 25;
+    const PALETTE: u8 = 3;
+    if bytes.get(COLOR_TYPE) != Some(&PALETTE) {
+        return Ok(());
+    }
+    let mut rest = bytes.get(SIGNATURE_BYTES..).unwrap_or_default();
+    // A chunk has a length, a name, its data and a checksum.
+    while let Some((&[a, b, c, d, ref name @ ..], behind)) = rest.split_first_chunk::<8>() {
+        let bytes = u32::from_be_bytes([a, b, c, d]) as usize;
+        match name {
+            b"PLTE" if !bytes.is_multiple_of(3) || !(3..=768).contains(&bytes) => {
+                return Err(Cause::Contradiction(
+                    "its palette has not three bytes for each of 1 to 256 colours",
+                ));
+            }
+            b"PLTE" | b"IDAT" => break,
+            _ => {}
+        }
+        let next = bytes.checked_add(4).and_then(|next| behind.get(next..));
+        rest = next.unwrap_or_default(); // the decoder reports it
     }
     Ok(())
 }
@@ -145,7 +172,7 @@ impl<'a> Tags<'a> {
 
 /// Refuses a WebP file that is cut off, or that contains a picture larger than its canvas.
 pub(super) fn check_webp(bytes: &[u8], canvas: Size) -> Result<(), Cause> {
-    let mut extended = false;
+    let (mut extended, mut animated) = (false, false);
     for (kind, content) in chunks(bytes.get(12..).unwrap_or_default()) {
         // The decoder skips all others, and what follows the picture.
         if !CHUNKS.contains(&&kind) {
@@ -155,12 +182,21 @@ pub(super) fn check_webp(bytes: &[u8], canvas: Size) -> Result<(), Cause> {
         check_frame(&kind, content, canvas)?;
         if kind == *b"ANMF" {
             // The frame's position and duration come first. Later frames are not decoded.
+            let mut has_picture = false;
             for (kind, content) in chunks(content.get(16..).unwrap_or_default()) {
                 check_frame(&kind, content?, canvas)?;
+                has_picture |= matches!(&kind, b"VP8 " | b"VP8L");
+            }
+            // Behind alpha, the decoder takes a chunk of any name for the picture, and does not look at its size.
+            if animated && !has_picture {
+                return Err(Cause::Contradiction("it has a frame without a picture"));
             }
             break;
         }
-        extended |= kind == *b"VP8X";
+        if kind == *b"VP8X" {
+            extended = true;
+            animated = content.first().is_some_and(|flags| flags & ANIMATED != 0);
+        }
         if !extended {
             break;
         }
@@ -168,9 +204,11 @@ pub(super) fn check_webp(bytes: &[u8], canvas: Size) -> Result<(), Cause> {
     Ok(())
 }
 
+/// The flag of animations in the header of an extended file.
+const ANIMATED: u8 = 2;
+
 /// The first frame of an animation as a separate file, and its position. A lossy frame loses its alpha.
 pub(super) fn first_frame(bytes: &[u8]) -> Option<(Vec<u8>, u32, u32)> {
-    const ANIMATED: u8 = 2;
     let mut chunks_of_file = chunks(bytes.get(12..)?);
     let (kind, header) = chunks_of_file.next()?;
     if kind != *b"VP8X" || header.ok()?.first()? & ANIMATED == 0 {

@@ -1,5 +1,7 @@
 //! Reads the segments of a JPEG file before any decoder sees it.
 
+#[cfg(feature = "nvjpeg")]
+pub(in crate::image) mod baseline;
 mod bits;
 mod blocks;
 mod walk;
@@ -23,6 +25,12 @@ pub(super) struct FrameHeader {
     sampled: bool,
     /// Whether no channel is finer than the first, luma.
     luma_is_finest: bool,
+    /// How often luma is sampled in a unit, across.
+    #[cfg_attr(
+        not(feature = "turbojpeg"),
+        expect(dead_code, reason = "only libjpeg-turbo needs it")
+    )]
+    across: u8,
     /// How many times finer luma is than chroma, across and down. `None` if the chroma channels differ, or it is not an integer.
     finer: Option<(u8, u8)>,
     /// How many channels the first scan has; 0 if there is no scan.
@@ -86,6 +94,7 @@ impl FrameHeader {
             },
             kind,
             precision: *precision,
+            across,
             channels: channels.len(),
             sampled: channels
                 .iter()
@@ -106,6 +115,12 @@ impl FrameHeader {
     #[cfg(feature = "turbojpeg")]
     pub(super) fn is_self_contained(&self) -> bool {
         self.is_self_contained
+    }
+
+    /// How many blocks of luma lie side by side in a unit of the scan.
+    #[cfg(feature = "turbojpeg")]
+    pub(super) fn blocks_across(&self) -> u8 {
+        self.across
     }
 
     /// Whether another reader found the same: a picture of this size, with this number of channels, and luma that is finer than

@@ -10,6 +10,14 @@ mod jpeg;
 #[expect(unsafe_code, reason = "it calls libjpeg-turbo")]
 mod turbo;
 
+#[cfg(feature = "nvjpeg")]
+pub(in crate::image) use jpeg::baseline::Baseline;
+#[cfg(feature = "nvjpeg")]
+pub use jpeg::baseline::OnCpu;
+
+#[cfg(all(test, feature = "nvjpeg", feature = "turbojpeg"))]
+pub(in crate::image) use turbo::tests::{compressed_as, planes};
+
 use std::io::Cursor;
 
 use image::metadata::Orientation;
@@ -108,6 +116,7 @@ pub(in crate::image) fn open(bytes: &[u8], decoding: DecodeOptions) -> Result<Pi
     if format == ImageFormat::Png {
         // The decoder may refuse a single row as too large, with a less helpful error.
         check_size(png_size(bytes)?, 0, decoding)?;
+        container::check_png(bytes)?;
     }
     if format == ImageFormat::Tiff {
         container::check_tiff(bytes, decoding.max_pixels)?;
@@ -192,6 +201,12 @@ fn decoder(
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     reader.limits(limits(bytes, format, decoding.max_pixels)?);
     Ok(reader.into_decoder()?)
+}
+
+/// Whether a JPEG file's EXIF orientation turns it.
+#[cfg(feature = "nvjpeg")]
+pub(in crate::image) fn is_turned(bytes: &[u8]) -> bool {
+    jpeg::orientation(bytes) != Orientation::NoTransforms
 }
 
 /// Refuses a picture that has no pixels, or too many.
@@ -301,8 +316,8 @@ impl Picture<'_> {
         }
     }
 
-    /// Decodes a part (see [`part`](Picture::part)) into `rgb`, which has three bytes for each pixel. `raw` is for pixels that
-    /// are not RGB yet.
+    /// Decodes a part (see [`part`](Picture::part)) into `rgb`, which has three bytes for each pixel. Whatever they were, none of them
+    /// remains. `raw` is for pixels that are not RGB yet.
     pub(in crate::image) fn decode_into(
         self,
         part: Rect<u32>,
@@ -312,6 +327,9 @@ impl Picture<'_> {
     ) -> Result<(), Cause> {
         let (stored, orientation) = (self.stored, self.orientation);
         if orientation == Orientation::NoTransforms {
+            if self.may_leave_gaps() {
+                rgb.fill(0);
+            }
             return self.decode_stored(part, shrunk, rgb, raw);
         }
         let mut upright = vec![0; rgb.len()];
@@ -322,6 +340,15 @@ impl Picture<'_> {
             rgb.copy_from_slice(image.as_bytes());
         }
         Ok(())
+    }
+
+    /// Whether the decoder may leave pixels as they were.
+    fn may_leave_gaps(&self) -> bool {
+        match self.decoder {
+            #[cfg(feature = "turbojpeg")]
+            Decoder::Turbo(..) => false,
+            _ => true,
+        }
     }
 
     /// Decodes grey values as labels: one byte for each pixel.

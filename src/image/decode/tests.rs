@@ -119,6 +119,17 @@ fn any_colour_type_becomes_rgb() {
     assert_eq!(converted, [0, 128, 255, 0, 255, 0]);
 }
 
+/// The decoder would panic at it.
+#[test]
+fn a_palette_of_49_bytes_is_an_error() {
+    let file = include_bytes!("../../../tests/data/odd-palette.png").to_vec();
+    let error = crate::image::LazyImage::encoded(file)
+        .decode()
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("palette"), "{error}");
+}
+
 #[test]
 fn grey_jpegs_palettes_and_cmyk_become_rgb() {
     let grey = rgb(&jpeg(&[99; 64], 8, 8, ExtendedColorType::L8));

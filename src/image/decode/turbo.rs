@@ -17,6 +17,8 @@ pub(super) struct Header {
     columns: Option<u32>,
     /// Whether the file defines all tables that it needs.
     is_self_contained: bool,
+    /// How many blocks of luma lie side by side in a unit of the scan.
+    blocks_across: u8,
 }
 
 impl Header {
@@ -32,7 +34,7 @@ pub(super) fn header(bytes: &[u8], frame: &FrameHeader) -> Option<Header> {
     let is_self_contained = frame.is_self_contained();
     with(is_self_contained, |decompressor| {
         let said = decompressor.header(bytes)?;
-        let header = said.header(is_self_contained)?;
+        let header = said.header(is_self_contained, frame.blocks_across())?;
         let agrees = said.is(frame);
         decompressor.failed |= !agrees;
         agrees.then_some(header)
@@ -40,25 +42,35 @@ pub(super) fn header(bytes: &[u8], frame: &FrameHeader) -> Option<Header> {
     .ok()?
 }
 
-/// The box to decode so that `needed` has the same pixels as in the whole picture: whole columns of blocks, and one more on each
-/// side, because chroma is interpolated from its neighbours. Both boxes are in pixels of the scaled picture.
+/// The box to decode so that `needed` has the same pixels as in the whole picture. It begins with a column of blocks, as the library
+/// asks. A pixel's chroma is interpolated with that of the next pixel or the one before, so one more is decoded on each side. It is
+/// never empty, even if nothing is needed: the library takes a height of 0 for all rows. Both boxes are in pixels of the scaled picture.
 pub(super) fn region(header: Header, needed: Rect<u32>, shrunk: u32) -> Rect<u32> {
+    /// A box with one column of chroma is not interpolated.
+    const FEWEST: u32 = 3;
     let Some(columns) = header.columns else {
         return Rect::whole(header.size);
     };
     let columns = columns / shrunk;
-    let left = (needed.left / columns).saturating_sub(1) * columns;
-    let right = (needed.left + needed.width).div_ceil(columns);
-    let right = right.saturating_add(1).saturating_mul(columns);
-    let right = right.min(header.size.width.div_ceil(shrunk));
+    let [width, height] = [header.size.width, header.size.height].map(|side| side.div_ceil(shrunk));
+    let right = needed.left.saturating_add(needed.width).saturating_add(1);
+    let right = right.max(FEWEST).min(width);
+    let left = needed
+        .left
+        .saturating_sub(1)
+        .min(right.saturating_sub(FEWEST));
+    let left = left / columns * columns;
+    let top = needed.top.min(height - 1);
     Rect {
         left,
+        top,
         width: right - left,
-        ..needed
+        height: needed.height.clamp(1, height - top),
     }
 }
 
-/// Decodes a box (see [`region`]) into `rgb`, which has three bytes for each of its pixels. `header` must be that of `bytes`.
+/// Decodes a box (see [`region`]) into `rgb`, which has three bytes for each of its pixels, and writes all of them, or fails. `header`
+/// must be that of `bytes`.
 pub(super) fn decode(
     bytes: &[u8],
     header: Header,
@@ -66,9 +78,33 @@ pub(super) fn decode(
     shrunk: u32,
     rgb: &mut [u8],
 ) -> Result<(), Cause> {
-    with(header.is_self_contained, |decompressor| {
-        decompressor.decode(bytes, header, region, shrunk, rgb)
-    })?
+    let mut early = None;
+    // Rows are written in their order, so the last pixel tells whether all were. If it keeps its mark, it may have that colour: then the
+    // other mark decides.
+    for mark in [[0; 3], [0xFF; 3]] {
+        if let Some(last) = rgb.last_chunk_mut() {
+            *last = mark;
+        }
+        let ending = with(header.is_self_contained, |decompressor| {
+            decompressor.decode(bytes, header, region, shrunk, rgb)
+        })??;
+        match ending {
+            Ending::Clean => return Ok(()),
+            Ending::Warned(_) if rgb.last_chunk() != Some(&mark) => return Ok(()),
+            Ending::Warned(message) => early = Some(message),
+        }
+    }
+    Err(early.unwrap_or(Cause::Damaged("it ends early")))
+}
+
+/// How decoding ended.
+#[derive(Debug)]
+enum Ending {
+    /// All pixels were written.
+    Clean,
+    /// The file is damaged. If an error behind the warning ended decoding early, the library does not tell, but its last message is
+    /// the error's.
+    Warned(Cause),
 }
 
 thread_local! {
@@ -111,11 +147,12 @@ struct Said {
 
 impl Said {
     /// `None` leaves the file to the default decoder.
-    fn header(&self, is_self_contained: bool) -> Option<Header> {
+    fn header(&self, is_self_contained: bool, blocks_across: u8) -> Option<Header> {
         (self.usual && self.channels().is_some()).then_some(Header {
             size: self.size,
-            columns: columns(self.subsampling),
+            columns: columns(self.subsampling, blocks_across),
             is_self_contained,
+            blocks_across,
         })
     }
 
@@ -193,7 +230,9 @@ impl Decompressor {
         region: Rect<u32>,
         shrunk: u32,
         rgb: &mut [u8],
-    ) -> Result<(), Cause> {
+    ) -> Result<Ending, Cause> {
+        // The library takes a side of 0 for one up to the picture's edge.
+        assert!(region.width > 0 && region.height > 0);
         assert_eq!(
             rgb.len(),
             region.width as usize * region.height as usize * 3
@@ -202,7 +241,7 @@ impl Decompressor {
         let Some(said) = self.header(bytes) else {
             return Err(self.error());
         };
-        if said.header(header.is_self_contained) != Some(header) {
+        if said.header(header.is_self_contained, header.blocks_across) != Some(header) {
             self.failed = true;
             return Err(Cause::Turbo(
                 "it read another header than before".to_owned(),
@@ -226,7 +265,7 @@ impl Decompressor {
             },
             // A picture that cannot be cropped is decoded as a whole, which the library takes as zeros.
             None => {
-                assert_eq!(region, Rect::whole(header.size));
+                assert_eq!((region, shrunk), (Rect::whole(header.size), 1));
                 tj::tjregion {
                     x: 0,
                     y: 0,
@@ -256,9 +295,9 @@ impl Decompressor {
             || unsafe { tj::tj3GetErrorCode(self.handle) } == tj::TJERR_TJERR_WARNING as c_int;
         self.failed = code != 0;
         match code {
-            0 => Ok(()),
+            0 => Ok(Ending::Clean),
             // Damage within a complete file shows as damaged pixels.
-            _ if warned() => Ok(()),
+            _ if warned() => Ok(Ending::Warned(self.error())),
             _ => Err(self.error()),
         }
     }
@@ -279,17 +318,17 @@ impl Drop for Decompressor {
 }
 
 /// The width of a column of blocks in pixels, by the kind of subsampling. `None` for kinds that the library cannot
-/// crop.
-fn columns(subsampling: c_int) -> Option<u32> {
-    match subsampling {
-        tj::TJSAMP_TJSAMP_444
-        | tj::TJSAMP_TJSAMP_GRAY
-        | tj::TJSAMP_TJSAMP_440
-        | tj::TJSAMP_TJSAMP_441 => Some(8),
-        tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => Some(16),
-        tj::TJSAMP_TJSAMP_411 => Some(32),
-        _ => None,
-    }
+/// crop: also those that have a name, but units of another width (4:4:4 in which all channels are sampled twice).
+fn columns(subsampling: c_int, blocks_across: u8) -> Option<u32> {
+    let blocks = match subsampling {
+        // With a single channel, a unit is one block, whatever the header says.
+        tj::TJSAMP_TJSAMP_GRAY => return Some(8),
+        tj::TJSAMP_TJSAMP_444 | tj::TJSAMP_TJSAMP_440 | tj::TJSAMP_TJSAMP_441 => 1,
+        tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => 2,
+        tj::TJSAMP_TJSAMP_411 => 4,
+        _ => return None,
+    };
+    (blocks == blocks_across).then_some(8 * u32::from(blocks))
 }
 
 /// How many times finer luma is than chroma, across and down. `None` for kinds that the library has no name for.
@@ -306,4 +345,4 @@ fn finer(subsampling: c_int) -> Option<(u8, u8)> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 use self::files::FileList;
 use self::progress::Pace;
+#[cfg(feature = "nvjpeg")]
+use super::Decode;
 use super::decode::DecodeOptions;
 use super::lazy::LazyImage;
 use super::plan::ImageTransform;
@@ -59,6 +61,8 @@ pub struct ImageFolder {
     files: Arc<FileList>,
     transform: ImageTransform,
     decoding: DecodeOptions,
+    #[cfg(feature = "nvjpeg")]
+    decode: Decode,
     read_ahead: usize,
 }
 
@@ -201,6 +205,8 @@ impl ImageFolder {
             files: Arc::new(files),
             transform: ImageTransform::new(),
             decoding: DecodeOptions::default(),
+            #[cfg(feature = "nvjpeg")]
+            decode: Decode::Cpu,
             read_ahead: READ_AHEAD,
         }
     }
@@ -223,6 +229,12 @@ impl ImageFolder {
     pub fn max_pixels(mut self, pixels: u64) -> ImageFolder {
         self.decoding.max_pixels = pixels;
         self
+    }
+
+    /// Who decodes the pictures, where batches go to a device. Default: [`Decode::Cpu`].
+    #[cfg(feature = "nvjpeg")]
+    pub fn decode(self, decode: Decode) -> ImageFolder {
+        ImageFolder { decode, ..self }
     }
 
     /// How many files ahead of the current samples the system is asked to read, so that workers that decode do not also wait for
@@ -303,6 +315,8 @@ impl Dataset for ImageFolder {
             .path(path)
             .decoding(self.decoding)
             .transform(&self.transform, rng);
+        #[cfg(feature = "nvjpeg")]
+        let image = image.decode_on(self.decode);
         if self.transform.output_size().is_none() {
             // A batch is planned from the size in one header. A broken header fails here, as an error of this sample,
             // instead of failing the batch's plan.

@@ -42,6 +42,17 @@ impl Frame {
         self
     }
 
+    /// The window from the bounds' corner, as the resampler takes it: left, top, width, height.
+    pub(in crate::image) fn inner_window(&self) -> [f64; 4] {
+        let Frame { bounds, window, .. } = self;
+        // Rounding may have moved the far edges outwards: the resampler refuses a window that is even slightly too large.
+        let left = (window.left - f64::from(bounds.left)).max(0.0);
+        let top = (window.top - f64::from(bounds.top)).max(0.0);
+        let width = window.width.min(f64::from(bounds.width) - left);
+        let height = window.height.min(f64::from(bounds.height) - top);
+        [left, top, width, height]
+    }
+
     /// By how much the picture may be scaled down before it is resampled, so that it is still no smaller than the result.
     pub(in crate::image) fn slack(&self) -> u32 {
         let across = self.window.width / f64::from(self.place.width.max(1));

@@ -2,6 +2,11 @@
 
 mod change;
 mod colour;
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "it asks for SSSE3 before it uses it")
+)]
+mod mirror;
 mod render;
 mod scratch;
 mod warp;

@@ -7,6 +7,7 @@ use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions};
 
 use super::change::Change;
+use super::mirror;
 use super::scratch::{Buffer, Resampler, Scratch};
 use crate::image::error::Cause;
 use crate::image::geometry::{Flip, Frame, Geometry, GeometryStep};
@@ -124,7 +125,6 @@ pub(in crate::image) fn render<K: PixelKind<N>, const N: usize>(
 ) -> Result<(), Cause> {
     let Frame {
         bounds,
-        window,
         place,
         size,
         flip,
@@ -139,11 +139,7 @@ pub(in crate::image) fn render<K: PixelKind<N>, const N: usize>(
         let canvas =
             TypedCroppedImageMut::new(canvas, place.left, place.top, place.width, place.height);
         let mut canvas = canvas.map_err(resample)?;
-        // Rounding may have moved the far edges outwards: the resampler refuses a window that is even slightly too large.
-        let left = (window.left - f64::from(bounds.left)).max(0.0);
-        let top = (window.top - f64::from(bounds.top)).max(0.0);
-        let width = window.width.min(f64::from(bounds.width) - left);
-        let height = window.height.min(f64::from(bounds.height) - top);
+        let [left, top, width, height] = frame.inner_window();
         let options = ResizeOptions::new().resize_alg(algorithm(look.interpolation));
         let image = image::<K::Pixel>(pixels, source, bounds)?;
         let Resampler { resizer, between } = resampler;
@@ -202,18 +198,25 @@ fn overshoots(interpolation: Interpolation) -> bool {
 
 /// Swaps the sides of a picture with rows of `width` pixels.
 pub(in crate::image) fn swap<const N: usize>(pixels: &mut [u8], width: usize, flip: Flip) {
-    let (pixels, _) = pixels.as_chunks_mut::<N>();
     // Both at once reverse the order of all pixels.
     match (flip.across, flip.down) {
         (false, false) => {}
-        (true, true) => pixels.reverse(),
-        (true, false) => pixels.chunks_exact_mut(width).for_each(<[_]>::reverse),
+        (true, true) => reverse::<N>(pixels),
+        (true, false) => pixels.chunks_exact_mut(width * N).for_each(reverse::<N>),
         (false, true) => {
-            let mut rows = pixels.chunks_exact_mut(width);
+            let mut rows = pixels.chunks_exact_mut(width * N);
             while let (Some(top), Some(bottom)) = (rows.next(), rows.next_back()) {
                 top.swap_with_slice(bottom);
             }
         }
+    }
+}
+
+/// Reverses the order of pixels of `N` bytes.
+fn reverse<const N: usize>(pixels: &mut [u8]) {
+    match N {
+        3 => mirror::reverse(pixels.as_chunks_mut().0),
+        _ => pixels.as_chunks_mut::<N>().0.reverse(),
     }
 }
 

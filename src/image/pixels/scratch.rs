@@ -70,11 +70,19 @@ pub(in crate::image) struct Buffer(Vec<u8>);
 impl Buffer {
     /// Lends `len` bytes. They are zero, so that an earlier picture does not show where a decoder leaves gaps.
     pub(in crate::image) fn zeroed(&mut self, len: usize) -> &mut [u8] {
+        let is_new = self.0.len() < len;
+        let bytes = self.stale(len);
+        if !is_new {
+            bytes.fill(0);
+        }
+        bytes
+    }
+
+    /// Lends `len` bytes, which may be an earlier picture's: for those who write all of them.
+    pub(in crate::image) fn stale(&mut self, len: usize) -> &mut [u8] {
         if self.0.len() < len {
             self.0 = Vec::new(); // freed first, so that the two never exist at the same time
             self.0 = vec![0; len];
-        } else {
-            self.0[..len].fill(0);
         }
         &mut self.0[..len]
     }

@@ -127,6 +127,7 @@ impl fmt::Display for Stats {
                 self.transfer_bytes as f64 / self.transfer_ns as f64
             )?;
         }
+        self.who_decoded(f)?;
         self.how_full(f)?;
         self.why_unpinned(f)?;
         self.what_was_bad(f)?;
@@ -220,6 +221,31 @@ impl Stats {
             writeln!(f)?;
         }
         Ok(())
+    }
+
+    /// How many pictures the device decoded, of those that it should have, and why the CPU decoded the others.
+    fn who_decoded(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by_cpu: u64 = self.left_to_cpu.values().sum();
+        let all = self.device_decoded + by_cpu;
+        if all == 0 {
+            return Ok(());
+        }
+        write!(
+            f,
+            "pictures: {} of {all} were decoded by the device",
+            self.device_decoded
+        )?;
+        if by_cpu > 0 {
+            // The most frequent reason first.
+            let mut reasons: Vec<_> = self.left_to_cpu.iter().collect();
+            reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), **reason));
+            let reasons = reasons
+                .iter()
+                .map(|(reason, count)| format!("{reason} {count}"));
+            let reasons: Vec<String> = reasons.collect();
+            write!(f, ", {by_cpu} by the CPU: {}", reasons.join(", "))?;
+        }
+        writeln!(f)
     }
 
     /// How full the queue was, and how long it was waited for.
@@ -375,6 +401,21 @@ mod tests {
             ),
             "{table}"
         );
+    }
+
+    #[test]
+    fn it_says_who_decoded_and_why() {
+        assert!(!Stats::default().to_string().contains("pictures:"));
+        let mut stats = Stats {
+            device_decoded: 90,
+            ..Stats::default()
+        };
+        let all = "\npictures: 90 of 90 were decoded by the device\n";
+        assert!(stats.to_string().contains(all), "{stats}");
+        let reasons = [("not JPEG", 3), ("a filter", 3), ("progressive JPEG", 4)];
+        stats.left_to_cpu = reasons.into();
+        let some = "\npictures: 90 of 100 were decoded by the device, 10 by the CPU: progressive JPEG 4, a filter 3, not JPEG 3\n";
+        assert!(stats.to_string().contains(some), "{stats}");
     }
 
     /// No advice that `build` would refuse, or that changes nothing.

@@ -93,11 +93,7 @@ impl Even {
                 (left / self.global_batch(), own)
             }
             Sharding::Strided { drop_last } => {
-                let rows = match drop_last {
-                    true => left / self.lanes,
-                    false => left.div_ceil(self.lanes),
-                };
-                let batch_size = self.batch_size as u64;
+                let (rows, batch_size) = (self.strided(drop_last), self.batch_size as u64);
                 (rows / batch_size, rows % batch_size)
             }
         };
@@ -110,6 +106,23 @@ impl Even {
         (full, rows)
     }
 
+    /// Whether a batch is one of the full ones. (Units are looked up several times for each batch, and dividing takes long.)
+    fn is_full(&self, batch: u64) -> bool {
+        let (rows, of_each) = match self.sharding {
+            Sharding::Slices => (self.left(), self.global_batch()),
+            Sharding::Strided { drop_last } => (self.strided(drop_last), self.batch_size as u64),
+        };
+        (u128::from(batch) + 1) * u128::from(of_each) <= u128::from(rows)
+    }
+
+    /// How many rows each lane has, if they take turns.
+    fn strided(&self, drop_last: bool) -> u64 {
+        match drop_last {
+            true => self.left() / self.lanes,
+            false => self.left().div_ceil(self.lanes),
+        }
+    }
+
     /// How many batches there are: as many for each lane.
     pub(crate) fn batches(&self) -> u64 {
         let (full, last_rows) = self.dealt();
@@ -118,7 +131,10 @@ impl Even {
 
     /// How many parts a full batch has.
     pub(crate) fn parts_per_batch(&self) -> u64 {
-        self.batch_size.div_ceil(self.part_rows) as u64
+        match self.part_rows == self.batch_size {
+            true => 1,
+            false => self.batch_size.div_ceil(self.part_rows) as u64,
+        }
     }
 
     /// How many rows a unit has at most.
@@ -156,13 +172,16 @@ impl Even {
             Sharding::Slices => {
                 let rest = self.samples.saturating_sub(global);
                 let is_divided = self.last == LastBatch::Partial && rest < self.global_batch();
-                let first = match (is_divided, rest / self.lanes) {
-                    (false, _) => self.lane.saturating_mul(self.batch_size as u64),
-                    // Filler rows have positions of their own, too.
-                    (true, 0) => self.lane,
-                    (true, rows) => self.lane * rows + self.lane.min(rest % self.lanes),
-                };
-                (first, 1)
+                if !is_divided {
+                    (self.lane.saturating_mul(self.batch_size as u64), 1)
+                } else {
+                    let first = match rest / self.lanes {
+                        // Filler rows have positions of their own, too.
+                        0 => self.lane,
+                        rows => self.lane * rows + self.lane.min(rest % self.lanes),
+                    };
+                    (first, 1)
+                }
             }
         };
         (global.saturating_add(first), step)
@@ -178,15 +197,22 @@ impl Even {
         self.into_parts(1).place(epoch, batch)
     }
 
+    /// The batch that a unit belongs to, and which part of it the unit is.
+    pub(super) fn batch_and_part(&self, unit: u64) -> (u64, u64) {
+        match self.parts_per_batch() {
+            1 => (unit, 0),
+            parts => (unit / parts, unit % parts),
+        }
+    }
+
     /// Where a unit lies.
     pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
-        let batch = unit / self.parts_per_batch();
-        let (full, last_rows) = self.dealt();
-        let batch_rows = match batch < full {
+        let (batch, part) = self.batch_and_part(unit);
+        let batch_rows = match self.is_full(batch) {
             true => self.batch_size,
-            false => last_rows,
+            false => self.dealt().1,
         };
-        let first_row = (unit % self.parts_per_batch()) as usize * self.part_rows;
+        let first_row = part as usize * self.part_rows;
         let (start, step) = self.batch_start(batch);
         Place {
             epoch,

@@ -13,14 +13,47 @@ impl<E, U> Schedule<E, U> {
 
     /// The unit was sent to its device. It can be delivered, and is no longer ahead of the consumer.
     pub(crate) fn sent(&mut self, unit: Unit) {
-        let entry = self.entry(unit);
-        entry.stage = Stage::Ready;
-        self.open_away += usize::from(!std::mem::replace(&mut entry.is_away, true));
+        self.set_away(unit, true);
+        self.entry(unit).stage = Stage::Ready;
     }
 
     /// Somebody sends the unit, which was ready. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
     pub(crate) fn sending(&mut self, unit: Unit) {
         self.entry(unit).stage = Stage::Sending;
+    }
+
+    /// The unit was sent, and its device decodes some of it. It is no longer ahead of the consumer, and cannot be delivered until
+    /// [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
+    pub(crate) fn decoding(&mut self, unit: Unit) {
+        self.set_away(unit, true);
+        self.sending(unit);
+    }
+
+    /// Notes whether the unit is out of the window.
+    pub(super) fn set_away(&mut self, unit: Unit, is_away: bool) {
+        let was_away = std::mem::replace(&mut self.entry(unit).is_away, is_away);
+        self.open_away = self.open_away + usize::from(is_away) - usize::from(was_away);
+    }
+
+    /// Whether somebody sends the unit, or its device decodes it.
+    pub(crate) fn is_being_sent(&mut self, unit: Unit) -> bool {
+        self.entry(unit).stage == Stage::Sending
+    }
+
+    /// Whether what the consumer gets next was sent already, and is not to be had yet.
+    pub(crate) fn is_next_being_sent(&self) -> bool {
+        let mut open = self.open.iter();
+        match self.any_order {
+            false => open
+                .next()
+                .is_some_and(|first| first.stage == Stage::Sending),
+            true => self.is_one_being_sent(),
+        }
+    }
+
+    /// Whether somebody sends any unit, or a device decodes it.
+    pub(crate) fn is_one_being_sent(&self) -> bool {
+        self.open.iter().any(|entry| entry.stage == Stage::Sending)
     }
 
     /// Whether the unit, or its error, can be delivered.
@@ -31,8 +64,9 @@ impl<E, U> Schedule<E, U> {
 
     /// The open units that are ready, in order.
     pub(crate) fn ready_units(&self) -> impl Iterator<Item = (Unit, &U)> {
-        let units = (self.first.0..).map(Unit).zip(&self.open);
-        let ready = units.filter(|(_, entry)| entry.stage == Stage::Ready);
+        let ready = self
+            .numbered()
+            .filter(|(_, entry)| entry.stage == Stage::Ready);
         ready.filter_map(|(unit, entry)| Some((unit, entry.payload.as_ref()?)))
     }
 

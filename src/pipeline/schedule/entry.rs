@@ -42,6 +42,8 @@ pub(super) enum SlabState {
     Granting {
         bytes: usize,
     },
+    /// It begins a run, whose slab the account has counted, and whose worker takes it.
+    SetAside,
     Granted,
 }
 
@@ -59,7 +61,7 @@ pub(super) enum Stage {
     Solo,
     /// It is made, and is to be copied into a slab.
     Moving,
-    /// It was ready, and somebody sends it to its device.
+    /// It was ready, and somebody sends it to its device; or it was sent, and the device decodes it.
     Sending,
     /// It, or its error, can be delivered.
     Ready,

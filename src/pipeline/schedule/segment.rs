@@ -158,6 +158,7 @@ impl<E, U> Schedule<E, U> {
         self.pulls_first |= plan.pulls.is_some_and(|pulls| pulls.before_loading);
         self.any_order |= plan.any_order;
         self.is_bounded |= plan.bound.is_some();
+        self.shares_slabs |= plan.solo.is_some_and(|solo| solo.is_pinned);
         let units = EpochUnits {
             first,
             end: match plan.pulls {

@@ -33,10 +33,12 @@ impl<E, U> Schedule<E, U> {
         let entry = self.entry(unit);
         debug_assert_eq!(entry.slab, SlabState::Unknown);
         entry.slab = SlabState::Wanted { bytes };
+        let wanted = bytes;
         // Whole pages, as they are counted.
         entry.bytes = block_bytes(bytes).unwrap_or(bytes);
         let bytes = entry.bytes;
         self.largest_unit = self.largest_unit.max(bytes);
+        self.unit_bytes = self.unit_bytes.max(wanted);
     }
 
     /// The unit needs a slab of pageable memory. `true`: it can have one now.
@@ -53,7 +55,7 @@ impl<E, U> Schedule<E, U> {
     /// The first unit that was held, and can have its slab now. That on which the consumer is blocked can in any case: nobody knows whether
     /// there will be room otherwise.
     pub(super) fn next_held(&self, claimant: Claimant) -> Option<(Unit, usize)> {
-        let units = (self.first.0..).map(Unit).zip(&self.open);
+        let units = self.numbered();
         let mut held = units.filter_map(|(unit, entry)| Some((unit, entry.held_bytes()?)));
         held.find(|(unit, bytes)| self.is_free(*unit, *bytes, claimant.free_bytes))
     }

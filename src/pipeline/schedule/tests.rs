@@ -15,6 +15,7 @@ const WORKER: Claimant = Claimant {
     is_spare: false,
     devices: 1,
     free_bytes: usize::MAX,
+    free_slabs: 0,
     beyond: true,
 };
 const SPARE: Claimant = Claimant {
@@ -43,6 +44,7 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
         resident: None,
         slabs_per_unit: 1,
         solo: None,
+        more_slabs: 0,
         streamed_bytes: 0,
         pulls: None,
         any_order: false,
@@ -480,6 +482,23 @@ fn an_epoch_is_left_alone() {
     assert_eq!(claim(&mut schedule, WORKER), None);
 }
 
+/// Epochs may have all numbers there are: behind them nothing is found, and a worker that was at one of them comes too late.
+#[test]
+fn behind_the_last_number_nothing_is_found() {
+    let mut schedule = line(plan(u64::MAX - 1, 1, 4));
+    schedule.append((), false);
+    schedule.has_bytes(8);
+    make(&mut schedule, 0, 1_000);
+    schedule.leave(0, &mut Removed::default());
+    assert_eq!(schedule.first(), Unit(u64::MAX - 1));
+    for first in [u64::MAX - 1, u64::MAX] {
+        schedule.first = Unit(first);
+        assert_eq!(schedule.ready_units().count(), 0);
+        assert_eq!(schedule.next_held(WORKER), None);
+        schedule.no_run_slab(u64::MAX - 3..u64::MAX - 1);
+    }
+}
+
 /// An epoch whose units are made in another way waits until the one before is used up.
 #[test]
 fn plans_that_do_not_join_wait_for_the_boundary() {
@@ -602,6 +621,7 @@ fn tiny_units_are_made_alone() {
         solo: Some(Solo {
             workers: 2,
             grows: true,
+            is_pinned: false,
         }),
         ..plan(90, 1, 2)
     };
@@ -631,6 +651,128 @@ fn tiny_units_are_made_alone() {
     };
     units.for_each(|unit| schedule.made(Unit(unit), Some(10 * RUN_NS)));
     assert!(!schedule.is_tiny());
+}
+
+/// Page-locked units that are made in microseconds are claimed as a run if a slab is left for it, and otherwise like all others.
+#[test]
+fn tiny_units_share_slabs() {
+    const BYTES: usize = 1_000;
+    let tiny = |grows| EpochPlan {
+        solo: Some(Solo {
+            workers: 2,
+            grows,
+            is_pinned: true,
+        }),
+        ..plan(90, 1, 2)
+    };
+    let begun = |grows| {
+        let mut schedule = line(tiny(grows));
+        assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
+        schedule.want(Unit(0), BYTES);
+        assert!(schedule.granting(Unit(0)).is_some());
+        schedule.granted(Unit(0));
+        assert_eq!(schedule.loaded(Unit(0), all(1), Some(1_000)), Next::Finish);
+        schedule.ready(Unit(0));
+        schedule
+    };
+    let with = |free_slabs| Claimant {
+        free_slabs,
+        ..WORKER
+    };
+    let solo = |units| Some(Claim::Solo { units });
+
+    let mut schedule = begun(true);
+    assert_eq!(claim(&mut schedule, with(1)), solo(1..17));
+    let slab = schedule.run_slab(&(1..17));
+    assert_eq!((slab.reserve, slab.uncounted), (0, 0));
+    assert_eq!(slab.bytes, 16 * BYTES.next_multiple_of(256));
+    // Until its first unit is made, its slab may not be in the ring's count, but it is in the account's.
+    assert_eq!(claim(&mut schedule, with(1)), solo(17..33));
+    let second = schedule.run_slab(&(17..33));
+    assert_eq!((second.reserve, second.uncounted), (1, 0));
+    // Without slabs, there are no more units ahead than without runs.
+    assert_eq!(claim(&mut schedule, with(0)), None);
+    assert_eq!(schedule.deliver(1).count(), 1);
+    (1..17).for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
+    assert_eq!(schedule.deliver(16).count(), 16);
+    // A short run would leave its slab half empty.
+    assert_eq!(claim(&mut schedule, with(1)), solo(33..49));
+    assert_eq!(claim(&mut schedule, with(1)), solo(49..65));
+    let room = schedule.room(&tiny(true));
+    assert!((1..16).contains(&room), "{room}");
+    assert_eq!(claim(&mut schedule, with(1)), None);
+
+    // There was no slab for the second run: each of its units may need one, and those after it are made as ever.
+    schedule.no_run_slab(17..33);
+    assert_eq!(schedule.run_slab(&(33..49)).reserve, 16);
+    (17..65).for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
+    assert_eq!(schedule.deliver(1).count(), 1);
+    assert_eq!(claim(&mut schedule, with(9)), None);
+    while schedule.deliverable() > 0 {
+        let _ = schedule.deliver(1).count();
+    }
+    schedule.used_up();
+    assert_eq!(claim(&mut schedule, with(9)), rows(65, 0..1));
+
+    // However many slabs there are, together they are not larger.
+    let far = EpochPlan {
+        window: 1_000,
+        slabs: 1_003,
+        ..tiny(false)
+    };
+    let mut schedule = line(far);
+    schedule.unit_bytes = BYTES;
+    schedule.sample_ns = 100;
+    assert_eq!(claim(&mut schedule, with(1_000)), solo(0..4));
+    assert!(schedule.run_slab(&(0..4)).most_bytes * 1_003 < 5 << 20);
+
+    // Who sets `prefetch` has no more ahead; and a unit that waits for a slab gets the next one.
+    let mut schedule = begun(false);
+    assert_eq!(claim(&mut schedule, with(1)), solo(1..2));
+    assert_eq!(claim(&mut schedule, with(1)), None);
+    let mut schedule = begun(true);
+    assert_eq!(claim(&mut schedule, with(0)), rows(1, 0..1));
+    schedule.want(Unit(1), BYTES);
+    assert_eq!(claim(&mut schedule, with(9)), None);
+}
+
+/// Page-locked units that take longer than waking a worker, but are small, are made by one worker each if that keeps all of them busy.
+#[test]
+fn small_units_are_made_whole() {
+    let of = |grows, ns, bytes| {
+        let plan = EpochPlan {
+            solo: Some(Solo {
+                workers: 8,
+                grows,
+                is_pinned: true,
+            }),
+            ..plan(100 * 1024, 1024, 2)
+        };
+        let mut schedule = line(plan);
+        schedule.sample_ns = ns;
+        schedule.unit_bytes = bytes;
+        let worker = Claimant {
+            free_slabs: 35,
+            ..WORKER
+        };
+        let mut runs = Vec::new();
+        while let Some(Claim::Solo { units }) = claim(&mut schedule, worker) {
+            schedule.run_slab(&units);
+            runs.push(units);
+        }
+        runs
+    };
+    // Each of eight workers makes one, or two that share a slab, and the next may begin.
+    let runs = of(true, 150, 84 << 10);
+    assert_eq!(runs.len(), 32, "{runs:?}");
+    let runs = of(true, 40, 84 << 10);
+    assert_eq!((runs.len(), runs[0].clone()), (16, 0..2));
+    let runs = of(true, 150, 200 << 10);
+    assert_eq!(runs.len(), 16, "{runs:?}");
+    // Workers share those that take long or are large, and all of which few may be ahead.
+    assert_eq!(of(true, 500, 84 << 10), []);
+    assert_eq!(of(true, 150, 300 << 10), []);
+    assert_eq!(of(false, 150, 84 << 10), []);
 }
 
 /// A line of streams of batches of two.

@@ -1,0 +1,138 @@
+//! Decoding: pictures of a batch that is on the device, whose files are on the host.
+//!
+//! One thread for each device drives its decoder (`decoding/thread.rs`). What sends a batch hands it the rows that are to be decoded, and
+//! is told when they are made.
+
+use super::DeviceInner;
+use super::block::DeviceBlock;
+use crate::driver::RawEvent;
+use crate::error::{BoxError, Error};
+use crate::sync::{Arc, Mutex};
+use crate::tensor::{Home, Storage};
+
+#[cfg(feature = "nvjpeg")]
+mod engine;
+#[cfg(feature = "nvjpeg")]
+mod thread;
+
+#[cfg(feature = "nvjpeg")]
+pub(super) use thread::Decoder;
+
+/// Rows of a batch, or of a part of one, that were sent and whose pictures are not decoded yet.
+#[derive(Default)]
+pub(crate) struct Undecoded(Vec<EncodedRows>);
+
+/// Those of one field.
+#[cfg_attr(
+    not(feature = "nvjpeg"),
+    expect(dead_code, reason = "nothing is encoded")
+)]
+pub(super) struct EncodedRows {
+    /// It has the pictures. Behind it is the batch's slab, which stays out until they are decoded.
+    pub(super) storage: Arc<dyn Storage>,
+    /// Where the first row is.
+    pub(super) to: u64,
+    /// What keeps the rows' memory.
+    pub(super) _block: Arc<DeviceBlock>,
+    /// The copy of all rows, which the pictures' are written behind.
+    pub(super) copied: Option<RawEvent>,
+    /// Last: the slab is home before it counts no more.
+    pub(super) held: Held,
+}
+
+#[cfg(feature = "nvjpeg")]
+impl EncodedRows {
+    /// The name of their device.
+    fn device(&self) -> String {
+        self.held.device.driver.name()
+    }
+}
+
+/// Rows that are to be decoded hold their slab until then. It counts as one that comes home without any action of the program.
+pub(super) struct Held {
+    device: Arc<DeviceInner>,
+    /// Whose slab it is.
+    home: Option<Home>,
+}
+
+/// The slabs whose pictures a device decodes, by where they belong: one for each field.
+#[derive(Default)]
+pub(super) struct HeldSlabs(Mutex<Vec<Home>>);
+
+impl HeldSlabs {
+    /// Whether a slab of this ring is among them: of `account`, if given.
+    pub(super) fn has(&self, ring: usize, account: Option<usize>) -> bool {
+        let slabs = self.0.lock();
+        let mut slabs = slabs.iter().filter(|home| home.ring == ring);
+        slabs.any(|home| account.is_none() || home.account == account)
+    }
+}
+
+#[cfg(feature = "nvjpeg")]
+impl Held {
+    /// Before the copy is in the list of flights, so that who looks for the slab finds it there or here.
+    pub(super) fn new(device: &Arc<DeviceInner>, home: Option<Home>) -> Held {
+        device.held.0.lock().extend(home);
+        Held {
+            device: Arc::clone(device),
+            home,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut slabs = self.device.held.0.lock();
+        let own = slabs.iter().position(|home| Some(*home) == self.home);
+        own.map(|own| slabs.swap_remove(own));
+        drop(slabs);
+        // The slab itself may not have come home: somebody keeps a view of its batch. Who waits for it must look again.
+        self.device.ring.news().notify_interested();
+    }
+}
+
+/// Why the rows of a batch are not made.
+#[cfg_attr(
+    not(feature = "nvjpeg"),
+    expect(dead_code, reason = "nothing is encoded")
+)]
+pub(crate) enum NotDecoded {
+    /// A picture is at fault, of this row of the batch or part: the CPU cannot decode it either.
+    Picture {
+        row: usize,
+        error: BoxError,
+    },
+    Failed(Error),
+}
+
+impl NotDecoded {
+    pub(crate) fn is_of_picture(&self) -> bool {
+        matches!(self, NotDecoded::Picture { .. })
+    }
+}
+
+/// What is told when the rows are made, or will not be. It runs on the decoder's thread.
+pub(crate) type WhenDecoded = Box<dyn FnOnce(Result<(), NotDecoded>) + Send>;
+
+impl Undecoded {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn add(&mut self, rows: EncodedRows) {
+        self.0.push(rows);
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn into_rows(self) -> Vec<EncodedRows> {
+        self.0
+    }
+
+    /// They are copied behind this event.
+    pub(super) fn copied_behind(&mut self, done: Option<&RawEvent>) {
+        for rows in &mut self.0 {
+            rows.copied = done.cloned();
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What decodes: the GPU's decoder, or on the CPU device a stand-in.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
+use crate::error::{BoxError, Error, Result, panic_message};
+use crate::picture::EncodedPicture;
+
+#[cfg(all(target_os = "linux", not(miri)))]
+use crate::driver::nvjpeg::{self, Backend, DecoderFault, Library, Station};
+#[cfg(all(target_os = "linux", not(miri)))]
+use crate::sync::Arc;
+
+/// Where nvJPEG is, if the system's loader is not to look for it: a file, or its folder.
+#[cfg(all(target_os = "linux", not(miri)))]
+const PATH: &str = "PINFEED_NVJPEG";
+
+/// The most pictures of a chunk of the stand-in.
+const MOST_PICTURES: usize = 64;
+
+/// A picture, and the address of the row that is made of it.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) picture: &'a dyn EncodedPicture,
+    pub(super) row: u64,
+}
+
+/// What became of a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Drawn,
+    /// The decoder did not make its row, which holds anything; and why, for the statistics.
+    NotDrawn(&'static str),
+}
+
+/// Why the stand-in does not make a row.
+const REFUSED: &str = "the decoder refused it";
+
+/// Makes rows of pictures, a chunk at a time.
+pub(super) struct Engine {
+    driver: Driver,
+    /// For rows that are made on the host.
+    stream: RawStream,
+    decoder: Decoder,
+}
+
+enum Decoder {
+    /// It decodes as the CPU does, when it is called, as hardware does. What it has done, and was not asked for.
+    StandIn(Option<Vec<Outcome>>),
+    #[cfg(all(target_os = "linux", not(miri)))]
+    NvJpeg(Box<Station>),
+}
+
+impl Engine {
+    /// Opens a device's decoder.
+    ///
+    /// # Errors
+    ///
+    /// If the device fails, or nvJPEG is missing or cannot be used; the error says what to do.
+    pub(super) fn open(driver: &Driver) -> Result<Engine> {
+        let decoder = match driver {
+            Driver::Cpu(_) => Decoder::StandIn(None),
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Driver::Cuda(_) => {
+                let station = station(driver).map_err(|fault| error_of(driver, fault))?;
+                Decoder::NvJpeg(Box::new(station))
+            }
+            #[cfg(not(all(target_os = "linux", not(miri))))]
+            Driver::Cuda(_) => {
+                return Err(Error::Decoder {
+                    device: driver.name(),
+                    reason: "there is no nvJPEG for this system".to_owned(),
+                });
+            }
+        };
+        Ok(Engine {
+            stream: driver.create_stream()?,
+            driver: driver.clone(),
+            decoder,
+        })
+    }
+
+    /// How many of these pictures, from the first on, make a chunk.
+    pub(super) fn fits<'a>(&self, pictures: impl Iterator<Item = &'a dyn EncodedPicture>) -> usize {
+        match &self.decoder {
+            Decoder::StandIn(_) => pictures.take(MOST_PICTURES).count(),
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station) => station.fits(pictures.map(EncodedPicture::drawing)),
+        }
+    }
+
+    /// Whether the next chunk can begin.
+    pub(super) fn is_free(&self) -> bool {
+        match &self.decoder {
+            Decoder::StandIn(done) => done.is_none(),
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station) => station.is_free(),
+        }
+    }
+
+    /// Decodes a chunk that [fits](Engine::fits), and writes its rows behind these events. It blocks meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// If the device or the decoder fails. Then nothing of the chunk is running, or the device is lost.
+    ///
+    /// # Safety
+    ///
+    /// The rows must be device memory of the drawings' size. They and the files must stay until [`end`](Engine::end), and until then nothing
+    /// else may use the rows but what `after` waits for.
+    pub(super) unsafe fn begin(&mut self, works: &[Work<'_>], after: &[RawEvent]) -> Result<()> {
+        match &mut self.decoder {
+            Decoder::StandIn(_) => {
+                after.iter().try_for_each(RawEvent::sleep)?;
+                let mut done = Vec::with_capacity(works.len());
+                for work in works {
+                    // SAFETY: the caller's contract.
+                    let drawn = unsafe { self.redraw(*work) }?;
+                    done.push(match drawn {
+                        Ok(()) => Outcome::Drawn,
+                        Err(_) => Outcome::NotDrawn(REFUSED),
+                    });
+                }
+                self.decoder = Decoder::StandIn(Some(done));
+                Ok(())
+            }
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station) => {
+                let works = works.iter().map(|work| nvjpeg::Work {
+                    bytes: work.picture.file(),
+                    drawing: *work.picture.drawing(),
+                    row: work.row,
+                });
+                let works: Vec<nvjpeg::Work<'_>> = works.collect();
+                // SAFETY: the caller's contract.
+                let begun = unsafe { station.begin(&works, after) };
+                begun
+                    .map(drop)
+                    .map_err(|fault| error_of(&self.driver, fault))
+            }
+        }
+    }
+
+    /// Waits for the chunk that began first, and says what became of its pictures. `None` if none has begun.
+    pub(super) fn end(&mut self) -> Option<Result<Vec<Outcome>>> {
+        match &mut self.decoder {
+            Decoder::StandIn(done) => done.take().map(Ok),
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station) => {
+                let outcome = |outcome: nvjpeg::Outcome| {
+                    if let nvjpeg::Outcome::Refused(status) = outcome {
+                        log::debug!("nvJPEG refuses a picture: {status}");
+                    }
+                    let why = outcome.why_not_drawn();
+                    why.map_or(Outcome::Drawn, Outcome::NotDrawn)
+                };
+                let ended = station.end()?;
+                let ended = ended.map(|outcomes| outcomes.into_iter().map(outcome).collect());
+                Some(ended.map_err(|fault| error_of(&self.driver, fault)))
+            }
+        }
+    }
+
+    /// Decodes a picture on this thread, and waits until its row is written. The inner error: it cannot be decoded.
+    ///
+    /// # Safety
+    ///
+    /// The row must be device memory of the drawing's size, and nothing else may use it meanwhile.
+    pub(super) unsafe fn redraw(&self, work: Work<'_>) -> Result<Result<(), BoxError>> {
+        let mut row = vec![0; work.picture.drawing().row_bytes()];
+        // Unwind safety: a row that is not made is not copied. (A panic is the picture's own, and costs no other batch anything.)
+        let draw = AssertUnwindSafe(|| work.picture.draw(&mut row));
+        let drawn = catch_unwind(draw).unwrap_or_else(|payload| {
+            let message = panic_message(payload);
+            Err(format!("its decoder panicked: {message}").into())
+        });
+        if let Err(error) = drawn {
+            return Ok(Err(error));
+        }
+        let copy = RawCopy::ToDevice {
+            from: row.as_ptr(),
+            to: work.row,
+            bytes: row.len(),
+        };
+        // SAFETY: the caller's contract for the row; the pixels stay until the copy is done.
+        let copied = unsafe { self.driver.copy(&self.stream, copy) };
+        // What was enqueued must not run on behind an error. If this fails too, the device is lost.
+        let done = self.driver.synchronize(&self.stream);
+        copied.and(done).map(Ok)
+    }
+}
+
+/// nvJPEG on a GPU, with memory for its chunks.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn station(driver: &Driver) -> Result<Station, DecoderFault> {
+    let path = nvjpeg::variable(PATH).map(std::path::PathBuf::from);
+    let version = driver.info().map_err(DecoderFault::Device)?.driver_version;
+    let library = Arc::new(Library::open(path.as_deref(), version)?);
+    let memory = || Box::new(driver.clone());
+    let decoder = nvjpeg::Decoder::open(library, driver, Backend::Hardware, memory(), memory())?;
+    log::info!(
+        "{} decodes pictures with {} engines, by nvJPEG {:?} at {}",
+        driver.name(),
+        decoder.engines(),
+        decoder.library().version(),
+        decoder.library().path().display()
+    );
+    Station::new(&decoder, driver, crate::tuning::DECODER_ARENA_BYTES)
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+fn error_of(driver: &Driver, fault: DecoderFault) -> Error {
+    match fault {
+        DecoderFault::Device(error) => error,
+        fault => Error::Decoder {
+            device: driver.name(),
+            reason: fault.to_string(),
+        },
+    }
+}

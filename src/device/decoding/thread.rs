@@ -1,0 +1,440 @@
+//! The thread that drives a device's decoder: it takes what was handed over, the oldest first, and fills chunks across batches.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::engine::{Engine, Outcome, Work};
+use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
+use crate::driver::{Driver, RawEvent};
+use crate::error::{Error, Result, panic_message};
+use crate::meter::Reasons;
+use crate::sync::{Arc, Condvar, Mutex, mark_own_thread, thread};
+use crate::tensor::{PictureRow, RowList, Scattered};
+
+/// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.
+pub(crate) struct Decoder {
+    shared: Arc<Shared>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Something was handed over, or nothing more will be.
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    is_closed: bool,
+}
+
+/// Rows that were handed over together.
+struct Job {
+    fields: Vec<EncodedRows>,
+    when_decoded: Option<WhenDecoded>,
+    /// The first picture that is in no chunk yet: its field, and its number there.
+    next: (usize, usize),
+    /// How many pictures are in chunks.
+    decoding: usize,
+    /// The pictures that the decoder did not make: their fields, and why.
+    by_cpu: Vec<(usize, &'static str)>,
+    failed: Option<NotDecoded>,
+}
+
+impl Drop for Job {
+    /// Nobody waits for what will never be told.
+    fn drop(&mut self) {
+        if let Some(when_decoded) = self.when_decoded.take() {
+            let device = self.fields.first().map(EncodedRows::device);
+            let error = Error::Decoder {
+                device: device.unwrap_or_else(|| "the device".to_owned()),
+                reason: "the thread that drives it has ended".to_owned(),
+            };
+            self.fields.clear(); // its slab is at home then
+            when_decoded(Err(NotDecoded::Failed(error)));
+        }
+    }
+}
+
+/// Closes the queue when the thread ends, however it does: who hands something over later is told so.
+struct Closing<'a>(&'a Shared);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let left = {
+            let mut queue = self.0.queue.lock();
+            queue.is_closed = true;
+            std::mem::take(&mut queue.jobs)
+        };
+        drop(left); // without the lock: each tells its sender
+    }
+}
+
+/// Where a picture of a chunk comes from: how many jobs lie before its own, its field, and its number there.
+type Origin = (usize, usize, usize);
+
+impl Decoder {
+    /// Starts the thread, which opens the decoder when it has something to decode.
+    pub(crate) fn start(driver: &Driver) -> Result<Decoder> {
+        let shared = Arc::<Shared>::default();
+        let name = "pinfeed-decoder".to_owned();
+        let work = {
+            let (driver, shared) = (driver.clone(), Arc::clone(&shared));
+            move || {
+                mark_own_thread();
+                run(&driver, &shared);
+            }
+        };
+        let started = thread::Builder::new().name(name.clone()).spawn(work);
+        let thread = started.map_err(|source| Error::Thread { name, source })?;
+        Ok(Decoder {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Hands rows over.
+    pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
+        let job = Job {
+            fields: undecoded.into_rows(),
+            when_decoded: Some(when_decoded),
+            next: (0, 0),
+            decoding: 0,
+            by_cpu: Vec::new(),
+            failed: None,
+        };
+        let refused = {
+            let mut queue = self.shared.queue.lock();
+            match queue.is_closed {
+                false => {
+                    queue.jobs.push_back(job);
+                    None
+                }
+                true => Some(job),
+            }
+        };
+        self.shared.news.notify_one();
+        drop(refused); // which tells its sender
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        self.shared.queue.lock().is_closed = true;
+        self.shared.news.notify_one();
+        // The last rows may keep the device, and drop it on the decoder's own thread.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join(); // it catches panics
+        }
+    }
+}
+
+/// Runs until the decoder is dropped.
+fn run(driver: &Driver, shared: &Shared) {
+    let _closing = Closing(shared); // after the station: what that has is told first
+    let mut station = Station {
+        driver,
+        shared,
+        engine: None,
+        jobs: VecDeque::new(),
+        chunks: VecDeque::new(),
+    };
+    while station.takes_on() {
+        station.step();
+    }
+}
+
+/// What the thread is at.
+struct Station<'a> {
+    driver: &'a Driver,
+    shared: &'a Shared,
+    engine: Option<Engine>,
+    /// In the order in which they came, until they are done.
+    jobs: VecDeque<Job>,
+    /// Those that were begun, and what they have in them. (Origins count jobs from `jobs`' first.)
+    chunks: VecDeque<Vec<Origin>>,
+}
+
+impl Station<'_> {
+    /// Takes what was handed over; waits for it if there is nothing else to do. `false`: nothing will come any more.
+    fn takes_on(&mut self) -> bool {
+        let mut queue = self.shared.queue.lock();
+        while queue.jobs.is_empty() && self.jobs.is_empty() {
+            if queue.is_closed {
+                return false;
+            }
+            self.shared.news.wait(&mut queue);
+        }
+        self.jobs.append(&mut queue.jobs);
+        true
+    }
+
+    /// Begins the next chunk, or ends the one that began first; and tells whose pictures are all decoded.
+    fn step(&mut self) {
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.begin_or_end()));
+        let failed = match stepped {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(payload) => Some(Error::Decoder {
+                device: self.driver.name(),
+                reason: format!("the decoder's thread panicked: {}", panic_message(payload)),
+            }),
+        };
+        if let Some(error) = failed {
+            // The decoder is opened anew for what comes. Nothing runs behind it: dropping it waits.
+            self.engine = None;
+            self.chunks.clear();
+            for job in &mut self.jobs {
+                job.decoding = 0;
+                if job.failed.is_none() {
+                    job.failed = Some(NotDecoded::Failed(same(self.driver, &error)));
+                }
+            }
+        }
+        self.tell();
+    }
+
+    fn begin_or_end(&mut self) -> Result<()> {
+        let engine = match &mut self.engine {
+            Some(engine) => engine,
+            None => self.engine.insert(Engine::open(self.driver)?),
+        };
+        let origins = match engine.is_free() {
+            true => next_chunk(&mut self.jobs, engine),
+            false => Vec::new(),
+        };
+        if origins.is_empty() {
+            let Some(outcomes) = engine.end() else {
+                return Ok(()); // nothing but failed jobs
+            };
+            let (outcomes, origins) = (outcomes?, self.chunks.pop_front().unwrap_or_default());
+            for (origin, outcome) in origins.into_iter().zip(outcomes) {
+                let job = &mut self.jobs[origin.0];
+                job.decoding -= 1;
+                if let Outcome::NotDrawn(why) = outcome
+                    && job.failed.is_none()
+                {
+                    let work = job.work(origin);
+                    // SAFETY: the row is of the job's memory, which nothing uses until its batch is given out; the decoder is done with it.
+                    match unsafe { engine.redraw(work) }? {
+                        Ok(()) => job.by_cpu.push((origin.1, why)),
+                        Err(error) => {
+                            let row = job.picture(origin).row;
+                            job.failed = Some(NotDecoded::Picture { row, error });
+                        }
+                    }
+                }
+            }
+            return Ok(());
+        }
+        let jobs = &self.jobs;
+        let works: Vec<Work<'_>> = origins
+            .iter()
+            .map(|origin| jobs[origin.0].work(*origin))
+            .collect();
+        // (Batches may have been copied in another order than they came here.)
+        let mut fields: Vec<(usize, usize)> =
+            origins.iter().map(|origin| (origin.0, origin.1)).collect();
+        fields.dedup();
+        let copied = |(job, field): (usize, usize)| jobs[job].fields[field].copied.clone();
+        let after: Vec<RawEvent> = fields.into_iter().filter_map(copied).collect();
+        // SAFETY: the rows are of the jobs' memory, which nothing uses until their batches are given out, but for the copies before.
+        unsafe { engine.begin(&works, &after) }?;
+        self.chunks.push_back(origins);
+        Ok(())
+    }
+
+    /// Tells of the first jobs, as far as they are done.
+    fn tell(&mut self) {
+        while let Some(first) = self.jobs.front()
+            && first.decoding == 0
+            && (first.failed.is_some() || first.is_in_chunks())
+        {
+            let Some(mut job) = self.jobs.pop_front() else {
+                return;
+            };
+            for chunk in &mut self.chunks {
+                chunk.iter_mut().for_each(|origin| origin.0 -= 1);
+            }
+            let outcome = job.failed.take().map_or(Ok(()), Err);
+            if outcome.is_ok() {
+                job.count();
+            }
+            let when_decoded = job.when_decoded.take();
+            let told = catch_unwind(AssertUnwindSafe(|| {
+                // First: who is told finds its slab at home. (It may be the device's last holder.)
+                drop(job);
+                if let Some(when_decoded) = when_decoded {
+                    when_decoded(outcome);
+                }
+            }));
+            if let Err(payload) = told {
+                log::error!(
+                    "a batch panicked when it was decoded: {}",
+                    panic_message(payload)
+                );
+            }
+        }
+    }
+}
+
+/// Takes the pictures of the next chunk, from the oldest jobs that have any left.
+fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine) -> Vec<Origin> {
+    let left = jobs.iter().enumerate().flat_map(|(number, job)| {
+        let origins = job.left();
+        origins.map(move |(field, picture)| (number, field, picture))
+    });
+    let pictures = left
+        .clone()
+        .map(|origin| &*jobs[origin.0].picture(origin).picture);
+    let count = engine.fits(pictures);
+    let origins: Vec<Origin> = left.take(count).collect();
+    for &(job, field, picture) in &origins {
+        jobs[job].next = (field, picture + 1);
+        jobs[job].decoding += 1;
+    }
+    origins
+}
+
+impl Job {
+    fn pictures(&self, field: usize) -> &[PictureRow] {
+        pictures_of(&self.fields[field]).1
+    }
+
+    fn picture(&self, (_, field, picture): Origin) -> &PictureRow {
+        &self.pictures(field)[picture]
+    }
+
+    fn work(&self, origin: Origin) -> Work<'_> {
+        let (_, field, picture) = origin;
+        let (rows, pictures) = pictures_of(&self.fields[field]);
+        let PictureRow { row, picture } = &pictures[picture];
+        Work {
+            picture: &**picture,
+            row: self.fields[field].to + (row * rows.row_bytes()) as u64,
+        }
+    }
+
+    /// The pictures that are in no chunk yet. (None of a job that has failed.)
+    fn left(&self) -> impl Iterator<Item = (usize, usize)> + Clone + use<'_> {
+        let (first, from) = self.next;
+        let fields = match self.failed {
+            None => first..self.fields.len(),
+            Some(_) => 0..0,
+        };
+        fields.flat_map(move |field| {
+            let from = if field == first { from } else { 0 };
+            (from..self.pictures(field).len()).map(move |picture| (field, picture))
+        })
+    }
+
+    /// Counts its pictures, which are all made.
+    fn count(&self) {
+        for (number, field) in self.fields.iter().enumerate() {
+            let mut reasons = Reasons::new();
+            for (_, why) in self.by_cpu.iter().filter(|(of, _)| *of == number) {
+                *reasons.entry(why).or_default() += 1;
+            }
+            pictures_of(field).0.count_pictures(&reasons);
+        }
+    }
+
+    fn is_in_chunks(&self) -> bool {
+        self.left().next().is_none()
+    }
+}
+
+/// The same error for another batch.
+fn same(driver: &Driver, error: &Error) -> Error {
+    match error {
+        Error::Device {
+            operation,
+            device,
+            cause,
+        } => Error::Device {
+            operation,
+            device: device.clone(),
+            cause: cause.clone(),
+        },
+        Error::Decoder { device, reason } => Error::Decoder {
+            device: device.clone(),
+            reason: reason.clone(),
+        },
+        other => Error::Decoder {
+            device: driver.name(),
+            reason: other.to_string(),
+        },
+    }
+}
+
+fn pictures_of(rows: &EncodedRows) -> (&Scattered, &[PictureRow]) {
+    match rows.storage.scattered().map(|rows| (rows, rows.list())) {
+        Some((rows, RowList::Pictures(pictures))) => (rows, pictures),
+        _ => unreachable!("rows that are handed over have pictures"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::driver::cpu::Cpu;
+    use crate::sync::is_own_thread;
+
+    fn driver() -> Driver {
+        Driver::Cpu(Cpu::new(None))
+    }
+
+    /// What is told runs on one of the library's threads, and must not wait for another.
+    #[test]
+    fn the_thread_is_the_librarys_own() {
+        let decoder = Decoder::start(&driver()).unwrap();
+        let (sender, told) = mpsc::channel();
+        let tell = move |outcome: Result<(), NotDecoded>| {
+            sender.send((outcome.is_ok(), is_own_thread())).unwrap();
+        };
+        decoder.decode(Undecoded::default(), Box::new(tell));
+        assert_eq!(told.recv().unwrap(), (true, true));
+    }
+
+    /// Who hands something over to a thread that has ended hears of it, and so does who did before.
+    #[test]
+    fn a_thread_that_ended_is_no_silence() {
+        let decoder = Decoder::start(&driver()).unwrap();
+        let (sender, told) = mpsc::channel();
+        let tell = |number| {
+            let sender = sender.clone();
+            let tell = move |outcome: Result<(), NotDecoded>| {
+                let Err(NotDecoded::Failed(error)) = outcome else {
+                    panic!("it was decoded by nobody");
+                };
+                sender.send((number, error.to_string())).unwrap();
+            };
+            Box::new(tell)
+        };
+        let job = |number| Job {
+            fields: Vec::new(),
+            when_decoded: Some(tell(number)),
+            next: (0, 0),
+            decoding: 0,
+            by_cpu: Vec::new(),
+            failed: None,
+        };
+        let shared = Shared::default();
+        shared.queue.lock().jobs.push_back(job(0));
+        drop(Closing(&shared));
+        drop(Closing(&decoder.shared));
+        decoder.decode(Undecoded::default(), tell(1));
+        for number in 0..2 {
+            let (told, error) = told.recv().unwrap();
+            assert_eq!(told, number);
+            assert!(error.contains("has ended"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! A decoder of one device, and a decode under way.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ops::Range;
+use std::ptr;
+
+use super::fault::{DecoderFault, Status};
+use super::library::{Handle, Image, Library};
+use super::memory::{Allocators, HostMemory, Memory, NO_FLAGS};
+use crate::driver::{Driver, RawStream};
+use crate::sync::Arc;
+
+/// Which of the GPU's units decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// The hardware decoder.
+    Hardware,
+    /// The multiprocessors, for batches of more than 50.
+    #[cfg_attr(not(test), expect(dead_code, reason = "it would have to be measured"))]
+    Gpu,
+}
+
+/// `NVJPEG_OUTPUT_YUV`.
+const PLANES: c_int = 1;
+
+/// After so many calls with as many pictures as there is memory for, twice as many are tried.
+const CALLS_BEFORE_MORE: u32 = 64;
+
+/// How many threads of its own the library may use. (The hardware needs none.)
+const THREADS: c_int = 1;
+
+/// nvJPEG on one device. Cloning it clones a reference.
+#[derive(Clone)]
+pub(crate) struct Decoder(Arc<Shared>);
+
+struct Shared {
+    handle: Handle,
+    driver: Driver,
+    engines: u32,
+    /// The library holds their address.
+    _allocators: Box<Allocators>,
+    library: Arc<Library>,
+}
+
+// SAFETY: nvJPEG's handle may be used from any thread at once; the allocators are `Send` and `Sync`.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Decoder {
+    /// Makes a handle of the library for this device. With the hardware backend, there must be engines.
+    pub(crate) fn open(
+        library: Arc<Library>,
+        driver: &Driver,
+        backend: Backend,
+        memory: Box<dyn Memory>,
+        host: Box<dyn HostMemory>,
+    ) -> Result<Decoder, DecoderFault> {
+        let allocators = Allocators::new(memory, host);
+        let (mut device_allocator, mut host_allocator) = allocators.as_given();
+        let number = match backend {
+            Backend::Gpu => 2,
+            Backend::Hardware => 3,
+        };
+        let _entered = driver.enter().map_err(DecoderFault::Device)?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: it copies the allocators, which stay valid for as long as the handle (`Shared`), and writes one handle.
+        let code = unsafe {
+            (library.functions.create)(
+                number,
+                &mut device_allocator,
+                &mut host_allocator,
+                NO_FLAGS,
+                &mut handle,
+            )
+        };
+        let no_engine = || DecoderFault::NoEngine {
+            device: driver.name(),
+        };
+        if backend == Backend::Hardware && Status(code) == Status::ARCH_MISMATCH {
+            return Err(no_engine());
+        }
+        check("nvjpegCreateExV2", driver, code)?;
+        let mut shared = Shared {
+            handle,
+            driver: driver.clone(),
+            engines: 0,
+            _allocators: allocators,
+            library,
+        };
+        if backend == Backend::Hardware {
+            let (mut engines, mut cores): (c_uint, c_uint) = (0, 0);
+            // SAFETY: the handle is alive; it writes two numbers.
+            let code = unsafe {
+                (shared.library.functions.hardware_info)(handle, &mut engines, &mut cores)
+            };
+            match Status(code) {
+                Status::ARCH_MISMATCH => return Err(no_engine()),
+                _ => check("nvjpegGetHardwareDecoderInfo", driver, code)?,
+            }
+            if engines == 0 {
+                return Err(no_engine());
+            }
+            shared.engines = engines;
+        }
+        Ok(Decoder(Arc::new(shared)))
+    }
+
+    /// How many hardware engines there are; 0 if another backend decodes.
+    pub(crate) fn engines(&self) -> u32 {
+        self.0.engines
+    }
+
+    pub(crate) fn library(&self) -> &Library {
+        &self.0.library
+    }
+
+    /// What one decode under way needs.
+    pub(crate) fn state(&self) -> Result<State, DecoderFault> {
+        let shared = &self.0;
+        let _entered = shared.driver.enter().map_err(DecoderFault::Device)?;
+        let mut state = ptr::null_mut();
+        // SAFETY: the handle is alive; it writes one state, which belongs to the current device.
+        let code = unsafe { (shared.library.functions.create_state)(shared.handle, &mut state) };
+        check("nvjpegJpegStateCreate", &shared.driver, code)?;
+        Ok(State {
+            state,
+            prepared: None,
+            is_under_way: false,
+            most: usize::MAX,
+            calls_of_most: 0,
+            decoder: self.clone(),
+        })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _entered = self.driver.enter();
+        // SAFETY: nothing uses the handle after this; all states, which hold this object, are gone.
+        let _ = unsafe { (self.library.functions.destroy)(self.handle) };
+    }
+}
+
+/// A file, and where its planes go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Coded<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// The addresses of the planes; 0 where there is none.
+    pub(crate) planes: [u64; 3],
+    /// From row to row.
+    pub(crate) pitch: [usize; 3],
+}
+
+/// What the decoder said of a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It was decoded, or so the decoder says.
+    Decoded,
+    /// It does not take this picture, or failed at it alone.
+    Refused(Status),
+    /// It has no memory, not even for this picture alone.
+    NoMemory,
+}
+
+/// The state of one decode under way. One thread at a time uses it.
+pub(crate) struct State {
+    state: Handle,
+    /// The number of pictures that it is initialized for.
+    prepared: Option<usize>,
+    /// Whether pictures were decoded since the stream was last waited for.
+    is_under_way: bool,
+    /// The most pictures that there was memory for; and how many calls there were of as many since then.
+    most: usize,
+    calls_of_most: u32,
+    decoder: Decoder,
+}
+
+// SAFETY: a state may be used from any thread, one at a time: its methods need `&mut`.
+unsafe impl Send for State {}
+
+impl State {
+    /// Decodes pictures, and says of each what became of it. It blocks while the decoder works. Kernels that the stream has
+    /// behind this call find the planes written.
+    ///
+    /// # Errors
+    ///
+    /// If the device or the library fails, for all pictures. A picture that is refused is a [`Verdict`]. So is one that the decoder fails at
+    /// if it decodes another; if it decodes none, it is the decoder that is at fault.
+    ///
+    /// # Safety
+    ///
+    /// The planes must be memory of the decoder's device, large enough for each picture. From this call on, and until the stream has
+    /// reached its end, nothing may use them but what the stream has behind it. (What the stream has *before* it is not waited for.) The
+    /// files must stay until then, too. The same stream must be used in all calls, or have been waited for.
+    pub(crate) unsafe fn decode(
+        &mut self,
+        stream: &RawStream,
+        pictures: &[Coded<'_>],
+    ) -> Result<Vec<Verdict>, DecoderFault> {
+        let driver = self.decoder.0.driver.clone();
+        let _entered = driver.enter().map_err(DecoderFault::Device)?;
+        let mut verdicts = vec![Verdict::Decoded; pictures.len()];
+        let mut failed = None; // the first status that is not a picture's
+        let mut open = Vec::new();
+        let whole = 0..pictures.len();
+        open.push(whole);
+        while let Some(range) = open.pop() {
+            if range.is_empty() {
+                continue;
+            }
+            if range.len() > self.most {
+                let at = range.start + self.most;
+                open.extend([at..range.end, range.start..at]);
+                continue;
+            }
+            // SAFETY: the caller's contract.
+            let status = match unsafe { self.call(stream, &pictures[range.clone()]) }? {
+                None => {
+                    self.has_memory_for(range.len());
+                    continue;
+                }
+                Some(status) => status,
+            };
+            // What it began is over before it is asked again. A device that is lost shows here.
+            self.prepared = None;
+            self.wait(stream)?;
+            let is_memory = status == Status::ALLOCATOR_FAILURE;
+            match halves(&range) {
+                Some([first, second]) => {
+                    if is_memory {
+                        (self.most, self.calls_of_most) = (first.len().max(second.len()), 0);
+                    }
+                    open.extend([second, first]);
+                }
+                None if is_memory => verdicts[range.start] = Verdict::NoMemory,
+                None => {
+                    verdicts[range.start] = Verdict::Refused(status);
+                    if !status.is_of_picture() {
+                        failed = failed.or(Some(status));
+                    }
+                }
+            }
+        }
+        match failed.filter(|_| !verdicts.contains(&Verdict::Decoded)) {
+            Some(Status(code)) => check("nvjpegDecodeBatched", &driver, code).map(|()| verdicts),
+            None => Ok(verdicts),
+        }
+    }
+
+    /// Memory that was short may not be any more: now and then, more pictures are tried.
+    fn has_memory_for(&mut self, pictures: usize) {
+        if pictures < self.most {
+            return; // as long as memory was never short
+        }
+        self.calls_of_most += 1;
+        if self.calls_of_most >= CALLS_BEFORE_MORE {
+            (self.most, self.calls_of_most) = (self.most.saturating_mul(2), 0);
+        }
+    }
+
+    /// Asks the decoder once; the context is current. `Some` is what it refused the pictures with.
+    ///
+    /// # Safety
+    ///
+    /// As `decode`.
+    unsafe fn call(
+        &mut self,
+        stream: &RawStream,
+        pictures: &[Coded<'_>],
+    ) -> Result<Option<Status>, DecoderFault> {
+        let shared = self.decoder.0.clone();
+        let functions = &shared.library.functions;
+        let count = pictures.len();
+        if self.prepared != Some(count) {
+            if self.is_under_way {
+                self.wait(stream)?;
+            }
+            self.prepared = None;
+            let number = c_int::try_from(count).unwrap_or(c_int::MAX);
+            // SAFETY: both handles are alive, and no decode of this state is under way.
+            let code = unsafe {
+                (functions.initialize)(shared.handle, self.state, number, THREADS, PLANES)
+            };
+            if Status(code) == Status::ALLOCATOR_FAILURE {
+                return Ok(Some(Status::ALLOCATOR_FAILURE));
+            }
+            check("nvjpegDecodeBatchedInitialize", &shared.driver, code)?;
+            self.prepared = Some(count);
+        }
+        let bytes: Vec<*const u8> = pictures.iter().map(|one| one.bytes.as_ptr()).collect();
+        let sizes: Vec<usize> = pictures.iter().map(|one| one.bytes.len()).collect();
+        let mut images: Vec<Image> = pictures.iter().map(Coded::image).collect();
+        self.is_under_way = true;
+        // SAFETY: both handles are alive, the state is initialized for as many pictures, and the lists have as many entries; the caller's
+        // contract covers what they point to.
+        let code = unsafe {
+            (functions.decode)(
+                shared.handle,
+                self.state,
+                bytes.as_ptr(),
+                sizes.as_ptr(),
+                images.as_mut_ptr(),
+                handle_of(stream),
+            )
+        };
+        Ok((code != 0).then_some(Status(code)))
+    }
+
+    fn wait(&mut self, stream: &RawStream) -> Result<(), DecoderFault> {
+        let waited = self.decoder.0.driver.synchronize(stream);
+        waited.map_err(DecoderFault::Device)?;
+        self.is_under_way = false;
+        Ok(())
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let shared = &self.decoder.0;
+        let _entered = shared.driver.enter();
+        // SAFETY: nothing uses the state after this. Who called `decode` has waited for the stream, or the library does.
+        let _ = unsafe { (shared.library.functions.destroy_state)(self.state) };
+    }
+}
+
+impl Coded<'_> {
+    fn image(&self) -> Image {
+        let mut image = Image {
+            channel: [ptr::null_mut(); 4],
+            pitch: [0; 4],
+        };
+        for (plane, (address, pitch)) in self.planes.into_iter().zip(self.pitch).enumerate() {
+            image.channel[plane] = address as *mut u8;
+            image.pitch[plane] = pitch;
+        }
+        image
+    }
+}
+
+/// Two parts of a range; `None` of a single picture.
+fn halves(range: &Range<usize>) -> Option<[Range<usize>; 2]> {
+    let middle = range.start + range.len() / 2;
+    (range.len() > 1).then_some([range.start..middle, middle..range.end])
+}
+
+/// The stream, as the library takes it. (On the CPU device, there is none, and what stands in for the library writes at once.)
+fn handle_of(stream: &RawStream) -> *mut c_void {
+    match stream {
+        RawStream::Cpu(_) => ptr::null_mut(),
+        RawStream::Cuda(stream) => stream.handle().cast(),
+    }
+}
+
+fn check(call: &'static str, driver: &Driver, code: c_int) -> Result<(), DecoderFault> {
+    match code {
+        0 => Ok(()),
+        code => Err(DecoderFault::Call {
+            call,
+            device: driver.name(),
+            status: Status(code),
+        }),
+    }
+}

@@ -1,0 +1,37 @@
+//! nvJPEG, which drives the GPU's hardware decoder: the library, found at run time, and decoders that use it.
+//!
+//! What it does was probed on an H200 with driver 580 and nvJPEG 13.0, and this folder relies on it:
+//!
+//! - **It ignores the order of streams.** Planes are written when [`State::decode`](decoder::State::decode) is called, whatever the stream still holds. What is
+//!   put on the stream *behind* the call is ordered.
+//! - The call blocks for the whole decode, so one thread calls it, and a second would only be in its way.
+//! - **One status is for all pictures of a call.** Those before the picture at fault are written, those behind it are not.
+//!   `State::decode` therefore asks again with halves, until each picture has an answer of its own.
+//! - Damage in the data of a scan gives no error.
+//!
+//! A status that does not speak of the picture (`EXECUTION_FAILED`, for example) is the decoder's fault, unless it decodes another picture of
+//! the chunk. Otherwise a decoder that fails at everything would look like one that takes nothing, and the CPU would do its work in silence.
+
+mod decoder;
+mod fault;
+mod library;
+mod memory;
+mod station;
+
+pub(crate) use decoder::{Backend, Decoder};
+#[cfg(test)]
+use decoder::{Coded, State, Verdict};
+pub(crate) use fault::DecoderFault;
+#[cfg(test)]
+use fault::Status;
+#[cfg(test)]
+use library::candidates;
+pub(crate) use library::{Library, variable};
+#[cfg(test)]
+use memory::{HostMemory, Memory};
+#[cfg(test)]
+use station::MOST_PICTURES;
+pub(crate) use station::{Outcome, Station, Work};
+
+#[cfg(test)]
+mod tests;

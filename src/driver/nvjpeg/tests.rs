@@ -1,0 +1,873 @@
+//! A small library of C stands in for nvJPEG, on the CPU device: tests/drivers/libnvjpeg.c.
+
+mod gpu;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::driver::cpu::Cpu;
+use crate::driver::{Driver, RawStream};
+use crate::picture::{Drawing, Filter, Planes, Sampling};
+use crate::sync::{Arc, OnceLock};
+
+/// Builds the stand-in. Each has its own folder, and so its own counts.
+fn stub(defines: &[&str]) -> TempDir {
+    static PLAIN: OnceLock<TempDir> = OnceLock::new();
+    if !defines.is_empty() {
+        return built(defines);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let plain = PLAIN.get_or_init(|| built(&[])).path().join(NAME);
+    std::fs::copy(plain, folder.path().join(NAME)).unwrap();
+    folder
+}
+
+const NAME: &str = "libnvjpeg.so.13";
+
+fn built(defines: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/libnvjpeg.c");
+    let built = Command::new("cc")
+        .args([
+            "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
+        ])
+        .arg(folder.path().join(NAME))
+        .arg(source)
+        .args(defines)
+        .status()
+        .expect("the stand-in is compiled by a C compiler");
+    assert!(built.success());
+    folder
+}
+
+fn refused(defines: &[&str], driver: Option<i32>) -> String {
+    let folder = stub(defines);
+    match Library::open(Some(folder.path()), driver) {
+        Ok(library) => panic!("{:?} was taken", library.path()),
+        Err(fault) => fault.to_string(),
+    }
+}
+
+#[track_caller]
+fn assert_says(said: &str, words: &[&str]) {
+    for words in words {
+        assert!(said.contains(words), "`{said}` lacks `{words}`");
+    }
+}
+
+#[test]
+fn a_library_that_cannot_be_used_says_where_to_get_another() {
+    let said = refused(&["-DMAJOR=11", "-DMINOR=9"], None);
+    assert_says(
+        &said,
+        &["libnvjpeg.so.13 is nvJPEG 11.9", "12.0 or newer is needed"],
+    );
+    let said = refused(&["-DPROPERTY_RESULT=1"], None);
+    assert_says(
+        &said,
+        &[
+            "libnvjpeg.so.13",
+            "nvjpegGetProperty",
+            "NOT_INITIALIZED (1)",
+        ],
+    );
+    let said = refused(&["-DLACKS_DECODE"], None);
+    assert_says(&said, &["lacks `nvjpegDecodeBatched`", "CUDA 12 or 13"]);
+    let said = refused(&["-DLACKS_INFO"], None);
+    assert_says(&said, &["lacks `nvjpegGetHardwareDecoderInfo`"]);
+    let said = refused(&[], Some(12_080));
+    assert_says(
+        &said,
+        &["is of CUDA 13", "supports 12.8", "nvidia-nvjpeg-cu12"],
+    );
+
+    let nowhere = tempfile::tempdir().unwrap();
+    for path in [
+        nowhere.path().to_owned(),
+        nowhere.path().join("libnvjpeg.so.12"),
+    ] {
+        let said = Library::open(Some(&path), None).err().unwrap().to_string();
+        assert_says(
+            &said,
+            &[
+                "nvJPEG was not found",
+                "libnvjpeg.so.12",
+                "nvidia-nvjpeg",
+                "LD_LIBRARY_PATH",
+            ],
+        );
+    }
+    std::fs::write(nowhere.path().join("libnvjpeg.so.12"), "no library").unwrap();
+    let said = Library::open(Some(nowhere.path()), None)
+        .err()
+        .unwrap()
+        .to_string();
+    assert_says(
+        &said,
+        &["nvJPEG was not found", "libnvjpeg.so.13", "libnvjpeg.so.12"],
+    );
+}
+
+#[test]
+fn a_path_is_that_of_the_library_or_its_folder() {
+    let folder = stub(&["-DMINOR=2"]);
+    for path in [folder.path().to_owned(), folder.path().join(NAME)] {
+        let library = Library::open(Some(&path), Some(13_000)).unwrap();
+        assert_eq!(library.version(), (13, 2));
+        assert_eq!(library.path(), folder.path().join(NAME));
+    }
+}
+
+/// A folder may have the libraries of several versions of CUDA.
+#[test]
+fn a_folder_has_the_library_that_the_driver_takes() {
+    let folder = stub(&[]);
+    let old = built(&["-DMAJOR=12", "-DMINOR=4"]);
+    let old_name = "libnvjpeg.so.12";
+    std::fs::copy(old.path().join(NAME), folder.path().join(old_name)).unwrap();
+    for (driver, version, name) in [
+        (Some(12_080), (12, 4), old_name),
+        (Some(13_000), (13, 0), NAME),
+        (None, (13, 0), NAME),
+    ] {
+        let library = Library::open(Some(folder.path()), driver).unwrap();
+        assert_eq!(library.version(), version);
+        assert_eq!(library.path(), folder.path().join(name));
+    }
+}
+
+/// In a process of its own, whose environment is the test's.
+#[test]
+fn an_empty_variable_is_not_set() {
+    const HERE: &str = "PINFEED_TEST_OF_VARIABLES";
+    if std::env::var_os(HERE).is_none() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["an_empty_variable_is_not_set", "--nocapture"])
+            .env(HERE, "1")
+            .env("CUDA_HOME", "")
+            .env("CUDA_PATH", "/of/cuda")
+            .env("PINFEED_NVJPEG", "")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        assert_says(&said, &["1 passed"]);
+        return;
+    }
+    assert_eq!(variable("PINFEED_NVJPEG"), None);
+    let candidates = candidates(None);
+    let tried = |path: &str| candidates.iter().any(|(tried, _)| tried == Path::new(path));
+    assert!(tried("libnvjpeg.so.13")); // wherever the loader finds it
+    assert!(tried("/of/cuda/lib64/libnvjpeg.so.13"));
+    // What has a folder is no file of the one that the program runs in.
+    assert!(
+        candidates
+            .iter()
+            .all(|(path, _)| path.is_absolute() || path.components().count() == 1)
+    );
+}
+
+/// Memory that counts what is out.
+#[derive(Default)]
+struct Counted {
+    out: AtomicUsize,
+    most: AtomicUsize,
+    /// Allocations panic.
+    panics: std::sync::atomic::AtomicBool,
+}
+
+impl Counted {
+    fn take(&self, bytes: usize) -> Option<*mut u8> {
+        assert!(!self.panics.load(Ordering::SeqCst), "as a pool might");
+        if bytes > self.most.load(Ordering::SeqCst) {
+            return None;
+        }
+        self.out.fetch_add(bytes, Ordering::SeqCst);
+        Some(Box::leak(vec![0u8; bytes].into_boxed_slice()).as_mut_ptr())
+    }
+
+    fn give_back(&self, address: *mut u8, bytes: usize) {
+        self.out.fetch_sub(bytes, Ordering::SeqCst);
+        let slice = std::ptr::slice_from_raw_parts_mut(address, bytes);
+        // SAFETY: `take` made it of a box of that size.
+        drop(unsafe { Box::from_raw(slice) });
+    }
+}
+
+struct Shared(Arc<Counted>);
+
+impl Memory for Shared {
+    fn take(&self, bytes: usize) -> Option<u64> {
+        self.0.take(bytes).map(|address| address as u64)
+    }
+
+    fn give_back(&self, address: u64, bytes: usize) {
+        self.0.give_back(address as *mut u8, bytes);
+    }
+}
+
+impl HostMemory for Shared {
+    fn take(&self, bytes: usize) -> Option<*mut u8> {
+        self.0.take(bytes)
+    }
+
+    fn give_back(&self, address: *mut u8, bytes: usize) {
+        self.0.give_back(address, bytes);
+    }
+}
+
+/// A decoder with the stand-in, on the CPU device.
+struct Bench {
+    driver: Driver,
+    stream: RawStream,
+    memory: Arc<Counted>,
+    host: Arc<Counted>,
+    library: Arc<Library>,
+    counts: libloading::Library,
+    _folder: TempDir,
+}
+
+impl Bench {
+    fn new(defines: &[&str]) -> Bench {
+        Bench::on(Cpu::new(None), defines)
+    }
+
+    fn on(device: Cpu, defines: &[&str]) -> Bench {
+        let folder = stub(defines);
+        let driver = Driver::Cpu(device);
+        let counted = || {
+            Arc::new(Counted {
+                most: usize::MAX.into(),
+                ..Counted::default()
+            })
+        };
+        let path = folder.path().join(NAME);
+        Bench {
+            stream: driver.create_stream().unwrap(),
+            driver,
+            memory: counted(),
+            host: counted(),
+            library: Arc::new(Library::open(Some(folder.path()), None).unwrap()),
+            // SAFETY: it is loaded already, and has no constructors.
+            counts: unsafe { libloading::Library::new(path) }.unwrap(),
+            _folder: folder,
+        }
+    }
+
+    fn open(&self, backend: Backend) -> Result<Decoder, DecoderFault> {
+        let (memory, host) = (Shared(self.memory.clone()), Shared(self.host.clone()));
+        Decoder::open(
+            self.library.clone(),
+            &self.driver,
+            backend,
+            Box::new(memory),
+            Box::new(host),
+        )
+    }
+
+    fn number(&self, name: &str) -> &AtomicI32 {
+        // SAFETY: the stand-in has these, as integers, for as long as it is loaded.
+        unsafe { AtomicI32::from_ptr(*self.counts.get::<*mut i32>(name.as_bytes()).unwrap()) }
+    }
+
+    fn count(&self, name: &str) -> i32 {
+        self.number(name).load(Ordering::SeqCst)
+    }
+
+    fn set(&self, name: &str, value: i32) {
+        self.number(name).store(value, Ordering::SeqCst);
+    }
+}
+
+/// A picture of 5 x 4 pixels in 4:2:0.
+struct Picture {
+    file: [u8; 8],
+    planes: [Vec<u8>; 3],
+}
+
+const UNTOUCHED: u8 = 0xEE;
+
+impl Picture {
+    fn new(kind: char, number: u8) -> Picture {
+        Picture {
+            file: [kind as u8, number, 4, 0, 2, 0, 0, 0],
+            planes: [20, 6, 6].map(|bytes| vec![UNTOUCHED; bytes]),
+        }
+    }
+
+    fn all(kinds: &str) -> Vec<Picture> {
+        (1..)
+            .zip(kinds.chars())
+            .map(|(number, kind)| Picture::new(kind, number))
+            .collect()
+    }
+
+    fn coded(&mut self) -> Coded<'_> {
+        Coded {
+            planes: self
+                .planes
+                .each_mut()
+                .map(|plane| plane.as_mut_ptr() as u64),
+            pitch: [5, 3, 3],
+            bytes: &self.file,
+        }
+    }
+
+    fn is_decoded(&self) -> bool {
+        let planes = self.planes.iter().enumerate();
+        let mut bytes = planes.flat_map(|(plane, bytes)| {
+            bytes
+                .iter()
+                .enumerate()
+                .map(move |(at, byte)| (31 * plane + 7 * at, *byte))
+        });
+        bytes.all(|(added, byte)| byte == (usize::from(self.file[1]) + added) as u8)
+    }
+
+    fn is_untouched(&self) -> bool {
+        self.planes.iter().flatten().all(|byte| *byte == UNTOUCHED)
+    }
+}
+
+fn decode(
+    bench: &Bench,
+    state: &mut State,
+    pictures: &mut [Picture],
+) -> Result<Vec<Verdict>, DecoderFault> {
+    let coded: Vec<_> = pictures.iter_mut().map(Picture::coded).collect();
+    // SAFETY: the planes and files are the test's, and the CPU device's stand-in is done when it returns.
+    unsafe { state.decode(&bench.stream, &coded) }
+}
+
+/// Each letter is a picture, and what becomes of it: `d`ecoded, or its letter again.
+fn told(verdicts: &[Verdict]) -> String {
+    let letter = |verdict: &Verdict| match verdict {
+        Verdict::Decoded => 'd',
+        Verdict::NoMemory => 'm',
+        Verdict::Refused(Status(3)) => 'b',
+        Verdict::Refused(Status(4)) => 'u',
+        Verdict::Refused(Status(8)) => 'x',
+        Verdict::Refused(_) => '?',
+    };
+    verdicts.iter().map(letter).collect()
+}
+
+#[test]
+fn pictures_that_are_refused_cost_no_other_picture_anything() {
+    let bench = Bench::new(&[]);
+    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let clean = "d".repeat(64);
+    let one_bad = format!("{}b{}", "d".repeat(40), "d".repeat(23));
+    for kinds in [
+        &*clean,
+        &one_bad,
+        "",
+        "d",
+        "b",
+        "db",
+        "bd",
+        "dubxd",
+        "bbbbb",
+        "ddddddddddbd",
+        &clean,
+    ] {
+        let mut pictures = Picture::all(kinds);
+        let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
+        assert_eq!(told(&verdicts), kinds);
+        for (picture, verdict) in pictures.iter().zip(&verdicts) {
+            assert_eq!(
+                picture.is_decoded(),
+                *verdict == Verdict::Decoded,
+                "{kinds}"
+            );
+            assert!(picture.is_decoded() || picture.is_untouched());
+        }
+    }
+}
+
+/// A decoder that decodes nothing, and says nothing of the pictures, is itself at fault.
+#[test]
+fn a_decoder_that_fails_at_everything_is_a_fault() {
+    let bench = Bench::new(&[]);
+    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let with = |number: u8| Picture::new('#', number);
+    for (status, name) in [
+        (1, "NOT_INITIALIZED (1)"),
+        (2, "INVALID_PARAMETER (2)"),
+        (6, "EXECUTION_FAILED (6)"),
+        (7, "ARCH_MISMATCH (7)"),
+        (8, "INTERNAL_ERROR (8)"),
+        (99, "status 99"),
+    ] {
+        for mut pictures in [
+            vec![with(status)],
+            vec![with(status), with(status), with(status)],
+            vec![Picture::new('b', 1), with(status), with(4)],
+        ] {
+            let fault = decode(&bench, &mut state, &mut pictures).unwrap_err();
+            let said = fault.to_string();
+            assert_says(&said, &["nvjpegDecodeBatched failed on cpu", name]);
+        }
+        // It decodes another: so it is the picture's.
+        let mut pictures = [with(status), Picture::new('d', 1), with(3)];
+        let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
+        let refused = |status: u8| Verdict::Refused(Status(status.into()));
+        assert_eq!(verdicts, [refused(status), Verdict::Decoded, refused(3)]);
+    }
+    for status in [3, 4, 9, 10] {
+        let mut pictures = [with(status), with(status)];
+        let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
+        assert_eq!(verdicts, [Verdict::Refused(Status(status.into())); 2]);
+    }
+}
+
+/// A chunk without a fault is one call, and chunks of one size are initialized once.
+#[test]
+fn nothing_is_asked_twice_without_need() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Hardware).unwrap();
+    let mut state = decoder.state().unwrap();
+    for _ in 0..5 {
+        decode(&bench, &mut state, &mut Picture::all(&"d".repeat(64))).unwrap();
+    }
+    assert_eq!(
+        (bench.count("stub_calls"), bench.count("stub_initialized")),
+        (5, 1)
+    );
+    // One fault in 64: at most two calls for each of the six halvings, and the first.
+    let one_bad = format!("{}b{}", "d".repeat(40), "d".repeat(23));
+    decode(&bench, &mut state, &mut Picture::all(&one_bad)).unwrap();
+    assert!(
+        bench.count("stub_calls") <= 5 + 13,
+        "{}",
+        bench.count("stub_calls")
+    );
+}
+
+/// The decoder says nothing of these: the kernel finds them.
+#[test]
+fn a_picture_that_is_skipped_looks_decoded() {
+    let bench = Bench::new(&[]);
+    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let mut pictures = Picture::all("dsd");
+    let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
+    assert_eq!(told(&verdicts), "ddd");
+    let decoded: Vec<_> = pictures.iter().map(Picture::is_decoded).collect();
+    assert_eq!(decoded, [true, false, true]);
+    assert!(pictures[1].is_untouched());
+}
+
+#[test]
+fn without_memory_for_all_there_are_smaller_chunks() {
+    let bench = Bench::new(&[]);
+    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    bench.set("stub_most", 10);
+    for _ in 0..2 {
+        let mut pictures = Picture::all(&"d".repeat(33));
+        let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
+        assert_eq!(told(&verdicts), "d".repeat(33));
+        assert!(pictures.iter().all(Picture::is_decoded));
+    }
+    // The size is known by now: none is refused.
+    let before = bench.count("stub_initialized");
+    decode(&bench, &mut state, &mut Picture::all(&"d".repeat(32))).unwrap();
+    assert_eq!(bench.count("stub_initialized") - before, 1);
+    assert!(bench.count("stub_calls") >= 12);
+    // Memory that was short for a while is not short for ever.
+    bench.set("stub_most", 64);
+    for _ in 0..100 {
+        decode(&bench, &mut state, &mut Picture::all(&"d".repeat(32))).unwrap();
+    }
+    let before = bench.count("stub_calls");
+    decode(&bench, &mut state, &mut Picture::all(&"d".repeat(32))).unwrap();
+    assert_eq!(bench.count("stub_calls") - before, 1);
+}
+
+#[test]
+fn memory_comes_from_the_allocators_and_goes_back_to_them() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Hardware).unwrap();
+    let mut state = decoder.state().unwrap();
+    decode(&bench, &mut state, &mut Picture::all("dddd")).unwrap();
+    let out = || [&bench.memory, &bench.host].map(|memory| memory.out.load(Ordering::SeqCst));
+    assert_eq!(out(), [4_000, 4_000]);
+    // None for one picture, whether of the device or page-locked: the CPU's.
+    for memory in [&bench.memory, &bench.host] {
+        memory.most.store(0, Ordering::SeqCst);
+        let verdicts = decode(&bench, &mut state, &mut Picture::all("dd")).unwrap();
+        assert_eq!(told(&verdicts), "mm");
+        memory.most.store(usize::MAX, Ordering::SeqCst);
+    }
+    // A panic does not cross the library.
+    bench.memory.panics.store(true, Ordering::SeqCst);
+    let verdicts = decode(&bench, &mut state, &mut Picture::all("d")).unwrap();
+    assert_eq!(told(&verdicts), "m");
+    bench.memory.panics.store(false, Ordering::SeqCst);
+    let verdicts = decode(&bench, &mut state, &mut Picture::all("dd")).unwrap();
+    assert_eq!(told(&verdicts), "dd");
+
+    drop(decoder);
+    assert_eq!(bench.count("stub_handles"), 1, "the state keeps it");
+    drop(state);
+    assert_eq!(out(), [0, 0]);
+    assert_eq!(
+        (bench.count("stub_handles"), bench.count("stub_states")),
+        (0, 0)
+    );
+}
+
+#[test]
+fn a_library_that_fails_as_a_whole_is_a_fault() {
+    let bench = Bench::new(&[]);
+    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    bench.set("stub_fails_initialize", 1);
+    let fault = decode(&bench, &mut state, &mut Picture::all("dd")).unwrap_err();
+    assert_says(
+        &fault.to_string(),
+        &[
+            "nvjpegDecodeBatchedInitialize failed on cpu",
+            "INTERNAL_ERROR (8)",
+        ],
+    );
+    bench.set("stub_fails_initialize", 0);
+    let verdicts = decode(&bench, &mut state, &mut Picture::all("dd")).unwrap();
+    assert_eq!(told(&verdicts), "dd");
+}
+
+#[test]
+fn without_engines_the_fault_says_what_may_be_missing() {
+    for defines in [&["-DENGINES=0"][..], &["-DCREATE_RESULT=7"]] {
+        let bench = Bench::new(defines);
+        let fault = bench.open(Backend::Hardware).err().unwrap();
+        assert!(matches!(fault, DecoderFault::NoEngine { .. }));
+        assert_says(
+            &fault.to_string(),
+            &["no hardware decoder on cpu", "capability `video`"],
+        );
+        assert_eq!(bench.count("stub_handles"), 0);
+    }
+    let bench = Bench::new(&["-DENGINES=0"]);
+    assert_eq!(bench.open(Backend::Gpu).unwrap().engines(), 0);
+    let bench = Bench::new(&["-DCREATE_RESULT=6"]);
+    let fault = bench.open(Backend::Hardware).err().unwrap();
+    assert_says(
+        &fault.to_string(),
+        &["nvjpegCreateExV2 failed on cpu: EXECUTION_FAILED (6)"],
+    );
+    let decoder = Bench::new(&[]).open(Backend::Hardware).unwrap();
+    assert_eq!(
+        (decoder.engines(), decoder.library().version()),
+        (7, (13, 0))
+    );
+}
+
+/// A picture, what becomes of it, and its row.
+struct Order {
+    kind: char,
+    drawing: Drawing,
+    file: [u8; 8],
+    row: Row,
+}
+
+/// A row of the device, which waits for its streams before it frees memory.
+struct Row {
+    driver: Driver,
+    address: u64,
+    bytes: usize,
+}
+
+impl Row {
+    fn new(driver: &Driver, bytes: usize) -> Row {
+        // (An error of this call is not what is tested here.)
+        let address = std::iter::repeat_with(|| driver.alloc_device(bytes)).take(2);
+        Row {
+            address: address.flatten().next().unwrap_or(0),
+            driver: driver.clone(),
+            bytes,
+        }
+    }
+
+    /// Nothing may be enqueued that writes it.
+    fn pixels(&self) -> &[u8] {
+        // SAFETY: it is memory of the CPU device, initialized, and ours.
+        unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes) }
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        if self.address != 0 {
+            // SAFETY: it was allocated with this size.
+            let _ = unsafe { self.driver.free_device(self.address, self.bytes) };
+        }
+    }
+}
+
+impl Order {
+    fn new(driver: &Driver, kind: char, number: u8, sampling: Sampling) -> Order {
+        let source = [30 + u32::from(number), 25];
+        let drawing = Drawing {
+            source,
+            sampling,
+            bounds: [1, 1, source[0] - 1, 24],
+            window: [0.5, 0.0, 20.0, 24.0],
+            place: [0, 0, 12, 9],
+            size: [12, 9],
+            filter: Filter::Bilinear,
+            flip: [number.is_multiple_of(2), false],
+            fill: [0; 3],
+        };
+        let [_, luma] = source.map(|side| side as u8);
+        let [_, chroma] = sampling.chroma(source).map(|side| side as u8);
+        Order {
+            kind,
+            drawing,
+            file: [kind as u8, number, luma, 0, chroma, 0, 0, 0],
+            row: Row::new(driver, drawing.row_bytes()),
+        }
+    }
+
+    fn all(bench: &Bench, kinds: &str) -> Vec<Order> {
+        let samplings = Sampling::ALL.into_iter().cycle();
+        let numbered = (1..).zip(kinds.chars()).zip(samplings);
+        numbered
+            .map(|((number, kind), sampling)| Order::new(&bench.driver, kind, number, sampling))
+            .collect()
+    }
+
+    fn work(&mut self) -> Work<'_> {
+        Work {
+            row: self.row.address,
+            bytes: &self.file,
+            drawing: self.drawing,
+        }
+    }
+
+    /// As the stand-in decodes it, and the plain code draws it.
+    fn expected(&self) -> Vec<u8> {
+        let sizes = self.drawing.sampling.sizes(self.drawing.source);
+        let planes = [0, 1, 2].map(|plane: usize| {
+            let bytes = (sizes[plane][0] * sizes[plane][1]) as usize;
+            let byte = |at: usize| (usize::from(self.file[1]) + 31 * plane + 7 * at) as u8;
+            (0..bytes).map(byte).collect::<Vec<u8>>()
+        });
+        let mut row = vec![0; self.drawing.row_bytes()];
+        let bytes = planes.each_ref().map(Vec::as_slice);
+        let pitch = sizes.map(|[width, _]| width as usize);
+        self.drawing.render(Planes { bytes, pitch }, &mut row);
+        row
+    }
+
+    #[track_caller]
+    fn check(&self, outcome: Outcome) {
+        let (expected, why) = match self.kind {
+            'd' => (Outcome::Drawn, None),
+            's' => (Outcome::Skipped, Some("the decoder skipped it")),
+            'b' => (Outcome::Refused(Status(3)), Some("the decoder refused it")),
+            'm' => (Outcome::NoMemory, Some("the decoder had no memory for it")),
+            _ => (Outcome::Refused(Status(8)), Some("the decoder refused it")),
+        };
+        assert_eq!((outcome, outcome.why_not_drawn()), (expected, why));
+        if outcome == Outcome::Drawn {
+            assert!(self.row.pixels() == self.expected());
+        }
+    }
+}
+
+fn begin(station: &mut Station, orders: &mut [Order]) -> Result<(), DecoderFault> {
+    let works: Vec<Work<'_>> = orders.iter_mut().map(Order::work).collect();
+    // SAFETY: the tests end each chunk before they look at its orders, which stay where they are.
+    unsafe { station.begin(&works, &[]) }.map(drop)
+}
+
+/// A device whose streams are late, so that what does not wait is seen; and which fails at a call.
+fn hostile(seed: u64, fail_call: Option<u64>, sticky: bool) -> Cpu {
+    Cpu::new(Some(crate::device::Hostile {
+        seed,
+        max_delay: std::time::Duration::from_micros(if fail_call.is_some() { 50 } else { 2_000 }),
+        fail_call,
+        sticky,
+        ..Default::default()
+    }))
+}
+
+/// Two chunks are under way, as in a run; the decoder writes at once, and the stream comes when it likes.
+#[test]
+fn each_file_of_a_chunk_becomes_its_row_or_says_why_not() {
+    for (seed, device) in [
+        (0, Cpu::new(None)),
+        (1, hostile(1, None, false)),
+        (2, hostile(2, None, false)),
+        (3, hostile(3, None, false)),
+    ] {
+        let bench = Bench::on(device, &[]);
+        let decoder = bench.open(Backend::Hardware).unwrap();
+        let mut station = Station::new(&decoder, &bench.driver, 1 << 20).unwrap();
+        let kinds = [
+            "ddddd",
+            "dsd",
+            "b",
+            "ddbxds",
+            "dddddddddd",
+            "sssss",
+            "",
+            "ddddd",
+        ];
+        let mut chunks: Vec<Vec<Order>> = kinds.map(|kinds| Order::all(&bench, kinds)).into();
+        let mut ended = 0;
+        for at in 0..chunks.len() {
+            if !station.is_free() {
+                let outcomes = station.end().unwrap().unwrap();
+                assert_eq!(outcomes.len(), chunks[ended].len(), "seed {seed}");
+                chunks[ended]
+                    .iter()
+                    .zip(outcomes)
+                    .for_each(|(order, outcome)| order.check(outcome));
+                ended += 1;
+            }
+            begin(&mut station, &mut chunks[at]).unwrap();
+        }
+        while let Some(outcomes) = station.end() {
+            chunks[ended]
+                .iter()
+                .zip(outcomes.unwrap())
+                .for_each(|(order, outcome)| order.check(outcome));
+            ended += 1;
+        }
+        assert_eq!(ended, chunks.len());
+        // Whoever leaves in the middle leaves nothing behind.
+        begin(&mut station, &mut chunks[0]).unwrap();
+        drop(station);
+        assert!(
+            chunks[0]
+                .iter()
+                .all(|order| order.row.pixels() == order.expected()),
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn a_picture_without_memory_says_so() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Hardware).unwrap();
+    let mut station = Station::new(&decoder, &bench.driver, 1 << 20).unwrap();
+    bench.memory.most.store(0, Ordering::SeqCst);
+    let mut orders = Order::all(&bench, "mm");
+    begin(&mut station, &mut orders).unwrap();
+    let outcomes = station.end().unwrap().unwrap();
+    orders
+        .iter()
+        .zip(outcomes)
+        .for_each(|(order, outcome)| order.check(outcome));
+}
+
+/// The library may use a stream that it was given until its state is gone.
+#[test]
+fn a_state_goes_before_its_stream() {
+    struct Watched(Cpu, Arc<std::sync::Mutex<Vec<usize>>>, Shared);
+    impl Memory for Watched {
+        fn take(&self, bytes: usize) -> Option<u64> {
+            Memory::take(&self.2, bytes)
+        }
+
+        fn give_back(&self, address: u64, bytes: usize) {
+            self.1.lock().unwrap().push(self.0.live_streams());
+            Memory::give_back(&self.2, address, bytes);
+        }
+    }
+    let device = Cpu::new(None);
+    let bench = Bench::on(device.clone(), &[]);
+    let seen = Arc::default();
+    let memory = Watched(device, Arc::clone(&seen), Shared(bench.memory.clone()));
+    let host = Shared(bench.host.clone());
+    let (library, driver) = (bench.library.clone(), &bench.driver);
+    let (memory, host) = (Box::new(memory), Box::new(host));
+    let decoder = Decoder::open(library, driver, Backend::Hardware, memory, host).unwrap();
+    let mut station = Station::new(&decoder, driver, 1 << 20).unwrap();
+    let mut chunks = [Order::all(&bench, "dd"), Order::all(&bench, "dd")];
+    for chunk in &mut chunks {
+        begin(&mut station, chunk).unwrap();
+    }
+    drop(station);
+    // The bench has one, too.
+    assert_eq!(*seen.lock().unwrap(), [3, 2]);
+}
+
+#[test]
+fn a_chunk_is_what_fits_the_arena() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Hardware).unwrap();
+    let drawing = Order::new(&bench.driver, 'd', 1, Sampling::Both).drawing;
+    let each = drawing.decoder_bytes();
+    let fits = |arena: usize, count: usize| {
+        let station = Station::new(&decoder, &bench.driver, arena).unwrap();
+        station.fits(&vec![drawing; count])
+    };
+    assert_eq!(
+        [
+            fits(each, 3),
+            fits(each - 1, 3),
+            fits(3 * each, 3),
+            fits(3 * each, 2)
+        ],
+        [1, 0, 3, 2]
+    );
+    assert_eq!(fits(1 << 24, 100), MOST_PICTURES);
+}
+
+#[test]
+fn a_station_goes_on_after_a_fault() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Hardware).unwrap();
+    let mut station = Station::new(&decoder, &bench.driver, 1 << 20).unwrap();
+    bench.set("stub_fails_initialize", 1);
+    assert!(begin(&mut station, &mut Order::all(&bench, "dd")).is_err());
+    assert!(station.is_free() && station.end().is_none());
+    bench.set("stub_fails_initialize", 0);
+    let mut orders = Order::all(&bench, "dd");
+    begin(&mut station, &mut orders).unwrap();
+    let outcomes = station.end().unwrap().unwrap();
+    orders
+        .iter()
+        .zip(outcomes)
+        .for_each(|(order, outcome)| order.check(outcome));
+}
+
+/// Whichever call of the device fails: what is reported as drawn is right, and nothing hangs.
+#[test]
+fn a_device_that_fails_gives_no_wrong_row() {
+    for (call, sticky) in (1..40).flat_map(|call| [(call, false), (call, true)]) {
+        let bench = Bench::on(hostile(call, Some(call), sticky), &[]);
+        let run = || -> Result<usize, DecoderFault> {
+            let decoder = bench.open(Backend::Hardware)?;
+            let mut station = Station::new(&decoder, &bench.driver, 1 << 20)?;
+            let mut drawn = 0;
+            for _ in 0..3 {
+                let mut orders = Order::all(&bench, "ddbdsd");
+                if orders.iter().any(|order| order.row.address == 0) {
+                    return Ok(12); // the device is broken before a chunk begins
+                }
+                begin(&mut station, &mut orders)?;
+                for (order, outcome) in orders.iter().zip(station.end().unwrap()?) {
+                    order.check(outcome);
+                    drawn += usize::from(outcome == Outcome::Drawn);
+                }
+            }
+            Ok(drawn)
+        };
+        match run() {
+            Ok(drawn) => assert_eq!(drawn, 12, "{call} {sticky}"),
+            Err(DecoderFault::Device(_)) => {}
+            Err(fault) => panic!("{call} {sticky}: {fault}"),
+        }
+        assert_eq!(
+            (bench.count("stub_handles"), bench.count("stub_states")),
+            (0, 0)
+        );
+    }
+}

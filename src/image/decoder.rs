@@ -1,0 +1,50 @@
+//! Who decodes.
+
+/// Who decodes pictures, in epochs that go to a device ([`Epoch::to_device`](crate::loader::Epoch::to_device)). On the host, the CPU does.
+///
+/// # Examples
+///
+/// ```no_run
+/// use pinfeed::image::{Decode, ImageFolder, ImageTransform};
+/// use pinfeed::{DataLoader, Device};
+///
+/// let device = Device::cuda(0)?;
+/// let train = ImageFolder::open("imagenet/train")?
+///     .transform(ImageTransform::train(224))
+///     .decode(Decode::Device);
+/// let loader = DataLoader::builder(train).batch_size(256).num_workers(2).pin_memory(&device).build()?;
+/// for batch in loader.epoch(0).to_device(&device, 2) {
+///     let (pixels, labels) = batch?; // on the device
+/// }
+/// println!("{:?}", loader.stats().left_to_cpu);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[non_exhaustive]
+pub enum Decode {
+    /// The loader's workers.
+    #[default]
+    Cpu,
+    /// The device that the batch goes to: the decoder of a GPU. What that does not take (JPEG that is not baseline, other formats,
+    /// transforms of several steps or that change colours) is decoded by the workers, into the same batch.
+    ///
+    /// An H200's decoder gives the very bytes that the feature `turbojpeg` does; those of the default decoder differ a little.
+    ///
+    /// The loader must pin its memory for this very device ([`pin_memory`](crate::loader::Builder::pin_memory), and not
+    /// [`pin_by_copy`](crate::loader::Builder::pin_by_copy)); otherwise the CPU decodes.
+    ///
+    /// A batch is given out when all of its pictures are decoded, and [`Batch::upload`](crate::Batch::upload) runs then, on the thread that asks
+    /// for the batch. Until that, the batch keeps its page-locked memory.
+    ///
+    /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). nvJPEG takes a
+    /// second to open, before the first pictures. The decoder's memory (320 MiB, and nvJPEG's own) counts in no budget, the
+    /// files of pictures are not among the [bytes in flight](crate::loader::Builder::max_bytes_in_flight), and
+    /// [`timeout`](crate::loader::Builder::timeout) does not cover it. The first batches of a loader's first epoch may be decoded by the CPU.
+    ///
+    /// A GPU decodes by nvJPEG, which is loaded when the first pictures come to it: from where the environment variable `PINFEED_NVJPEG` says
+    /// (the library, or its folder), or else where the system's loader finds `libnvjpeg.so.13` or `.12`, or in CUDA's toolkit. If there is
+    /// none, or the GPU has no hardware decoder, or that fails, each batch is [`Error::Decoder`](crate::Error::Decoder). Single pictures that the
+    /// decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU device has a stand-in, which
+    /// decodes as the CPU does.
+    Device,
+}

@@ -1,0 +1,152 @@
+//! Pictures that stay encoded: the row of the batch is made on the device, or on the host if somebody reads it there.
+
+use crate::meter::{Meter, Reasons};
+use crate::picture::EncodedPicture;
+use crate::sync::Mutex;
+
+/// A row whose picture is not decoded yet.
+#[derive(Debug)]
+pub(crate) struct PictureRow {
+    /// Its number, among the rows of its batch or part.
+    pub(crate) row: usize,
+    pub(crate) picture: Box<dyn EncodedPicture>,
+}
+
+/// Those of a batch that is being filled.
+#[derive(Debug, Default)]
+pub(super) struct Pictures(Mutex<Vec<Noted>>);
+
+/// What a row of a field was left to hold: a picture, or, as `None`, what was written there.
+#[derive(Debug)]
+struct Noted {
+    field: usize,
+    row: usize,
+    content: Content,
+}
+
+/// What a row has.
+#[derive(Debug)]
+pub(super) enum Content {
+    Picture(Box<dyn EncodedPicture>),
+    Pixels,
+    /// Pixels, for the device does not decode the picture.
+    PixelsBecause(&'static str),
+}
+
+impl Pictures {
+    /// Notes what a row has now: the sample that it had before may have failed.
+    pub(super) fn note(&self, field: usize, row: usize, content: Content) {
+        let noted = Noted {
+            field,
+            row,
+            content,
+        };
+        self.0.lock().push(noted);
+    }
+
+    /// Takes out those of a field, in the order of their rows; and why the CPU decoded others, of all fields. These are counted at once if
+    /// there are no pictures, and otherwise with those: a batch whose pictures turn out to be bad is made again, and counts for nothing.
+    pub(super) fn take(&self, field: usize, meter: Option<&Meter>) -> (Vec<PictureRow>, Reasons) {
+        // (Without the lock: pictures may be dropped here.)
+        let mut all = std::mem::take(&mut *self.0.lock());
+        // Of one row, the last holds.
+        all.reverse();
+        all.sort_by_key(|noted| (noted.field, noted.row));
+        all.dedup_by_key(|noted| (noted.field, noted.row));
+        let of_field = all.extract_if(.., |noted| {
+            noted.field == field && matches!(noted.content, Content::Picture(_))
+        });
+        let pictures = of_field.filter_map(|noted| match noted.content {
+            Content::Picture(picture) => Some(PictureRow {
+                row: noted.row,
+                picture,
+            }),
+            _ => None,
+        });
+        let pictures: Vec<PictureRow> = pictures.collect();
+        let mut reasons = Reasons::new();
+        let are_elsewhere = |noted: &Noted| matches!(noted.content, Content::Picture(_));
+        if !pictures.is_empty() || !all.iter().any(are_elsewhere) {
+            for noted in all.extract_if(.., |noted| !are_elsewhere(noted)) {
+                if let Content::PixelsBecause(reason) = noted.content {
+                    *reasons.entry(reason).or_default() += 1;
+                }
+            }
+        }
+        *self.0.lock() = all;
+        if pictures.is_empty()
+            && let Some(meter) = meter
+        {
+            meter.leave_to_cpu(&std::mem::take(&mut reasons));
+        }
+        (pictures, reasons)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::picture::Drawing;
+
+    struct Encoded;
+
+    impl EncodedPicture for Encoded {
+        fn file(&self) -> &[u8] {
+            &[]
+        }
+
+        fn drawing(&self) -> &Drawing {
+            unreachable!("nobody draws it")
+        }
+
+        fn draw(&self, _: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            Ok(())
+        }
+    }
+
+    fn noted(all: Vec<(usize, usize, Content)>) -> (Pictures, Meter) {
+        let pictures = Pictures::default();
+        for (field, row, content) in all {
+            pictures.note(field, row, content);
+        }
+        (pictures, Meter::default())
+    }
+
+    /// What the CPU decoded is counted with the pictures, whichever field they are of, and at once if there are none.
+    #[test]
+    fn reasons_wait_for_pictures() {
+        let because = Content::PixelsBecause;
+        let all = || {
+            vec![
+                (0, 0, because("one")),
+                (1, 1, Content::Picture(Box::new(Encoded))),
+                (1, 1, because("another")),
+                (0, 1, because("one")),
+                (0, 1, Content::Pixels),
+                (1, 0, because("one")),
+                (1, 0, Content::Picture(Box::new(Encoded))),
+            ]
+        };
+        for fields in [[0, 1], [1, 0]] {
+            let (pictures, meter) = noted(all());
+            for field in fields {
+                let (taken, reasons) = pictures.take(field, Some(&meter));
+                let rows: Vec<usize> = taken.iter().map(|picture| picture.row).collect();
+                match field {
+                    0 => assert!(rows.is_empty() && reasons.is_empty()),
+                    _ => {
+                        assert_eq!(rows, [0]);
+                        assert_eq!(reasons, [("one", 1), ("another", 1)].into());
+                    }
+                }
+            }
+            assert!(meter.left_to_cpu.lock().is_empty());
+        }
+        let (pictures, meter) = noted(vec![(0, 0, because("one")), (1, 0, because("one"))]);
+        for field in 0..2 {
+            let (taken, reasons) = pictures.take(field, Some(&meter));
+            assert!(taken.is_empty() && reasons.is_empty());
+        }
+        assert_eq!(*meter.left_to_cpu.lock(), [("one", 2)].into());
+    }
+}

@@ -1,0 +1,358 @@
+//! Pictures that a device decodes (`Decode::Device`): the CPU's rows, labels and errors. On the CPU device, whose stand-in decodes as the
+//! CPU does, byte for byte; a GPU's inverse transform may round otherwise, within stated bounds. (An H200's gives libjpeg-turbo's bytes.)
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pinfeed::image::{Decode, ImageFolder, ImageTransform, LazyImage};
+use pinfeed::loader::{OnError, Stats};
+use pinfeed::{DataLoader, Device, DeviceTensor, Error, Tensor};
+
+use crate::Test;
+use crate::backend::Backend;
+
+pub const TESTS: &[Test] = &[
+    ("decoding_gives_the_cpus_rows", decoding_gives_the_cpus_rows),
+    ("decoding_fails_as_on_the_cpu", decoding_fails_as_on_the_cpu),
+    (
+        "decoding_may_be_left_and_shared",
+        decoding_may_be_left_and_shared,
+    ),
+];
+
+/// By how much a byte of a picture, resized by the bilinear filter, may differ on a GPU; of 255.
+const MOST_OFF: u8 = 12;
+/// The same, in the mean over a picture's bytes.
+const MEAN_OFF: f64 = 2.0;
+
+/// How many of the [pictures] a device's decoder takes, at least: JPEG that is baseline, or extended and like it.
+const DEVICES_OWN: u64 = 15;
+
+type Host = (Tensor<u8>, Tensor<i64>);
+type There = (DeviceTensor<u8>, DeviceTensor<i64>);
+/// A batch on the host, or its error.
+type Rows = Result<Host, Error>;
+
+/// Whether the device's decoder can be used; on a GPU, nvJPEG may be missing, or the hardware.
+pub fn ready(device: &Device) -> pinfeed::Result<()> {
+    let list = [(fixture("444-37x11.jpg"), 0)];
+    let pictures = ImageFolder::from_list(list)?.transform(ImageTransform::eval(8));
+    let loader = loader(pictures.decode(Decode::Device), device, 1, 0);
+    // (The very first pictures of a loader may be decoded by the CPU.)
+    for epoch in 0..2 {
+        for batch in loader.epoch(epoch).to_device(device, 1) {
+            if let Err(error @ Error::Decoder { .. }) = batch {
+                return Err(error); // others are the tests' to find
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures")
+}
+
+fn fixture(name: &str) -> PathBuf {
+    fixtures().join(name)
+}
+
+/// All files that the CPU decodes; a label is a file's number. (What a decoder makes of a damaged file is its own.)
+fn pictures() -> Vec<(PathBuf, i64)> {
+    let files = std::fs::read_dir(fixtures()).unwrap();
+    let mut paths: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let decodes = |path: &PathBuf| {
+        let bytes = std::fs::read(path).unwrap();
+        LazyImage::encoded(bytes).decode().is_ok()
+    };
+    paths.retain(|path| !path.to_string_lossy().contains("damaged") && decodes(path));
+    paths.into_iter().zip(0..).collect()
+}
+
+fn folder(list: &[(PathBuf, i64)], side: usize) -> ImageFolder {
+    let folder = ImageFolder::from_list(list.iter().cloned()).unwrap();
+    folder.transform(ImageTransform::train(side))
+}
+
+fn loader(
+    pictures: ImageFolder,
+    device: &Device,
+    batch: usize,
+    workers: usize,
+) -> DataLoader<Host> {
+    let loader = DataLoader::builder(pictures).batch_size(batch).seed(9);
+    let loader = loader.num_workers(workers).pin_memory(device);
+    loader.build().unwrap()
+}
+
+fn fetched(there: Result<There, Error>) -> Rows {
+    let (pixels, labels) = there?;
+    Ok((pixels.to_host(true)?.wait()?, labels.to_host(true)?.wait()?))
+}
+
+/// An epoch that the device decodes, and its counts.
+fn by_device(loader: &DataLoader<Host>, device: &Device, epoch: u64) -> (Vec<Rows>, Stats) {
+    let mut sent = loader.epoch(epoch).to_device(device, 2);
+    let rows = sent.by_ref().map(fetched).collect();
+    (rows, sent.stats())
+}
+
+/// The same on the host, where the CPU decodes, by a loader without workers.
+fn by_cpu(pictures: &ImageFolder, device: &Device, batch: usize, epoch: u64) -> Vec<Rows> {
+    let loader = loader(pictures.clone().decode(Decode::Cpu), device, batch, 0);
+    loader.epoch(epoch).collect()
+}
+
+/// How far pictures were from the CPU's.
+#[derive(Default)]
+struct Off {
+    bytes: u64,
+    sum: u64,
+    most: u8,
+    /// How many pictures were off at all.
+    pictures: u64,
+}
+
+/// Compares epochs: labels and shapes exactly, errors by their words, and pictures within the bounds (of a GPU) or exactly.
+fn compare(backend: &Backend, there: &[Rows], here: &[Rows], off: &mut Off, how: &str) {
+    assert_eq!(there.len(), here.len(), "{how}");
+    let (most_off, mean_off) = match backend.is_cuda() {
+        true => (MOST_OFF, MEAN_OFF),
+        false => (0, 0.0),
+    };
+    for (number, (there, here)) in there.iter().zip(here).enumerate() {
+        let (there, here) = match (there, here) {
+            (Ok(there), Ok(here)) => (there, here),
+            (Err(there), Err(here)) => {
+                assert_eq!(there.to_string(), here.to_string(), "{how}");
+                continue;
+            }
+            (there, here) => panic!(
+                "{how}, batch {number}: {:?} on the device, {:?} on the CPU",
+                there.as_ref().err(),
+                here.as_ref().err()
+            ),
+        };
+        assert_eq!(there.1, here.1, "labels: {how}, batch {number}");
+        assert_eq!(there.0.shape(), here.0.shape(), "{how}, batch {number}");
+        let row_bytes: usize = here.0.shape()[1..].iter().product();
+        let rows = there.0.as_slice().chunks(row_bytes);
+        let rows = rows.zip(here.0.as_slice().chunks(row_bytes));
+        for ((there, here), label) in rows.zip(here.1.as_slice()) {
+            let offs = there
+                .iter()
+                .zip(here)
+                .map(|(one, other)| one.abs_diff(*other));
+            let most = offs.clone().max().unwrap();
+            let sum: u64 = offs.map(u64::from).sum();
+            let mean = sum as f64 / row_bytes as f64;
+            assert!(
+                most <= most_off && mean <= mean_off,
+                "{how}, picture {label}: off by {mean:.3} in the mean, by {most} at most"
+            );
+            off.bytes += row_bytes as u64;
+            off.sum += sum;
+            off.most = off.most.max(most);
+            off.pictures += u64::from(most > 0);
+        }
+    }
+}
+
+/// Nothing is held any more; what the device still works at may take a moment.
+fn assert_nothing_is_kept(device: &Device) {
+    let patience = Instant::now() + Duration::from_secs(20);
+    while device.memory().device_held_bytes > 0 && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let memory = device.memory();
+    assert_eq!((memory.device_held_bytes, memory.leaked), (0, 0));
+}
+
+fn decoding_gives_the_cpus_rows(backend: &Backend) {
+    let device = &backend.device;
+    let list = pictures();
+    let mut off = Off::default();
+    for side in [16, 64] {
+        let pictures = folder(&list, side);
+        for (batch, workers) in [(1, 1), (8, 0), (8, 3), (200, 2)] {
+            let encoded = pictures.clone().decode(Decode::Device);
+            let loader = loader(encoded, device, batch, workers);
+            for epoch in 0..2 {
+                let how = format!("{side}, {batch} a batch, {workers} workers, epoch {epoch}");
+                let (there, stats) = by_device(&loader, device, epoch);
+                let here = by_cpu(&pictures, device, batch, epoch);
+                let mut this = Off::default();
+                compare(backend, &there, &here, &mut this, &how);
+                // What workers decoded has the CPU's bytes.
+                assert!(this.pictures <= stats.device_decoded, "{how}");
+                off.bytes += this.bytes;
+                off.sum += this.sum;
+                off.most = off.most.max(this.most);
+            }
+        }
+    }
+    println!(
+        "pictures that the device decoded, and others: off by {:.4} in the mean, by {} at most",
+        off.sum as f64 / off.bytes as f64,
+        off.most
+    );
+    assert_nothing_is_kept(device);
+}
+
+/// A broken file is its own sample's error with its path, or another sample takes its row.
+fn decoding_fails_as_on_the_cpu(backend: &Backend) {
+    let device = &backend.device;
+    let broken = tempfile::tempdir().unwrap();
+    let good = fixture("420-37x11.jpg");
+    let bytes = std::fs::read(&good).unwrap();
+    let progressive = std::fs::read(fixture("progressive.jpg")).unwrap();
+    let written = |name: &str, bytes: &[u8]| {
+        let path = broken.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let bad = [
+        written("cut-off.jpg", &bytes[..bytes.len() - 40]),
+        written("empty.jpg", &[]),
+        written("text.jpg", b"this is no picture"),
+        written("gone.jpg", &bytes),
+        written("progressive-cut-off.jpg", &progressive[..100]),
+        fixture("no-frame.gif"),
+    ];
+    // One broken file in each batch of three, at each of its rows, and whole batches between them.
+    let mut list = Vec::new();
+    for (number, path) in bad.iter().enumerate() {
+        let mut three = vec![good.clone(), fixture("444-37x11.jpg")];
+        three.insert(number % 3, path.clone());
+        list.extend(three);
+        list.extend([fixture("422-37x11.jpg"), good.clone(), fixture("rgb.png")]);
+    }
+    let list: Vec<(PathBuf, i64)> = list.into_iter().zip(0..).collect();
+    let pictures = folder(&list, 24);
+    std::fs::remove_file(&bad[3]).unwrap();
+    for on_error in [OnError::Fail, OnError::Replace { at_most: 1_000 }] {
+        for workers in [0, 1, 3] {
+            let how = format!("{on_error:?}, {workers} workers");
+            let of = |decode| {
+                let loader = DataLoader::builder(pictures.clone().decode(decode));
+                let loader = loader.batch_size(3).seed(3).num_workers(workers);
+                let loader = loader.on_error(on_error).pin_memory(device);
+                loader.build::<Host>().unwrap()
+            };
+            let (encoded, plain) = (of(Decode::Device), of(Decode::Cpu));
+            for epoch in 0..2 {
+                let (there, stats) = by_device(&encoded, device, epoch);
+                let mut sent = plain.epoch(epoch).to_device(device, 2);
+                let here: Vec<Rows> = sent.by_ref().map(fetched).collect();
+                compare(backend, &there, &here, &mut Off::default(), &how);
+                assert!(epoch == 0 || stats.device_decoded > 0, "{how}");
+                let cpu = sent.stats();
+                assert_eq!(
+                    (stats.samples, stats.batches, stats.replaced),
+                    (cpu.samples, cpu.batches, cpu.replaced),
+                    "{how}"
+                );
+                for (number, batch) in there.iter().enumerate() {
+                    if on_error != OnError::Fail || number % 2 == 1 {
+                        assert_eq!(batch.as_ref().unwrap().0.shape()[..], [3, 24, 24, 3]);
+                        continue;
+                    }
+                    let path = &bad[number / 2];
+                    let Err(Error::Sample(id, cause)) = batch else {
+                        panic!("{how}: {} is no sample's error", path.display());
+                    };
+                    assert_eq!(id.row, number / 2 % 3, "{how}");
+                    let said = format!("{id} {cause}");
+                    assert!(said.contains(&*path.to_string_lossy()), "{how}: {said}");
+                }
+            }
+        }
+    }
+    // Damage within a scan is seen by the CPU's decoders; a hardware decoder makes something of it. No other sample is touched.
+    let names = ["grey.jpg", "damaged-long-interval.jpg", "444-37x11.jpg"];
+    let list: Vec<_> = names.iter().map(|name| fixture(name)).zip(0..).collect();
+    let pictures = folder(&list, 24);
+    let loader = loader(pictures.clone().decode(Decode::Device), device, 1, 2);
+    for epoch in 0..2 {
+        let mut there = by_device(&loader, device, epoch).0;
+        let mut here = by_cpu(&pictures, device, 1, epoch);
+        let (there_damaged, here_damaged) = (there.remove(1), here.remove(1));
+        compare(backend, &there, &here, &mut Off::default(), "damaged");
+        // (libjpeg-turbo makes something of it.)
+        assert!(here_damaged.is_err() || cfg!(feature = "turbojpeg"));
+        match there_damaged {
+            Err(error) => assert!(error.to_string().contains(names[1]), "{error}"),
+            Ok(_) => assert!(
+                backend.is_cuda() || here_damaged.is_ok(),
+                "the damage was not seen"
+            ),
+        }
+    }
+    drop(loader);
+    assert_nothing_is_kept(device);
+}
+
+/// How many pictures of an epoch the device's decoder takes. (In runs of small batches without page-locked memory, it takes none.)
+fn devices_own(stats: &Stats) -> Option<u64> {
+    let all_had_memory = !stats.left_to_cpu.contains_key("no page-locked memory");
+    all_had_memory.then_some(stats.device_decoded)
+}
+
+/// Epochs are left in mid-decode; two loaders have one device's decoder; each epoch's counts are its own.
+fn decoding_may_be_left_and_shared(backend: &Backend) {
+    let device = &backend.device;
+    let list = pictures();
+    let pictures = folder(&list, 16);
+    let encoded = pictures.clone().decode(Decode::Device);
+    let mut own = None;
+    for (batch, workers) in [(1, 1), (4, 0), (4, 1), (7, 3), (64, 2)] {
+        let how = format!("{batch} a batch, {workers} workers");
+        let loader = loader(encoded.clone(), device, batch, workers);
+        let whole = by_cpu(&pictures, device, batch, 7);
+        for taken in [0, 1, 2, 5] {
+            let taken = taken.min(whole.len());
+            let mut epochs = loader.epochs(7..10).to_device(device, 1 + taken % 3);
+            let mut epoch = epochs.next().unwrap();
+            let kept: Vec<_> = epoch.by_ref().take(taken).collect();
+            match taken % 2 {
+                0 => drop((epochs, epoch)),
+                _ => drop((epoch, epochs)),
+            }
+            // What was delivered stays whole.
+            let kept: Vec<Rows> = kept.into_iter().map(fetched).collect();
+            compare(backend, &kept, &whole[..taken], &mut Off::default(), &how);
+        }
+        let (rows, stats) = by_device(&loader, device, 7);
+        compare(backend, &rows, &whole, &mut Off::default(), &how);
+        let left: u64 = stats.left_to_cpu.values().sum();
+        assert_eq!(stats.device_decoded + left, list.len() as u64, "{how}");
+        if let Some(all) = devices_own(&stats) {
+            assert!(all >= DEVICES_OWN, "{how}: {:?}", stats.left_to_cpu);
+            assert_eq!(*own.get_or_insert(all), all, "{how}");
+        }
+        assert!(stats.left_to_cpu["progressive JPEG"] > 0, "{how}");
+        assert!(stats.left_to_cpu["not JPEG"] > 0, "{how}");
+        drop((rows, loader));
+        assert_nothing_is_kept(device);
+    }
+    assert!(own.is_some());
+    let loaders = [(8, 2), (5, 1)].map(|(batch, workers)| {
+        let whole = by_cpu(&pictures, device, batch, 1);
+        (loader(encoded.clone(), device, batch, workers), whole)
+    });
+    std::thread::scope(|scope| {
+        for (loader, whole) in &loaders {
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    let (rows, _) = by_device(loader, device, 1);
+                    compare(backend, &rows, whole, &mut Off::default(), "two loaders");
+                }
+                let (_, stats) = by_device(loader, device, 1);
+                assert!(devices_own(&stats).is_none_or(|all| Some(all) == own));
+            });
+        }
+    });
+    drop(loaders);
+    assert_nothing_is_kept(device);
+}

@@ -1,0 +1,172 @@
+/* Stands in for nvJPEG, as much of it as is called. Planes are written when a decode is called, as the hardware does, which does not
+ * wait for the stream.
+ *
+ * A "file" is eight bytes: what happens to it, a number, and the heights of luma and chroma, of two bytes each. Its planes are as wide
+ * as their pitch, and byte i of plane p is number + 31 * p + 7 * i. What happens is one of
+ *
+ *   d  it is decoded
+ *   s  it is skipped without a word
+ *   b, u, x  the call ends here, with BAD_JPEG, JPEG_NOT_SUPPORTED, INTERNAL_ERROR
+ *   #  the call ends here, with the number as its status
+ *
+ * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT and
+ * CREATE_RESULT, what these calls return. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef MAJOR
+#define MAJOR 13
+#endif
+#ifndef MINOR
+#define MINOR 0
+#endif
+#ifndef ENGINES
+#define ENGINES 7
+#endif
+#ifndef PROPERTY_RESULT
+#define PROPERTY_RESULT 0
+#endif
+#ifndef CREATE_RESULT
+#define CREATE_RESULT 0
+#endif
+
+enum { NOT_INITIALIZED = 1, INVALID = 2, BAD_JPEG = 3, NOT_SUPPORTED = 4, ALLOCATOR_FAILURE = 5, INTERNAL_ERROR = 8 };
+
+typedef int (*allocate)(void *, void **, size_t, void *);
+typedef int (*release)(void *, void *, size_t, void *);
+
+struct allocator {
+    allocate allocate;
+    release release;
+    void *context;
+};
+
+struct handle {
+    struct allocator device, host;
+};
+
+struct state {
+    struct handle *handle;
+    int count; /* initialized for so many; 0 after a failure */
+    void *memory, *host;
+    size_t bytes;
+};
+
+struct image {
+    unsigned char *channel[4];
+    size_t pitch[4];
+};
+
+/* What the tests read: calls, and what is alive. */
+int stub_calls, stub_initialized, stub_handles, stub_states;
+
+/* What the tests set: the most pictures that there is memory for, and a call that fails. */
+int stub_most, stub_fails_initialize;
+
+/* How many bytes a picture takes of each allocator. */
+#define EACH 1000
+
+int nvjpegGetProperty(int which, int *value) {
+    if (PROPERTY_RESULT)
+        return PROPERTY_RESULT;
+    *value = which == 0 ? MAJOR : which == 1 ? MINOR : 0;
+    return 0;
+}
+
+int nvjpegCreateExV2(int backend, struct allocator *device, struct allocator *host, unsigned flags, struct handle **out) {
+    if (CREATE_RESULT)
+        return CREATE_RESULT;
+    if (flags || backend < 2 || backend > 3)
+        return INVALID;
+    *out = malloc(sizeof **out);
+    (*out)->device = *device;
+    (*out)->host = *host;
+    stub_handles++;
+    return 0;
+}
+
+int nvjpegDestroy(struct handle *handle) {
+    free(handle);
+    stub_handles--;
+    return 0;
+}
+
+#ifndef LACKS_INFO
+int nvjpegGetHardwareDecoderInfo(struct handle *handle, unsigned *engines, unsigned *cores) {
+    (void)handle;
+    *engines = ENGINES;
+    *cores = 1;
+    return 0;
+}
+#endif
+
+int nvjpegJpegStateCreate(struct handle *handle, struct state **out) {
+    *out = calloc(1, sizeof **out);
+    (*out)->handle = handle;
+    stub_states++;
+    return 0;
+}
+
+static void give_back(struct state *state) {
+    struct handle *handle = state->handle;
+    if (state->memory)
+        handle->device.release(handle->device.context, state->memory, state->bytes, 0);
+    if (state->host)
+        handle->host.release(handle->host.context, state->host, state->bytes, 0);
+    state->memory = state->host = 0;
+}
+
+int nvjpegJpegStateDestroy(struct state *state) {
+    give_back(state);
+    free(state);
+    stub_states--;
+    return 0;
+}
+
+int nvjpegDecodeBatchedInitialize(struct handle *handle, struct state *state, int count, int threads, int format) {
+    stub_initialized++;
+    if (stub_fails_initialize)
+        return INTERNAL_ERROR;
+    if (state->handle != handle || count < 1 || threads != 1 || format != 1)
+        return INVALID;
+    give_back(state);
+    state->count = 0;
+    state->bytes = (size_t)count * EACH;
+    if (stub_most && count > stub_most)
+        return ALLOCATOR_FAILURE;
+    if (handle->device.allocate(handle->device.context, &state->memory, state->bytes, 0) ||
+        handle->host.allocate(handle->host.context, &state->host, state->bytes, 0))
+        return ALLOCATOR_FAILURE;
+    memset(state->host, 1, state->bytes);
+    state->count = count;
+    return 0;
+}
+
+#ifndef LACKS_DECODE
+int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsigned char *const *files, const size_t *lengths,
+                        struct image *images, void *stream) {
+    (void)stream;
+    stub_calls++;
+    if (state->handle != handle || !state->count)
+        return NOT_INITIALIZED;
+    for (int at = 0; at < state->count; at++) {
+        const unsigned char *file = files[at];
+        if (lengths[at] != 8)
+            return state->count = 0, INVALID;
+        switch (file[0]) {
+        case 'b': return state->count = 0, BAD_JPEG;
+        case 'u': return state->count = 0, NOT_SUPPORTED;
+        case 'x': return state->count = 0, INTERNAL_ERROR;
+        case '#': return state->count = 0, file[1];
+        case 's': continue;
+        }
+        for (int plane = 0; plane < 3; plane++) {
+            size_t rows = plane ? file[4] | file[5] << 8 : file[2] | file[3] << 8;
+            for (size_t i = 0; i < rows * images[at].pitch[plane]; i++)
+                images[at].channel[plane][i] = (unsigned char)(file[1] + 31 * plane + 7 * i);
+        }
+    }
+    return 0;
+}
+#endif
