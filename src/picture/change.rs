@@ -88,8 +88,12 @@ impl Change {
 
     /// The bytes of a row that is drawn in this size and then changed.
     pub fn row_bytes(changes: &[Change], size: [u32; 2]) -> usize {
-        let size = changes.iter().fold(size, |size, change| change.size(size));
-        bytes(size)
+        bytes(Change::last_size(changes, size))
+    }
+
+    /// The size that a picture has behind these changes.
+    pub(crate) fn last_size(changes: &[Change], size: [u32; 2]) -> [u32; 2] {
+        changes.iter().fold(size, |size, change| change.size(size))
     }
 
     /// The size of the result, of a picture of this size.

@@ -55,6 +55,11 @@ pub trait EncodedPicture: Send + Sync {
         &[]
     }
 
+    /// The width and height of its row's picture.
+    fn size(&self) -> [u32; 2] {
+        Change::last_size(self.changes(), self.drawing().size)
+    }
+
     /// Decodes it on this thread, into its row: the same pixels, but for the decoder's rounding.
     ///
     /// # Errors

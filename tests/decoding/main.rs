@@ -7,6 +7,7 @@
 #[macro_use]
 extern crate watch;
 
+mod changed;
 mod painted;
 mod protocol;
 

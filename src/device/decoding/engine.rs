@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::{BoxError, Error, Result, panic_message};
-use crate::picture::{Change, EncodedPicture};
+use crate::picture::EncodedPicture;
 
 #[cfg(all(target_os = "linux", not(miri)))]
 use crate::driver::nvjpeg::{self, Backend, DecoderFault, Library, Station};
@@ -173,8 +173,8 @@ impl Engine {
     ///
     /// The row must be device memory of the size of what is drawn and changed, and nothing else may use it meanwhile.
     pub(super) unsafe fn redraw(&self, work: Work<'_>) -> Result<Result<(), BoxError>> {
-        let drawn = work.picture.drawing().size;
-        let mut row = vec![0; Change::row_bytes(work.picture.changes(), drawn)];
+        let [width, height] = work.picture.size().map(|side| side as usize);
+        let mut row = vec![0; width * height * 3];
         // Unwind safety: a row that is not made is not copied. (A panic is the picture's own, and costs no other batch anything.)
         let draw = AssertUnwindSafe(|| work.picture.draw(&mut row));
         let drawn = catch_unwind(draw).unwrap_or_else(|payload| {
