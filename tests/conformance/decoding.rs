@@ -378,7 +378,8 @@ fn repeated(
 /// How often a file is decoded and changed.
 const REPEATED: usize = 64;
 
-/// What an epoch of the data set comes to on the device, when its decoder has made every row. (While it opens, the CPU decodes.)
+/// What an epoch of the data set comes to on the device, when its decoder has made every row, or refused them all. (While it opens, the CPU
+/// decodes.)
 fn all_by_device(
     data: impl Dataset<Sample = LazyImage> + 'static,
     device: &Device,
@@ -397,10 +398,11 @@ fn all_by_device(
             rows.extend_from_slice(pixels.as_slice());
         }
         let stats = sent.stats();
-        if stats.device_decoded == stats.samples {
+        let left = &stats.left_to_cpu;
+        let refused = left.get("the decoder refused it").copied().unwrap_or(0);
+        if stats.device_decoded.max(refused) == stats.samples {
             return rows;
         }
-        let left = &stats.left_to_cpu;
         assert!(Instant::now() < patience, "left to the CPU: {left:?}");
     }
 }

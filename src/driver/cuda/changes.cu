@@ -308,7 +308,7 @@ extern "C" __global__ void pinfeed_change_pictures(const Pass *passes, const Cha
     __shared__ unsigned long long sums[THREADS];
     __shared__ Byte table[3][256];
     for (unsigned long long item = blockIdx.x; item < count * PARTS; item += gridDim.x) {
-        const Pass &pass = passes[item / PARTS];
+        const Pass pass = passes[item / PARTS]; // a copy: what is stored below could be anything's bytes
         const unsigned part = (unsigned)(item % PARTS);
         const Change *const own = changes + pass.first;
         __syncthreads(); // what is shared is no longer read for the part before

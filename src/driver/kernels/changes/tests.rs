@@ -156,7 +156,7 @@ fn warp() -> impl Strategy<Value = Warp> {
     });
     let shear = (near.clone(), near).prop_map(|(x, y)| [1.0, x, 0.0, y, 1.0, 0.0]);
     let shift = (-70..70i32, -70..70i32)
-        .prop_map(|(x, y)| [1.0, 0.0, f64::from(x), 0.0, 1.0, f64::from(y)]);
+        .prop_map(|(x, y)| [1.0, 0.0, f64::from(x) / 2.0, 0.0, 1.0, f64::from(y) / 2.0]);
     // Too far for the fixed point.
     let far = (0.5..3.0f64, -9e4..9e4f64).prop_map(|(a, c)| [a, 600.0, c, 0.0, a, 0.25]);
     let from = prop_oneof![3 => turn, 2 => shear, 2 => shift, 1 => far];
