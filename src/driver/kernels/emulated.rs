@@ -1,4 +1,5 @@
 //! Runs the CUDA source of kernels on the CPU, and gives it memory with a fence behind: for tests.
+#![allow(clippy::expect_used, clippy::unwrap_used)] // a panic is how a test fails
 
 use std::path::Path;
 use std::process::Command;
