@@ -8,5 +8,5 @@ if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v cla
 fi
 run cargo test
 run cargo test --features nvtx --test nvtx # features that are off by default
-run cargo test --features nvjpeg --lib -- picture nvjpeg encoded
+run cargo test --features nvjpeg --lib -- picture changes nvjpeg encoded
 run cargo test --features nvjpeg --test decoding

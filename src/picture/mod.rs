@@ -17,6 +17,13 @@ pub use colour::Colour;
 pub use warp::Warp;
 
 #[cfg(feature = "nvjpeg")]
+#[cfg_attr(
+    any(not(target_os = "linux"), miri),
+    allow(
+        dead_code,
+        reason = "passes are for the kernel, which is for Linux only"
+    )
+)]
 mod change;
 #[cfg(feature = "nvjpeg")]
 mod drawing;
@@ -28,9 +35,11 @@ mod render;
 mod weights;
 
 #[cfg(feature = "nvjpeg")]
-pub use change::{Change, Cut};
+pub(crate) use change::ChangeMemory;
 #[cfg(feature = "nvjpeg")]
-pub(crate) use change::{ChangeMemory, Counts, passes};
+pub use change::{Change, Cut};
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+pub(crate) use change::{Counts, passes};
 #[cfg(feature = "nvjpeg")]
 pub use drawing::{DecoderLimits, Drawing, EncodedPicture, Filter};
 #[cfg(feature = "nvjpeg")]

@@ -7,8 +7,6 @@
 // (`nvjpeg` launches this and the pictures'.)
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) mod changes;
-#[cfg(all(test, feature = "nvjpeg", target_os = "linux", not(miri)))]
-mod emulated;
 mod labels;
 mod normalize;
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
@@ -101,3 +99,6 @@ pub(super) const fn ptx(text: &'static str) -> &'static CStr {
         Err(_) => panic!("PTX is text that ends in a zero"),
     }
 }
+
+#[cfg(all(test, feature = "nvjpeg", target_os = "linux", not(miri)))]
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use libloading::Symbol;
 use proptest::prelude::*;
 
-use super::super::emulated::{Emulated, Fenced};
+use super::super::tests::{Emulated, Fenced};
 use super::*;
 use crate::picture::{Axis, Sampling};
 

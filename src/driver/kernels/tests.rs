@@ -1,4 +1,4 @@
-//! Runs the CUDA source of kernels on the CPU, and gives it memory with a fence behind: for tests.
+//! What the tests of several kernels share: their CUDA source runs on the CPU, in memory with a fence behind.
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a panic is how a test fails
 
 use std::path::Path;
