@@ -57,7 +57,7 @@ impl Change {
     /// The most changes of a picture.
     pub const MOST: usize = 16;
 
-    /// The most pixels of a picture that is changed: a kernel counts them in 32 bits.
+    /// The most pixels of a picture that is changed: a kernel numbers them in 32 bits.
     pub const MOST_PIXELS: u64 = 1 << 28;
 
     /// Whether a device can make these changes to a picture of this size, and no pixel is read or written that is not its own.
@@ -186,8 +186,6 @@ pub(crate) struct Pass {
     /// The sizes before and behind it.
     pub(crate) sizes: [[u32; 2]; 2],
     pub(crate) moves: bool,
-    /// What the pass before has counted.
-    pub(crate) counted: Counts,
     /// What it counts for the next.
     pub(crate) counts: Counts,
 }
@@ -195,24 +193,23 @@ pub(crate) struct Pass {
 /// The passes of some changes to a picture of this size.
 pub(crate) fn passes(changes: &[Change], size: [u32; 2]) -> Vec<Pass> {
     let mut passes: Vec<Pass> = Vec::new();
-    let open = |changes: Range<usize>, size, moves, counted| Pass {
-        changes,
+    let open = |at: usize, size, moves| Pass {
+        changes: at..at,
         sizes: [size; 2],
         moves,
-        counted,
         counts: Counts::Nothing,
     };
     for (at, change) in changes.iter().enumerate() {
         let needs = change.needs();
         if passes.is_empty() && (needs != Counts::Nothing || !change.moves()) {
-            passes.push(open(0..0, size, false, Counts::Nothing));
+            passes.push(open(at, size, false));
         }
         let before = passes.last().map_or(size, |pass| pass.sizes[1]);
         if let Some(last) = passes.last_mut() {
             last.counts = needs;
         }
         if needs != Counts::Nothing || change.moves() {
-            passes.push(open(at..at, before, change.moves(), needs));
+            passes.push(open(at, before, change.moves()));
         }
         if let Some(last) = passes.last_mut() {
             last.changes.end = at + 1;

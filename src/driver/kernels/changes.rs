@@ -175,7 +175,7 @@ impl Places {
 #[derive(Debug, Default)]
 pub(crate) struct Passes {
     records: Vec<Record>,
-    /// The passes by their numbers, and the picture's changes in between.
+    /// Each with its number among those of its picture.
     passes: Vec<(usize, Pass)>,
 }
 
