@@ -485,12 +485,19 @@ impl DeviceInner {
         drop((undecoded, when_decoded)); // there are none
     }
 
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn is_decoder_ready(&self) -> bool {
+        true
+    }
+
     /// What the device does itself with batches that are made for it.
     pub(crate) fn offload(&self) -> Offload {
         Offload {
             gathers: Some(self.driver.backend()),
             #[cfg(feature = "nvjpeg")]
             decodes: self.driver.decodes(),
+            #[cfg(feature = "nvjpeg")]
+            own: None, // each unit's are its own
         }
     }
 

@@ -47,4 +47,15 @@ pub enum Decode {
     /// decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU device has a stand-in, which
     /// decodes as the CPU does.
     Device,
+    /// Both: the device a share of the pictures, and the workers the others. It is for where neither keeps up alone, or where a step of the
+    /// training is slower the more its GPU decodes. All that is said of [`Device`](Decode::Device) holds for the device's share.
+    ///
+    /// Who decodes a picture follows from the seed, the epoch, its place in the order, and the share. The share is what
+    /// [`Builder::device_share`](crate::loader::Builder::device_share) says, or is measured in the loader's first batches: until the decoder is
+    /// open, workers decode all; then the device is given half, and the share is corrected every 8 batches until it stays the same (after 64
+    /// at the latest). It comes to what lets decoder and workers end together, or to less if the program needs less. Then it is fixed:
+    /// [`Stats::device_share`](crate::loader::Stats::device_share) says what it is, and a state that is saved later has it, so
+    /// that the run goes on with it. Each rank measures its own. Where the ranks' states are to be equal, or a run is to be the
+    /// same from its first batch when it is begun again, give the share.
+    Both,
 }

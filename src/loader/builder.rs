@@ -3,6 +3,8 @@
 mod ahead;
 mod check;
 mod options;
+#[cfg(feature = "nvjpeg")]
+mod pictures;
 
 use std::fmt;
 use std::time::Duration;
@@ -68,6 +70,8 @@ pub struct Builder<D, C> {
     max_batch_bytes: Option<usize>,
     timeout: Option<Duration>,
     patience: Option<Duration>,
+    #[cfg(feature = "nvjpeg")]
+    device_share: Option<f64>,
 }
 
 impl<D> Builder<D, crate::batch::Stack> {
@@ -99,6 +103,8 @@ impl<D> Builder<D, crate::batch::Stack> {
             max_batch_bytes: None,
             timeout: None,
             patience: crate::tuning::WATCHDOG,
+            #[cfg(feature = "nvjpeg")]
+            device_share: None,
         }
     }
 }
@@ -525,6 +531,8 @@ impl<D: Dataset, C> Builder<D, C> {
             .for_each(|options| options.at_once = at_once);
         warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
+        #[cfg(feature = "nvjpeg")]
+        let learned = learned.device_share(self.device_share_of_64()?);
         let dataset = Arc::new(self.dataset);
         let order = Order {
             seed: self.seed,
@@ -582,6 +590,8 @@ impl<D, C> Builder<D, C> {
             max_batch_bytes: self.max_batch_bytes,
             timeout: self.timeout,
             patience: self.patience,
+            #[cfg(feature = "nvjpeg")]
+            device_share: self.device_share,
         }
     }
 }

@@ -249,6 +249,12 @@ impl<B: Batch> Sends<B> for Outbox<B> {
 }
 
 impl<B: Batch> Outbox<B> {
+    /// Whether its device's decoder need not be waited for: it is open, or cannot be opened.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn is_decoder_ready(&self) -> bool {
+        self.target.device().inner.is_decoder_ready()
+    }
+
     /// `given`: the batches that were given out. `before`: the outbox of the epoch before, and how many batches that one has.
     pub(crate) fn new(
         target: &Target,

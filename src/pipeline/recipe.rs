@@ -11,6 +11,8 @@ use super::pass::Pass;
 use super::plan::Hints;
 use super::recovery::{Changes, Loading, OnError, Retry};
 use super::schedule::Claimed;
+#[cfg(feature = "nvjpeg")]
+use super::share::DecoderShare;
 use super::source::{Failed, Source};
 use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
 use super::work::{MadeAlone, Memory, Recipe, Report, Work};
@@ -38,6 +40,8 @@ pub(crate) struct Learned {
     is_gatherable: AtomicBool,
     has_pictures: AtomicBool,
     sample_bytes: AtomicUsize,
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) share: DecoderShare,
 }
 
 impl Learned {
@@ -47,6 +51,17 @@ impl Learned {
             is_gatherable: AtomicBool::new(is_gatherable),
             has_pictures: AtomicBool::new(false),
             sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
+            #[cfg(feature = "nvjpeg")]
+            share: DecoderShare::new(None),
+        }
+    }
+
+    /// With the share of the pictures that a device decodes, of 64; `None`: it is to be measured.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn device_share(self, share: Option<u8>) -> Learned {
+        Learned {
+            share: DecoderShare::new(share),
+            ..self
         }
     }
 
@@ -54,7 +69,7 @@ impl Learned {
         self.is_gatherable.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has_pictures(&self) -> bool {
+    pub(crate) fn has_pictures(&self) -> bool {
         self.has_pictures.load(Ordering::Relaxed)
     }
 
@@ -109,6 +124,18 @@ impl<D, C> DatasetRecipe<D, C> {
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
+    /// What of a unit is left to the device, which is about to be made.
+    #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
+    fn offload(&self, offload: Offload, place: &Place) -> Offload {
+        #[cfg(feature = "nvjpeg")]
+        if offload.decodes.is_some() {
+            let own = Some(self.learned.share.of_unit(self.seed, place));
+            return Offload { own, ..offload };
+        }
+        let _ = place;
+        offload
+    }
+
     /// Makes a unit once: with what is known of its bad samples, it may have to be made again.
     fn make_once(
         &self,
@@ -119,7 +146,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
     ) -> Result<C::Batch, Failed> {
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
-            offload: memory.offload,
+            offload: self.offload(memory.offload, &source.place),
         });
         let making = Making::new(self, source, &table, at, Loading::Solo);
         making.make_rows(memory.slab, watch)?;
@@ -137,7 +164,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             changes: Mutex::default(),
             table: self.collate.open(Opening {
                 rows: place.rows,
-                offload,
+                offload: self.offload(offload, &place),
             }),
             collating_ns: Sum::default(),
         })
@@ -210,6 +237,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             is_dense: C::IS_DENSE,
             have_one_size: C::IN_PARTS,
         }
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    fn learned(&self) -> &Learned {
+        &self.learned
     }
 
     fn listener(&self) -> Option<Arc<dyn Listener>> {

@@ -9,6 +9,7 @@ extern crate watch;
 
 mod painted;
 mod protocol;
+mod shared;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

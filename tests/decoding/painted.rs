@@ -259,7 +259,7 @@ impl<B: OfPixels> Sample for Painted<B> {
 
     fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
         let paint = self.paint;
-        let reason = match row.decoder(field) {
+        let reason = match row.decoder(field, false) {
             Some(Ok(_)) if paint.how != How::OnCpu => {
                 return row.leave_encoded(field, Box::new(paint));
             }

@@ -8,7 +8,7 @@ use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Reasons;
-use crate::sync::{Arc, Condvar, Mutex, mark_own_thread, thread};
+use crate::sync::{Arc, Condvar, Instant, Mutex, mark_own_thread, thread};
 use crate::tensor::{PictureRow, RowList, Scattered};
 
 /// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.
@@ -41,6 +41,8 @@ struct Job {
     /// The pictures that the decoder did not make: their fields, and why.
     by_cpu: Vec<(usize, &'static str)>,
     failed: Option<NotDecoded>,
+    /// How long the decoder took for its pictures, of what it took for their chunks.
+    decoding_ns: u64,
 }
 
 impl Drop for Job {
@@ -104,6 +106,7 @@ impl Decoder {
             decoding: 0,
             by_cpu: Vec::new(),
             failed: None,
+            decoding_ns: 0,
         };
         let refused = {
             let mut queue = self.shared.queue.lock();
@@ -203,6 +206,7 @@ impl Station<'_> {
             Some(engine) => engine,
             None => self.engine.insert(Engine::open(self.driver)?),
         };
+        let start = Instant::now();
         let origins = match engine.is_free() {
             true => next_chunk(&mut self.jobs, engine),
             false => Vec::new(),
@@ -212,6 +216,7 @@ impl Station<'_> {
                 return Ok(()); // nothing but failed jobs
             };
             let (outcomes, origins) = (outcomes?, self.chunks.pop_front().unwrap_or_default());
+            took(start, &origins, &mut self.jobs);
             for (origin, outcome) in origins.into_iter().zip(outcomes) {
                 let job = &mut self.jobs[origin.0];
                 job.decoding -= 1;
@@ -244,6 +249,7 @@ impl Station<'_> {
         let after: Vec<RawEvent> = fields.into_iter().filter_map(copied).collect();
         // SAFETY: the rows are of the jobs' memory, which nothing uses until their batches are given out, but for the copies before.
         unsafe { engine.begin(&works, &after) }?;
+        took(start, &origins, &mut self.jobs);
         self.chunks.push_back(origins);
         Ok(())
     }
@@ -279,6 +285,14 @@ impl Station<'_> {
                 );
             }
         }
+    }
+}
+
+/// Shares out among the pictures of a chunk what it took since `start`.
+fn took(start: Instant, origins: &[Origin], jobs: &mut VecDeque<Job>) {
+    let elapsed_ns = start.elapsed().as_nanos() as u64;
+    for origin in origins {
+        jobs[origin.0].decoding_ns += elapsed_ns / origins.len() as u64;
     }
 }
 
@@ -339,7 +353,8 @@ impl Job {
             for (_, why) in self.by_cpu.iter().filter(|(of, _)| *of == number) {
                 *reasons.entry(why).or_default() += 1;
             }
-            pictures_of(field).0.count_pictures(&reasons);
+            let decoding_ns = if number == 0 { self.decoding_ns } else { 0 }; // of all fields
+            pictures_of(field).0.count_pictures(&reasons, decoding_ns);
         }
     }
 
@@ -425,6 +440,7 @@ mod tests {
             decoding: 0,
             by_cpu: Vec::new(),
             failed: None,
+            decoding_ns: 0,
         };
         let shared = Shared::default();
         shared.queue.lock().jobs.push_back(job(0));
