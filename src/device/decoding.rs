@@ -1,11 +1,13 @@
 //! Decoding: pictures of a batch that is on the device, whose files are on the host.
 //!
 //! One thread for each device drives its decoder (`decoding/thread.rs`). What sends a batch hands it the rows that are to be decoded, and
-//! is told when they are made.
+//! is told when they are made. Whoever knows that there will be pictures has the decoder opened meanwhile.
 
 use super::DeviceInner;
 use super::block::DeviceBlock;
 use crate::driver::RawEvent;
+#[cfg(feature = "nvjpeg")]
+use crate::error::Result;
 use crate::error::{BoxError, Error};
 use crate::sync::{Arc, Mutex};
 use crate::tensor::{Home, Storage};
@@ -108,6 +110,49 @@ pub(crate) enum NotDecoded {
 impl NotDecoded {
     pub(crate) fn is_of_picture(&self) -> bool {
         matches!(self, NotDecoded::Picture { .. })
+    }
+}
+
+impl DeviceInner {
+    /// Whether pictures that come now need not wait until the decoder is open: it is, or could not be opened.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn is_decoder_ready(&self) -> bool {
+        self.decoder.get().is_some_and(Decoder::was_tried)
+    }
+
+    /// Begins to open the decoder: pictures will come. It does not wait. If opening fails, it is tried again when they are there, and they are
+    /// told why.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn open_decoder(&self) {
+        match self.decoder() {
+            Ok(decoder) => decoder.open(),
+            Err(error) => log::debug!("no decoder is opened ahead: {error}"),
+        }
+    }
+
+    /// Has pictures decoded that were sent as they are.
+    pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
+        #[cfg(feature = "nvjpeg")]
+        match self.decoder() {
+            Ok(decoder) => decoder.decode(undecoded, when_decoded),
+            Err(error) => {
+                drop(undecoded); // its slab is at home then
+                when_decoded(Err(NotDecoded::Failed(error)));
+            }
+        }
+        #[cfg(not(feature = "nvjpeg"))]
+        drop((undecoded, when_decoded)); // there are none
+    }
+
+    /// The decoder's thread, which is started when it is needed first.
+    #[cfg(feature = "nvjpeg")]
+    fn decoder(&self) -> Result<&Decoder> {
+        if let Some(decoder) = self.decoder.get() {
+            return Ok(decoder);
+        }
+        let decoder = Decoder::start(&self.driver)?;
+        // (Of two that were started at once, one ends here.)
+        Ok(self.decoder.get_or_init(|| decoder))
     }
 }
 

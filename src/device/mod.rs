@@ -107,9 +107,9 @@ pub(crate) struct DeviceInner {
     pub(crate) staged: Arc<Staged>,
     /// Spans on the embedder's streams that have not ended.
     spans: Mutex<VecDeque<Timing>>,
-    /// Decodes pictures of batches that were sent, once there are any.
+    /// Decodes pictures of batches that were sent, once it is known that there will be any.
     #[cfg(feature = "nvjpeg")]
-    decoder: Mutex<Option<Decoder>>,
+    decoder: OnceLock<Decoder>,
     /// What it has of the ring.
     held: HeldSlabs,
     /// Overrides where batches are cut, for tests.
@@ -203,7 +203,7 @@ impl Device {
                 staged: Arc::default(),
                 spans: Mutex::default(),
                 #[cfg(feature = "nvjpeg")]
-                decoder: Mutex::default(),
+                decoder: OnceLock::new(),
                 held: HeldSlabs::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
@@ -462,32 +462,6 @@ impl DeviceInner {
             self.ring.news().notify_interested();
         }
         Ok(done)
-    }
-
-    /// Has pictures decoded that were sent as they are.
-    pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
-        #[cfg(feature = "nvjpeg")]
-        {
-            let mut decoder = self.decoder.lock();
-            let started = match &mut *decoder {
-                Some(decoder) => Ok(decoder),
-                None => Decoder::start(&self.driver).map(|started| decoder.insert(started)),
-            };
-            match started {
-                Ok(decoder) => decoder.decode(undecoded, when_decoded),
-                Err(error) => {
-                    drop(decoder);
-                    when_decoded(Err(NotDecoded::Failed(error)));
-                }
-            }
-        }
-        #[cfg(not(feature = "nvjpeg"))]
-        drop((undecoded, when_decoded)); // there are none
-    }
-
-    #[cfg(feature = "nvjpeg")]
-    pub(crate) fn is_decoder_ready(&self) -> bool {
-        true
     }
 
     /// What the device does itself with batches that are made for it.

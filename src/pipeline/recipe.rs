@@ -18,9 +18,13 @@ use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
 use super::work::{MadeAlone, Memory, Recipe, Report, Work};
 use crate::batch::{Collate, Needs, Opening, Table};
 use crate::dataset::Dataset;
+#[cfg(feature = "nvjpeg")]
+use crate::device::DeviceInner;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::meter::Sum;
+#[cfg(feature = "nvjpeg")]
+use crate::sync::Weak;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Offload;
 
@@ -42,6 +46,9 @@ pub(crate) struct Learned {
     sample_bytes: AtomicUsize,
     #[cfg(feature = "nvjpeg")]
     pub(crate) share: DecoderShare,
+    /// Devices that will decode pictures, as long as it is not known that there are any.
+    #[cfg(feature = "nvjpeg")]
+    decoders: Mutex<Vec<Weak<DeviceInner>>>,
 }
 
 impl Learned {
@@ -53,6 +60,8 @@ impl Learned {
             sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
             #[cfg(feature = "nvjpeg")]
             share: DecoderShare::new(None),
+            #[cfg(feature = "nvjpeg")]
+            decoders: Mutex::default(),
         }
     }
 
@@ -62,6 +71,37 @@ impl Learned {
         Learned {
             share: DecoderShare::new(share),
             ..self
+        }
+    }
+
+    /// An epoch goes to this device, which decodes: it opens its decoder as soon as it is known that there are pictures, so that the
+    /// decoder is open when they come. (That takes it a second.)
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn is_decoded_by(&self, device: &Arc<DeviceInner>) {
+        {
+            // Under the lock: who learns of pictures first finds the device, or is found.
+            let mut decoders = self.decoders.lock();
+            if !self.has_pictures() {
+                decoders.retain(|other| other.strong_count() > 0);
+                let is_device = |other: &Weak<DeviceInner>| other.as_ptr() == Arc::as_ptr(device);
+                if !decoders.iter().any(is_device) {
+                    decoders.push(Arc::downgrade(device));
+                }
+                return;
+            }
+        }
+        device.open_decoder();
+    }
+
+    /// There are pictures: those who decode them prepare for that.
+    #[cold]
+    fn learns_of_pictures(&self) {
+        self.has_pictures.store(true, Ordering::Relaxed);
+        #[cfg(feature = "nvjpeg")]
+        {
+            let decoders = std::mem::take(&mut *self.decoders.lock());
+            let decoders = decoders.into_iter().filter_map(|device| device.upgrade());
+            decoders.for_each(|device| device.open_decoder());
         }
     }
 
@@ -79,7 +119,7 @@ impl Learned {
             self.is_gatherable.store(true, Ordering::Relaxed);
         }
         if needs.has_pictures && !self.has_pictures.load(Ordering::Relaxed) {
-            self.has_pictures.store(true, Ordering::Relaxed);
+            self.learns_of_pictures();
         }
         if self.sample_bytes.load(Ordering::Relaxed) != needs.sample_bytes {
             self.sample_bytes

@@ -40,6 +40,7 @@ pub(crate) trait Recipe<B>: Send + Sync {
     /// What is known of the samples.
     fn hints(&self) -> Hints;
 
+    /// Where that is noted.
     #[cfg(feature = "nvjpeg")]
     fn learned(&self) -> &Learned;
 

@@ -7,6 +7,8 @@
 #[macro_use]
 extern crate watch;
 
+#[cfg(target_os = "linux")]
+mod library;
 mod painted;
 mod protocol;
 mod shared;

@@ -133,6 +133,7 @@ impl Script {
                 how,
                 side,
                 drawing: drawing(side),
+                file: file(number, how, side),
                 was_refused: AtomicBool::new(false),
                 script: Arc::clone(self),
             },
@@ -169,6 +170,16 @@ fn drawing(side: usize) -> Drawing {
     }
 }
 
+/// A file of tests/drivers/libnvjpeg.c.
+fn file(number: u64, how: How, side: usize) -> [u8; 8] {
+    let kind = match how {
+        How::Refused | How::Damaged | How::DamagedOnce | How::Panics => b'b',
+        How::Well | How::OnCpu => b'c',
+    };
+    let [low, high] = (side as u16).to_le_bytes();
+    [kind, colour(number), low, high, low, high, 0, 0]
+}
+
 /// The byte that a picture consists of.
 pub fn colour(number: u64) -> u8 {
     number as u8 + 1
@@ -185,13 +196,18 @@ struct Paint {
     how: How,
     side: usize,
     drawing: Drawing,
+    /// For a library that stands in for nvJPEG.
+    file: [u8; 8],
     was_refused: AtomicBool,
     script: Arc<Script>,
 }
 
 impl EncodedPicture for Paint {
     fn file(&self) -> &[u8] {
-        &[]
+        if self.how == How::Refused {
+            self.was_refused.store(true, Ordering::Relaxed); // by the library
+        }
+        &self.file
     }
 
     fn drawing(&self) -> &Drawing {

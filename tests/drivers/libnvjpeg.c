@@ -5,6 +5,7 @@
  * as their pitch, and byte i of plane p is number + 31 * p + 7 * i. What happens is one of
  *
  *   d  it is decoded
+ *   c  it is decoded, and of one colour: luma is the number, and chroma is none
  *   s  it is skipped without a word
  *   b, u, x  the call ends here, with BAD_JPEG, JPEG_NOT_SUPPORTED, INTERNAL_ERROR
  *   #  the call ends here, with the number as its status
@@ -59,7 +60,7 @@ struct image {
 };
 
 /* What the tests read: calls, and what is alive. */
-int stub_calls, stub_initialized, stub_handles, stub_states;
+int stub_calls, stub_initialized, stub_created, stub_handles, stub_states;
 
 /* What the tests set: the most pictures that there is memory for, and a call that fails. */
 int stub_most, stub_fails_initialize;
@@ -82,6 +83,7 @@ int nvjpegCreateExV2(int backend, struct allocator *device, struct allocator *ho
     *out = malloc(sizeof **out);
     (*out)->device = *device;
     (*out)->host = *host;
+    stub_created++;
     stub_handles++;
     return 0;
 }
@@ -164,7 +166,7 @@ int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsign
         for (int plane = 0; plane < 3; plane++) {
             size_t rows = plane ? file[4] | file[5] << 8 : file[2] | file[3] << 8;
             for (size_t i = 0; i < rows * images[at].pitch[plane]; i++)
-                images[at].channel[plane][i] = (unsigned char)(file[1] + 31 * plane + 7 * i);
+                images[at].channel[plane][i] = file[0] == 'c' ? (plane ? 128 : file[1]) : (unsigned char)(file[1] + 31 * plane + 7 * i);
         }
     }
     return 0;

@@ -1,6 +1,8 @@
 //! What decodes: the GPU's decoder, or on the CPU device a stand-in.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(all(target_os = "linux", not(miri)))]
+use std::path::Path;
 
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::{BoxError, Error, Result, panic_message};
@@ -58,13 +60,17 @@ impl Engine {
     ///
     /// If the device fails, or nvJPEG is missing or cannot be used; the error says what to do.
     pub(super) fn open(driver: &Driver) -> Result<Engine> {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        let nvjpeg = |path: Option<&Path>| -> Result<Decoder> {
+            let station = station(driver, path).map_err(|fault| error_of(driver, fault))?;
+            Ok(Decoder::NvJpeg(Box::new(station)))
+        };
         let decoder = match driver {
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Driver::Cpu(cpu) if cpu.nvjpeg().is_some() => nvjpeg(cpu.nvjpeg())?,
             Driver::Cpu(_) => Decoder::StandIn(None),
             #[cfg(all(target_os = "linux", not(miri)))]
-            Driver::Cuda(_) => {
-                let station = station(driver).map_err(|fault| error_of(driver, fault))?;
-                Decoder::NvJpeg(Box::new(station))
-            }
+            Driver::Cuda(_) => nvjpeg(nvjpeg::variable(PATH).as_deref().map(Path::new))?,
             #[cfg(not(all(target_os = "linux", not(miri))))]
             Driver::Cuda(_) => {
                 return Err(Error::Decoder {
@@ -192,10 +198,9 @@ impl Engine {
 
 /// nvJPEG on a GPU, with memory for its chunks.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn station(driver: &Driver) -> Result<Station, DecoderFault> {
-    let path = nvjpeg::variable(PATH).map(std::path::PathBuf::from);
+fn station(driver: &Driver, path: Option<&Path>) -> Result<Station, DecoderFault> {
     let version = driver.info().map_err(DecoderFault::Device)?.driver_version;
-    let library = Arc::new(Library::open(path.as_deref(), version)?);
+    let library = Arc::new(Library::open(path, version)?);
     let memory = || Box::new(driver.clone());
     let decoder = nvjpeg::Decoder::open(library, driver, Backend::Hardware, memory(), memory())?;
     log::info!(

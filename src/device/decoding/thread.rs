@@ -8,7 +8,7 @@ use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Reasons;
-use crate::sync::{Arc, Condvar, Instant, Mutex, mark_own_thread, thread};
+use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, mark_own_thread, thread};
 use crate::tensor::{PictureRow, RowList, Scattered};
 
 /// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.
@@ -20,13 +20,19 @@ pub(crate) struct Decoder {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Something was handed over, or nothing more will be.
+    /// Something was handed over, or will be, or nothing more will be.
     news: Condvar,
+    /// A hint: what is handed over finds the decoder open.
+    is_open: AtomicBool,
+    /// And so: it was tried to open it.
+    was_tried: AtomicBool,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// The decoder is to be open when jobs come.
+    is_expected: bool,
     is_closed: bool,
 }
 
@@ -78,7 +84,7 @@ impl Drop for Closing<'_> {
 type Origin = (usize, usize, usize);
 
 impl Decoder {
-    /// Starts the thread, which opens the decoder when it has something to decode.
+    /// Starts the thread, which opens the decoder when it has something to decode, or is [told to](Decoder::open).
     pub(crate) fn start(driver: &Driver) -> Result<Decoder> {
         let shared = Arc::<Shared>::default();
         let name = "pinfeed-decoder".to_owned();
@@ -95,6 +101,23 @@ impl Decoder {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// Has the thread open the decoder, if it is not open, before anything is handed over.
+    pub(crate) fn open(&self) {
+        if !self.is_open() {
+            self.shared.queue.lock().is_expected = true;
+            self.shared.news.notify_one();
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.shared.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was opened, or could not be.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.shared.was_tried.load(Ordering::Relaxed)
     }
 
     /// Hands rows over.
@@ -166,9 +189,16 @@ impl Station<'_> {
     /// Takes what was handed over; waits for it if there is nothing else to do. `false`: nothing will come any more.
     fn takes_on(&mut self) -> bool {
         let mut queue = self.shared.queue.lock();
-        while queue.jobs.is_empty() && self.jobs.is_empty() {
+        loop {
+            let is_expected = std::mem::take(&mut queue.is_expected);
+            if !queue.jobs.is_empty() || !self.jobs.is_empty() {
+                break;
+            }
             if queue.is_closed {
                 return false;
+            }
+            if is_expected && self.engine.is_none() {
+                break;
             }
             self.shared.news.wait(&mut queue);
         }
@@ -188,7 +218,13 @@ impl Station<'_> {
             }),
         };
         if let Some(error) = failed {
+            if self.engine.is_none() {
+                // What came meanwhile has waited for the same. (Before anything came, nobody hears of it but the log.)
+                self.jobs.append(&mut self.shared.queue.lock().jobs);
+                log::debug!("a decoder was not opened: {error}");
+            }
             // The decoder is opened anew for what comes. Nothing runs behind it: dropping it waits.
+            self.shared.is_open.store(false, Ordering::Relaxed);
             self.engine = None;
             self.chunks.clear();
             for job in &mut self.jobs {
@@ -204,7 +240,13 @@ impl Station<'_> {
     fn begin_or_end(&mut self) -> Result<()> {
         let engine = match &mut self.engine {
             Some(engine) => engine,
-            None => self.engine.insert(Engine::open(self.driver)?),
+            None => {
+                let opened = Engine::open(self.driver);
+                self.shared.was_tried.store(true, Ordering::Relaxed);
+                let engine = self.engine.insert(opened?);
+                self.shared.is_open.store(true, Ordering::Relaxed);
+                engine
+            }
         };
         let start = Instant::now();
         let origins = match engine.is_free() {
@@ -213,7 +255,7 @@ impl Station<'_> {
         };
         if origins.is_empty() {
             let Some(outcomes) = engine.end() else {
-                return Ok(()); // nothing but failed jobs
+                return Ok(()); // nothing but failed jobs, or none yet
             };
             let (outcomes, origins) = (outcomes?, self.chunks.pop_front().unwrap_or_default());
             took(start, &origins, &mut self.jobs);
@@ -416,6 +458,19 @@ mod tests {
         };
         decoder.decode(Undecoded::default(), Box::new(tell));
         assert_eq!(told.recv().unwrap(), (true, true));
+    }
+
+    /// Whoever asks whether pictures would wait hears when they would not any more.
+    #[test]
+    fn a_decoder_opens_before_it_has_work() {
+        let device = crate::device::Device::open(driver()).unwrap();
+        assert!(!device.inner.is_decoder_ready());
+        device.inner.open_decoder();
+        while !device.inner.is_decoder_ready() {
+            thread::yield_now();
+        }
+        device.inner.open_decoder(); // once is enough
+        assert!(device.inner.is_decoder_ready());
     }
 
     /// Who hands something over to a thread that has ended hears of it, and so does who did before.

@@ -1,0 +1,217 @@
+//! The whole way with a library in place of nvJPEG: tests/drivers/libnvjpeg.c, which does what a test tells it.
+#![allow(unsafe_code)] // it reads and sets the library's own numbers
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pinfeed::device::Hostile;
+use pinfeed::{DataLoader, Device, DeviceTensor, Tensor, from_fn};
+use tempfile::TempDir;
+
+use crate::painted::{How, Open, ROW_BYTES, Script, builder, colour};
+
+/// The library, built with these macros. Each has its own folder, and so its own counts.
+pub struct Library {
+    folder: TempDir,
+    counts: Option<libloading::Library>,
+}
+
+const NAME: &str = "libnvjpeg.so.13";
+
+impl Library {
+    pub fn new(defines: &[&str]) -> Library {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/libnvjpeg.c");
+        let path = folder.path().join(NAME);
+        let mut cc = Command::new("cc");
+        cc.args([
+            "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
+        ]);
+        // (Without a C compiler, this is where it ends.)
+        let built = cc.arg(&path).arg(source).args(defines).status();
+        assert!(built.unwrap().success());
+        // SAFETY: it has no constructors.
+        let counts = unsafe { libloading::Library::new(path) }.unwrap();
+        Library {
+            folder,
+            counts: Some(counts),
+        }
+    }
+
+    /// No library at all.
+    #[expect(dead_code)]
+    pub fn missing() -> Library {
+        Library {
+            folder: tempfile::tempdir().unwrap(),
+            counts: None,
+        }
+    }
+
+    /// What a device is told that decodes by it.
+    pub fn options(&self) -> Hostile {
+        let mut options = Hostile::default();
+        options.nvjpeg = Some(self.folder.path().to_owned());
+        options
+    }
+
+    pub fn device(&self) -> Device {
+        Device::hostile(self.options()).unwrap()
+    }
+
+    fn number(&self, name: &str) -> &AtomicI32 {
+        let counts = self.counts.as_ref().unwrap();
+        // SAFETY: the stand-in has these, as integers, for as long as it is loaded.
+        unsafe { AtomicI32::from_ptr(*counts.get::<*mut i32>(name.as_bytes()).unwrap()) }
+    }
+
+    pub fn count(&self, name: &str) -> i32 {
+        self.number(name).load(Ordering::SeqCst)
+    }
+
+    #[expect(dead_code)]
+    pub fn set(&self, name: &str, value: i32) {
+        self.number(name).store(value, Ordering::SeqCst);
+    }
+}
+
+/// Waits until this is so, which takes another thread a moment.
+#[track_caller]
+pub fn until(mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(30), "it never is");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The bytes of a tensor on the device.
+fn there(pixels: &DeviceTensor<u8>) -> Vec<u8> {
+    pixels.to_host(true).unwrap().wait().unwrap().to_vec()
+}
+
+/// The pixels of pictures.
+fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    let rows = numbers
+        .into_iter()
+        .map(|number| [colour(number); ROW_BYTES]);
+    rows.flatten().collect()
+}
+
+/// An epoch comes whole.
+#[track_caller]
+fn comes(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, len: u64, batch: u64) {
+    let batches = loader.epoch(epoch).to_device(device, 2);
+    let batches: Vec<Vec<u8>> = batches.map(|batch| there(&batch.unwrap())).collect();
+    let expected = (0..len).step_by(batch as usize);
+    let expected: Vec<Vec<u8>> = expected
+        .map(|first| pixels(first..len.min(first + batch)))
+        .collect();
+    assert!(batches == expected);
+}
+
+#[test]
+fn a_library_decodes() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    for number in [3, 10] {
+        script.set(number, How::Refused);
+    }
+    for (parts, workers) in [(0, 0), (0, 2), (2, 2)] {
+        let device = library.device();
+        device.cut_batches_at(1 << 20, 1 << 20);
+        if parts > 0 {
+            device.cut_batches_at(1, parts * ROW_BYTES);
+        }
+        let loader = builder::<Tensor<u8>>(&script, 22, &device).batch_size(4);
+        let loader = loader.num_workers(workers).build().unwrap();
+        for epoch in 0..3 {
+            comes(&loader, &device, epoch, 22, 4);
+        }
+        let stats = loader.total_stats();
+        assert!(stats.device_decoded >= 40, "{stats:?}");
+        assert!(stats.left_to_cpu["the decoder refused it"] >= 4);
+        drop(loader);
+        assert_eq!(device.memory().device_held_bytes, 0);
+        drop(device);
+        let alive = ["stub_handles", "stub_states"].map(|name| library.count(name));
+        assert_eq!(alive, [0, 0]);
+    }
+}
+
+/// The first picture is there, or known to come: the decoder opens before anything is handed to it.
+#[test]
+fn the_decoder_opens_while_files_are_read() {
+    for (workers, is_known) in [(1, false), (3, false), (1, true)] {
+        let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+        let device = library.device();
+        let loader = builder::<Tensor<u8>>(&script, 12, &device).batch_size(4);
+        let loader = loader.num_workers(workers).build().unwrap();
+        let _open = Open(Arc::clone(&script));
+        if is_known {
+            assert_eq!(loader.epoch(0).count(), 3); // on the host
+            assert_eq!(library.count("stub_created"), 0);
+        }
+        script.hold_loads_from(Some(0));
+        let mut epoch = loader.epoch(1).to_device(&device, 2);
+        if !is_known {
+            script.hold_loads_from(Some(1));
+        }
+        until(|| {
+            assert!(epoch.try_next().is_pending());
+            library.count("stub_states") == 2
+        });
+        script.hold_loads_from(None);
+        let batches = epoch.by_ref().map(|batch| there(&batch.unwrap()));
+        assert!(batches.eq((0..3).map(|batch| pixels(4 * batch..4 * batch + 4))));
+        comes(&loader, &device, 2, 12, 4);
+        assert_eq!(library.count("stub_created"), 1);
+    }
+}
+
+/// If that fails, no batch suffers from it: it is tried again with the first pictures.
+#[test]
+fn a_decoder_that_does_not_open_early_is_opened_later() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let mut options = library.options();
+    // The device has two streams; the third is the decoder's.
+    (options.fail_operation, options.fail_call) = (Some("create_stream"), Some(2));
+    let device = Device::hostile(options).unwrap();
+    let loader = builder::<Tensor<u8>>(&script, 12, &device).batch_size(4);
+    let loader = loader.num_workers(1).build().unwrap();
+    let _open = Open(Arc::clone(&script));
+    script.hold_loads_from(Some(0));
+    let mut epoch = loader.epoch(0).to_device(&device, 2);
+    script.hold_loads_from(Some(1));
+    until(|| {
+        assert!(epoch.try_next().is_pending());
+        library.count("stub_created") == 1 && library.count("stub_handles") == 0
+    });
+    script.hold_loads_from(None);
+    let batches = epoch.by_ref().map(|batch| there(&batch.unwrap()));
+    assert!(batches.eq((0..3).map(|batch| pixels(4 * batch..4 * batch + 4))));
+    comes(&loader, &device, 1, 12, 4);
+    assert_eq!(library.count("stub_created"), 2);
+}
+
+/// Who has no pictures for the device, or sends none there, needs no library.
+#[test]
+fn without_pictures_no_decoder_is_opened() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let (device, other) = (library.device(), library.device());
+    let numbers = from_fn(20, |index, _| Ok(index as i64));
+    let numbers = DataLoader::builder(numbers).batch_size(4).num_workers(2);
+    let numbers = numbers.pin_memory(&device).build::<Tensor<i64>>().unwrap();
+    let photos = builder::<Tensor<u8>>(&script, 12, &device).batch_size(4);
+    let photos = photos.num_workers(2).build().unwrap();
+    for epoch in 0..2 {
+        assert_eq!(numbers.epoch(epoch).to_device(&device, 2).count(), 5);
+        assert_eq!(photos.epoch(epoch).count(), 3);
+        // Not the device that the loader pins for: the CPU decodes.
+        assert_eq!(photos.epoch(epoch).to_device(&other, 2).count(), 3);
+    }
+    drop((numbers, photos, device, other)); // whose threads have ended then
+    assert_eq!(library.count("stub_created"), 0);
+}
