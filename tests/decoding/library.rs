@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::device::Hostile;
-use pinfeed::{DataLoader, Device, DeviceTensor, Tensor, from_fn};
+use pinfeed::{DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
 use tempfile::TempDir;
 
 use crate::painted::{How, Open, ROW_BYTES, Script, builder, colour};
@@ -72,10 +72,24 @@ impl Library {
         self.number(name).load(Ordering::SeqCst)
     }
 
-    #[expect(dead_code)]
     pub fn set(&self, name: &str, value: i32) {
         self.number(name).store(value, Ordering::SeqCst);
     }
+}
+
+/// When a test ends, or fails, decodes do not hang any more.
+pub struct GoesOn<'a>(pub &'a Library);
+
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        self.0.set("stub_held", 0);
+    }
+}
+
+/// Teaches loaders that their samples are pictures: then nothing is loaded before it is known where batches go.
+fn learn<'a>(loaders: impl IntoIterator<Item = &'a DataLoader<Tensor<u8>>>, device: &Device) {
+    let all = loaders.into_iter();
+    all.for_each(|loader| loader.epoch(0).to_device(device, 2).for_each(drop));
 }
 
 /// Waits until this is so, which takes another thread a moment.
@@ -214,4 +228,89 @@ fn without_pictures_no_decoder_is_opened() {
     }
     drop((numbers, photos, device, other)); // whose threads have ended then
     assert_eq!(library.count("stub_created"), 0);
+}
+
+/// A decoder that fails fails those batches that it has begun. Others, of this loader or another, are decoded when it is open again.
+#[test]
+fn a_fault_costs_the_batches_that_are_being_decoded() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let device = library.device();
+    let loader = |workers| {
+        let loader = builder::<Tensor<u8>>(&script, 12, &device).batch_size(4);
+        loader.num_workers(workers).build().unwrap()
+    };
+    for workers in [1, 2] {
+        let (one, other) = (loader(workers), loader(workers));
+        learn([&one, &other], &device);
+        (0..4).for_each(|number| script.set(number, How::Breaks));
+        let _goes_on = GoesOn(&library);
+        let before = library.count("stub_created");
+        library.set("stub_held", 1);
+        let hanging = || library.count("stub_hanging") == 1;
+        let mut failing = one.epoch(1).to_device(&device, 1);
+        while !hanging() {
+            assert!(failing.next_timeout(Duration::from_millis(1)).is_pending());
+        }
+        let mut whole = other.epoch(1).to_device(&device, 2);
+        // (The pictures of its first batch break, too. But others are decoded with them, so it is not the decoder's fault.)
+        while whole.stats().transfers < 2 {
+            assert!(whole.next_timeout(Duration::from_millis(1)).is_pending());
+        }
+        library.set("stub_held", 0);
+        let failed = failing.next().unwrap().unwrap_err();
+        let Error::Decoder {
+            device: name,
+            reason,
+        } = &failed
+        else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(name, "cpu");
+        assert!(reason.contains("EXECUTION_FAILED (6)"), "{reason}");
+        let rest: Vec<_> = whole.by_ref().map(|batch| there(&batch.unwrap())).collect();
+        assert!(rest == [pixels(0..4), pixels(4..8), pixels(8..12)]);
+        let rest = failing.by_ref().map(|batch| there(&batch.unwrap()));
+        assert!(rest.eq([pixels(4..8), pixels(8..12)]));
+        assert_eq!(library.count("stub_created"), before + 1);
+        (0..4).for_each(|number| script.set(number, How::Well));
+    }
+}
+
+/// A decoder that fails at everything is not opened again for each batch.
+#[test]
+fn a_decoder_that_never_decodes_is_not_opened_for_each_batch() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let device = library.device();
+    let (batches, rows) = (20, 64);
+    device.cut_batches_at(1 << 30, 1 << 30); // not at all
+    let loader = builder::<Tensor<u8>>(&script, batches * rows, &device);
+    let loader = loader.batch_size(rows as usize).num_workers(2);
+    let loader = loader.build().unwrap();
+    learn([&loader], &device);
+    (0..batches * rows).for_each(|number| script.set(number, How::Breaks));
+    let _goes_on = GoesOn(&library);
+    for epoch in 1..3 {
+        library.set("stub_held", 1);
+        let before = library.count("stub_created");
+        let mut epoch = loader.epoch(epoch).to_device(&device, batches as usize);
+        while epoch.stats().transfers < batches - 2 {
+            assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        }
+        library.set("stub_held", 0);
+        let failed = epoch
+            .by_ref()
+            .filter(|batch| matches!(batch, Err(Error::Decoder { .. })));
+        assert_eq!(failed.count() as u64, batches);
+        // The first, once more, and perhaps for those that were sent last.
+        let opened = library.count("stub_created") - before;
+        assert!(opened <= 5, "opened {opened} times");
+    }
+    // Nothing of it stays.
+    (0..batches * rows).for_each(|number| script.set(number, How::Well));
+    let expected = (0..batches).map(|batch| pixels(rows * batch..rows * (batch + 1)));
+    let there = loader
+        .epoch(3)
+        .to_device(&device, 2)
+        .map(|batch| there(&batch.unwrap()));
+    assert!(there.eq(expected));
 }

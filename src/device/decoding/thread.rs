@@ -76,6 +76,9 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// A decoder that was opened anew and fails again, without having decoded anything, is not opened for other batches.
+const MOST_FAULTS: u32 = 2;
+
 /// Where a picture of a chunk comes from: how many jobs lie before its own, its field, and its number there.
 type Origin = (usize, usize, usize);
 
@@ -158,6 +161,7 @@ fn run(driver: &Driver, shared: &Shared) {
         engine: None,
         jobs: VecDeque::new(),
         chunks: VecDeque::new(),
+        faults: 0,
     };
     while station.takes_on() {
         station.step();
@@ -173,6 +177,8 @@ struct Station<'a> {
     jobs: VecDeque<Job>,
     /// Those that were begun, and what they have in them. (Origins count jobs from `jobs`' first.)
     chunks: VecDeque<Vec<Origin>>,
+    /// How often the decoder failed since a chunk was decoded.
+    faults: u32,
 }
 
 impl Station<'_> {
@@ -208,23 +214,33 @@ impl Station<'_> {
             }),
         };
         if let Some(error) = failed {
-            if self.engine.is_none() {
-                // What came meanwhile has waited for the same. (Before anything came, nobody hears of it but the log.)
-                self.jobs.append(&mut self.shared.queue.lock().jobs);
-                log::debug!("a decoder was not opened: {error}");
-            }
-            // The decoder is opened anew for what comes. Nothing runs behind it: dropping it waits.
-            self.shared.is_open.store(false, Ordering::Relaxed);
-            self.engine = None;
-            self.chunks.clear();
-            for job in &mut self.jobs {
-                job.decoding = 0;
-                if job.failed.is_none() {
-                    job.failed = Some(NotDecoded::Failed(same(self.driver, &error)));
-                }
-            }
+            self.fail(&error);
         }
         self.tell();
+    }
+
+    /// What went wrong is the fault of the batches that are being decoded, as far as anybody can tell: the others get a decoder that is opened
+    /// anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes a second, and must not be tried for each batch.
+    fn fail(&mut self, error: &Error) {
+        let is_open = self.engine.is_some();
+        // Nothing runs behind it: dropping it waits.
+        self.shared.is_open.store(false, Ordering::Relaxed);
+        self.engine = None;
+        self.chunks.clear();
+        self.faults += u32::from(is_open);
+        let are_decoded = self.jobs.iter().any(|job| job.decoding > 0);
+        let fails_all = !is_open || !are_decoded || self.faults >= MOST_FAULTS;
+        if fails_all {
+            // What came meanwhile has waited for the same.
+            self.jobs.append(&mut self.shared.queue.lock().jobs);
+            log::debug!("nothing is decoded on {}: {error}", self.driver.name());
+        }
+        for job in &mut self.jobs {
+            if (fails_all || job.decoding > 0) && job.failed.is_none() {
+                job.failed = Some(NotDecoded::Failed(same(self.driver, error)));
+            }
+            job.decoding = 0;
+        }
     }
 
     fn begin_or_end(&mut self) -> Result<()> {
@@ -247,7 +263,6 @@ impl Station<'_> {
             let (outcomes, origins) = (outcomes?, self.chunks.pop_front().unwrap_or_default());
             for (origin, outcome) in origins.into_iter().zip(outcomes) {
                 let job = &mut self.jobs[origin.0];
-                job.decoding -= 1;
                 if let Outcome::NotDrawn(why) = outcome
                     && job.failed.is_none()
                 {
@@ -261,7 +276,9 @@ impl Station<'_> {
                         }
                     }
                 }
+                job.decoding -= 1; // last: until then, it shares what goes wrong
             }
+            self.faults = 0;
             return Ok(());
         }
         let jobs = &self.jobs;
