@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::device::Hostile;
+use pinfeed::error::Stage;
 use pinfeed::{DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
 use tempfile::TempDir;
 
@@ -150,8 +151,8 @@ fn a_library_decodes() {
         drop(loader);
         assert_eq!(device.memory().device_held_bytes, 0);
         drop(device);
-        let alive = ["stub_handles", "stub_states"].map(|name| library.count(name));
-        assert_eq!(alive, [0, 0]);
+        // (The decoder's thread may be the last that holds it.)
+        until(|| ["stub_handles", "stub_states"].map(|name| library.count(name)) == [0, 0]);
     }
 }
 
@@ -313,4 +314,107 @@ fn a_decoder_that_never_decodes_is_not_opened_for_each_batch() {
         .to_device(&device, 2)
         .map(|batch| there(&batch.unwrap()));
     assert!(there.eq(expected));
+}
+
+/// A decoder that hangs costs each batch that is sent there, after the loader's `timeout`; and what comes when it is back is right.
+#[test]
+fn a_decoder_that_hangs_is_not_waited_for() {
+    let timeout = Duration::from_millis(300);
+    // (With nothing ahead, the consumer sends each batch itself.)
+    for (workers, depth, in_order) in [(2, 2, true), (1, 0, true), (2, 2, false)] {
+        let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+        let device = library.device();
+        device.cut_batches_at(1 << 30, 1 << 30); // not at all
+        let loader = || {
+            let loader = builder::<Tensor<u8>>(&script, 48, &device).batch_size(4);
+            let loader = loader.num_workers(workers).in_order(in_order);
+            loader.timeout(timeout).build().unwrap()
+        };
+        let (one, other) = (loader(), loader());
+        learn([&one, &other], &device);
+        let _goes_on = GoesOn(&library);
+        library.set("stub_held", 1);
+        let start = Instant::now();
+        // More batches than there are slabs, which the decoder keeps.
+        let (mut batches, mut first) = (Vec::new(), None);
+        for batch in one.epoch(1).to_device(&device, depth) {
+            let Err(Error::TimedOut(late)) = &batch else {
+                panic!("{:?}", batch.map(drop));
+            };
+            assert_eq!((late.stage, late.epoch), (Stage::Decoding, 1));
+            assert!(late.elapsed >= timeout && late.sample.is_none());
+            let said = batch.as_ref().unwrap_err().to_string();
+            let words = "was still being decoded after";
+            assert!(
+                said.contains(words) && said.contains("decoder of cpu"),
+                "{said}"
+            );
+            first.get_or_insert(start.elapsed());
+            batches.push(late.batch);
+        }
+        if !in_order {
+            batches.sort_unstable();
+        }
+        assert!(
+            batches.into_iter().eq(0..12),
+            "{workers} workers, {depth} ahead"
+        );
+        assert!(first.unwrap() >= timeout);
+        drop(one.epoch(2).to_device(&device, depth).next());
+        drop(one); // which does not wait for it
+        assert_eq!(library.count("stub_hanging"), 1);
+        library.set("stub_held", 0);
+        let mut all: Vec<Vec<u8>> = other
+            .epoch(2)
+            .to_device(&device, depth)
+            .map(|batch| there(&batch.unwrap()))
+            .collect();
+        all.sort();
+        assert!(
+            all.into_iter()
+                .eq((0..12).map(|batch| pixels(4 * batch..4 * batch + 4)))
+        );
+        drop(other);
+        assert_eq!(device.memory().device_held_bytes, 0);
+    }
+}
+
+/// It is back in the middle of an epoch.
+#[test]
+fn batches_come_when_a_decoder_that_hung_is_back() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let device = library.device();
+    let batches = 100;
+    let loader = builder::<Tensor<u8>>(&script, 4 * batches, &device).batch_size(4);
+    let loader = loader.num_workers(2).timeout(Duration::from_millis(500));
+    let loader = loader.build().unwrap();
+    learn([&loader], &device);
+    let _goes_on = GoesOn(&library);
+    for epoch in 1..3 {
+        let mut epoch = loader.epoch(epoch).to_device(&device, 1);
+        assert_eq!(there(&epoch.next().unwrap().unwrap()), pixels(0..4));
+        library.set("stub_held", 1);
+        let mut came = 1;
+        let late = loop {
+            came += 1;
+            match epoch.next().unwrap() {
+                Ok(batch) => assert_eq!(there(&batch), pixels(4 * came - 4..4 * came)),
+                Err(late) => break late,
+            }
+        };
+        assert!(matches!(late, Error::TimedOut(_)), "{late:?}");
+        library.set("stub_held", 0);
+        for batch in epoch {
+            came += 1;
+            // (Those that were sent meanwhile may be late, too.)
+            match batch {
+                Ok(batch) => assert_eq!(there(&batch), pixels(4 * came - 4..4 * came)),
+                Err(late) => assert!(
+                    matches!(late, Error::TimedOut(_)) && came < batches - 10,
+                    "{late:?}"
+                ),
+            }
+        }
+        assert_eq!(came, batches);
+    }
 }

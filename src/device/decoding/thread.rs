@@ -8,7 +8,7 @@ use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Reasons;
-use crate::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering, mark_own_thread, thread};
+use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, mark_own_thread, thread};
 use crate::tensor::{PictureRow, RowList, Scattered};
 
 /// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.
@@ -24,6 +24,8 @@ struct Shared {
     news: Condvar,
     /// A hint: what is handed over finds the decoder open.
     is_open: AtomicBool,
+    /// When the thread was done with anything last: a chunk was begun or ended, or the decoder opened. `None`: it has not begun.
+    moved: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -112,6 +114,11 @@ impl Decoder {
 
     pub(crate) fn is_open(&self) -> bool {
         self.shared.is_open.load(Ordering::Relaxed)
+    }
+
+    /// When the thread was done with anything last.
+    pub(crate) fn moved(&self) -> Option<Instant> {
+        *self.shared.moved.lock()
     }
 
     /// Hands rows over.
@@ -216,6 +223,7 @@ impl Station<'_> {
         if let Some(error) = failed {
             self.fail(&error);
         }
+        *self.shared.moved.lock() = Some(Instant::now());
         self.tell();
     }
 
@@ -315,6 +323,9 @@ impl Station<'_> {
                 job.count();
             }
             let when_decoded = job.when_decoded.take();
+            job.fields
+                .iter()
+                .for_each(|field| field.held.device.held.comes_home());
             let told = catch_unwind(AssertUnwindSafe(|| {
                 // First: who is told finds its slab at home. (It may be the device's last holder.)
                 drop(job);
