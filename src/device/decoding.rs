@@ -15,6 +15,8 @@ use crate::tensor::{Home, Storage};
 #[cfg(feature = "nvjpeg")]
 mod engine;
 #[cfg(feature = "nvjpeg")]
+mod memory;
+#[cfg(feature = "nvjpeg")]
 mod thread;
 
 #[cfg(feature = "nvjpeg")]
@@ -169,6 +171,14 @@ impl DeviceInner {
         return self.decoder.get()?.moved();
         #[cfg(not(feature = "nvjpeg"))]
         None
+    }
+
+    /// How many bytes the decoder has: of the device, and page-locked.
+    pub(super) fn decoder_bytes(&self) -> [usize; 2] {
+        #[cfg(feature = "nvjpeg")]
+        return self.decoder.get().map_or([0; 2], Decoder::bytes);
+        #[cfg(not(feature = "nvjpeg"))]
+        [0; 2]
     }
 
     /// Whoever waited for the decoder waits no longer. Until it goes on, nobody waits for the slabs that it has, either.

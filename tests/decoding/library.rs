@@ -25,26 +25,27 @@ const NAME: &str = "libnvjpeg.so.13";
 
 impl Library {
     pub fn new(defines: &[&str]) -> Library {
-        let folder = tempfile::tempdir().unwrap();
+        let mut library = Library::missing();
+        library.build(defines);
+        // SAFETY: it has no constructors.
+        let counts = unsafe { libloading::Library::new(library.folder.path().join(NAME)) };
+        library.counts = Some(counts.unwrap());
+        library
+    }
+
+    /// Puts a library there, built with these macros. (Without a C compiler, this is where it ends.)
+    pub fn build(&self, defines: &[&str]) {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/libnvjpeg.c");
-        let path = folder.path().join(NAME);
+        let path = self.folder.path().join(NAME);
         let mut cc = Command::new("cc");
         cc.args([
             "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
         ]);
-        // (Without a C compiler, this is where it ends.)
         let built = cc.arg(&path).arg(source).args(defines).status();
         assert!(built.unwrap().success());
-        // SAFETY: it has no constructors.
-        let counts = unsafe { libloading::Library::new(path) }.unwrap();
-        Library {
-            folder,
-            counts: Some(counts),
-        }
     }
 
     /// No library at all.
-    #[expect(dead_code)]
     pub fn missing() -> Library {
         Library {
             folder: tempfile::tempdir().unwrap(),
@@ -88,7 +89,7 @@ impl Drop for GoesOn<'_> {
 }
 
 /// Teaches loaders that their samples are pictures: then nothing is loaded before it is known where batches go.
-fn learn<'a>(loaders: impl IntoIterator<Item = &'a DataLoader<Tensor<u8>>>, device: &Device) {
+pub fn learn<'a>(loaders: impl IntoIterator<Item = &'a DataLoader<Tensor<u8>>>, device: &Device) {
     let all = loaders.into_iter();
     all.for_each(|loader| loader.epoch(0).to_device(device, 2).for_each(drop));
 }
@@ -104,12 +105,12 @@ pub fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 /// The bytes of a tensor on the device.
-fn there(pixels: &DeviceTensor<u8>) -> Vec<u8> {
+pub fn there(pixels: &DeviceTensor<u8>) -> Vec<u8> {
     pixels.to_host(true).unwrap().wait().unwrap().to_vec()
 }
 
 /// The pixels of pictures.
-fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+pub fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let rows = numbers
         .into_iter()
         .map(|number| [colour(number); ROW_BYTES]);
@@ -118,7 +119,7 @@ fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 
 /// An epoch comes whole.
 #[track_caller]
-fn comes(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, len: u64, batch: u64) {
+pub fn comes(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, len: u64, batch: u64) {
     let batches = loader.epoch(epoch).to_device(device, 2);
     let batches: Vec<Vec<u8>> = batches.map(|batch| there(&batch.unwrap())).collect();
     let expected = (0..len).step_by(batch as usize);

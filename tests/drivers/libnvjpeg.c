@@ -11,7 +11,7 @@
  *   #  the call ends here, with the number as its status
  *
  * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT and
- * CREATE_RESULT, what these calls return. */
+ * CREATE_RESULT, what these calls return; EACH, how many bytes of each allocator a picture takes. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,8 +67,9 @@ int stub_calls, stub_initialized, stub_created, stub_handles, stub_states;
 int stub_most, stub_fails_initialize;
 volatile int stub_held, stub_hanging;
 
-/* How many bytes a picture takes of each allocator. */
+#ifndef EACH
 #define EACH 1000
+#endif
 
 int nvjpegGetProperty(int which, int *value) {
     if (PROPERTY_RESULT)

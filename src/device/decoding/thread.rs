@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::engine::{Engine, Outcome, Work};
+use super::memory::Taken;
 use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
@@ -26,6 +27,8 @@ struct Shared {
     is_open: AtomicBool,
     /// When the thread was done with anything last: a chunk was begun or ended, or the decoder opened. `None`: it has not begun.
     moved: Mutex<Option<Instant>>,
+    /// What the decoder has of the device.
+    taken: Arc<Taken>,
 }
 
 #[derive(Default)]
@@ -119,6 +122,11 @@ impl Decoder {
     /// When the thread was done with anything last.
     pub(crate) fn moved(&self) -> Option<Instant> {
         *self.shared.moved.lock()
+    }
+
+    /// How many bytes it has: of the device, and page-locked.
+    pub(crate) fn bytes(&self) -> [usize; 2] {
+        self.shared.taken.bytes()
     }
 
     /// Hands rows over.
@@ -255,7 +263,9 @@ impl Station<'_> {
         let engine = match &mut self.engine {
             Some(engine) => engine,
             None => {
-                let engine = self.engine.insert(Engine::open(self.driver)?);
+                let engine = self
+                    .engine
+                    .insert(Engine::open(self.driver, &self.shared.taken)?);
                 self.shared.is_open.store(true, Ordering::Relaxed);
                 engine
             }
