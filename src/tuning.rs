@@ -401,6 +401,13 @@ pub(crate) const MOST_BATCHES_MEASURED: u64 = 64;
 #[cfg(feature = "nvjpeg")]
 pub(crate) const WORKERS_BUSY: f64 = 0.85;
 
+/// The most device memory that a decoder has: its two [arenas](DECODER_ARENA_BYTES), and what nvJPEG takes for itself. Beyond it, nvJPEG is given
+/// none, and decodes fewer pictures at a time.
+///
+/// Chosen: 192 MiB are left for nvJPEG, which gets files and planes from elsewhere.
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+pub(crate) const DECODER_MOST_BYTES: usize = 512 << 20;
+
 /// The longest side of a picture that a device's decoder is given.
 #[cfg(feature = "nvjpeg")]
 pub(crate) const MOST_DECODED_SIDE: u32 = 16_384;

@@ -9,11 +9,13 @@ use crate::driver::RawEvent;
 #[cfg(feature = "nvjpeg")]
 use crate::error::Result;
 use crate::error::{BoxError, Error};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Instant, Mutex};
 use crate::tensor::{Home, Storage};
 
 #[cfg(feature = "nvjpeg")]
 mod engine;
+#[cfg(feature = "nvjpeg")]
+mod memory;
 #[cfg(feature = "nvjpeg")]
 mod thread;
 
@@ -59,14 +61,27 @@ pub(super) struct Held {
 
 /// The slabs whose pictures a device decodes, by where they belong: one for each field.
 #[derive(Default)]
-pub(super) struct HeldSlabs(Mutex<Vec<Home>>);
+pub(super) struct HeldSlabs(Mutex<Slabs>);
+
+#[derive(Default)]
+struct Slabs {
+    slabs: Vec<Home>,
+    /// The decoder hangs, so nobody should wait for them.
+    is_late: bool,
+}
 
 impl HeldSlabs {
-    /// Whether a slab of this ring is among them: of `account`, if given.
+    /// Whether a slab of this ring is among them, and will come home: of `account`, if given.
     pub(super) fn has(&self, ring: usize, account: Option<usize>) -> bool {
-        let slabs = self.0.lock();
-        let mut slabs = slabs.iter().filter(|home| home.ring == ring);
-        slabs.any(|home| account.is_none() || home.account == account)
+        let held = self.0.lock();
+        let mut slabs = held.slabs.iter().filter(|home| home.ring == ring);
+        !held.is_late && slabs.any(|home| account.is_none() || home.account == account)
+    }
+
+    /// The decoder goes on.
+    #[cfg(feature = "nvjpeg")]
+    fn comes_home(&self) {
+        self.0.lock().is_late = false;
     }
 }
 
@@ -74,7 +89,7 @@ impl HeldSlabs {
 impl Held {
     /// Before the copy is in the list of flights, so that who looks for the slab finds it there or here.
     pub(super) fn new(device: &Arc<DeviceInner>, home: Option<Home>) -> Held {
-        device.held.0.lock().extend(home);
+        device.held.0.lock().slabs.extend(home);
         Held {
             device: Arc::clone(device),
             home,
@@ -84,10 +99,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut slabs = self.device.held.0.lock();
-        let own = slabs.iter().position(|home| Some(*home) == self.home);
-        own.map(|own| slabs.swap_remove(own));
-        drop(slabs);
+        let mut held = self.device.held.0.lock();
+        let own = held.slabs.iter().position(|home| Some(*home) == self.home);
+        own.map(|own| held.slabs.swap_remove(own));
+        drop(held);
         // The slab itself may not have come home: somebody keeps a view of its batch. Who waits for it must look again.
         self.device.ring.news().notify_interested();
     }
@@ -142,6 +157,28 @@ impl DeviceInner {
         }
         #[cfg(not(feature = "nvjpeg"))]
         drop((undecoded, when_decoded)); // there are none
+    }
+
+    /// When the decoder was done with anything last, if it was.
+    pub(crate) fn decoder_moved(&self) -> Option<Instant> {
+        #[cfg(feature = "nvjpeg")]
+        return self.decoder.get()?.moved();
+        #[cfg(not(feature = "nvjpeg"))]
+        None
+    }
+
+    /// How many bytes the decoder has: of the device, and page-locked.
+    pub(super) fn decoder_bytes(&self) -> [usize; 2] {
+        #[cfg(feature = "nvjpeg")]
+        return self.decoder.get().map_or([0; 2], Decoder::bytes);
+        #[cfg(not(feature = "nvjpeg"))]
+        [0; 2]
+    }
+
+    /// Whoever waited for the decoder waits no longer. Until it goes on, nobody waits for the slabs that it has, either.
+    pub(crate) fn decoder_is_late(&self) {
+        self.held.0.lock().is_late = true;
+        self.ring.news().notify();
     }
 
     /// The decoder's thread, which is started when it is needed first.

@@ -262,7 +262,8 @@ impl Device {
         self.inner.ring.set_budget_bytes(bytes);
     }
 
-    /// Sets how many bytes of device memory the pool may hold; a quarter of the device's memory by default.
+    /// Sets how many bytes of device memory the pool may hold; a quarter of the device's memory by default. What the decoder of pictures has comes
+    /// on top ([`MemoryStats::decoder_bytes`]).
     pub fn set_device_budget_bytes(&self, bytes: usize) {
         self.inner.pool.set_budget_bytes(bytes);
     }
@@ -314,6 +315,7 @@ impl Device {
         let (device_bytes, device_held_bytes, device_budget_bytes, device_leaked) =
             self.inner.pool.bytes();
         let counters = &self.inner.ring.counters;
+        let [decoder_bytes, decoder_pinned_bytes] = self.inner.decoder_bytes();
         MemoryStats {
             pinned_bytes,
             pinned_idle_bytes,
@@ -328,6 +330,8 @@ impl Device {
             device_bytes,
             device_held_bytes,
             device_budget_bytes,
+            decoder_bytes,
+            decoder_pinned_bytes,
             leaked: self.inner.flights.leaked() + device_leaked,
         }
     }
@@ -378,6 +382,11 @@ pub struct MemoryStats {
     pub device_held_bytes: usize,
     /// How many bytes the pool may hold.
     pub device_budget_bytes: usize,
+    /// Bytes of device memory that the decoder of pictures has (feature `nvjpeg`), while it is open: 512 MiB at most. They are not in
+    /// the pool, and count in no budget.
+    pub decoder_bytes: usize,
+    /// Page-locked bytes that it has, which are not in the ring.
+    pub decoder_pinned_bytes: usize,
     /// Pieces of memory given up because nobody could tell when the device was done with them.
     pub leaked: u64,
 }

@@ -37,9 +37,12 @@ pub enum Decode {
     /// for the batch. Until that, the batch keeps its page-locked memory.
     ///
     /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). nvJPEG takes a
-    /// second to open, which begins while the first file is read that it is for. The decoder's memory (320 MiB, and nvJPEG's own) counts in no budget, the
-    /// files of pictures are not among the [bytes in flight](crate::loader::Builder::max_bytes_in_flight), and
-    /// [`timeout`](crate::loader::Builder::timeout) does not cover it. The first batches of a loader's first epoch may be decoded by the CPU.
+    /// second to open, which begins while the first file is read that it is for. The decoder has up to 512 MiB of device
+    /// memory while it is open, which count in no budget ([`MemoryStats::decoder_bytes`](crate::device::MemoryStats::decoder_bytes)). The files of
+    /// pictures that are not decoded yet lie in ordinary memory, and are not among the
+    /// [bytes in flight](crate::loader::Builder::max_bytes_in_flight); there are no more of them than rows in the loader's slabs, which are
+    /// (`prefetch` + `depth` + 2) batches. If it hangs, it costs each batch that is
+    /// sent there the loader's [`timeout`](crate::loader::Builder::timeout). The first batches of a loader's first epoch may be decoded by the CPU.
     ///
     /// A GPU decodes by nvJPEG, which is loaded when there are pictures for it: from where the environment variable `PINFEED_NVJPEG` says
     /// (the library, or its folder), or else where the system's loader finds `libnvjpeg.so.13` or `.12`, or in CUDA's toolkit. If there is

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::device::Hostile;
-use pinfeed::{DataLoader, Device, DeviceTensor, Tensor, from_fn};
+use pinfeed::error::Stage;
+use pinfeed::{DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
 use tempfile::TempDir;
 
 use crate::painted::{How, Open, ROW_BYTES, Script, builder, colour};
@@ -24,26 +25,27 @@ const NAME: &str = "libnvjpeg.so.13";
 
 impl Library {
     pub fn new(defines: &[&str]) -> Library {
-        let folder = tempfile::tempdir().unwrap();
+        let mut library = Library::missing();
+        library.build(defines);
+        // SAFETY: it has no constructors.
+        let counts = unsafe { libloading::Library::new(library.folder.path().join(NAME)) };
+        library.counts = Some(counts.unwrap());
+        library
+    }
+
+    /// Puts a library there, built with these macros. (Without a C compiler, this is where it ends.)
+    pub fn build(&self, defines: &[&str]) {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/libnvjpeg.c");
-        let path = folder.path().join(NAME);
+        let path = self.folder.path().join(NAME);
         let mut cc = Command::new("cc");
         cc.args([
             "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
         ]);
-        // (Without a C compiler, this is where it ends.)
         let built = cc.arg(&path).arg(source).args(defines).status();
         assert!(built.unwrap().success());
-        // SAFETY: it has no constructors.
-        let counts = unsafe { libloading::Library::new(path) }.unwrap();
-        Library {
-            folder,
-            counts: Some(counts),
-        }
     }
 
     /// No library at all.
-    #[expect(dead_code)]
     pub fn missing() -> Library {
         Library {
             folder: tempfile::tempdir().unwrap(),
@@ -72,10 +74,24 @@ impl Library {
         self.number(name).load(Ordering::SeqCst)
     }
 
-    #[expect(dead_code)]
     pub fn set(&self, name: &str, value: i32) {
         self.number(name).store(value, Ordering::SeqCst);
     }
+}
+
+/// When a test ends, or fails, decodes do not hang any more.
+pub struct GoesOn<'a>(pub &'a Library);
+
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        self.0.set("stub_held", 0);
+    }
+}
+
+/// Teaches loaders that their samples are pictures: then nothing is loaded before it is known where batches go.
+pub fn learn<'a>(loaders: impl IntoIterator<Item = &'a DataLoader<Tensor<u8>>>, device: &Device) {
+    let all = loaders.into_iter();
+    all.for_each(|loader| loader.epoch(0).to_device(device, 2).for_each(drop));
 }
 
 /// Waits until this is so, which takes another thread a moment.
@@ -89,12 +105,12 @@ pub fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 /// The bytes of a tensor on the device.
-fn there(pixels: &DeviceTensor<u8>) -> Vec<u8> {
+pub fn there(pixels: &DeviceTensor<u8>) -> Vec<u8> {
     pixels.to_host(true).unwrap().wait().unwrap().to_vec()
 }
 
 /// The pixels of pictures.
-fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+pub fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let rows = numbers
         .into_iter()
         .map(|number| [colour(number); ROW_BYTES]);
@@ -103,7 +119,7 @@ fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 
 /// An epoch comes whole.
 #[track_caller]
-fn comes(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, len: u64, batch: u64) {
+pub fn comes(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, len: u64, batch: u64) {
     let batches = loader.epoch(epoch).to_device(device, 2);
     let batches: Vec<Vec<u8>> = batches.map(|batch| there(&batch.unwrap())).collect();
     let expected = (0..len).step_by(batch as usize);
@@ -136,8 +152,8 @@ fn a_library_decodes() {
         drop(loader);
         assert_eq!(device.memory().device_held_bytes, 0);
         drop(device);
-        let alive = ["stub_handles", "stub_states"].map(|name| library.count(name));
-        assert_eq!(alive, [0, 0]);
+        // (The decoder's thread may be the last that holds it.)
+        until(|| ["stub_handles", "stub_states"].map(|name| library.count(name)) == [0, 0]);
     }
 }
 
@@ -214,4 +230,192 @@ fn without_pictures_no_decoder_is_opened() {
     }
     drop((numbers, photos, device, other)); // whose threads have ended then
     assert_eq!(library.count("stub_created"), 0);
+}
+
+/// A decoder that fails fails those batches that it has begun. Others, of this loader or another, are decoded when it is open again.
+#[test]
+fn a_fault_costs_the_batches_that_are_being_decoded() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let device = library.device();
+    let loader = |workers| {
+        let loader = builder::<Tensor<u8>>(&script, 12, &device).batch_size(4);
+        loader.num_workers(workers).build().unwrap()
+    };
+    for workers in [1, 2] {
+        let (one, other) = (loader(workers), loader(workers));
+        learn([&one, &other], &device);
+        (0..4).for_each(|number| script.set(number, How::Breaks));
+        let _goes_on = GoesOn(&library);
+        let before = library.count("stub_created");
+        library.set("stub_held", 1);
+        let hanging = || library.count("stub_hanging") == 1;
+        let mut failing = one.epoch(1).to_device(&device, 1);
+        while !hanging() {
+            assert!(failing.next_timeout(Duration::from_millis(1)).is_pending());
+        }
+        let mut whole = other.epoch(1).to_device(&device, 2);
+        // (The pictures of its first batch break, too. But others are decoded with them, so it is not the decoder's fault.)
+        while whole.stats().transfers < 2 {
+            assert!(whole.next_timeout(Duration::from_millis(1)).is_pending());
+        }
+        library.set("stub_held", 0);
+        let failed = failing.next().unwrap().unwrap_err();
+        let Error::Decoder {
+            device: name,
+            reason,
+        } = &failed
+        else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(name, "cpu");
+        assert!(reason.contains("EXECUTION_FAILED (6)"), "{reason}");
+        let rest: Vec<_> = whole.by_ref().map(|batch| there(&batch.unwrap())).collect();
+        assert!(rest == [pixels(0..4), pixels(4..8), pixels(8..12)]);
+        let rest = failing.by_ref().map(|batch| there(&batch.unwrap()));
+        assert!(rest.eq([pixels(4..8), pixels(8..12)]));
+        assert_eq!(library.count("stub_created"), before + 1);
+        (0..4).for_each(|number| script.set(number, How::Well));
+    }
+}
+
+/// A decoder that fails at everything is not opened again for each batch.
+#[test]
+fn a_decoder_that_never_decodes_is_not_opened_for_each_batch() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let device = library.device();
+    let (batches, rows) = (20, 64);
+    device.cut_batches_at(1 << 30, 1 << 30); // not at all
+    let loader = builder::<Tensor<u8>>(&script, batches * rows, &device);
+    let loader = loader.batch_size(rows as usize).num_workers(2);
+    let loader = loader.build().unwrap();
+    learn([&loader], &device);
+    (0..batches * rows).for_each(|number| script.set(number, How::Breaks));
+    let _goes_on = GoesOn(&library);
+    for epoch in 1..3 {
+        library.set("stub_held", 1);
+        let before = library.count("stub_created");
+        let mut epoch = loader.epoch(epoch).to_device(&device, batches as usize);
+        while epoch.stats().transfers < batches - 2 {
+            assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        }
+        library.set("stub_held", 0);
+        let failed = epoch
+            .by_ref()
+            .filter(|batch| matches!(batch, Err(Error::Decoder { .. })));
+        assert_eq!(failed.count() as u64, batches);
+        // The first, once more, and perhaps for those that were sent last.
+        let opened = library.count("stub_created") - before;
+        assert!(opened <= 5, "opened {opened} times");
+    }
+    // Nothing of it stays.
+    (0..batches * rows).for_each(|number| script.set(number, How::Well));
+    let expected = (0..batches).map(|batch| pixels(rows * batch..rows * (batch + 1)));
+    let there = loader
+        .epoch(3)
+        .to_device(&device, 2)
+        .map(|batch| there(&batch.unwrap()));
+    assert!(there.eq(expected));
+}
+
+/// A decoder that hangs costs each batch that is sent there, after the loader's `timeout`; and what comes when it is back is right.
+#[test]
+fn a_decoder_that_hangs_is_not_waited_for() {
+    let timeout = Duration::from_millis(300);
+    // (With nothing ahead, the consumer sends each batch itself.)
+    for (workers, depth, in_order) in [(2, 2, true), (1, 0, true), (2, 2, false)] {
+        let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+        let device = library.device();
+        device.cut_batches_at(1 << 30, 1 << 30); // not at all
+        let loader = || {
+            let loader = builder::<Tensor<u8>>(&script, 48, &device).batch_size(4);
+            let loader = loader.num_workers(workers).in_order(in_order);
+            loader.timeout(timeout).build().unwrap()
+        };
+        let (one, other) = (loader(), loader());
+        learn([&one, &other], &device);
+        let _goes_on = GoesOn(&library);
+        library.set("stub_held", 1);
+        let start = Instant::now();
+        // More batches than there are slabs, which the decoder keeps.
+        let (mut batches, mut first) = (Vec::new(), None);
+        for batch in one.epoch(1).to_device(&device, depth) {
+            let Err(Error::TimedOut(late)) = &batch else {
+                panic!("{:?}", batch.map(drop));
+            };
+            assert_eq!((late.stage, late.epoch), (Stage::Decoding, 1));
+            assert!(late.elapsed >= timeout && late.sample.is_none());
+            let said = batch.as_ref().unwrap_err().to_string();
+            let words = "was still being decoded after";
+            assert!(
+                said.contains(words) && said.contains("decoder of cpu"),
+                "{said}"
+            );
+            first.get_or_insert(start.elapsed());
+            batches.push(late.batch);
+        }
+        if !in_order {
+            batches.sort_unstable();
+        }
+        assert!(
+            batches.into_iter().eq(0..12),
+            "{workers} workers, {depth} ahead"
+        );
+        assert!(first.unwrap() >= timeout);
+        drop(one.epoch(2).to_device(&device, depth).next());
+        drop(one); // which does not wait for it
+        assert_eq!(library.count("stub_hanging"), 1);
+        library.set("stub_held", 0);
+        let mut all: Vec<Vec<u8>> = other
+            .epoch(2)
+            .to_device(&device, depth)
+            .map(|batch| there(&batch.unwrap()))
+            .collect();
+        all.sort();
+        assert!(
+            all.into_iter()
+                .eq((0..12).map(|batch| pixels(4 * batch..4 * batch + 4)))
+        );
+        drop(other);
+        assert_eq!(device.memory().device_held_bytes, 0);
+    }
+}
+
+/// It is back in the middle of an epoch.
+#[test]
+fn batches_come_when_a_decoder_that_hung_is_back() {
+    let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
+    let device = library.device();
+    let batches = 100;
+    let loader = builder::<Tensor<u8>>(&script, 4 * batches, &device).batch_size(4);
+    let loader = loader.num_workers(2).timeout(Duration::from_millis(500));
+    let loader = loader.build().unwrap();
+    learn([&loader], &device);
+    let _goes_on = GoesOn(&library);
+    for epoch in 1..3 {
+        let mut epoch = loader.epoch(epoch).to_device(&device, 1);
+        assert_eq!(there(&epoch.next().unwrap().unwrap()), pixels(0..4));
+        library.set("stub_held", 1);
+        let mut came = 1;
+        let late = loop {
+            came += 1;
+            match epoch.next().unwrap() {
+                Ok(batch) => assert_eq!(there(&batch), pixels(4 * came - 4..4 * came)),
+                Err(late) => break late,
+            }
+        };
+        assert!(matches!(late, Error::TimedOut(_)), "{late:?}");
+        library.set("stub_held", 0);
+        for batch in epoch {
+            came += 1;
+            // (Those that were sent meanwhile may be late, too.)
+            match batch {
+                Ok(batch) => assert_eq!(there(&batch), pixels(4 * came - 4..4 * came)),
+                Err(late) => assert!(
+                    matches!(late, Error::TimedOut(_)) && came < batches - 10,
+                    "{late:?}"
+                ),
+            }
+        }
+        assert_eq!(came, batches);
+    }
 }

@@ -29,6 +29,8 @@ pub enum How {
     Panics,
     /// The device's decoder does not take it, and the CPU does.
     Refused,
+    /// A library fails at it, in words that do not speak of the picture.
+    Breaks,
 }
 
 /// What a test decides, and sees.
@@ -174,6 +176,7 @@ fn drawing(side: usize) -> Drawing {
 fn file(number: u64, how: How, side: usize) -> [u8; 8] {
     let kind = match how {
         How::Refused | How::Damaged | How::DamagedOnce | How::Panics => b'b',
+        How::Breaks => return [b'#', 6, 0, 0, 0, 0, 0, 0],
         How::Well | How::OnCpu => b'c',
     };
     let [low, high] = (side as u16).to_le_bytes();
@@ -182,7 +185,7 @@ fn file(number: u64, how: How, side: usize) -> [u8; 8] {
 
 /// The byte that a picture consists of.
 pub fn colour(number: u64) -> u8 {
-    number as u8 + 1
+    (number as u8).wrapping_add(1)
 }
 
 /// A picture as a sample, of batches of one kind.
@@ -237,7 +240,7 @@ impl EncodedPicture for Paint {
 impl Paint {
     fn paint(&self, row: &mut [u8]) -> Result<(), BoxError> {
         match self.how {
-            How::Well | How::OnCpu | How::Refused => {}
+            How::Well | How::OnCpu | How::Refused | How::Breaks => {}
             How::Damaged | How::DamagedOnce => {
                 return Err(format!("picture {} is damaged", self.number).into());
             }

@@ -11,10 +11,11 @@
  *   #  the call ends here, with the number as its status
  *
  * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT and
- * CREATE_RESULT, what these calls return. */
+ * CREATE_RESULT, what these calls return; EACH, how many bytes of each allocator a picture takes. */
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef MAJOR
 #define MAJOR 13
@@ -62,11 +63,13 @@ struct image {
 /* What the tests read: calls, and what is alive. */
 int stub_calls, stub_initialized, stub_created, stub_handles, stub_states;
 
-/* What the tests set: the most pictures that there is memory for, and a call that fails. */
+/* What the tests set: the most pictures that there is memory for, a call that fails, and whether decodes hang; and how many do. */
 int stub_most, stub_fails_initialize;
+volatile int stub_held, stub_hanging;
 
-/* How many bytes a picture takes of each allocator. */
+#ifndef EACH
 #define EACH 1000
+#endif
 
 int nvjpegGetProperty(int which, int *value) {
     if (PROPERTY_RESULT)
@@ -150,6 +153,10 @@ int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsign
                         struct image *images, void *stream) {
     (void)stream;
     stub_calls++;
+    stub_hanging++;
+    while (stub_held)
+        usleep(200);
+    stub_hanging--;
     if (state->handle != handle || !state->count)
         return NOT_INITIALIZED;
     for (int at = 0; at < state->count; at++) {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::engine::{Engine, Outcome, Work};
+use super::memory::Taken;
 use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
@@ -26,6 +27,10 @@ struct Shared {
     is_open: AtomicBool,
     /// And so: it was tried to open it.
     was_tried: AtomicBool,
+    /// When the thread was done with anything last: a chunk was begun or ended, or the decoder opened. `None`: it has not begun.
+    moved: Mutex<Option<Instant>>,
+    /// What the decoder has of the device.
+    taken: Arc<Taken>,
 }
 
 #[derive(Default)]
@@ -80,6 +85,9 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// A decoder that was opened anew and fails again, without having decoded anything, is not opened for other batches.
+const MOST_FAULTS: u32 = 2;
+
 /// Where a picture of a chunk comes from: how many jobs lie before its own, its field, and its number there.
 type Origin = (usize, usize, usize);
 
@@ -118,6 +126,16 @@ impl Decoder {
     /// Whether it was opened, or could not be.
     pub(crate) fn was_tried(&self) -> bool {
         self.shared.was_tried.load(Ordering::Relaxed)
+    }
+
+    /// When the thread was done with anything last.
+    pub(crate) fn moved(&self) -> Option<Instant> {
+        *self.shared.moved.lock()
+    }
+
+    /// How many bytes it has: of the device, and page-locked.
+    pub(crate) fn bytes(&self) -> [usize; 2] {
+        self.shared.taken.bytes()
     }
 
     /// Hands rows over.
@@ -168,6 +186,7 @@ fn run(driver: &Driver, shared: &Shared) {
         engine: None,
         jobs: VecDeque::new(),
         chunks: VecDeque::new(),
+        faults: 0,
     };
     while station.takes_on() {
         station.step();
@@ -183,6 +202,8 @@ struct Station<'a> {
     jobs: VecDeque<Job>,
     /// Those that were begun, and what they have in them. (Origins count jobs from `jobs`' first.)
     chunks: VecDeque<Vec<Origin>>,
+    /// How often the decoder failed since a chunk was decoded.
+    faults: u32,
 }
 
 impl Station<'_> {
@@ -218,30 +239,41 @@ impl Station<'_> {
             }),
         };
         if let Some(error) = failed {
-            if self.engine.is_none() {
-                // What came meanwhile has waited for the same. (Before anything came, nobody hears of it but the log.)
-                self.jobs.append(&mut self.shared.queue.lock().jobs);
-                log::debug!("a decoder was not opened: {error}");
-            }
-            // The decoder is opened anew for what comes. Nothing runs behind it: dropping it waits.
-            self.shared.is_open.store(false, Ordering::Relaxed);
-            self.engine = None;
-            self.chunks.clear();
-            for job in &mut self.jobs {
-                job.decoding = 0;
-                if job.failed.is_none() {
-                    job.failed = Some(NotDecoded::Failed(same(self.driver, &error)));
-                }
-            }
+            self.fail(&error);
         }
+        *self.shared.moved.lock() = Some(Instant::now());
         self.tell();
+    }
+
+    /// What went wrong is the fault of the batches that are being decoded, as far as anybody can tell: the others get a decoder that is opened
+    /// anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes a second, and must not be tried for each batch.
+    fn fail(&mut self, error: &Error) {
+        let is_open = self.engine.is_some();
+        // Nothing runs behind it: dropping it waits.
+        self.shared.is_open.store(false, Ordering::Relaxed);
+        self.engine = None;
+        self.chunks.clear();
+        self.faults += u32::from(is_open);
+        let are_decoded = self.jobs.iter().any(|job| job.decoding > 0);
+        let fails_all = !is_open || !are_decoded || self.faults >= MOST_FAULTS;
+        if fails_all {
+            // What came meanwhile has waited for the same.
+            self.jobs.append(&mut self.shared.queue.lock().jobs);
+            log::debug!("nothing is decoded on {}: {error}", self.driver.name());
+        }
+        for job in &mut self.jobs {
+            if (fails_all || job.decoding > 0) && job.failed.is_none() {
+                job.failed = Some(NotDecoded::Failed(same(self.driver, error)));
+            }
+            job.decoding = 0;
+        }
     }
 
     fn begin_or_end(&mut self) -> Result<()> {
         let engine = match &mut self.engine {
             Some(engine) => engine,
             None => {
-                let opened = Engine::open(self.driver);
+                let opened = Engine::open(self.driver, &self.shared.taken);
                 self.shared.was_tried.store(true, Ordering::Relaxed);
                 let engine = self.engine.insert(opened?);
                 self.shared.is_open.store(true, Ordering::Relaxed);
@@ -261,7 +293,6 @@ impl Station<'_> {
             took(start, &origins, &mut self.jobs);
             for (origin, outcome) in origins.into_iter().zip(outcomes) {
                 let job = &mut self.jobs[origin.0];
-                job.decoding -= 1;
                 if let Outcome::NotDrawn(why) = outcome
                     && job.failed.is_none()
                 {
@@ -275,7 +306,9 @@ impl Station<'_> {
                         }
                     }
                 }
+                job.decoding -= 1; // last: until then, it shares what goes wrong
             }
+            self.faults = 0;
             return Ok(());
         }
         let jobs = &self.jobs;
@@ -313,6 +346,9 @@ impl Station<'_> {
                 job.count();
             }
             let when_decoded = job.when_decoded.take();
+            job.fields
+                .iter()
+                .for_each(|field| field.held.device.held.comes_home());
             let told = catch_unwind(AssertUnwindSafe(|| {
                 // First: who is told finds its slab at home. (It may be the device's last holder.)
                 drop(job);

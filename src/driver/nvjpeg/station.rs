@@ -89,6 +89,11 @@ impl Station {
         })
     }
 
+    /// What one with such arenas has: of the device, and page-locked.
+    pub(crate) const fn own_bytes(arena_bytes: usize) -> [usize; 2] {
+        [SETS * (arena_bytes + HEAD_BYTES), SETS * HEAD_BYTES]
+    }
+
     /// How many of these drawings, from the first on, make a chunk. (One whose [`decoder_bytes`](Drawing::decoder_bytes) are more than an arena
     /// makes none: whoever reads files bounds them.)
     pub(crate) fn fits<'a>(&self, drawings: impl IntoIterator<Item = &'a Drawing>) -> usize {
