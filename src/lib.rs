@@ -98,7 +98,7 @@ pub mod loader;
 mod memory;
 mod meter;
 pub mod ops;
-#[cfg(feature = "nvjpeg")]
+#[cfg(feature = "image")]
 #[doc(hidden)]
 pub mod picture;
 mod pipeline;

@@ -31,7 +31,7 @@ const MOST_ROOT_NAMES: usize = 20;
 const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "DocumentError", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
     "Stage", "TimedOut", "Way",
-    "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
+    "Change", "Colour", "Cut", "Warp", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
     "Chain", "ChainStream", "Either", "Mix", "MixStream", "PackStream", "Pieces", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream",
     "Skip", "SkipStream", "Take", "TakeStream",
     "BoxError", "Cached", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",

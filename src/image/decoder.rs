@@ -26,7 +26,8 @@ pub enum Decode {
     #[default]
     Cpu,
     /// The device that the batch goes to: the decoder of a GPU. What that does not take (JPEG that is not baseline, other formats,
-    /// transforms of several steps or that change colours) is decoded by the workers, into the same batch.
+    /// transforms that resize twice, with a rotation or an erasure in between, or by a filter that only the CPU has) is decoded by the workers,
+    /// into the same batch. Crops, flips, colours, rotation, erasing and RandAugment are the CPU's, byte for byte.
     ///
     /// An H200's decoder gives the very bytes that the feature `turbojpeg` does; those of the default decoder differ a little.
     ///

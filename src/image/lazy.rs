@@ -17,7 +17,7 @@ use super::{Decode, Encoded, OnCpu};
 use crate::BoxError;
 use crate::error::CollateError;
 #[cfg(feature = "nvjpeg")]
-use crate::picture::{DecoderLimits, Drawing, EncodedPicture};
+use crate::picture::{Change, DecoderLimits, Drawing, EncodedPicture};
 use crate::sample::{Field, Filled, Layout, Row};
 use crate::tensor::Shape;
 use crate::{Sample, SampleRng, Tensor};
@@ -342,6 +342,7 @@ struct EncodedImage {
     /// As the decoder takes it. Its pixels are those of the picture's file.
     file: Vec<u8>,
     drawing: Drawing,
+    changes: Vec<Change>,
     path: Option<PathBuf>,
     transform: Option<ImageTransform>,
     seed: u64,
@@ -358,6 +359,7 @@ impl EncodedImage {
         Ok(EncodedImage {
             file,
             drawing: *encoded.drawing(),
+            changes: encoded.changes().to_vec(),
             path: image.path.clone(),
             transform: image.transform.clone(),
             seed: image.seed,
@@ -374,6 +376,10 @@ impl EncodedPicture for EncodedImage {
 
     fn drawing(&self) -> &Drawing {
         &self.drawing
+    }
+
+    fn changes(&self) -> &[Change] {
+        &self.changes
     }
 
     fn draw(&self, row: &mut [u8]) -> Result<(), BoxError> {

@@ -1,220 +1,51 @@
-//! A picture that a device decodes: its planes, how they become a row of a batch, and that in plain code.
+//! A picture that a device decodes: its planes, how they become a row of a batch, how that is changed, and all of it in plain code.
 //!
 //! A hardware decoder gives planes of luma and chroma. A [`Drawing`] says which part of them becomes which pixels of the row.
 //! [`Drawing::render`] makes them: the CPU device's answer, and the measure for the kernel (`driver/cuda/picture.cu`). For the same
 //! planes it gives the bytes that libjpeg-turbo and fast_image_resize give, which the CPU path consists of.
 //!
+//! [`Change`]s follow. Their arithmetic ([`Colour`], [`Warp`]) is that of all pictures: `image` uses it on the CPU, and
+//! `driver/cuda/changes.cu` repeats it, byte for byte.
+//!
 //! Nothing here knows of files, threads or devices, so both `image`, which makes drawings, and `driver`, which carries them out, may
 //! use it.
 
-use std::error::Error;
-use std::fmt;
+mod colour;
+mod warp;
 
+pub use colour::Colour;
+pub use warp::Warp;
+
+#[cfg(feature = "nvjpeg")]
+mod change;
+#[cfg(feature = "nvjpeg")]
+mod drawing;
+#[cfg(feature = "nvjpeg")]
 mod planes;
+#[cfg(feature = "nvjpeg")]
 mod render;
+#[cfg(feature = "nvjpeg")]
 mod weights;
 
+#[cfg(feature = "nvjpeg")]
+pub use change::{Change, Cut};
+#[cfg(feature = "nvjpeg")]
+pub(crate) use change::{ChangeMemory, Counts, passes};
+#[cfg(feature = "nvjpeg")]
+pub use drawing::{DecoderLimits, Drawing, EncodedPicture, Filter};
+#[cfg(feature = "nvjpeg")]
 pub use planes::{PlaneLayout, Planes, Sampling};
+#[cfg(all(test, feature = "nvjpeg"))]
 pub(crate) use weights::Axis;
 
-/// Which pixels of a decoded picture become which of a row of `size` pixels, RGB.
-///
-/// It travels beside the encoded picture as [`words`](Drawing::words).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Drawing {
-    /// The width and height of the decoded picture.
-    pub source: [u32; 2],
-    /// How many times coarser chroma is.
-    pub sampling: Sampling,
-    /// The pixels that a filter may read: left, top, width, height.
-    pub bounds: [u32; 4],
-    /// The part that is shown, to fractions of a pixel, from the bounds' corner: left, top, width, height.
-    pub window: [f64; 4],
-    /// Where it lies in the row: left, top, width, height. The rest is filled.
-    pub place: [u32; 4],
-    /// The width and height of the row's picture.
-    pub size: [u32; 2],
-    /// How pixels are resampled.
-    pub filter: Filter,
-    /// Whether left and right, and top and bottom, are swapped at the end.
-    pub flip: [bool; 2],
-    /// The colour of the rest.
-    pub fill: [u8; 3],
-}
-
-/// What a device's decoder takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecoderLimits {
-    /// The shortest side that a picture may have.
-    pub least_side: u32,
-    /// The longest one.
-    pub most_side: u32,
-    /// How much of the decoder's memory a picture may take ([`Drawing::decoder_bytes`]).
-    pub picture_bytes: usize,
-}
-
-/// A picture that has a row of a batch, and is not decoded yet. (Public in name only.)
-pub trait EncodedPicture: Send + Sync {
-    /// Its file, as a device's decoder takes it.
-    fn file(&self) -> &[u8];
-
-    /// What becomes of its pixels.
-    fn drawing(&self) -> &Drawing;
-
-    /// Decodes it on this thread, into its row: the same pixels, but for the decoder's rounding.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be decoded.
-    fn draw(&self, row: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
-}
-
-impl fmt::Debug for dyn EncodedPicture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EncodedPicture")
-            .field("bytes", &self.file().len())
-            .finish()
-    }
-}
-
-/// How pixels are resampled. (The other filters of pictures are the CPU's: one needs the sine, one adds up its steps.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Filter {
-    /// The triangle filter.
-    Bilinear = 0,
-    /// The cubic filter with a = -0.5.
-    Bicubic = 1,
-}
-
-/// The longest side of a picture in a JPEG file.
-const MOST_SOURCE_SIDE: u32 = 65_535;
-
-/// The longest side of a row's picture. (Larger ones are the CPU's.)
-const MOST_SIDE: u32 = 1 << 20;
-
-impl Drawing {
-    /// How many words a drawing has.
-    pub const WORDS: usize = 11;
-
-    /// The drawing as numbers.
-    pub fn words(&self) -> [u64; Drawing::WORDS] {
-        let pair = |[low, high]: [u32; 2]| u64::from(low) | u64::from(high) << 32;
-        let [left, top, width, height] = self.bounds;
-        let [place_left, place_top, place_width, place_height] = self.place;
-        let [red, green, blue] = self.fill;
-        let flip = u8::from(self.flip[0]) | u8::from(self.flip[1]) << 1;
-        let small = [
-            self.sampling as u8,
-            self.filter as u8,
-            flip,
-            red,
-            green,
-            blue,
-            0,
-            0,
-        ];
-        let [at, above, across, down] = self.window.map(f64::to_bits);
-        [
-            pair(self.source),
-            pair([left, top]),
-            pair([width, height]),
-            at,
-            above,
-            across,
-            down,
-            pair([place_left, place_top]),
-            pair([place_width, place_height]),
-            pair(self.size),
-            u64::from_le_bytes(small),
-        ]
-    }
-
-    /// The drawing of these numbers, if it reads and writes nothing but its own picture and row.
-    pub fn from_words(words: &[u64; Drawing::WORDS]) -> Option<Drawing> {
-        let pair = |word: u64| [word as u32, (word >> 32) as u32];
-        let four = |one: u64, other: u64| {
-            let ([a, b], [c, d]) = (pair(one), pair(other));
-            [a, b, c, d]
-        };
-        let [source, at, of, window @ .., place_at, place_of, size, small] = *words;
-        let [sampling, filter, flip, red, green, blue, 0, 0] = small.to_le_bytes() else {
-            return None;
-        };
-        let drawing = Drawing {
-            source: pair(source),
-            sampling: Sampling::of(sampling)?,
-            bounds: four(at, of),
-            window: window.map(f64::from_bits),
-            place: four(place_at, place_of),
-            size: pair(size),
-            filter: match filter {
-                0 => Filter::Bilinear,
-                1 => Filter::Bicubic,
-                _ => return None,
-            },
-            flip: match flip {
-                0..4 => [flip & 1 != 0, flip & 2 != 0],
-                _ => return None,
-            },
-            fill: [red, green, blue],
-        };
-        drawing.is_sound().then_some(drawing)
-    }
-
-    /// Whether it reads and writes nothing but its own picture and row.
-    pub fn is_sound(&self) -> bool {
-        let within = |at: u32, side: u32, whole: u32| at <= whole && side <= whole - at;
-        let inside = |[left, top, width, height]: [u32; 4],
-                      [whole_width, whole_height]: [u32; 2]| {
-            within(left, width, whole_width) && within(top, height, whole_height)
-        };
-        let sides = |sides: [u32; 2], most: u32| sides.iter().all(|side| (1..=most).contains(side));
-        // What shows nothing needs no window; but one that makes pixels of an axis has weights, and they take memory.
-        let is_empty = !self.shows();
-        let shown = |axis: usize| {
-            let (at, side) = (self.window[axis], self.window[2 + axis]);
-            let whole = f64::from(self.bounds[2 + axis]);
-            let is_within = at >= 0.0 && side >= 0.0 && at + side <= whole;
-            let has_pixels = side > 0.0 && at < whole;
-            self.place[2 + axis] == 0 || is_within && (is_empty || has_pixels)
-        };
-        sides(self.source, MOST_SOURCE_SIDE)
-            && sides(self.size, MOST_SIDE)
-            && inside(self.bounds, self.source)
-            && inside(self.place, self.size)
-            && shown(0)
-            && shown(1)
-    }
-
-    /// The bytes of its row.
-    pub fn row_bytes(&self) -> usize {
-        self.size[0] as usize * self.size[1] as usize * 3
-    }
-
-    /// The memory that a decoder needs for the picture: its planes ([`PlaneLayout`]), and behind them the weights of both axes.
-    pub fn decoder_bytes(&self) -> usize {
-        let planes = PlaneLayout::new(self.sampling, self.source).bytes;
-        let tables = self.axes().iter().map(Axis::table_bytes).sum::<usize>();
-        planes + tables.next_multiple_of(PlaneLayout::ALIGN)
-    }
-
-    /// Whether the row has pixels of the picture.
-    pub(crate) fn shows(&self) -> bool {
-        self.place[2] > 0 && self.place[3] > 0
-    }
-
-    /// The two axes: across and down.
-    pub(crate) fn axes(&self) -> [Axis; 2] {
-        [0, 1].map(|at| Axis {
-            start: self.window[at],
-            length: self.window[2 + at],
-            inside: self.bounds[2 + at],
-            out: self.place[2 + at],
-            filter: self.filter,
-        })
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "nvjpeg"))]
 mod tests;
+
+/// Paints over a part of a picture (left, top, width, height) with rows of `width` RGB pixels.
+pub fn erase(pixels: &mut [u8], width: usize, place: [u32; 4], value: [u8; 3]) {
+    let [left, top, across, down] = place.map(|side| side as usize);
+    let (pixels, _) = pixels.as_chunks_mut::<3>();
+    for row in pixels.chunks_exact_mut(width).skip(top).take(down) {
+        row[left..][..across].fill(value);
+    }
+}

@@ -211,7 +211,7 @@ impl<'a> Row<'a> {
         let (Some(_), Some(sources)) = (self.layout.decodes(field), self.sources) else {
             panic!("Row::leave_encoded: the batch's device does not decode");
         };
-        let [width, height] = picture.drawing().size.map(|side| side as usize);
+        let [width, height] = picture.size().map(|side| side as usize);
         if field.row_shape[..] != [height, width, 3] {
             return Err(self.mismatch(field, [height, width, 3].as_slice().into()));
         }

@@ -4,9 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pinfeed::image::{Decode, ImageFolder, ImageTransform, LazyImage};
+use pinfeed::image::{
+    ColorJitter, Decode, ImageFolder, ImageTransform, Interpolation, LazyImage, Padding,
+    RandAugment, RandomErasing, RandomRotation,
+};
 use pinfeed::loader::{OnError, Stats};
-use pinfeed::{DataLoader, Device, DeviceTensor, Error, Tensor};
+use pinfeed::{DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, from_fn};
 
 use crate::Test;
 use crate::backend::Backend;
@@ -14,6 +17,10 @@ use crate::backend::Backend;
 pub const TESTS: &[Test] = &[
     ("decoding_gives_the_cpus_rows", decoding_gives_the_cpus_rows),
     ("decoding_fails_as_on_the_cpu", decoding_fails_as_on_the_cpu),
+    (
+        "decoding_changes_as_the_cpu_does",
+        decoding_changes_as_the_cpu_does,
+    ),
     (
         "decoding_may_be_left_and_shared",
         decoding_may_be_left_and_shared,
@@ -354,5 +361,115 @@ fn decoding_may_be_left_and_shared(backend: &Backend) {
         }
     });
     drop(loaders);
+    assert_nothing_is_kept(device);
+}
+
+/// A data set of one file over and over, or of its pixels, each with the same random numbers.
+fn repeated(
+    image: impl Fn() -> LazyImage + Send + Sync + 'static,
+    transform: &ImageTransform,
+) -> impl Dataset<Sample = LazyImage> + 'static {
+    let transform = transform.clone();
+    from_fn(REPEATED as u64, move |_, rng: &mut SampleRng| {
+        Ok(image().transform(&transform, rng))
+    })
+}
+
+/// How often a file is decoded and changed.
+const REPEATED: usize = 64;
+
+/// What an epoch of the data set comes to on the device, when its decoder has made every row, or refused them all. (While it opens, the CPU
+/// decodes.)
+fn all_by_device(
+    data: impl Dataset<Sample = LazyImage> + 'static,
+    device: &Device,
+    batch: usize,
+) -> Vec<u8> {
+    let loader = DataLoader::builder(data).batch_size(batch).seed(4);
+    let loader = loader.num_workers(2).pin_memory(device);
+    let loader: DataLoader<Tensor<u8>> = loader.build().unwrap();
+    let patience = Instant::now() + Duration::from_secs(60);
+    loop {
+        // (Always the same epoch: its random numbers are compared.)
+        let mut sent = loader.epoch(1).to_device(device, 2);
+        let mut rows = Vec::new();
+        for pixels in sent.by_ref() {
+            let pixels = pixels.unwrap().to_host(true).unwrap().wait().unwrap();
+            rows.extend_from_slice(pixels.as_slice());
+        }
+        let stats = sent.stats();
+        let left = &stats.left_to_cpu;
+        let refused = left.get("the decoder refused it").copied().unwrap_or(0);
+        if stats.device_decoded.max(refused) == stats.samples {
+            return rows;
+        }
+        assert!(Instant::now() < patience, "left to the CPU: {left:?}");
+    }
+}
+
+/// Colours, erasing, rotation and RandAugment have exactly the CPU's results. So that only they are compared, the CPU is given the very
+/// pixels that the device's decoder makes of the file.
+fn decoding_changes_as_the_cpu_does(backend: &Backend) {
+    let device = &backend.device;
+    let jitter = ColorJitter::new().brightness(0.6).contrast(0.6);
+    let jitter = jitter.saturation(0.8).hue(0.5);
+    let erasing = RandomErasing::new().value([124, 116, 104]);
+    let smooth = RandomRotation::from(40.0).interpolation(Interpolation::Bilinear);
+    let augment = RandAugment::new().num_ops(3).magnitude(20);
+    let transforms = [
+        ImageTransform::train(48)
+            .color_jitter(jitter)
+            .random_grayscale(0.2)
+            .random_erasing(erasing),
+        ImageTransform::train(48).rand_augment(augment),
+        ImageTransform::train(33)
+            .interpolation(Interpolation::Bicubic)
+            .rand_augment(augment.interpolation(Interpolation::Bilinear))
+            .random_horizontal_flip(0.5)
+            .color_jitter(jitter),
+        ImageTransform::new()
+            .resize_exact(40, 52)
+            .random_rotation(smooth)
+            .pad(Padding::from(3))
+            .random_crop((39, 35))
+            .random_rotation(15.0)
+            .random_vertical_flip(0.5)
+            .random_erasing(erasing),
+    ];
+    // A row that is larger than one block's share, by far.
+    let large = ImageTransform::new()
+        .resize_exact(160, 224)
+        .color_jitter(jitter)
+        .rand_augment(augment);
+    let names = ["420-37x11.jpg", "422-4x9.jpg", "grey.jpg", "444-37x1.jpg"];
+    for (at, name) in names.into_iter().enumerate() {
+        let file = std::fs::read(fixture(name)).unwrap();
+        let encoded = move || LazyImage::encoded(file.clone()).decode_on(Decode::Device);
+        let as_it_is = ImageTransform::new();
+        let shape = encoded().shape().unwrap();
+        let pixels = all_by_device(repeated(encoded.clone(), &as_it_is), device, 32);
+        let pixels = pixels[..shape.iter().product()].to_vec();
+        let large = (at == 0).then_some(&large);
+        for (number, transform) in transforms.iter().chain(large).enumerate() {
+            let (pixels, shape) = (pixels.clone(), shape.clone());
+            let decoded = move || {
+                let pixels = Tensor::from_vec(pixels.clone(), &shape).unwrap();
+                LazyImage::rgb(pixels).unwrap()
+            };
+            let here = repeated(decoded, transform);
+            let here = DataLoader::builder(here).batch_size(32).seed(4);
+            let here: DataLoader<Tensor<u8>> = here.build().unwrap();
+            let expected: Vec<u8> = here
+                .epoch(1)
+                .flat_map(|pixels| pixels.unwrap().to_vec())
+                .collect();
+            let found = all_by_device(repeated(encoded.clone(), transform), device, 32);
+            assert_eq!(found.len(), expected.len());
+            let row_bytes = expected.len() / REPEATED;
+            let wrong = (0..found.len()).find(|at| found[*at] != expected[*at]);
+            let wrong = wrong.map(|at| (at / row_bytes, at % row_bytes, found[at], expected[at]));
+            assert_eq!(wrong, None, "{name}, transform {number}");
+        }
+    }
     assert_nothing_is_kept(device);
 }

@@ -7,6 +7,7 @@
 #[macro_use]
 extern crate watch;
 
+mod changed;
 #[cfg(target_os = "linux")]
 mod faults;
 #[cfg(target_os = "linux")]

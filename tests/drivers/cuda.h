@@ -25,6 +25,13 @@ extern "C" {
 int diverged;
 }
 
+// (Fibers do not run at the same time.)
+static inline unsigned atomicAdd(unsigned *to, unsigned added) {
+    const unsigned before = *to;
+    *to += added;
+    return before;
+}
+
 static void __syncthreads() { swapcontext(&fibers[threadIdx.x], &scheduler); }
 
 static void fiber() {

@@ -99,7 +99,12 @@ impl Engine {
         match &self.decoder {
             Decoder::StandIn(_) => pictures.take(MOST_PICTURES).count(),
             #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => station.fits(pictures.map(EncodedPicture::drawing)),
+            Decoder::NvJpeg(station, _) => {
+                let bytes = |picture: &'a dyn EncodedPicture| {
+                    picture.drawing().decoder_bytes(picture.changes())
+                };
+                station.fits(pictures.map(bytes))
+            }
         }
     }
 
@@ -120,7 +125,7 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// The rows must be device memory of the drawings' size. They and the files must stay until [`end`](Engine::end), and until then nothing
+    /// The rows must be device memory of the size of what is drawn and changed. They and the files must stay until [`end`](Engine::end), and until then nothing
     /// else may use the rows but what `after` waits for.
     pub(super) unsafe fn begin(&mut self, works: &[Work<'_>], after: &[RawEvent]) -> Result<()> {
         match &mut self.decoder {
@@ -143,6 +148,7 @@ impl Engine {
                 let works = works.iter().map(|work| nvjpeg::Work {
                     bytes: work.picture.file(),
                     drawing: *work.picture.drawing(),
+                    changes: work.picture.changes(),
                     row: work.row,
                 });
                 let works: Vec<nvjpeg::Work<'_>> = works.collect();
@@ -179,9 +185,10 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// The row must be device memory of the drawing's size, and nothing else may use it meanwhile.
+    /// The row must be device memory of the size of what is drawn and changed, and nothing else may use it meanwhile.
     pub(super) unsafe fn redraw(&self, work: Work<'_>) -> Result<Result<(), BoxError>> {
-        let mut row = vec![0; work.picture.drawing().row_bytes()];
+        let [width, height] = work.picture.size().map(|side| side as usize);
+        let mut row = vec![0; width * height * 3];
         // Unwind safety: a row that is not made is not copied. (A panic is the picture's own, and costs no other batch anything.)
         let draw = AssertUnwindSafe(|| work.picture.draw(&mut row));
         let drawn = catch_unwind(draw).unwrap_or_else(|payload| {

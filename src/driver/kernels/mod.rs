@@ -4,9 +4,13 @@
 //! device. Its CUDA source is in `cuda/`, as `.cu` and as the `.ptx` made from it. Loading and launching are the same
 //! for all kernels (`cuda/launch.rs`). The public calls are two layers up, in `ops`.
 
+// (`nvjpeg` launches this and the pictures'.)
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+pub(crate) mod changes;
+#[cfg(all(test, feature = "nvjpeg", target_os = "linux", not(miri)))]
+mod emulated;
 mod labels;
 mod normalize;
-// (`nvjpeg` launches it.)
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) mod picture;
 pub(crate) mod rows;

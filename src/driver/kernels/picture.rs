@@ -36,10 +36,10 @@ const _: () = assert!(size_of::<Picture>() == 7 * 8 + 4 * 8 + 22 * 4);
 pub(crate) struct Places {
     /// Its planes, as [`PlaneLayout`] has them. The decoder writes them.
     pub(crate) planes: u64,
-    /// The memory for its weights: [`Axis::table_bytes`](crate::picture::Axis::table_bytes) of each axis, aligned to 16.
+    /// The memory for the weights of its axes ([`Drawing::table_bytes`]), aligned to 16.
     pub(crate) weights: u64,
-    /// The row: [`Drawing::row_bytes`].
-    pub(crate) row: u64,
+    /// What is drawn: the row, or what becomes of it by changes. [`Drawing::row_bytes`].
+    pub(crate) drawn: u64,
     /// A `u32` that the host reads: [`Status`].
     pub(crate) status: u64,
 }
@@ -79,7 +79,7 @@ impl Picture {
         let [red, green, blue] = drawing.fill.map(u32::from);
         Picture {
             planes: layout.starts.map(|start| places.planes + start as u64),
-            to: places.row,
+            to: places.drawn,
             status: places.status,
             weights: [places.weights, places.weights + across],
             window: drawing.window,

@@ -4,10 +4,11 @@ use std::mem::{align_of, size_of};
 
 use super::decoder::{Coded, Decoder, State, Verdict};
 use super::fault::{DecoderFault, Status};
+use crate::driver::kernels::changes::{self, Passes};
 use crate::driver::kernels::picture::{self, Drawn, Picture, Places};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
-use crate::picture::{Drawing, PlaneLayout};
+use crate::picture::{Change, Drawing, PlaneLayout};
 
 /// The most pictures of a chunk.
 pub(crate) const MOST_PICTURES: usize = 64;
@@ -21,8 +22,16 @@ pub(crate) struct Work<'a> {
     /// In the one form that a decoder is given.
     pub(crate) bytes: &'a [u8],
     pub(crate) drawing: Drawing,
+    /// How what is drawn is changed.
+    pub(crate) changes: &'a [Change],
     /// The row's address.
     pub(crate) row: u64,
+}
+
+impl Work<'_> {
+    fn decoder_bytes(&self) -> usize {
+        self.drawing.decoder_bytes(self.changes)
+    }
 }
 
 /// What became of a work.
@@ -64,7 +73,7 @@ struct Set {
     stream: RawStream,
     /// Device memory for planes and weights.
     arena: Block,
-    /// The list of pictures and then their statuses: on the device, and page-locked.
+    /// The list of pictures, their statuses, and then their changes: on the device, and page-locked.
     head: Block,
     locked: Locked,
     /// What was begun and not ended.
@@ -73,7 +82,9 @@ struct Set {
 
 const LIST_BYTES: usize = MOST_PICTURES * size_of::<Picture>();
 const HEAD_BYTES: usize = LIST_BYTES + MOST_PICTURES * size_of::<u32>();
+const CHANGES_BYTES: usize = MOST_PICTURES * Passes::MOST_BYTES;
 const _: () = assert!(LIST_BYTES.is_multiple_of(align_of::<u32>()));
+const _: () = assert!(HEAD_BYTES.is_multiple_of(16));
 
 impl Station {
     /// Makes one whose arenas have this many bytes each.
@@ -94,17 +105,16 @@ impl Station {
         [SETS * (arena_bytes + HEAD_BYTES), SETS * HEAD_BYTES]
     }
 
-    /// How many of these drawings, from the first on, make a chunk. (One whose [`decoder_bytes`](Drawing::decoder_bytes) are more than an arena
-    /// makes none: whoever reads files bounds them.)
-    pub(crate) fn fits<'a>(&self, drawings: impl IntoIterator<Item = &'a Drawing>) -> usize {
+    /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
+    /// arena makes none: whoever reads files bounds them.)
+    pub(crate) fn fits(&self, pictures: impl IntoIterator<Item = usize>) -> usize {
         let mut left = self.sets[self.turn].arena.bytes;
-        let takes = |drawing: &&Drawing| {
-            let bytes = drawing.decoder_bytes();
-            left.checked_sub(bytes)
+        let takes = |bytes: &usize| {
+            left.checked_sub(*bytes)
                 .inspect(|rest| left = *rest)
                 .is_some()
         };
-        drawings
+        pictures
             .into_iter()
             .take(MOST_PICTURES)
             .take_while(takes)
@@ -125,11 +135,11 @@ impl Station {
     ///
     /// # Panics
     ///
-    /// If the chunk does not [fit](Station::fits), the set is not [free](Station::is_free), or a drawing is not sound.
+    /// If the chunk does not [fit](Station::fits), the set is not [free](Station::is_free), or a drawing or its changes are not sound.
     ///
     /// # Safety
     ///
-    /// The rows must be device memory of this device, of the drawings' size, and the files must stay, until the event. Until then nothing
+    /// The rows must be device memory of this device, of the size of what is drawn and changed, and the files must stay, until the event. Until then nothing
     /// else may use the rows but what `after` waits for.
     pub(crate) unsafe fn begin(
         &mut self,
@@ -137,10 +147,13 @@ impl Station {
         after: &[RawEvent],
     ) -> Result<RawEvent, DecoderFault> {
         assert_eq!(
-            self.fits(works.iter().map(|work| &work.drawing)),
+            self.fits(works.iter().map(Work::decoder_bytes)),
             works.len()
         );
-        assert!(works.iter().all(|work| work.drawing.is_sound()));
+        let is_sound = |work: &Work<'_>| {
+            work.drawing.is_sound() && Change::are_sound(work.changes, work.drawing.size)
+        };
+        assert!(works.iter().all(is_sound));
         let set = &mut self.sets[self.turn];
         assert!(set.begun.is_none());
         // SAFETY: the caller's contract; the chunk fits the set.
@@ -171,8 +184,9 @@ impl Set {
             stream: driver.create_stream().map_err(DecoderFault::Device)?,
             state: decoder.state()?,
             arena: block(arena_bytes)?,
-            head: block(HEAD_BYTES)?,
-            locked: Locked::new(driver, HEAD_BYTES).map_err(DecoderFault::Device)?,
+            head: block(HEAD_BYTES + CHANGES_BYTES)?,
+            locked: Locked::new(driver, HEAD_BYTES + CHANGES_BYTES)
+                .map_err(DecoderFault::Device)?,
             begun: None,
         })
     }
@@ -188,19 +202,27 @@ impl Set {
         let mut at = self.arena.address;
         let mut pictures = Vec::with_capacity(works.len());
         let mut coded = Vec::with_capacity(works.len());
+        let mut passes = Passes::default();
         let statuses = self.head.address + LIST_BYTES as u64;
         for (work, status) in works.iter().zip((statuses..).step_by(size_of::<u32>())) {
             let layout = PlaneLayout::new(work.drawing.sampling, work.drawing.source);
             let planes = at;
+            let weights = planes + layout.bytes as u64;
+            let (changes, size) = (work.changes, work.drawing.size);
+            let change_places = changes::Places {
+                memory: weights + work.drawing.table_bytes() as u64,
+                row: work.row,
+            };
             pictures.push(Picture::new(
                 &work.drawing,
                 Places {
                     planes,
-                    weights: planes + layout.bytes as u64,
-                    row: work.row,
+                    weights,
+                    drawn: change_places.drawn(changes, size),
                     status,
                 },
             ));
+            passes.add(changes, size, change_places);
             let has = |plane: usize| plane < work.drawing.sampling.planes();
             let places = [0, 1, 2].map(|plane| match has(plane) {
                 true => planes + layout.starts[plane] as u64,
@@ -211,16 +233,17 @@ impl Set {
                 planes: places,
                 pitch: layout.pitch,
             });
-            at += work.drawing.decoder_bytes() as u64;
+            at += work.decoder_bytes() as u64;
         }
         // The decoder does not wait for the stream. So what this set has on the stream is over before the decoder writes: the last chunk's
         // drawing, which `end` waited for, and the preparation of this one.
         // SAFETY: the set's memory, which nothing uses now; the list fits it.
-        unsafe { self.prepare(&pictures) }.map_err(DecoderFault::Device)?;
+        unsafe { self.prepare(&pictures, &mut passes) }.map_err(DecoderFault::Device)?;
         // SAFETY: the planes lie in the arena, one behind the other; the caller's contract for the files.
         let verdicts = unsafe { self.state.decode(&self.stream, &coded) }?;
         // SAFETY: the caller's contract for the rows; the planes and weights are the set's.
-        let event = unsafe { self.draw(&pictures, after) }.map_err(DecoderFault::Device)?;
+        let event =
+            unsafe { self.draw(&pictures, &passes, after) }.map_err(DecoderFault::Device)?;
         self.begun = Some((event.clone(), verdicts));
         Ok(event)
     }
@@ -230,16 +253,17 @@ impl Set {
     /// # Safety
     ///
     /// Nothing may use the set's memory; the pictures must lie in its arena.
-    unsafe fn prepare(&mut self, pictures: &[Picture]) -> Result<()> {
-        let head = self.locked.slice();
+    unsafe fn prepare(&mut self, pictures: &[Picture], passes: &mut Passes) -> Result<()> {
+        let (head, changes) = self.locked.slice().split_at_mut(HEAD_BYTES);
         head.fill(0);
         for (to, picture) in head.chunks_exact_mut(size_of::<Picture>()).zip(pictures) {
             to.copy_from_slice(picture.as_bytes());
         }
+        let bytes = HEAD_BYTES + passes.write(changes);
         let copy = RawCopy::ToDevice {
             from: self.locked.memory,
             to: self.head.address,
-            bytes: HEAD_BYTES,
+            bytes,
         };
         // SAFETY: both are the set's, and stay until the event below.
         unsafe { self.driver.copy(&self.stream, copy) }?;
@@ -252,13 +276,22 @@ impl Set {
     /// # Safety
     ///
     /// As `Station::begin`; the pictures must have been prepared.
-    unsafe fn draw(&mut self, pictures: &[Picture], after: &[RawEvent]) -> Result<RawEvent> {
+    unsafe fn draw(
+        &mut self,
+        pictures: &[Picture],
+        passes: &Passes,
+        after: &[RawEvent],
+    ) -> Result<RawEvent> {
         for after in after {
             self.driver.stream_wait(&self.stream, after)?;
         }
         let step = Drawn::draw(self.head.address, pictures);
         // SAFETY: the caller's contract.
         unsafe { self.driver.launch(&self.stream, step) }?;
+        for step in passes.steps(self.head.address + HEAD_BYTES as u64) {
+            // SAFETY: likewise; what is between lies in the arena, behind the picture's weights.
+            unsafe { self.driver.launch(&self.stream, step) }?;
+        }
         let copy = RawCopy::ToHost {
             from: self.head.address + LIST_BYTES as u64,
             to: self.locked.memory.wrapping_add(LIST_BYTES),

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::driver::cpu::Cpu;
 use crate::driver::{Driver, RawStream};
-use crate::picture::{Drawing, Filter, Planes, Sampling};
+use crate::picture::{Change, Colour, Cut, Drawing, Filter, Planes, Sampling, Warp};
 use crate::sync::{Arc, OnceLock};
 
 /// Builds the stand-in. Each has its own folder, and so its own counts.
@@ -569,8 +569,40 @@ fn without_engines_the_fault_says_what_may_be_missing() {
 struct Order {
     kind: char,
     drawing: Drawing,
+    changes: Vec<Change>,
     file: [u8; 8],
     row: Row,
+}
+
+/// Changes of a drawing of 12 x 9: none, in place, counted, moved, and to another size.
+fn changes(number: u8) -> Vec<Change> {
+    let colour = Change::Colour;
+    let warp = Change::Warp {
+        warp: Warp {
+            from: [0.9, 0.3, 0.5, -0.3, 0.9, 2.0],
+            smooth: true,
+        },
+        fill: [1, 2, 3],
+    };
+    let cut = Change::Cut(Cut {
+        start: [2, 1],
+        place: [1, 2, 10, 8],
+        size: [14, 12],
+        flip: [true, false],
+        fill: [90, 80, 70],
+    });
+    match number % 5 {
+        0 => vec![],
+        1 => vec![colour(Colour::Brightness(1.3)), colour(Colour::Hue(20))],
+        2 => vec![colour(Colour::Contrast(0.5)), colour(Colour::Equalize)],
+        3 => vec![warp, colour(Colour::Sharpness(1.9))],
+        _ => vec![
+            colour(Colour::AutoContrast),
+            warp,
+            cut,
+            colour(Colour::Contrast(1.5)),
+        ],
+    }
 }
 
 /// A row of the device, which waits for its streams before it frees memory.
@@ -621,13 +653,15 @@ impl Order {
             flip: [number.is_multiple_of(2), false],
             fill: [0; 3],
         };
+        let changes = changes(number);
         let [_, luma] = source.map(|side| side as u8);
         let [_, chroma] = sampling.chroma(source).map(|side| side as u8);
         Order {
             kind,
             drawing,
             file: [kind as u8, number, luma, 0, chroma, 0, 0, 0],
-            row: Row::new(driver, drawing.row_bytes()),
+            row: Row::new(driver, Change::row_bytes(&changes, drawing.size)),
+            changes,
         }
     }
 
@@ -644,6 +678,7 @@ impl Order {
             row: self.row.address,
             bytes: &self.file,
             drawing: self.drawing,
+            changes: &self.changes,
         }
     }
 
@@ -659,6 +694,10 @@ impl Order {
         let bytes = planes.each_ref().map(Vec::as_slice);
         let pitch = sizes.map(|[width, _]| width as usize);
         self.drawing.render(Planes { bytes, pitch }, &mut row);
+        let mut size = self.drawing.size;
+        for change in &self.changes {
+            change.apply(&mut row, &mut size);
+        }
         row
     }
 
@@ -803,10 +842,10 @@ fn a_chunk_is_what_fits_the_arena() {
     let bench = Bench::new(&[]);
     let decoder = bench.open(Backend::Hardware).unwrap();
     let drawing = Order::new(&bench.driver, 'd', 1, Sampling::Both).drawing;
-    let each = drawing.decoder_bytes();
+    let each = drawing.decoder_bytes(&[]);
     let fits = |arena: usize, count: usize| {
         let station = Station::new(&decoder, &bench.driver, arena).unwrap();
-        station.fits(&vec![drawing; count])
+        station.fits(vec![drawing.decoder_bytes(&[]); count])
     };
     assert_eq!(
         [

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::SampleRng;
 use crate::Tensor;
-use crate::image::{LazyImage, Padding, RandomResizedCrop};
+use crate::image::{
+    ColorJitter, LazyImage, Padding, RandAugment, RandomErasing, RandomResizedCrop, RandomRotation,
+};
 use crate::picture::{Planes, Sampling};
 
 const LIMITS: DecoderLimits = DecoderLimits {
@@ -15,8 +17,74 @@ const LIMITS: DecoderLimits = DecoderLimits {
     picture_bytes: 1 << 22,
 };
 
-/// Plans of one step, of every kind.
+/// Plans that resize once, of every kind.
 fn plan() -> impl Strategy<Value = ImageTransform> {
+    (frame(), prop::collection::vec(change(), 0..5))
+        .prop_map(|(plan, changes)| changes.into_iter().fold(plan, Added::to))
+}
+
+/// What follows, or comes between.
+#[derive(Debug, Clone)]
+enum Added {
+    Jitter([f64; 4]),
+    Grey,
+    Augment(RandAugment),
+    Rotation(RandomRotation),
+    Erasing(RandomErasing),
+    Flip,
+    Crop(usize, usize),
+    Pad(u16),
+}
+
+impl Added {
+    fn to(plan: ImageTransform, added: Added) -> ImageTransform {
+        match added {
+            Added::Jitter([brightness, contrast, saturation, hue]) => plan.color_jitter(
+                ColorJitter::new()
+                    .brightness(brightness)
+                    .contrast(contrast)
+                    .saturation(saturation)
+                    .hue(hue),
+            ),
+            Added::Grey => plan.random_grayscale(0.5),
+            Added::Augment(augment) => plan.rand_augment(augment),
+            Added::Rotation(rotation) => plan.random_rotation(rotation),
+            Added::Erasing(erasing) => plan.random_erasing(erasing),
+            Added::Flip => plan.random_horizontal_flip(0.7).random_vertical_flip(0.3),
+            Added::Crop(height, width) => plan.random_crop((height, width)),
+            Added::Pad(border) => plan.pad(Padding::from((border, 1))),
+        }
+    }
+}
+
+fn change() -> impl Strategy<Value = Added> {
+    let filter = prop_oneof![Just(Interpolation::Nearest), Just(Interpolation::Bilinear)];
+    let augment = (0..3usize, 0..31usize, filter.clone()).prop_map(|(ops, magnitude, filter)| {
+        let augment = RandAugment::new().num_ops(ops).magnitude(magnitude);
+        Added::Augment(augment.interpolation(filter))
+    });
+    let rotation = (0.0..180.0, filter).prop_map(|(degrees, filter)| {
+        Added::Rotation(RandomRotation::from(degrees).interpolation(filter))
+    });
+    let erasing = any::<[u8; 3]>()
+        .prop_map(|value| Added::Erasing(RandomErasing::new().probability(0.8).value(value)));
+    let jitter = (0.0..2.0, 0.0..2.0, 0.0..2.0, 0.0..0.5).prop_map(
+        |(brightness, contrast, saturation, hue)| [brightness, contrast, saturation, hue],
+    );
+    prop_oneof![
+        3 => jitter.prop_map(Added::Jitter),
+        1 => Just(Added::Grey),
+        3 => augment,
+        2 => rotation,
+        2 => erasing,
+        1 => Just(Added::Flip),
+        1 => (1..70usize, 1..70usize).prop_map(|(height, width)| Added::Crop(height, width)),
+        1 => (0..9u16).prop_map(Added::Pad),
+    ]
+}
+
+/// Plans of one step.
+fn frame() -> impl Strategy<Value = ImageTransform> {
     let shape = prop_oneof![
         Just(ImageTransform::new()),
         (1..60usize).prop_map(ImageTransform::eval),
@@ -61,10 +129,20 @@ fn plan() -> impl Strategy<Value = ImageTransform> {
 }
 
 /// What the device makes of planes.
-fn drawn(drawing: &Drawing, planes: &[Vec<u8>; 3], pitch: [usize; 3]) -> Vec<u8> {
+fn drawn(
+    drawing: &Drawing,
+    changes: &[Change],
+    planes: &[Vec<u8>; 3],
+    pitch: [usize; 3],
+) -> Vec<u8> {
     let mut row = vec![0xA5; drawing.row_bytes()];
     let bytes = planes.each_ref().map(Vec::as_slice);
     drawing.render(Planes { bytes, pitch }, &mut row);
+    let mut size = drawing.size;
+    for change in changes {
+        change.apply(&mut row, &mut size);
+    }
+    assert_eq!(row.len(), Change::row_bytes(changes, drawing.size));
     row
 }
 
@@ -88,16 +166,16 @@ proptest! {
         // The picture as it is, by the drawing of an empty plan.
         let size = Size { width, height };
         let whole = Geometry::draw(size, None, 0, u64::MAX).unwrap();
-        let rgb = drawn(&draw(&whole, None, sampling).unwrap(), &planes, pitch);
+        let (whole, changes) = draw(&whole, None, sampling).unwrap();
+        let rgb = drawn(&whole, &changes, &planes, pitch);
         let rgb = Tensor::from_vec(rgb, &[height as usize, width as usize, 3]).unwrap();
 
         let mut rng = SampleRng::new(seed, 0, 0);
         let image = LazyImage::rgb(rgb).unwrap().transform(&plan, &mut rng);
         let geometry = image.geometry().unwrap();
-        let drawing = draw(&geometry, Some(&plan), sampling).unwrap();
+        let (drawing, changes) = draw(&geometry, Some(&plan), sampling).unwrap();
         let expected = image.decode().unwrap();
-        prop_assert_eq!(drawing.size.map(|side| side as usize), [expected.shape()[1], expected.shape()[0]]);
-        prop_assert!(drawn(&drawing, &planes, pitch) == expected.as_slice(), "{:?}", drawing);
+        prop_assert!(drawn(&drawing, &changes, &planes, pitch) == expected.as_slice(), "{:?}, {:?}", drawing, changes);
         prop_assert_eq!(Drawing::from_words(&drawing.words()), Some(drawing));
     }
 }
@@ -119,7 +197,8 @@ proptest! {
         let canonical = written(&encoded);
         prop_assert_eq!(drawing.sampling, sampling);
         let (planes, pitch) = super::super::decode::planes(&canonical, drawing.source, sampling);
-        prop_assert!(drawn(&drawing, &planes, pitch) == image.decode().unwrap().as_slice(), "{:?}", drawing);
+        let changes = encoded.changes().to_vec();
+        prop_assert!(drawn(&drawing, &changes, &planes, pitch) == image.decode().unwrap().as_slice(), "{:?}, {:?}", drawing, changes);
     }
 }
 
@@ -396,7 +475,6 @@ fn what_the_decoder_or_the_program_bounds_is_left_to_the_cpu() {
 
 #[test]
 fn what_the_device_cannot_draw_is_left_to_the_cpu() {
-    use crate::image::{ColorJitter, RandomErasing};
     let on_cpu = |plan: ImageTransform| {
         let image = LazyImage::encoded(file()).transform(&plan, &mut SampleRng::new(1, 0, 0));
         image.for_device(LIMITS).err()
@@ -411,27 +489,26 @@ fn what_the_device_cannot_draw_is_left_to_the_cpu() {
         on_cpu(plan.clone().interpolation(Interpolation::Lanczos)),
         Some(OnCpu::Filter)
     );
+    // A picture is resampled once; what follows takes pixels as they are.
+    let turned = plan.clone().random_rotation(9.0);
+    assert_eq!(on_cpu(turned.clone().center_crop(5)), None);
+    assert_eq!(on_cpu(turned.clone().resize(5)), Some(OnCpu::Transform));
+    let erased = plan
+        .clone()
+        .random_erasing(RandomErasing::new().probability(1.0));
     assert_eq!(
-        on_cpu(plan.clone().random_grayscale(1.0)),
+        on_cpu(erased.random_resized_crop(8)),
         Some(OnCpu::Transform)
     );
+    let greys = |count| (0..count).fold(plan.clone(), |plan, _| plan.random_grayscale(1.0));
+    assert_eq!(on_cpu(greys(Change::MOST)), None);
+    assert_eq!(on_cpu(greys(Change::MOST + 1)), Some(OnCpu::Changes));
+    // What is between takes the decoder's memory, too.
+    let large = ImageTransform::new().resize_exact(1_000, 1_000);
+    assert_eq!(on_cpu(large.clone().random_grayscale(1.0)), None);
     assert_eq!(
-        on_cpu(
-            plan.clone()
-                .color_jitter(ColorJitter::new().brightness(0.5))
-        ),
-        Some(OnCpu::Transform)
-    );
-    assert_eq!(
-        on_cpu(
-            plan.clone()
-                .random_erasing(RandomErasing::new().probability(1.0))
-        ),
-        Some(OnCpu::Transform)
-    );
-    assert_eq!(
-        on_cpu(plan.random_rotation(9.0).center_crop(5)),
-        Some(OnCpu::Transform)
+        on_cpu(large.random_rotation(9.0).random_rotation(9.0)),
+        Some(OnCpu::TooLarge)
     );
     let small = ImageTransform::new()
         .resize_exact(4, 4)

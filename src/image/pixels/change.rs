@@ -1,8 +1,8 @@
 //! Changes to pixels in place, after a frame has shown them.
 
-use super::colour::Colour;
 use super::warp::Warp;
 use crate::image::size::Rect;
+use crate::picture::Colour;
 
 /// An operation on pixels, in place.
 #[derive(Debug, Clone, Copy, PartialEq)]

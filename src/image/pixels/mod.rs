@@ -12,7 +12,9 @@ mod scratch;
 mod warp;
 
 pub(super) use change::Change;
-pub(super) use colour::{Colour, jittered};
+pub(super) use colour::jittered;
 pub(super) use render::{Labels, Look, Rgb, carry_out, render, swap};
 pub(super) use scratch::{Buffer, Scratch};
 pub(super) use warp::Warp;
+
+pub(super) use crate::picture::Colour;

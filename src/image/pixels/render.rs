@@ -13,6 +13,7 @@ use crate::image::error::Cause;
 use crate::image::geometry::{Flip, Frame, Geometry, GeometryStep};
 use crate::image::plan::Interpolation;
 use crate::image::size::{Rect, Size};
+use crate::picture;
 
 /// The meaning of pixels of `N` bytes.
 pub(in crate::image) trait PixelKind<const N: usize> {
@@ -105,11 +106,8 @@ fn apply<K: PixelKind<N>, const N: usize>(
         Change::Colour(_) | Change::Erase { .. } if !K::COLOURS => {}
         Change::Colour(colour) => colour.apply(pixels, width),
         Change::Erase { place, value } => {
-            let (pixels, _) = pixels.as_chunks_mut::<3>();
-            let rows = pixels.chunks_exact_mut(width).skip(place.top as usize);
-            for row in rows.take(place.height as usize) {
-                row[place.left as usize..][..place.width as usize].fill(*value);
-            }
+            let place = [place.left, place.top, place.width, place.height];
+            picture::erase(pixels, width, place, *value);
         }
     }
 }

@@ -1,125 +1,38 @@
 mod gpu;
 
-use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 
-use libloading::{Library, Symbol};
+use libloading::Symbol;
 use proptest::prelude::*;
 
+use super::super::emulated::{Emulated, Fenced};
 use super::*;
 use crate::picture::{Axis, Sampling};
 
-/// The CUDA source, compiled for the CPU: tests/drivers/cuda.h.
-struct Emulated {
-    library: Library,
-    /// One kernel runs at a time.
-    turn: std::sync::Mutex<()>,
-    _folder: tempfile::TempDir,
+/// The CUDA source, compiled for the CPU.
+fn emulated() -> &'static Emulated {
+    static EMULATED: OnceLock<Emulated> = OnceLock::new();
+    EMULATED.get_or_init(|| Emulated::new("picture"))
 }
 
-impl Emulated {
-    fn get() -> &'static Emulated {
-        static EMULATED: OnceLock<Emulated> = OnceLock::new();
-        EMULATED.get_or_init(|| {
-            let folder = tempfile::tempdir().unwrap();
-            let library = folder.path().join("picture.so");
-            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/picture.cpp");
-            let built = Command::new("c++")
-                .args(["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC"])
-                .args([
-                    "-fsanitize=undefined",
-                    "-fsanitize-undefined-trap-on-error",
-                    "-o",
-                ])
-                .args([&library, &source])
-                .status()
-                .expect("the kernel is compiled by a C++ compiler");
-            assert!(built.success());
-            Emulated {
-                // SAFETY: it has no constructors.
-                library: unsafe { Library::new(library) }.unwrap(),
-                turn: std::sync::Mutex::default(),
-                _folder: folder,
-            }
-        })
-    }
-
-    /// Runs a kernel with this many blocks.
-    fn run(&self, step: &Drawn, blocks: u32) {
-        type Prepare = unsafe extern "C" fn(u32, *const Picture, u64);
-        type Draw = unsafe extern "C" fn(u32, *const Picture, u64, u64);
-        let _turn = self.turn.lock().unwrap_or_else(|error| error.into_inner());
-        match step.is_prepared {
-            false => {
-                // SAFETY: the signature is that of picture.cpp.
-                let prepare: Symbol<'_, Prepare> = unsafe { self.library.get(b"prepare") }.unwrap();
-                // SAFETY: the pictures' memory is the test's.
-                unsafe { prepare(blocks, step.list, step.count) };
-            }
-            true => {
-                // SAFETY: the signature is that of picture.cpp.
-                let draw: Symbol<'_, Draw> = unsafe { self.library.get(b"draw") }.unwrap();
-                // SAFETY: the pictures' memory is the test's.
-                unsafe { draw(blocks, step.list, step.count, step.tiles) };
-            }
+/// Runs a kernel with this many blocks.
+fn run(step: &Drawn, blocks: u32) {
+    type Prepare = unsafe extern "C" fn(u32, *const Picture, u64);
+    type Draw = unsafe extern "C" fn(u32, *const Picture, u64, u64);
+    emulated().run(|library| match step.is_prepared {
+        false => {
+            // SAFETY: the signature is that of picture.cpp.
+            let prepare: Symbol<'_, Prepare> = unsafe { library.get(b"prepare") }.unwrap();
+            // SAFETY: the pictures' memory is the test's.
+            unsafe { prepare(blocks, step.list, step.count) };
         }
-        // SAFETY: it is a number, and nobody writes it now.
-        let diverged = unsafe { **self.library.get::<*const i32>(b"diverged").unwrap() };
-        assert_eq!(diverged, 0, "threads of a block ended while others waited");
-    }
-}
-
-/// Memory whose end is the end of what the process may read.
-struct Fenced {
-    map: *mut u8,
-    mapped: usize,
-    bytes: usize,
-}
-
-const PAGE: usize = 1 << 16; // a multiple of every page's size
-
-impl Fenced {
-    /// `bytes` is rounded up to `align`, so that the first byte is aligned too.
-    fn new(bytes: usize, align: usize) -> Fenced {
-        let bytes = bytes.next_multiple_of(align);
-        let usable = bytes.next_multiple_of(PAGE);
-        let mapped = usable + PAGE;
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        );
-        // SAFETY: it maps new memory.
-        let map = unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, -1, 0) };
-        assert_ne!(map, libc::MAP_FAILED);
-        let map = map.cast::<u8>();
-        // SAFETY: the page is within the map.
-        let fenced = unsafe { libc::mprotect(map.add(usable).cast(), PAGE, libc::PROT_NONE) };
-        assert_eq!(fenced, 0);
-        Fenced {
-            map: map.wrapping_add(usable - bytes),
-            mapped,
-            bytes,
+        true => {
+            // SAFETY: the signature is that of picture.cpp.
+            let draw: Symbol<'_, Draw> = unsafe { library.get(b"draw") }.unwrap();
+            // SAFETY: the pictures' memory is the test's.
+            unsafe { draw(blocks, step.list, step.count, step.tiles) };
         }
-    }
-
-    fn address(&self) -> u64 {
-        self.map as u64
-    }
-
-    fn slice(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is mapped, initialized and ours.
-        unsafe { std::slice::from_raw_parts_mut(self.map, self.bytes) }
-    }
-}
-
-impl Drop for Fenced {
-    fn drop(&mut self) {
-        let usable = self.mapped - PAGE;
-        let start = self.map.wrapping_sub(usable - self.bytes);
-        // SAFETY: it is the whole map, and nobody uses it any more.
-        unsafe { libc::munmap(start.cast(), self.mapped) };
-    }
+    });
 }
 
 /// The memory of one picture, each part with a fence behind it.
@@ -152,7 +65,7 @@ impl Memory {
         let places = Places {
             planes: 0,
             weights: self.weights.address(),
-            row: self.row.address(),
+            drawn: self.row.address(),
             status: self.status.address(),
         };
         Picture {
@@ -269,7 +182,7 @@ fn both(drawings: Vec<Drawing>, blocks: u32, written: [bool; 3]) -> [Vec<(Vec<u8
     ];
     [true, false].map(|emulated| {
         let run = |step: &Drawn| match emulated {
-            true => Emulated::get().run(step, blocks),
+            true => run(step, blocks),
             // SAFETY: the memory is the test's.
             false => unsafe { step.run() },
         };

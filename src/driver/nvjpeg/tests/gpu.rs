@@ -5,7 +5,7 @@ use crate::SampleRng;
 use crate::driver::RawCopy;
 use crate::driver::cuda::Cuda;
 use crate::image::{Encoded, ImageTransform, LazyImage};
-use crate::picture::DecoderLimits;
+use crate::picture::{Change, DecoderLimits};
 
 const LIMITS: DecoderLimits = DecoderLimits {
     least_side: 1,
@@ -81,7 +81,7 @@ fn the_hardware_decodes_what_is_accepted() {
             let encoded: Encoded<'_> = image.for_device(LIMITS).ok()?;
             let mut bytes = vec![0; encoded.bytes()];
             encoded.write(&mut bytes)?;
-            Some((bytes, *encoded.drawing()))
+            Some((bytes, *encoded.drawing(), encoded.changes().to_vec()))
         };
         let files: Vec<_> = images
             .iter()
@@ -91,21 +91,25 @@ fn the_hardware_decodes_what_is_accepted() {
             for files in files.chunks(size) {
                 let rows: Vec<Row> = files
                     .iter()
-                    .map(|(_, _, (_, drawing))| Row::new(&driver, drawing.row_bytes()))
+                    .map(|(_, _, (_, drawing, changes))| {
+                        Row::new(&driver, Change::row_bytes(changes, drawing.size))
+                    })
                     .collect();
-                let works = files
-                    .iter()
-                    .zip(&rows)
-                    .map(|((_, _, (bytes, drawing)), row)| Work {
-                        bytes,
-                        drawing: *drawing,
-                        row: row.address,
-                    });
+                let works =
+                    files
+                        .iter()
+                        .zip(&rows)
+                        .map(|((_, _, (bytes, drawing, changes)), row)| Work {
+                            bytes,
+                            drawing: *drawing,
+                            changes,
+                            row: row.address,
+                        });
                 let works: Vec<Work<'_>> = works.collect();
                 // SAFETY: the rows are device memory, and the chunk is ended before they go.
                 unsafe { station.begin(&works, &[]) }.unwrap();
                 let outcomes = station.end().unwrap().unwrap();
-                for (((path, _, (bytes, drawing)), made), outcome) in
+                for (((path, _, (bytes, drawing, _)), made), outcome) in
                     files.iter().zip(&rows).zip(outcomes)
                 {
                     if outcome != Outcome::Drawn {
@@ -162,6 +166,7 @@ fn one_bad_file_of_a_chunk_is_told_from_the_others() {
         let works = these.iter().enumerate().map(|(at, row)| Work {
             bytes: if bad_ones.contains(&at) { &bad } else { &good },
             drawing,
+            changes: &[],
             row: row.address,
         });
         let works: Vec<Work<'_>> = works.collect();

@@ -47,17 +47,19 @@ pub enum OnCpu {
     TooSmall,
     /// Its EXIF orientation turns it.
     Turned,
-    /// Its transform has several steps, or changes colours.
+    /// Its transform resizes it again behind a rotation, an erasure or the like, or shows a part that rounding has moved out of it.
     Transform,
     /// Its transform has a filter that only the CPU has.
     Filter,
     /// It may be scaled down while it is decoded, which is the CPU's.
     Scaled,
+    /// Its transform changes it more often than a device does.
+    Changes,
 }
 
 impl OnCpu {
     /// All of them, in order: `reason as usize` is its place.
-    pub const ALL: [OnCpu; 19] = [
+    pub const ALL: [OnCpu; 20] = [
         OnCpu::NotJpeg,
         OnCpu::Header,
         OnCpu::Data,
@@ -77,6 +79,7 @@ impl OnCpu {
         OnCpu::Transform,
         OnCpu::Filter,
         OnCpu::Scaled,
+        OnCpu::Changes,
     ];
 }
 
@@ -100,9 +103,10 @@ impl OnCpu {
             OnCpu::TooLarge => "too large for the decoder",
             OnCpu::TooSmall => "too small for the decoder",
             OnCpu::Turned => "turned by its EXIF orientation",
-            OnCpu::Transform => "a transform in several steps, or of colours",
+            OnCpu::Transform => "resized twice, or in a way that only the CPU does",
             OnCpu::Filter => "a filter that only the CPU has",
             OnCpu::Scaled => "scaled while it is decoded",
+            OnCpu::Changes => "changed more often than the device does",
         }
     }
 }

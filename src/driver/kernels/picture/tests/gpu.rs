@@ -88,7 +88,7 @@ fn the_gpu_draws_as_the_plain_code_does() {
             let places = Places {
                 planes: places[0],
                 weights,
-                row,
+                drawn: row,
                 status,
             };
             let picture = Picture::new(&memory.drawing, places);
