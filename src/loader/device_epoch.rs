@@ -226,6 +226,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         let watched = Watched {
             epoch: end.epoch,
             position: end.start,
+            rows: end.batch_rows,
             given: self.epoch.given(),
             workers: pipeline.crew().0,
             is_decoder_ready: self.outbox.is_decoder_ready(),

@@ -63,6 +63,8 @@ pub(crate) struct Watched {
     pub(crate) epoch: u64,
     /// The position of its first row.
     pub(crate) position: u64,
+    /// How many rows it has.
+    pub(crate) rows: usize,
     /// How many of its epoch were given out before.
     pub(crate) given: u64,
     /// How many workers load.
@@ -160,7 +162,9 @@ impl Found {
             return;
         }
         let seen = counted.since(mark.counted);
-        let Some(answer) = seen.best_share(share, batch.workers) else {
+        let given = batches as f64 * batch.rows as f64;
+        let host_ns = seen.host_ns as f64 / given.max(1.0);
+        let Some(answer) = seen.best_share(share, batch.workers, host_ns) else {
             return; // nothing was made meanwhile
         };
         self.mark = None;
@@ -202,8 +206,8 @@ impl Counted {
     }
 
     /// The best share, after batches with this one: as much as the program needs, if so many workers are to keep up with it, but no more than lets
-    /// decoder and workers end together. `None`: nothing was counted.
-    fn best_share(self, share: u8, workers: usize) -> Option<u8> {
+    /// decoder and workers end together. The program takes `host` nanoseconds for each that it is given. `None`: nothing was counted.
+    fn best_share(self, share: u8, workers: usize, host: f64) -> Option<u8> {
         if self.samples == 0 {
             return None;
         }
@@ -220,7 +224,6 @@ impl Counted {
         let other = self.other_ns as f64 / samples;
         let decoder = self.decoder_ns as f64 / self.decoded as f64;
         let workers = workers.max(1) as f64;
-        let host = self.host_ns as f64 / samples;
         // Workers take `other + (1 - share) * decoding` for a picture, the decoder `share * decoder`, and the program `host`.
         let balance = (other + decoding) / (workers * decoder + decoding);
         let needed = 1.0 - (WORKERS_BUSY * workers * host - other) / decoding.max(1.0);
@@ -233,9 +236,8 @@ impl Counted {
 mod tests {
     use super::*;
 
-    /// What is counted of batches of 256, if decoding takes the CPU and the decoder so long, in microseconds, and the program has its own
-    /// time.
-    fn counted(batches: u64, share: u8, [cpu, decoder, host]: [u64; 3]) -> Counted {
+    /// What is counted of batches of 256, if decoding takes the CPU and the decoder so long, in microseconds.
+    fn counted(batches: u64, share: u8, [cpu, decoder]: [u64; 2]) -> Counted {
         let samples = batches * 256;
         let decoded = samples * u64::from(share) / 64;
         Counted {
@@ -245,7 +247,7 @@ mod tests {
             left_to_cpu: 0,
             decoded,
             decoder_ns: decoded * decoder * 1_000,
-            host_ns: samples * host * 1_000,
+            host_ns: 0,
         }
     }
 
@@ -260,9 +262,9 @@ mod tests {
             (10, 1_000_000, 4, 1),
         ] {
             for share in [1, 16, 32, 63] {
-                let seen = counted(8, share, [cpu, decoder, 0]);
+                let seen = counted(8, share, [cpu, decoder]);
                 assert_eq!(
-                    seen.best_share(share, workers),
+                    seen.best_share(share, workers, 0.0),
                     Some(expected),
                     "{cpu} {decoder}"
                 );
@@ -273,25 +275,67 @@ mod tests {
     #[test]
     fn the_device_decodes_no_more_than_is_needed() {
         // Without the device, 4 workers make a picture in 375 us, and are to be busy for less.
-        for (host, expected) in [(10_000, 0), (500, 0), (200, 37), (100, 52), (20, 59)] {
-            let seen = counted(8, 32, [1_450, 50, host]);
-            assert_eq!(seen.best_share(32, 4), Some(expected), "{host}");
+        for (host, expected) in [
+            (10_000.0, 0),
+            (500.0, 0),
+            (200.0, 37),
+            (100.0, 52),
+            (20.0, 59),
+        ] {
+            let seen = counted(8, 32, [1_450, 50]);
+            let best = seen.best_share(32, 4, host * 1_000.0);
+            assert_eq!(best, Some(expected), "{host}");
         }
+    }
+
+    /// While workers catch up with the program, or it with them, batches that were made and batches that were given out are not as many.
+    #[test]
+    fn the_programs_time_is_that_of_batches_that_it_had() {
+        let [mut few, mut many] = [6, 10].map(|made| {
+            let mut found = Found {
+                steps: vec![((0, 0), 32)],
+                is_fixed: false,
+                opened: (0, 1 << 20),
+                mark: None,
+                batches: 0,
+                likes: 0,
+            };
+            for (given, made) in [(0, 0), (BATCHES_WATCHED, made)] {
+                let watched = Watched {
+                    epoch: 0,
+                    position: given * 256,
+                    rows: 256,
+                    given,
+                    workers: 4,
+                    is_decoder_ready: true,
+                };
+                let host_ns = given * 256 * 200_000;
+                found.watch(
+                    watched,
+                    Counted {
+                        host_ns,
+                        ..counted(made, 32, [1_450, 50])
+                    },
+                );
+            }
+            found.steps
+        });
+        assert_eq!([few.pop(), many.pop()], [Some(((0, 1 << 20), 37)); 2]);
     }
 
     #[test]
     fn what_nobody_counted_changes_nothing() {
-        assert_eq!(Counted::default().best_share(32, 4), None);
+        assert_eq!(Counted::default().best_share(32, 4, 0.0), None);
         // All is the device's.
-        let all = counted(8, 64, [1_450, 50, 0]);
-        assert_eq!(all.best_share(64, 4), Some(64));
+        let all = counted(8, 64, [1_450, 50]);
+        assert_eq!(all.best_share(64, 4, 0.0), Some(64));
         // It decodes none of these pictures.
         let none = Counted {
             decoded: 0,
             left_to_cpu: 1_024,
-            ..counted(8, 32, [1_450, 50, 0])
+            ..counted(8, 32, [1_450, 50])
         };
-        assert_eq!(none.best_share(32, 4), Some(0));
+        assert_eq!(none.best_share(32, 4, 0.0), Some(0));
     }
 
     fn place(epoch: u64, batch: u64) -> Place {
@@ -319,7 +363,7 @@ mod tests {
                     let opened = place(epoch, of_epoch.len() as u64);
                     of_epoch.push(share.of_unit(7, &opened).share);
                 }
-                let more = counted(1, of_epoch[batch as usize], [1_450, 50, 0]);
+                let more = counted(1, of_epoch[batch as usize], [1_450, 50]);
                 total = Counted {
                     samples: total.samples + more.samples,
                     decoding_ns: total.decoding_ns + more.decoding_ns,
@@ -333,6 +377,7 @@ mod tests {
                     let watched = Watched {
                         epoch,
                         position: batch * 256,
+                        rows: 256,
                         given: batch,
                         workers: 14,
                         is_decoder_ready: given_before >= ready_at,
