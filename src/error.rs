@@ -349,7 +349,7 @@ pub struct TimedOut {
     pub stage: Stage,
     /// For how long, when the loader gave it up.
     pub elapsed: std::time::Duration,
-    /// The worker's thread, which may still be at it.
+    /// The worker's thread, or the device's decoder, which may still be at it.
     pub worker: String,
 }
 
@@ -375,7 +375,7 @@ impl NoAnswer {
     }
 }
 
-/// What a worker does with a sample, or with the samples of a batch.
+/// What a worker, or the batch's device, does with a sample, or with the samples of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
@@ -391,6 +391,8 @@ pub enum Stage {
     Planning,
     /// The batch is made of its rows, or by the `collate_fn`.
     Collating,
+    /// The device that the batch was sent to decodes its pictures (feature `nvjpeg`).
+    Decoding,
 }
 
 /// A sample does not fit its batch.

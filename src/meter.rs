@@ -71,6 +71,8 @@ pub(crate) struct Meter {
     pub(crate) unlockable: Sum,
     /// Pictures that a device's decoder decoded; and those that the CPU did in its place, by the reason.
     pub(crate) device_decoded: Sum,
+    /// How long that took, by the one thread that drives the decoder.
+    pub(crate) device_decoding_ns: Sum,
     pub(crate) left_to_cpu: Mutex<Reasons>,
     /// Samples that failed, whose rows others took, or that were left out.
     pub(crate) replaced: Sum,
@@ -221,6 +223,7 @@ impl Meter {
             over_budget_bytes,
             unlockable,
             device_decoded,
+            device_decoding_ns,
             left_to_cpu,
             replaced,
             skipped,
@@ -255,6 +258,7 @@ impl Meter {
             (&self.over_budget, over_budget),
             (&self.unlockable, unlockable),
             (&self.device_decoded, device_decoded),
+            (&self.device_decoding_ns, device_decoding_ns),
             (&self.replaced, replaced),
             (&self.skipped, skipped),
             (&self.retried, retried),

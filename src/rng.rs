@@ -123,6 +123,16 @@ impl SampleRng {
         }
     }
 
+    /// Makes the generator that draws which of some pictures, of this number in the epoch's order, a device decodes. It shares no numbers
+    /// with the others.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn for_decoders(seed: u64, epoch: u64, pictures: u64) -> SampleRng {
+        SampleRng {
+            block: 1 << 61,
+            ..SampleRng::new(seed, epoch, pictures)
+        }
+    }
+
     /// The same generator, which says for which [pass](crate::dataset::Pass) the sample is loaded.
     pub(crate) fn of_pass(self, pass: u32) -> SampleRng {
         SampleRng { pass, ..self }

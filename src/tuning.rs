@@ -376,6 +376,38 @@ pub(crate) const ITEMS_PER_THREAD: u64 = 4;
 #[cfg(feature = "nvjpeg")]
 pub(crate) const DECODER_ARENA_BYTES: usize = 160 << 20;
 
+/// Which share of the pictures, of 64, a device decodes beside the CPU before it was measured what is best.
+///
+/// Chosen: with less, the decoder's calls have few pictures, and it looks slower than it is.
+#[cfg(feature = "nvjpeg")]
+pub(crate) const FIRST_DECODER_SHARE: u8 = 32;
+
+/// By how much shares may differ, of 64, that are as good as equal.
+///
+/// Chosen: a fifth of a core of 16.
+#[cfg(feature = "nvjpeg")]
+pub(crate) const LIKE_DECODER_SHARES: u8 = 2;
+
+/// After how many batches that were measured the share is fixed, whatever the last ones say.
+///
+/// Chosen: eight measurements.
+#[cfg(feature = "nvjpeg")]
+pub(crate) const MOST_BATCHES_MEASURED: u64 = 64;
+
+/// How much of their time workers may be busy, if the device decodes no more than the program needs. The rest is for pictures that take
+/// longer than most.
+///
+/// Chosen.
+#[cfg(feature = "nvjpeg")]
+pub(crate) const WORKERS_BUSY: f64 = 0.85;
+
+/// The most device memory that a decoder has: its two [arenas](DECODER_ARENA_BYTES), and what nvJPEG takes for itself. Beyond it, nvJPEG is given
+/// none, and decodes fewer pictures at a time.
+///
+/// Chosen: 192 MiB are left for nvJPEG, which gets files and planes from elsewhere.
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+pub(crate) const DECODER_MOST_BYTES: usize = 512 << 20;
+
 /// The longest side of a picture that a device's decoder is given.
 #[cfg(feature = "nvjpeg")]
 pub(crate) const MOST_DECODED_SIDE: u32 = 16_384;

@@ -49,6 +49,7 @@ impl fmt::Display for DeviceName {
 pub enum Decoder {
     Cpu,
     Device,
+    Both,
 }
 
 impl FromStr for Decoder {
@@ -57,9 +58,12 @@ impl FromStr for Decoder {
     fn from_str(name: &str) -> Result<Decoder, String> {
         match name {
             "cpu" => Ok(Decoder::Cpu),
-            "device" if cfg!(feature = "nvjpeg") => Ok(Decoder::Device),
-            "device" => Err("the device decodes with the feature `nvjpeg` only".into()),
-            _ => Err(format!("`{name}` is neither cpu nor device")),
+            "device" | "both" if !cfg!(feature = "nvjpeg") => {
+                Err("the device decodes with the feature `nvjpeg` only".into())
+            }
+            "device" => Ok(Decoder::Device),
+            "both" => Ok(Decoder::Both),
+            _ => Err(format!("`{name}` is neither cpu, device nor both")),
         }
     }
 }
@@ -81,6 +85,7 @@ pub struct Args {
     pub gather: Option<Way>,
     pub decode: Decoder,
     pub bare_decoder: Option<f64>,
+    pub share: Option<f64>,
     prefetch: Option<usize>,
     pub pin: Option<bool>,
     pub flat: bool,
@@ -126,6 +131,7 @@ impl Args {
             gather: None,
             decode: Decoder::Cpu,
             bare_decoder: None,
+            share: None,
             prefetch: None,
             pin: None,
             flat: false,
@@ -201,6 +207,7 @@ impl Args {
                 });
             }
             "--decode" => self.decode = value.parse()?,
+            "--share" => self.share = Some(one(value)?),
             "--bare-decoder" => self.bare_decoder = Some(positive_number(value)?),
             "--prefetch" => self.prefetch = Some(positive_one(value)?),
             "--pin" => self.pin = Some(true),

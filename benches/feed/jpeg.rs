@@ -110,7 +110,7 @@ mod images {
                     let calls_s = mean(calls, self::calls(files, workers)?);
                     let (checked, off) = match args.decode {
                         Decoder::Cpu => (check(args, &folder, &loader, &device)?, None),
-                        Decoder::Device => {
+                        Decoder::Device | Decoder::Both => {
                             let off = differences(args, &folder, &loader, &device)?;
                             (off.batches, Some(off))
                         }
@@ -162,6 +162,7 @@ mod images {
     pub struct Decoded {
         by: &'static str,
         by_device: u64,
+        share: Option<u8>,
         left_to_cpu: BTreeMap<&'static str, u64>,
     }
 
@@ -171,6 +172,7 @@ mod images {
             let stats = loader.total_stats();
             let by = match args.decode {
                 Decoder::Cpu => "cpu",
+                Decoder::Both => "both",
                 Decoder::Device if stats.device_decoded > 0 => "device",
                 Decoder::Device => {
                     return Err(format!(
@@ -184,6 +186,7 @@ mod images {
             Ok(Decoded {
                 by,
                 by_device: stats.device_decoded,
+                share: stats.device_share,
                 left_to_cpu: stats.left_to_cpu,
             })
         }
@@ -197,6 +200,7 @@ mod images {
             record
                 .with("decode", self.by)
                 .with("device_decoded", self.by_device)
+                .with("device_share_of_64", self.share)
                 .with("left_to_cpu", reasons)
         }
     }
@@ -289,6 +293,7 @@ mod images {
         images.decode(match decoder {
             Decoder::Cpu => Decode::Cpu,
             Decoder::Device => Decode::Device,
+            Decoder::Both => Decode::Both,
         })
     }
 
@@ -316,6 +321,10 @@ mod images {
         }
         if let Some(prefetch) = args.prefetch(workers) {
             builder = builder.prefetch(prefetch);
+        }
+        #[cfg(feature = "nvjpeg")]
+        if let Some(share) = args.share {
+            builder = builder.device_share(share);
         }
         Ok(builder.build()?)
     }

@@ -194,7 +194,13 @@ pub const OPTIONS: &[Opt] = &[
         "--decode",
         "WHO",
         &[Jpeg, Train],
-        "cpu, device: who decodes the pictures; device takes the feature nvjpeg (default: cpu)",
+        "cpu, device, both: who decodes the pictures; the device takes the feature nvjpeg (default: cpu)",
+    ),
+    (
+        "--share",
+        "S",
+        &[Jpeg, Train],
+        "both: the share of the pictures that the device decodes, from 0 to 1 (default: measured)",
     ),
     (
         "--bare-decoder",

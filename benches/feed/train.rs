@@ -37,7 +37,7 @@ mod images {
             let target = Target::open(name)?;
             let few: &[usize] = match args.decode {
                 Decoder::Cpu => &[16, 8, 4],
-                Decoder::Device => &[4, 2],
+                Decoder::Device | Decoder::Both => &[4, 2],
             };
             for &workers in &args.workers(few) {
                 for &batch_size in &args.batch_sizes(256) {

@@ -1,17 +1,21 @@
 //! Decoding: pictures of a batch that is on the device, whose files are on the host.
 //!
 //! One thread for each device drives its decoder (`decoding/thread.rs`). What sends a batch hands it the rows that are to be decoded, and
-//! is told when they are made.
+//! is told when they are made. Whoever knows that there will be pictures has the decoder opened meanwhile.
 
 use super::DeviceInner;
 use super::block::DeviceBlock;
 use crate::driver::RawEvent;
+#[cfg(feature = "nvjpeg")]
+use crate::error::Result;
 use crate::error::{BoxError, Error};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Instant, Mutex};
 use crate::tensor::{Home, Storage};
 
 #[cfg(feature = "nvjpeg")]
 mod engine;
+#[cfg(feature = "nvjpeg")]
+mod memory;
 #[cfg(feature = "nvjpeg")]
 mod thread;
 
@@ -57,14 +61,27 @@ pub(super) struct Held {
 
 /// The slabs whose pictures a device decodes, by where they belong: one for each field.
 #[derive(Default)]
-pub(super) struct HeldSlabs(Mutex<Vec<Home>>);
+pub(super) struct HeldSlabs(Mutex<Slabs>);
+
+#[derive(Default)]
+struct Slabs {
+    slabs: Vec<Home>,
+    /// The decoder hangs, so nobody should wait for them.
+    is_late: bool,
+}
 
 impl HeldSlabs {
-    /// Whether a slab of this ring is among them: of `account`, if given.
+    /// Whether a slab of this ring is among them, and will come home: of `account`, if given.
     pub(super) fn has(&self, ring: usize, account: Option<usize>) -> bool {
-        let slabs = self.0.lock();
-        let mut slabs = slabs.iter().filter(|home| home.ring == ring);
-        slabs.any(|home| account.is_none() || home.account == account)
+        let held = self.0.lock();
+        let mut slabs = held.slabs.iter().filter(|home| home.ring == ring);
+        !held.is_late && slabs.any(|home| account.is_none() || home.account == account)
+    }
+
+    /// The decoder goes on.
+    #[cfg(feature = "nvjpeg")]
+    fn comes_home(&self) {
+        self.0.lock().is_late = false;
     }
 }
 
@@ -72,7 +89,7 @@ impl HeldSlabs {
 impl Held {
     /// Before the copy is in the list of flights, so that who looks for the slab finds it there or here.
     pub(super) fn new(device: &Arc<DeviceInner>, home: Option<Home>) -> Held {
-        device.held.0.lock().extend(home);
+        device.held.0.lock().slabs.extend(home);
         Held {
             device: Arc::clone(device),
             home,
@@ -82,10 +99,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut slabs = self.device.held.0.lock();
-        let own = slabs.iter().position(|home| Some(*home) == self.home);
-        own.map(|own| slabs.swap_remove(own));
-        drop(slabs);
+        let mut held = self.device.held.0.lock();
+        let own = held.slabs.iter().position(|home| Some(*home) == self.home);
+        own.map(|own| held.slabs.swap_remove(own));
+        drop(held);
         // The slab itself may not have come home: somebody keeps a view of its batch. Who waits for it must look again.
         self.device.ring.news().notify_interested();
     }
@@ -108,6 +125,71 @@ pub(crate) enum NotDecoded {
 impl NotDecoded {
     pub(crate) fn is_of_picture(&self) -> bool {
         matches!(self, NotDecoded::Picture { .. })
+    }
+}
+
+impl DeviceInner {
+    /// Whether pictures that come now need not wait until the decoder is open: it is, or could not be opened.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn is_decoder_ready(&self) -> bool {
+        self.decoder.get().is_some_and(Decoder::was_tried)
+    }
+
+    /// Begins to open the decoder: pictures will come. It does not wait. If opening fails, it is tried again when they are there, and they are
+    /// told why.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn open_decoder(&self) {
+        match self.decoder() {
+            Ok(decoder) => decoder.open(),
+            Err(error) => log::debug!("no decoder is opened ahead: {error}"),
+        }
+    }
+
+    /// Has pictures decoded that were sent as they are.
+    pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
+        #[cfg(feature = "nvjpeg")]
+        match self.decoder() {
+            Ok(decoder) => decoder.decode(undecoded, when_decoded),
+            Err(error) => {
+                drop(undecoded); // its slab is at home then
+                when_decoded(Err(NotDecoded::Failed(error)));
+            }
+        }
+        #[cfg(not(feature = "nvjpeg"))]
+        drop((undecoded, when_decoded)); // there are none
+    }
+
+    /// When the decoder was done with anything last, if it was.
+    pub(crate) fn decoder_moved(&self) -> Option<Instant> {
+        #[cfg(feature = "nvjpeg")]
+        return self.decoder.get()?.moved();
+        #[cfg(not(feature = "nvjpeg"))]
+        None
+    }
+
+    /// How many bytes the decoder has: of the device, and page-locked.
+    pub(super) fn decoder_bytes(&self) -> [usize; 2] {
+        #[cfg(feature = "nvjpeg")]
+        return self.decoder.get().map_or([0; 2], Decoder::bytes);
+        #[cfg(not(feature = "nvjpeg"))]
+        [0; 2]
+    }
+
+    /// Whoever waited for the decoder waits no longer. Until it goes on, nobody waits for the slabs that it has, either.
+    pub(crate) fn decoder_is_late(&self) {
+        self.held.0.lock().is_late = true;
+        self.ring.news().notify();
+    }
+
+    /// The decoder's thread, which is started when it is needed first.
+    #[cfg(feature = "nvjpeg")]
+    fn decoder(&self) -> Result<&Decoder> {
+        if let Some(decoder) = self.decoder.get() {
+            return Ok(decoder);
+        }
+        let decoder = Decoder::start(&self.driver)?;
+        // (Of two that were started at once, one ends here.)
+        Ok(self.decoder.get_or_init(|| decoder))
     }
 }
 

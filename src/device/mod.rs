@@ -107,9 +107,9 @@ pub(crate) struct DeviceInner {
     pub(crate) staged: Arc<Staged>,
     /// Spans on the embedder's streams that have not ended.
     spans: Mutex<VecDeque<Timing>>,
-    /// Decodes pictures of batches that were sent, once there are any.
+    /// Decodes pictures of batches that were sent, once it is known that there will be any.
     #[cfg(feature = "nvjpeg")]
-    decoder: Mutex<Option<Decoder>>,
+    decoder: OnceLock<Decoder>,
     /// What it has of the ring.
     held: HeldSlabs,
     /// Overrides where batches are cut, for tests.
@@ -203,7 +203,7 @@ impl Device {
                 staged: Arc::default(),
                 spans: Mutex::default(),
                 #[cfg(feature = "nvjpeg")]
-                decoder: Mutex::default(),
+                decoder: OnceLock::new(),
                 held: HeldSlabs::default(),
                 #[cfg(feature = "testing")]
                 cut_at: Mutex::default(),
@@ -262,7 +262,8 @@ impl Device {
         self.inner.ring.set_budget_bytes(bytes);
     }
 
-    /// Sets how many bytes of device memory the pool may hold; a quarter of the device's memory by default.
+    /// Sets how many bytes of device memory the pool may hold; a quarter of the device's memory by default. What the decoder of pictures has comes
+    /// on top ([`MemoryStats::decoder_bytes`]).
     pub fn set_device_budget_bytes(&self, bytes: usize) {
         self.inner.pool.set_budget_bytes(bytes);
     }
@@ -314,6 +315,7 @@ impl Device {
         let (device_bytes, device_held_bytes, device_budget_bytes, device_leaked) =
             self.inner.pool.bytes();
         let counters = &self.inner.ring.counters;
+        let [decoder_bytes, decoder_pinned_bytes] = self.inner.decoder_bytes();
         MemoryStats {
             pinned_bytes,
             pinned_idle_bytes,
@@ -328,6 +330,8 @@ impl Device {
             device_bytes,
             device_held_bytes,
             device_budget_bytes,
+            decoder_bytes,
+            decoder_pinned_bytes,
             leaked: self.inner.flights.leaked() + device_leaked,
         }
     }
@@ -378,6 +382,11 @@ pub struct MemoryStats {
     pub device_held_bytes: usize,
     /// How many bytes the pool may hold.
     pub device_budget_bytes: usize,
+    /// Bytes of device memory that the decoder of pictures has (feature `nvjpeg`), while it is open: 512 MiB at most. They are not in
+    /// the pool, and count in no budget.
+    pub decoder_bytes: usize,
+    /// Page-locked bytes that it has, which are not in the ring.
+    pub decoder_pinned_bytes: usize,
     /// Pieces of memory given up because nobody could tell when the device was done with them.
     pub leaked: u64,
 }
@@ -464,33 +473,14 @@ impl DeviceInner {
         Ok(done)
     }
 
-    /// Has pictures decoded that were sent as they are.
-    pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
-        #[cfg(feature = "nvjpeg")]
-        {
-            let mut decoder = self.decoder.lock();
-            let started = match &mut *decoder {
-                Some(decoder) => Ok(decoder),
-                None => Decoder::start(&self.driver).map(|started| decoder.insert(started)),
-            };
-            match started {
-                Ok(decoder) => decoder.decode(undecoded, when_decoded),
-                Err(error) => {
-                    drop(decoder);
-                    when_decoded(Err(NotDecoded::Failed(error)));
-                }
-            }
-        }
-        #[cfg(not(feature = "nvjpeg"))]
-        drop((undecoded, when_decoded)); // there are none
-    }
-
     /// What the device does itself with batches that are made for it.
     pub(crate) fn offload(&self) -> Offload {
         Offload {
             gathers: Some(self.driver.backend()),
             #[cfg(feature = "nvjpeg")]
             decodes: self.driver.decodes(),
+            #[cfg(feature = "nvjpeg")]
+            own: None, // each unit's are its own
         }
     }
 

@@ -240,10 +240,13 @@ impl fmt::Display for TimedOut {
         let (elapsed, worker) = (self.elapsed, &self.worker);
         write!(
             f,
-            " was still being {} after {elapsed:.1?} by {worker}: if this is slow and does not hang, raise `timeout`. The thread is \
-             left alone, keeps what it uses, and ends when it comes back",
+            " was still being {} after {elapsed:.1?} by {worker}: if this is slow and does not hang, raise `timeout`. ",
             self.stage
-        )
+        )?;
+        f.write_str(match self.stage {
+            Stage::Decoding => "The decoder keeps what it uses until it comes back, and what is sent there waits for it",
+            _ => "The thread is left alone, keeps what it uses, and ends when it comes back",
+        })
     }
 }
 
@@ -291,6 +294,7 @@ impl fmt::Display for Stage {
             Stage::Filling => "filled into its row",
             Stage::Planning => "laid out",
             Stage::Collating => "collated",
+            Stage::Decoding => "decoded",
         })
     }
 }

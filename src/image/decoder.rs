@@ -38,14 +38,28 @@ pub enum Decode {
     /// for the batch. Until that, the batch keeps its page-locked memory.
     ///
     /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). nvJPEG takes a
-    /// second to open, before the first pictures. The decoder's memory (320 MiB, and nvJPEG's own) counts in no budget, the
-    /// files of pictures are not among the [bytes in flight](crate::loader::Builder::max_bytes_in_flight), and
-    /// [`timeout`](crate::loader::Builder::timeout) does not cover it. The first batches of a loader's first epoch may be decoded by the CPU.
+    /// second to open, which begins while the first file is read that it is for. The decoder has up to 512 MiB of device
+    /// memory while it is open, which count in no budget ([`MemoryStats::decoder_bytes`](crate::device::MemoryStats::decoder_bytes)). The files of
+    /// pictures that are not decoded yet lie in ordinary memory, and are not among the
+    /// [bytes in flight](crate::loader::Builder::max_bytes_in_flight); there are no more of them than rows in the loader's slabs, which are
+    /// (`prefetch` + `depth` + 2) batches. If it hangs, it costs each batch that is
+    /// sent there the loader's [`timeout`](crate::loader::Builder::timeout). The first batches of a loader's first epoch may be decoded by the CPU.
     ///
-    /// A GPU decodes by nvJPEG, which is loaded when the first pictures come to it: from where the environment variable `PINFEED_NVJPEG` says
+    /// A GPU decodes by nvJPEG, which is loaded when there are pictures for it: from where the environment variable `PINFEED_NVJPEG` says
     /// (the library, or its folder), or else where the system's loader finds `libnvjpeg.so.13` or `.12`, or in CUDA's toolkit. If there is
     /// none, or the GPU has no hardware decoder, or that fails, each batch is [`Error::Decoder`](crate::Error::Decoder). Single pictures that the
     /// decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU device has a stand-in, which
     /// decodes as the CPU does.
     Device,
+    /// Both: the device a share of the pictures, and the workers the others. It is for where neither keeps up alone, or where a step of the
+    /// training is slower the more its GPU decodes. All that is said of [`Device`](Decode::Device) holds for the device's share.
+    ///
+    /// Who decodes a picture follows from the seed, the epoch, its place in the order, and the share. The share is what
+    /// [`Builder::device_share`](crate::loader::Builder::device_share) says, or is measured in the loader's first batches: until the decoder is
+    /// open, workers decode all; then the device is given half, and the share is corrected every 8 batches until it stays the same (after 64
+    /// at the latest). It comes to what lets decoder and workers end together, or to less if the program needs less. Then it is fixed:
+    /// [`Stats::device_share`](crate::loader::Stats::device_share) says what it is, and a state that is saved later has it, so
+    /// that the run goes on with it. Each rank measures its own. Where the ranks' states are to be equal, or a run is to be the
+    /// same from its first batch when it is begun again, give the share.
+    Both,
 }

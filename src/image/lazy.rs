@@ -168,7 +168,7 @@ impl LazyImage {
     fn field(&self, layout: &mut Layout) -> Result<Field<u8>, CollateError> {
         let shape = self.shape().map_err(load)?;
         #[cfg(feature = "nvjpeg")]
-        if self.decode == Decode::Device {
+        if self.decode != Decode::Cpu {
             return layout.pictures(&shape);
         }
         layout.field(&shape)
@@ -316,8 +316,8 @@ impl Sample for LazyImage {
             return row.take(field, pixels);
         }
         #[cfg(feature = "nvjpeg")]
-        if self.decode == Decode::Device
-            && let Some(limits) = row.decoder(field)
+        if self.decode != Decode::Cpu
+            && let Some(limits) = row.decoder(field, self.decode == Decode::Both)
         {
             let new = |limits| EncodedImage::new(&self, limits).map_err(OnCpu::name);
             let reason = match limits.and_then(new) {

@@ -3,6 +3,8 @@
 mod ahead;
 mod check;
 mod options;
+#[cfg(feature = "nvjpeg")]
+mod pictures;
 
 use std::fmt;
 use std::time::Duration;
@@ -68,6 +70,8 @@ pub struct Builder<D, C> {
     max_batch_bytes: Option<usize>,
     timeout: Option<Duration>,
     patience: Option<Duration>,
+    #[cfg(feature = "nvjpeg")]
+    device_share: Option<f64>,
 }
 
 impl<D> Builder<D, crate::batch::Stack> {
@@ -99,6 +103,8 @@ impl<D> Builder<D, crate::batch::Stack> {
             max_batch_bytes: None,
             timeout: None,
             patience: crate::tuning::WATCHDOG,
+            #[cfg(feature = "nvjpeg")]
+            device_share: None,
         }
     }
 }
@@ -377,6 +383,16 @@ impl<D, C> Builder<D, C> {
     /// which counts among those of its epoch. If many hang, later batches may therefore be unpinned, as with a program that
     /// holds all slabs.
     ///
+    /// # A device that decodes
+    ///
+    /// The time is also that of a device's decoder ([`Decode`](crate::image::Decode)): a batch that was sent there is an error ([`Stage::Decoding`](crate::error::Stage::Decoding)) if
+    /// the decoder takes longer than this for whatever it is at, be it a chunk of 64 pictures, or being opened (which takes nvJPEG up to a second).
+    /// What waits behind other batches has its time from when these are decoded. The decoder cannot be stopped: it keeps what it has of such a
+    /// batch (its slab, its device memory and the files), and batches that are sent later wait for it, each for as long. When it comes back, they
+    /// are decoded. Dropping the loader does not wait for it, but dropping the last holder of the [`Device`](crate::Device) does.
+    ///
+    /// # Dropping the loader
+    ///
     /// Dropping the loader waits for no sample longer than the timeout. Without one it waits for each worker's current run, however long
     /// that takes.
     ///
@@ -525,6 +541,8 @@ impl<D: Dataset, C> Builder<D, C> {
             .for_each(|options| options.at_once = at_once);
         warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
+        #[cfg(feature = "nvjpeg")]
+        let learned = learned.device_share(self.device_share_of_64()?);
         let dataset = Arc::new(self.dataset);
         let order = Order {
             seed: self.seed,
@@ -582,6 +600,8 @@ impl<D, C> Builder<D, C> {
             max_batch_bytes: self.max_batch_bytes,
             timeout: self.timeout,
             patience: self.patience,
+            #[cfg(feature = "nvjpeg")]
+            device_share: self.device_share,
         }
     }
 }

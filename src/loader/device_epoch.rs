@@ -11,6 +11,8 @@ use super::stats::Stats;
 use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
 use crate::pipeline::{Delivered, Made, Outbox, Patience, Seat, Taken, drop_each};
+#[cfg(feature = "nvjpeg")]
+use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak};
 
 /// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
@@ -184,6 +186,8 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 uploaded.map_err(|payload| pass.collate_panicked(unit, panic_message(payload)))
             }),
         };
+        #[cfg(feature = "nvjpeg")]
+        self.watch_share(pass.place(unit));
         self.epoch.gives(batch);
         if !has_enough {
             self.send_ahead();
@@ -208,6 +212,26 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         let is_decoded = pipeline.wait_for_decoder(next, taken, &self.outbox, patience);
         self.epoch.waited(asked);
         is_decoded
+    }
+
+    /// Sees how far device and CPU come, which share the pictures, with the batch that ends here: until the share is fixed.
+    #[cfg(feature = "nvjpeg")]
+    fn watch_share(&self, end: Place) {
+        let (pipeline, seat) = (self.epoch.pipeline(), self.epoch.seat());
+        let learned = pipeline.learned();
+        // (Of several devices that share the batches, one stands for all.)
+        if !learned.has_pictures() || seat.share.index != 0 || learned.share.fixed().is_some() {
+            return;
+        }
+        let watched = Watched {
+            epoch: end.epoch,
+            position: end.start,
+            rows: end.batch_rows,
+            given: self.epoch.given(),
+            workers: pipeline.crew().0,
+            is_decoder_ready: self.outbox.is_decoder_ready(),
+        };
+        learned.share.watch(watched, &seat.meter);
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {

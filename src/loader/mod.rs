@@ -365,6 +365,10 @@ impl<B: Batch> DataLoader<B> {
         state.check(self.owner(1), options.lane, devices)?;
         let mut start = state.start();
         options.batching.check(start)?;
+        #[cfg(feature = "nvjpeg")]
+        if let Some(share) = state.share() {
+            self.threads.pipeline().learned().share.resume(share);
+        }
         *self.last.lock() = Last::at(start, None);
         if !start.given.has_no_gap() {
             // (Of the last ones, this loader may leave some out.)
@@ -416,7 +420,13 @@ impl<B: Batch> DataLoader<B> {
     fn state_from(&self, start: Start, devices: u64) -> LoaderState {
         let lane = self.threads.pipeline().options().lane;
         let devices = start.bound_to.unwrap_or(devices);
-        LoaderState::new(start, lane, self.owner(devices))
+        let state = LoaderState::new(start, lane, self.owner(devices));
+        #[cfg(feature = "nvjpeg")]
+        let state = {
+            let share = &self.threads.pipeline().learned().share;
+            state.of_share(share.from(start.epoch, start.position))
+        };
+        state
     }
 
     /// Where a rank stands whose batches several devices are given in any order, if one of them has this seat.
@@ -484,6 +494,7 @@ impl<B: Batch> DataLoader<B> {
             &pipeline.meters.total(),
             pipeline.options(),
             pipeline.crew(),
+            pipeline.device_share(),
         )
     }
 
@@ -527,6 +538,7 @@ impl<B: Batch> DataLoader<B> {
             &seat.meter,
             &pipeline.options[seat.share.device],
             pipeline.crew(),
+            pipeline.device_share(),
         )
     }
 

@@ -48,6 +48,9 @@ use crate::pipeline::{Given, Start};
 /// batch size of each rank (0 with a [batch sampler](crate::sampler::BatchSampler)), and how many ranks load different batches. `check` is the fingerprint of all before it. Later versions
 /// will read this one.
 ///
+/// Where device and CPU share the pictures (`Decode::Both`, with the feature `nvjpeg`), and the share is fixed, `share` is how many of 64 the device
+/// is given.
+///
 /// Within an epoch of a loader with [`in_order(false)`](crate::loader::Builder::in_order), it begins with `pinfeed-state-2`, and has
 /// two fields more before the check: `rank`, whose state it is, and `given`, a hexadecimal number whose bit `i` says that this rank was given
 /// batch `i + 1`, counted from the one that begins at `position` and is missing. Where several devices share the rank's batches,
@@ -104,6 +107,8 @@ pub struct LoaderState {
     position: u64,
     /// Which batches of which rank were given out behind the position, if they came in any order.
     gaps: Option<Gaps>,
+    /// The share of pictures that a device decodes, of 64, if it was fixed.
+    share: Option<u8>,
     /// What it belongs to. `None`: the beginning of any run.
     owner: Option<Owner>,
 }
@@ -145,8 +150,20 @@ impl LoaderState {
                 devices,
                 given: start.given,
             }),
+            share: None,
             owner: Some(owner),
         }
+    }
+
+    /// With the share of pictures that a device decodes, of 64.
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn of_share(self, share: Option<u8>) -> LoaderState {
+        LoaderState { share, ..self }
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn share(&self) -> Option<u8> {
+        self.share
     }
 
     /// Returns the epoch to go on with. After an epoch's last batch, that is the next one.
@@ -294,6 +311,9 @@ impl fmt::Display for LoaderState {
                 text += &format!(" devices={}", gaps.devices);
             }
         }
+        if let Some(share) = self.share {
+            text += &format!(" share={share}");
+        }
         f.write_str(&with_check(&text))
     }
 }
@@ -393,6 +413,10 @@ impl FromStr for LoaderState {
             gaps: match content.starts_with("pinfeed-state-2 ") {
                 true => Some(gaps().ok_or_else(damaged)?),
                 false => None,
+            },
+            share: match field("share") {
+                None => None,
+                Some(share) => Some(share.parse().map_err(|_| damaged())?),
             },
             owner: owner(),
         };

@@ -123,6 +123,11 @@ pub struct Stats {
     /// How many pictures a device's decoder decoded
     /// (`ImageFolder::decode`, with the feature `nvjpeg`).
     pub device_decoded: u64,
+    /// How long the device's decoder took for them, in nanoseconds: one thread drives it. (What several batches or loaders have in it at once is
+    /// counted for each by its pictures.)
+    pub device_decoding_ns: u64,
+    /// Where device and CPU share the pictures (`Decode::Both`): how many of 64 the device is given, once that is fixed.
+    pub device_share: Option<u8>,
     /// Why other pictures, which the program left to it, were decoded by the CPU, and how many for each reason. Most reasons lie in the file
     /// or the transform, and workers decode. But what the decoder itself refused, skipped or had no memory for is decoded by the one thread
     /// that drives it: if that is much, it costs more than `Decode::Cpu`. (A batch with a picture that nobody can
@@ -159,7 +164,12 @@ pub enum Limit {
 }
 
 impl Stats {
-    pub(super) fn of(meter: &Meter, options: &Options, (workers, crew): (usize, Crew)) -> Stats {
+    pub(super) fn of(
+        meter: &Meter,
+        options: &Options,
+        (workers, crew): (usize, Crew),
+        device_share: Option<u8>,
+    ) -> Stats {
         meter.settle();
         Stats {
             epoch: meter.epoch.get(),
@@ -197,6 +207,8 @@ impl Stats {
             most_bytes_in_flight: meter.most_bytes_in_flight.get(),
             unlockable: meter.unlockable.get(),
             device_decoded: meter.device_decoded.get(),
+            device_decoding_ns: meter.device_decoding_ns.get(),
+            device_share,
             left_to_cpu: meter.left_to_cpu.lock().clone(),
             replaced: meter.replaced.get(),
             skipped: meter.skipped.get(),
@@ -308,6 +320,8 @@ impl AddAssign<&Stats> for Stats {
             pinned_budget_bytes,
             unlockable,
             device_decoded,
+            device_decoding_ns,
+            device_share,
             left_to_cpu,
             replaced,
             skipped,
@@ -335,6 +349,7 @@ impl AddAssign<&Stats> for Stats {
             (&mut self.over_budget, over_budget),
             (&mut self.unlockable, unlockable),
             (&mut self.device_decoded, device_decoded),
+            (&mut self.device_decoding_ns, device_decoding_ns),
             (&mut self.replaced, replaced),
             (&mut self.skipped, skipped),
             (&mut self.retried, retried),
@@ -358,6 +373,7 @@ impl AddAssign<&Stats> for Stats {
             *sum += more;
         }
         self.epoch = self.epoch.max(*epoch);
+        self.device_share = self.device_share.max(*device_share);
         if *workers >= self.workers {
             (self.workers, self.crew) = (*workers, *crew);
         }

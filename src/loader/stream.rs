@@ -119,6 +119,13 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         timeout(timeout: Duration);
     }
 
+    #[cfg(feature = "nvjpeg")]
+    forwarded! {
+        /// Sets the share of the pictures that the device decodes, as [`Builder::device_share`]. (The state of a stream does not hold it: a
+        /// share that is measured is measured again after a resume.)
+        device_share(share: f64);
+    }
+
     /// Tries to load an item again where its error says that it may go away, as [`Builder::retry`]. A stream that gives an error is not
     /// asked again.
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
@@ -205,6 +212,9 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             ..options
         });
         let options = options.collect();
+        let learned = Learned::new(false, None);
+        #[cfg(feature = "nvjpeg")]
+        let learned = learned.device_share(builder.device_share_of_64()?);
         let parts = StreamParts {
             source: builder.dataset,
             collate: Arc::new(builder.collate),
@@ -215,7 +225,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             on_error: builder.on_error,
             retry: Arc::new(Retry::new(builder.retry)),
             keeps: builder.retry.0 > 0 || builder.on_error != OnError::Fail,
-            learned: Arc::new(Learned::new(false, None)),
+            learned: Arc::new(learned),
         };
         let parts = Arc::new(parts);
         let source = Arc::clone(&parts);

@@ -204,6 +204,15 @@ impl<B: Batch> Pipeline<B> {
                 board = self.lock();
                 continue;
             }
+            let line = board.line(seat.line).map(|(line, _)| line);
+            let awaited = line.and_then(|line| line.awaits_decoder(options.timeout));
+            let decoded_by = awaited.as_ref().map(|awaited| awaited.due);
+            if let Some(awaited) = awaited.filter(|awaited| awaited.due <= now) {
+                drop(board);
+                self.give_up_decoding(awaited);
+                board = self.lock();
+                continue;
+            }
             let lines = waiting.lines.saturating_add(1);
             let pause = options.patience.map(|pause| pause.saturating_mul(lines));
             let line_due = pause.and_then(|pause| since.checked_add(pause));
@@ -220,7 +229,8 @@ impl<B: Batch> Pipeline<B> {
             }
             let timeout = options.timeout;
             let late = timeout.and_then(|timeout| board.first_due(timeout, now));
-            let end = [end, line_due, late].into_iter().flatten().min();
+            let ends = [end, line_due, late, decoded_by];
+            let end = ends.into_iter().flatten().min();
             board.wait_until(&seat.unit_ready, end);
             retries = true;
         }

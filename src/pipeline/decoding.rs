@@ -4,12 +4,14 @@
 //! sends itself, it has taken already: it waits for that when it comes to it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use super::Pipeline;
 use super::board::Orphans;
 use super::consumer::{Patience, Taken};
 use super::desk::Desk;
 use super::guard::drop_each;
+use super::line::Line;
 use super::outbox::{Outbox, Sends};
 use super::pass::Pass;
 use super::pull::OwnItems;
@@ -17,8 +19,8 @@ use super::recovery::Changes;
 use super::schedule::Unit;
 use super::slots::{Delivered, Made};
 use crate::batch::Batch;
-use crate::device::{NotDecoded, Undecoded};
-use crate::error::{Error, panic_message};
+use crate::device::{Device, NotDecoded, Undecoded};
+use crate::error::{Error, Stage, TimedOut, panic_message};
 use crate::sync::{Arc, Condvar, Instant, Mutex, Weak};
 
 /// Who sends a unit, and is to know when its rows are made.
@@ -31,11 +33,27 @@ pub(super) enum Sender {
 }
 
 /// Whether a unit's rows are made.
-#[derive(Default)]
 pub(crate) struct Decoding {
+    since: Instant,
     /// What came of it, once that is known.
     outcome: Mutex<Option<Result<(), NotDecoded>>>,
     known: Condvar,
+}
+
+/// A unit at a device's decoder, whose pictures are to be decoded by an instant.
+pub(super) struct Awaited<B> {
+    pass: Arc<Pass>,
+    unit: Unit,
+    outbox: Arc<dyn Sends<B>>,
+    /// It was handed over, or the decoder was done with something before it.
+    since: Instant,
+    pub(super) due: Instant,
+}
+
+/// Since when a device has been at what was handed to its decoder then: what lies before it in the queue does not count.
+fn begun(device: &Device, handed_over: Instant) -> Instant {
+    let moved = device.inner.decoder_moved();
+    moved.map_or(handed_over, |moved| moved.max(handed_over))
 }
 
 impl Decoding {
@@ -44,18 +62,68 @@ impl Decoding {
         self.known.notify_all();
     }
 
-    /// Waits for it, as long as patience lasts. `false`: it is not known yet.
-    fn is_over(&self, patience: Patience) -> bool {
+    /// Waits for it, as long as patience lasts, and the device takes no longer for it than `timeout`. Returns what came of it, as far as that is
+    /// known; the error: for how long the device has been at it.
+    fn wait(
+        &self,
+        device: &Device,
+        timeout: Option<Duration>,
+        patience: Patience,
+    ) -> Result<Option<Result<(), NotDecoded>>, Duration> {
         let mut outcome = self.outcome.lock();
-        while outcome.is_none() {
-            match patience.end(Instant::now()) {
-                None => return false,
-                Some(None) => self.known.wait(&mut outcome),
-                Some(Some(end)) => _ = self.known.wait_until(&mut outcome, end),
+        loop {
+            if let Some(known) = outcome.take() {
+                return Ok(Some(known));
+            }
+            let (now, begun) = (Instant::now(), begun(device, self.since));
+            let due = timeout.and_then(|timeout| begun.checked_add(timeout));
+            if due.is_some_and(|due| due <= now) {
+                return Err(now.duration_since(begun));
+            }
+            let Some(end) = patience.end(now) else {
+                return Ok(None);
+            };
+            match [end, due].into_iter().flatten().min() {
+                None => self.known.wait(&mut outcome),
+                Some(end) => _ = self.known.wait_until(&mut outcome, end),
             }
         }
-        true
     }
+}
+
+impl<B: Batch> Line<B> {
+    /// The unit of the line that is at a device's decoder for longest, if that has a time limit.
+    pub(super) fn awaits_decoder(&mut self, timeout: Option<Duration>) -> Option<Awaited<B>> {
+        let timeout = timeout?;
+        let sent = self.schedule.units_being_sent();
+        let decoded = sent.filter_map(|(unit, slot)| Some((unit, slot, slot.decoding_since?)));
+        let first = decoded.min_by_key(|(.., handed_over)| *handed_over);
+        let (unit, pass, handed_over) =
+            first.map(|(unit, slot, handed_over)| (unit, Arc::clone(&slot.pass), handed_over))?;
+        let outbox = self.outbox(pass.segment)?;
+        let since = begun(outbox.device(), handed_over);
+        Some(Awaited {
+            due: since.checked_add(timeout)?,
+            pass,
+            unit,
+            outbox,
+            since,
+        })
+    }
+}
+
+/// The error of a unit whose device takes too long to decode its pictures.
+fn not_in_time(pass: &Pass, unit: Unit, device: &Device, elapsed: Duration) -> Error {
+    Error::TimedOut(Box::new(TimedOut {
+        sample: None,
+        count: 1,
+        others: Vec::new(),
+        epoch: pass.epoch,
+        batch: pass.batch(unit),
+        stage: Stage::Decoding,
+        elapsed,
+        worker: format!("the decoder of {}", device.name()),
+    }))
 }
 
 /// Whether a unit can be made again.
@@ -85,7 +153,11 @@ impl<B: Batch> Pipeline<B> {
     ) -> Made<B> {
         match sender {
             Sender::Consumer => {
-                let decoding = Arc::<Decoding>::default();
+                let decoding = Arc::new(Decoding {
+                    since: Instant::now(),
+                    outcome: Mutex::default(),
+                    known: Condvar::default(),
+                });
                 let told = Arc::clone(&decoding);
                 outbox.decode(undecoded, Box::new(move |outcome| told.ends(outcome)));
                 Made::Decoding(Some(decoding))
@@ -95,6 +167,7 @@ impl<B: Batch> Pipeline<B> {
                     let mut board = self.lock();
                     board.line_of(pass, unit).map(|(line, bin)| {
                         line.schedule.decoding(unit);
+                        line.slot(unit).decoding_since = Some(Instant::now());
                         bin.wake_workers = true; // it is out of the window
                         line.pass(unit)
                     })
@@ -141,11 +214,15 @@ impl<B: Batch> Pipeline<B> {
         let Ok(Made::Decoding(Some(decoding))) = &next.outcome else {
             return true;
         };
-        if !decoding.is_over(patience) {
-            return false;
-        }
-        let Some(decoded) = decoding.outcome.lock().take() else {
-            unreachable!("it is over, and only the consumer asks for what came of it");
+        let device = outbox.device();
+        let decoded = match decoding.wait(device, self.options().timeout, patience) {
+            Ok(Some(decoded)) => decoded,
+            Ok(None) => return false,
+            Err(elapsed) => {
+                device.inner.decoder_is_late();
+                next.outcome = Err(not_in_time(&next.pass, next.unit, device, elapsed));
+                return true;
+            }
         };
         let (pass, unit) = (Arc::clone(&next.pass), next.unit);
         let own = next.own.as_deref();
@@ -174,6 +251,22 @@ impl<B: Batch> Pipeline<B> {
         true
     }
 
+    /// A unit that the consumer waits for, or another of its line, is at a decoder that hangs: it fails. What the decoder has of it stays there.
+    pub(super) fn give_up_decoding(&self, late: Awaited<B>) {
+        let Awaited {
+            pass,
+            unit,
+            outbox,
+            since,
+            ..
+        } = late;
+        let elapsed = Instant::now().duration_since(since);
+        let device = outbox.device();
+        device.inner.decoder_is_late();
+        let error = not_in_time(&pass, unit, device, elapsed);
+        self.publish(&pass, unit, Err(error));
+    }
+
     /// A unit has a picture that nobody can decode, and the policy for such samples is the workers' to carry out: one makes it again, without
     /// the device. `false`: it cannot be made again.
     fn makes_again(&self, pass: &Pass, unit: Unit) -> bool {
@@ -191,6 +284,7 @@ impl<B: Batch> Pipeline<B> {
                 return false;
             }
             uncount(pass, unit, own, slot.changes.as_deref());
+            slot.decoding_since = None;
             line.outbox(pass.segment)
         };
         if let Some(outbox) = outbox {

@@ -28,6 +28,8 @@ mod room;
 mod schedule;
 mod seat;
 mod sending;
+#[cfg(feature = "nvjpeg")]
+mod share;
 mod slots;
 mod solo;
 mod source;
@@ -53,6 +55,8 @@ pub(crate) use recipe::{DatasetRecipe, Learned};
 pub use recovery::OnError;
 pub(crate) use recovery::{Changes, Retry};
 pub(crate) use seat::{Beginning, Seat};
+#[cfg(feature = "nvjpeg")]
+pub(crate) use share::Watched;
 pub(crate) use slots::{Delivered, Made};
 pub(crate) use stream::{ENDLESS, ItemNumbers, StreamParts, StreamRecipe};
 pub(crate) use threads::Threads;
@@ -146,6 +150,20 @@ impl<B: 'static> Pipeline<B> {
     /// How many workers load now, and why.
     pub(crate) fn crew(&self) -> (usize, Crew) {
         self.lock().duty.now()
+    }
+
+    /// What its samples are like.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn learned(&self) -> &Learned {
+        self.recipe.learned()
+    }
+
+    /// How many of 64 pictures devices decode, where the CPU decodes the others, once that is fixed.
+    pub(crate) fn device_share(&self) -> Option<u8> {
+        #[cfg(feature = "nvjpeg")]
+        return self.learned().share.fixed();
+        #[cfg(not(feature = "nvjpeg"))]
+        None
     }
 
     /// Tells the device's pin thread to look again.

@@ -13,7 +13,7 @@ use super::guard::drop_each;
 use super::pass::Pass;
 use super::schedule::Unit;
 use crate::batch::{Batch, Part, SentPart, Whole, begin_part, send, send_all, send_part};
-use crate::device::{Assembly, Rows, Target, Undecoded, Unsent, WhenDecoded};
+use crate::device::{Assembly, Device, Rows, Target, Undecoded, Unsent, WhenDecoded};
 use crate::error::{CollateError, Error, Result, panic_message};
 use crate::sync::{Arc, Mutex, Weak, planted};
 use crate::tuning::{MOST_SENT_TOGETHER, SENT_TOGETHER_BYTES};
@@ -111,6 +111,9 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// Has rows decoded that were sent.
     fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded);
 
+    /// The device whose decoder does that.
+    fn device(&self) -> &Device;
+
     /// A unit that was sent will come again: what was sent of it is not given out.
     fn take_back(&self, pass: &Pass, unit: Unit);
 
@@ -184,6 +187,10 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         device.decode(undecoded, when_decoded);
     }
 
+    fn device(&self) -> &Device {
+        self.target.device()
+    }
+
     fn take_back(&self, pass: &Pass, unit: Unit) {
         let place = pass.place(unit);
         let whole = {
@@ -249,6 +256,12 @@ impl<B: Batch> Sends<B> for Outbox<B> {
 }
 
 impl<B: Batch> Outbox<B> {
+    /// Whether its device's decoder need not be waited for: it is open, or cannot be opened.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn is_decoder_ready(&self) -> bool {
+        self.target.device().inner.is_decoder_ready()
+    }
+
     /// `given`: the batches that were given out. `before`: the outbox of the epoch before, and how many batches that one has.
     pub(crate) fn new(
         target: &Target,

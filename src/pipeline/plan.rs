@@ -34,6 +34,17 @@ impl Destination {
     }
 }
 
+#[cfg(feature = "nvjpeg")]
+impl Destination {
+    /// Whether pictures are decoded there.
+    pub(super) fn decodes(self) -> bool {
+        match self {
+            Destination::Host => false,
+            Destination::Device { offload, .. } => offload.decodes.is_some(),
+        }
+    }
+}
+
 /// What is known about the samples, from the data set or from earlier batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hints {

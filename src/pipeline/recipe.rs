@@ -11,14 +11,20 @@ use super::pass::Pass;
 use super::plan::Hints;
 use super::recovery::{Changes, Loading, OnError, Retry};
 use super::schedule::Claimed;
+#[cfg(feature = "nvjpeg")]
+use super::share::DecoderShare;
 use super::source::{Failed, Source};
 use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
 use super::work::{MadeAlone, Memory, Recipe, Report, Work};
 use crate::batch::{Collate, Needs, Opening, Table};
 use crate::dataset::Dataset;
+#[cfg(feature = "nvjpeg")]
+use crate::device::DeviceInner;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::meter::Sum;
+#[cfg(feature = "nvjpeg")]
+use crate::sync::Weak;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
 use crate::tensor::Offload;
 
@@ -38,6 +44,11 @@ pub(crate) struct Learned {
     is_gatherable: AtomicBool,
     has_pictures: AtomicBool,
     sample_bytes: AtomicUsize,
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) share: DecoderShare,
+    /// Devices that will decode pictures, as long as it is not known that there are any.
+    #[cfg(feature = "nvjpeg")]
+    decoders: Mutex<Vec<Weak<DeviceInner>>>,
 }
 
 impl Learned {
@@ -47,6 +58,50 @@ impl Learned {
             is_gatherable: AtomicBool::new(is_gatherable),
             has_pictures: AtomicBool::new(false),
             sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
+            #[cfg(feature = "nvjpeg")]
+            share: DecoderShare::new(None),
+            #[cfg(feature = "nvjpeg")]
+            decoders: Mutex::default(),
+        }
+    }
+
+    /// With the share of the pictures that a device decodes, of 64; `None`: it is to be measured.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn device_share(self, share: Option<u8>) -> Learned {
+        Learned {
+            share: DecoderShare::new(share),
+            ..self
+        }
+    }
+
+    /// An epoch goes to this device, which decodes: it opens its decoder as soon as it is known that there are pictures, so that the
+    /// decoder is open when they come. (That takes it a second.)
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn is_decoded_by(&self, device: &Arc<DeviceInner>) {
+        {
+            // Under the lock: who learns of pictures first finds the device, or is found.
+            let mut decoders = self.decoders.lock();
+            if !self.has_pictures() {
+                decoders.retain(|other| other.strong_count() > 0);
+                let is_device = |other: &Weak<DeviceInner>| other.as_ptr() == Arc::as_ptr(device);
+                if !decoders.iter().any(is_device) {
+                    decoders.push(Arc::downgrade(device));
+                }
+                return;
+            }
+        }
+        device.open_decoder();
+    }
+
+    /// There are pictures: those who decode them prepare for that.
+    #[cold]
+    fn learns_of_pictures(&self) {
+        self.has_pictures.store(true, Ordering::Relaxed);
+        #[cfg(feature = "nvjpeg")]
+        {
+            let decoders = std::mem::take(&mut *self.decoders.lock());
+            let decoders = decoders.into_iter().filter_map(|device| device.upgrade());
+            decoders.for_each(|device| device.open_decoder());
         }
     }
 
@@ -54,7 +109,7 @@ impl Learned {
         self.is_gatherable.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has_pictures(&self) -> bool {
+    pub(crate) fn has_pictures(&self) -> bool {
         self.has_pictures.load(Ordering::Relaxed)
     }
 
@@ -64,7 +119,7 @@ impl Learned {
             self.is_gatherable.store(true, Ordering::Relaxed);
         }
         if needs.has_pictures && !self.has_pictures.load(Ordering::Relaxed) {
-            self.has_pictures.store(true, Ordering::Relaxed);
+            self.learns_of_pictures();
         }
         if self.sample_bytes.load(Ordering::Relaxed) != needs.sample_bytes {
             self.sample_bytes
@@ -109,6 +164,18 @@ impl<D, C> DatasetRecipe<D, C> {
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
+    /// What of a unit is left to the device, which is about to be made.
+    #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
+    fn offload(&self, offload: Offload, place: &Place) -> Offload {
+        #[cfg(feature = "nvjpeg")]
+        if offload.decodes.is_some() {
+            let own = Some(self.learned.share.of_unit(self.seed, place));
+            return Offload { own, ..offload };
+        }
+        let _ = place;
+        offload
+    }
+
     /// Makes a unit once: with what is known of its bad samples, it may have to be made again.
     fn make_once(
         &self,
@@ -119,7 +186,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
     ) -> Result<C::Batch, Failed> {
         let mut table = self.collate.open(Opening {
             rows: source.rows(),
-            offload: memory.offload,
+            offload: self.offload(memory.offload, &source.place),
         });
         let making = Making::new(self, source, &table, at, Loading::Solo);
         making.make_rows(memory.slab, watch)?;
@@ -137,7 +204,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             changes: Mutex::default(),
             table: self.collate.open(Opening {
                 rows: place.rows,
-                offload,
+                offload: self.offload(offload, &place),
             }),
             collating_ns: Sum::default(),
         })
@@ -210,6 +277,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             is_dense: C::IS_DENSE,
             have_one_size: C::IN_PARTS,
         }
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    fn learned(&self) -> &Learned {
+        &self.learned
     }
 
     fn listener(&self) -> Option<Arc<dyn Listener>> {

@@ -276,8 +276,13 @@ impl<B: Batch> Pipeline<B> {
         for (batch, unit) in failed.into_iter().flatten() {
             outbox.give_up(batch, unit);
         }
+        let destination = options.destination(target.device(), depth);
+        #[cfg(feature = "nvjpeg")]
+        if destination.decodes() {
+            self.recipe.learned().is_decoded_by(&target.device().inner);
+        }
         // Then, so that the first units find it.
-        self.decide(seat, options.destination(target.device(), depth));
+        self.decide(seat, destination);
         outbox
     }
 

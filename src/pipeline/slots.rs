@@ -51,6 +51,8 @@ pub(super) struct UnitSlot<B> {
     pub(super) failure: Option<Failed>,
     /// When it began to wait for its slab.
     pub(super) waiting_since: Option<Instant>,
+    /// When it was handed to its device's decoder.
+    pub(super) decoding_since: Option<Instant>,
     /// Its memory is pageable although the loader pins.
     pub(super) is_unpinned: bool,
     /// Its slabs' shares of the bytes in flight.
@@ -127,6 +129,7 @@ impl<B> UnitSlot<B> {
             outcome: None,
             failure: None,
             waiting_since: None,
+            decoding_since: None,
             is_unpinned: false,
             charges: Charges::default(),
             changes: None,

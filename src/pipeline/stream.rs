@@ -101,6 +101,11 @@ where
         }
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn learned(&self) -> &Learned {
+        &self.0.learned
+    }
+
     fn stream(&self, from: StreamStart) -> Option<Box<dyn Pull<C::Batch>>> {
         Some(Box::new(Puller {
             parts: Arc::clone(&self.0),

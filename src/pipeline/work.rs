@@ -8,6 +8,8 @@ use super::desk::Desk;
 use super::pass::Pass;
 use super::plan::Hints;
 use super::pull::{Pull, StreamStart};
+#[cfg(feature = "nvjpeg")]
+use super::recipe::Learned;
 use super::recovery::Changes;
 use super::schedule::{Claimed, Loaded};
 use super::source::Failed;
@@ -37,6 +39,10 @@ pub(crate) trait Recipe<B>: Send + Sync {
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
+
+    /// Where that is noted.
+    #[cfg(feature = "nvjpeg")]
+    fn learned(&self) -> &Learned;
 
     /// Who may want to know which samples come; `None` where they have no index.
     fn listener(&self) -> Option<Arc<dyn Listener>> {

@@ -147,6 +147,12 @@ impl Layout {
         self.offload.decodes.filter(|_| spec.is_picture)
     }
 
+    /// Whether the picture of this row is the device's, where the CPU decodes others.
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn is_devices_own(&self, row: usize) -> bool {
+        self.offload.own.is_some_and(|own| own.has(row))
+    }
+
     /// Whether some device could decode rows.
     pub(crate) fn has_pictures(&self) -> bool {
         self.has_pictures

@@ -49,6 +49,8 @@ pub(crate) use entry::Entry;
 pub(crate) use filled::Filled;
 pub(crate) use layout::{ALIGNMENT, Field, Layout};
 pub(crate) use offload::Offload;
+#[cfg(feature = "nvjpeg")]
+pub(crate) use offload::{OwnPictures, WHOLE_SHARE};
 pub(crate) use packed::{PackedBatch, PackedRow};
 pub(crate) use padded::PaddedTensor;
 #[cfg(feature = "nvjpeg")]

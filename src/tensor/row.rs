@@ -173,11 +173,19 @@ impl<'a> Row<'a> {
         Ok(unsafe { self.lend(offset, elements) })
     }
 
-    /// What the batch's device decodes into this field, if it does; or why it decodes nothing of this batch. (Public in name only.)
+    /// What the batch's device decodes into this field, if it does; or why it decodes nothing of this batch. If the device `shares` the
+    /// pictures with the CPU, `None` says too that this one is the CPU's. (Public in name only.)
     #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
-    pub fn decoder(&self, field: &Field<u8>) -> Option<Result<DecoderLimits, &'static str>> {
+    pub fn decoder(
+        &self,
+        field: &Field<u8>,
+        shares: bool,
+    ) -> Option<Result<DecoderLimits, &'static str>> {
         let (sources, limits) = (self.sources?, self.layout.decodes(field)?);
+        if shares && !self.layout.is_devices_own(self.row) {
+            return None;
+        }
         Some(match sources.moves {
             false => Ok(limits),
             true => Err("no page-locked memory"),

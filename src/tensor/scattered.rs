@@ -332,7 +332,7 @@ impl Scattered {
                 std::panic::panic_any(NotDrawn { row: *row, error });
             }
         }
-        self.count_pictures(&Reasons::from([(READ_ON_HOST, pictures.len() as u64)]));
+        self.count_pictures(&Reasons::from([(READ_ON_HOST, pictures.len() as u64)]), 0);
         Gathered {
             base: to.cast(),
             owner: Arc::new(storage),
@@ -340,9 +340,9 @@ impl Scattered {
     }
 
     /// Counts the batch's pictures, whose rows are made: by the device, but for those that the CPU decoded for these reasons. Whoever makes
-    /// them first counts them: a batch that was decoded may still be read on the host.
+    /// them first counts them: a batch that was decoded may still be read on the host. `decoding_ns`: how long the device took.
     #[cfg(feature = "nvjpeg")]
-    pub(crate) fn count_pictures(&self, by_cpu: &Reasons) {
+    pub(crate) fn count_pictures(&self, by_cpu: &Reasons, decoding_ns: u64) {
         let Source::Pictures {
             pictures,
             uncounted,
@@ -355,6 +355,7 @@ impl Scattered {
         if let (Some(others), Some(meter)) = (uncounted, self.slab.meter()) {
             let by_device = pictures.len() as u64 - by_cpu.values().sum::<u64>();
             meter.device_decoded.add(by_device);
+            meter.device_decoding_ns.add(decoding_ns);
             meter.leave_to_cpu(&others);
             meter.leave_to_cpu(by_cpu);
         }

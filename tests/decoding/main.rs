@@ -8,8 +8,13 @@
 extern crate watch;
 
 mod changed;
+#[cfg(target_os = "linux")]
+mod faults;
+#[cfg(target_os = "linux")]
+mod library;
 mod painted;
 mod protocol;
+mod shared;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -494,4 +499,48 @@ fn any_call_of_the_device_may_fail() {
         failed > 10 && right > 50,
         "{failed} failed, {right} were right"
     );
+}
+
+/// A header may say anything: the CPU refuses what is too large, whoever is to decode it, and no decoder gets it.
+#[test]
+fn a_picture_that_says_that_it_is_huge_is_its_samples_error() {
+    let device = Device::cpu();
+    let mut huge = std::fs::read(fixtures().join("420-37x11.jpg")).unwrap();
+    let frame = huge.windows(2).position(|two| two == [0xFF, 0xC0]).unwrap();
+    let side = 60_000u16.to_be_bytes();
+    huge[frame + 5..frame + 7].copy_from_slice(&side);
+    huge[frame + 7..frame + 9].copy_from_slice(&side);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("huge.jpg");
+    std::fs::write(&path, huge).unwrap();
+    let good = ["444-37x11.jpg", "420-37x11.jpg", "grey.jpg"];
+    let mut list = good.map(|name| (fixtures().join(name), 0)).to_vec();
+    list.insert(2, (path, 0));
+    let all = ImageFolder::from_list(list).unwrap();
+    let all = all.transform(ImageTransform::eval(24));
+    for workers in [0, 2] {
+        let said = [Decode::Cpu, Decode::Device].map(|decode| {
+            let loader = DataLoader::builder(all.clone().decode(decode)).batch_size(2);
+            let loader = loader.num_workers(workers).pin_memory(&device);
+            let loader = loader.build::<Batch>().unwrap();
+            let mut said = Vec::new();
+            for _ in 0..2 {
+                let batches: Vec<_> = loader.epoch(0).to_device(&device, 2).collect();
+                let [Ok(_), Err(error @ Error::Sample(id, _))] = &batches[..] else {
+                    panic!(
+                        "{:?}",
+                        batches.iter().map(Result::is_ok).collect::<Vec<_>>()
+                    );
+                };
+                assert_eq!((id.index, id.row), (2, 0));
+                said.push(error.to_string());
+            }
+            assert!(
+                said[0].contains("60000 x 60000") && said[0].contains("huge.jpg"),
+                "{said:?}"
+            );
+            said
+        });
+        assert_eq!(said[0], said[1]);
+    }
 }

@@ -29,6 +29,8 @@ pub enum How {
     Panics,
     /// The device's decoder does not take it, and the CPU does.
     Refused,
+    /// A library fails at it, in words that do not speak of the picture.
+    Breaks,
 }
 
 /// What a test decides, and sees.
@@ -133,6 +135,7 @@ impl Script {
                 how,
                 side,
                 drawing: drawing(side),
+                file: file(number, how, side),
                 was_refused: AtomicBool::new(false),
                 script: Arc::clone(self),
             },
@@ -169,9 +172,20 @@ fn drawing(side: usize) -> Drawing {
     }
 }
 
+/// A file of tests/drivers/libnvjpeg.c.
+fn file(number: u64, how: How, side: usize) -> [u8; 8] {
+    let kind = match how {
+        How::Refused | How::Damaged | How::DamagedOnce | How::Panics => b'b',
+        How::Breaks => return [b'#', 6, 0, 0, 0, 0, 0, 0],
+        How::Well | How::OnCpu => b'c',
+    };
+    let [low, high] = (side as u16).to_le_bytes();
+    [kind, colour(number), low, high, low, high, 0, 0]
+}
+
 /// The byte that a picture consists of.
 pub fn colour(number: u64) -> u8 {
-    number as u8 + 1
+    (number as u8).wrapping_add(1)
 }
 
 /// A picture as a sample, of batches of one kind.
@@ -185,13 +199,18 @@ struct Paint {
     how: How,
     side: usize,
     drawing: Drawing,
+    /// For a library that stands in for nvJPEG.
+    file: [u8; 8],
     was_refused: AtomicBool,
     script: Arc<Script>,
 }
 
 impl EncodedPicture for Paint {
     fn file(&self) -> &[u8] {
-        &[]
+        if self.how == How::Refused {
+            self.was_refused.store(true, Ordering::Relaxed); // by the library
+        }
+        &self.file
     }
 
     fn drawing(&self) -> &Drawing {
@@ -221,7 +240,7 @@ impl EncodedPicture for Paint {
 impl Paint {
     fn paint(&self, row: &mut [u8]) -> Result<(), BoxError> {
         match self.how {
-            How::Well | How::OnCpu | How::Refused => {}
+            How::Well | How::OnCpu | How::Refused | How::Breaks => {}
             How::Damaged | How::DamagedOnce => {
                 return Err(format!("picture {} is damaged", self.number).into());
             }
@@ -259,7 +278,7 @@ impl<B: OfPixels> Sample for Painted<B> {
 
     fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
         let paint = self.paint;
-        let reason = match row.decoder(field) {
+        let reason = match row.decoder(field, false) {
             Some(Ok(_)) if paint.how != How::OnCpu => {
                 return row.leave_encoded(field, Box::new(paint));
             }

@@ -5,15 +5,17 @@
  * as their pitch, and byte i of plane p is number + 31 * p + 7 * i. What happens is one of
  *
  *   d  it is decoded
+ *   c  it is decoded, and of one colour: luma is the number, and chroma is none
  *   s  it is skipped without a word
  *   b, u, x  the call ends here, with BAD_JPEG, JPEG_NOT_SUPPORTED, INTERNAL_ERROR
  *   #  the call ends here, with the number as its status
  *
  * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT and
- * CREATE_RESULT, what these calls return. */
+ * CREATE_RESULT, what these calls return; EACH, how many bytes of each allocator a picture takes. */
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef MAJOR
 #define MAJOR 13
@@ -59,13 +61,15 @@ struct image {
 };
 
 /* What the tests read: calls, and what is alive. */
-int stub_calls, stub_initialized, stub_handles, stub_states;
+int stub_calls, stub_initialized, stub_created, stub_handles, stub_states;
 
-/* What the tests set: the most pictures that there is memory for, and a call that fails. */
+/* What the tests set: the most pictures that there is memory for, a call that fails, and whether decodes hang; and how many do. */
 int stub_most, stub_fails_initialize;
+volatile int stub_held, stub_hanging;
 
-/* How many bytes a picture takes of each allocator. */
+#ifndef EACH
 #define EACH 1000
+#endif
 
 int nvjpegGetProperty(int which, int *value) {
     if (PROPERTY_RESULT)
@@ -82,6 +86,7 @@ int nvjpegCreateExV2(int backend, struct allocator *device, struct allocator *ho
     *out = malloc(sizeof **out);
     (*out)->device = *device;
     (*out)->host = *host;
+    stub_created++;
     stub_handles++;
     return 0;
 }
@@ -148,6 +153,10 @@ int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsign
                         struct image *images, void *stream) {
     (void)stream;
     stub_calls++;
+    stub_hanging++;
+    while (stub_held)
+        usleep(200);
+    stub_hanging--;
     if (state->handle != handle || !state->count)
         return NOT_INITIALIZED;
     for (int at = 0; at < state->count; at++) {
@@ -164,7 +173,7 @@ int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsign
         for (int plane = 0; plane < 3; plane++) {
             size_t rows = plane ? file[4] | file[5] << 8 : file[2] | file[3] << 8;
             for (size_t i = 0; i < rows * images[at].pitch[plane]; i++)
-                images[at].channel[plane][i] = (unsigned char)(file[1] + 31 * plane + 7 * i);
+                images[at].channel[plane][i] = file[0] == 'c' ? (plane ? 128 : file[1]) : (unsigned char)(file[1] + 31 * plane + 7 * i);
         }
     }
     return 0;

@@ -1,14 +1,18 @@
 //! What decodes: the GPU's decoder, or on the CPU device a stand-in.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(all(target_os = "linux", not(miri)))]
+use std::path::Path;
 
+use super::memory::Taken;
+#[cfg(all(target_os = "linux", not(miri)))]
+use super::memory::{Counted, Fixed};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::{BoxError, Error, Result, panic_message};
 use crate::picture::EncodedPicture;
 
 #[cfg(all(target_os = "linux", not(miri)))]
 use crate::driver::nvjpeg::{self, Backend, DecoderFault, Library, Station};
-#[cfg(all(target_os = "linux", not(miri)))]
 use crate::sync::Arc;
 
 /// Where nvJPEG is, if the system's loader is not to look for it: a file, or its folder.
@@ -48,7 +52,10 @@ enum Decoder {
     /// It decodes as the CPU does, when it is called, as hardware does. What it has done, and was not asked for.
     StandIn(Option<Vec<Outcome>>),
     #[cfg(all(target_os = "linux", not(miri)))]
-    NvJpeg(Box<Station>),
+    NvJpeg(
+        Box<Station>,
+        #[expect(dead_code, reason = "it counts")] Fixed,
+    ),
 }
 
 impl Engine {
@@ -57,14 +64,21 @@ impl Engine {
     /// # Errors
     ///
     /// If the device fails, or nvJPEG is missing or cannot be used; the error says what to do.
-    pub(super) fn open(driver: &Driver) -> Result<Engine> {
+    pub(super) fn open(driver: &Driver, taken: &Arc<Taken>) -> Result<Engine> {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        let nvjpeg = |path: Option<&Path>| -> Result<Decoder> {
+            let own_bytes = Station::own_bytes(crate::tuning::DECODER_ARENA_BYTES);
+            let fixed = Fixed::new(taken, own_bytes);
+            let station = station(driver, path, taken);
+            let station = station.map_err(|fault| not_opened(driver, own_bytes[0], fault))?;
+            Ok(Decoder::NvJpeg(Box::new(station), fixed))
+        };
         let decoder = match driver {
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Driver::Cpu(cpu) if cpu.nvjpeg().is_some() => nvjpeg(cpu.nvjpeg())?,
             Driver::Cpu(_) => Decoder::StandIn(None),
             #[cfg(all(target_os = "linux", not(miri)))]
-            Driver::Cuda(_) => {
-                let station = station(driver).map_err(|fault| error_of(driver, fault))?;
-                Decoder::NvJpeg(Box::new(station))
-            }
+            Driver::Cuda(_) => nvjpeg(nvjpeg::variable(PATH).as_deref().map(Path::new))?,
             #[cfg(not(all(target_os = "linux", not(miri))))]
             Driver::Cuda(_) => {
                 return Err(Error::Decoder {
@@ -85,7 +99,7 @@ impl Engine {
         match &self.decoder {
             Decoder::StandIn(_) => pictures.take(MOST_PICTURES).count(),
             #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station) => {
+            Decoder::NvJpeg(station, _) => {
                 let bytes = |picture: &'a dyn EncodedPicture| {
                     picture.drawing().decoder_bytes(picture.changes())
                 };
@@ -99,7 +113,7 @@ impl Engine {
         match &self.decoder {
             Decoder::StandIn(done) => done.is_none(),
             #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station) => station.is_free(),
+            Decoder::NvJpeg(station, _) => station.is_free(),
         }
     }
 
@@ -130,7 +144,7 @@ impl Engine {
                 Ok(())
             }
             #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station) => {
+            Decoder::NvJpeg(station, _) => {
                 let works = works.iter().map(|work| nvjpeg::Work {
                     bytes: work.picture.file(),
                     drawing: *work.picture.drawing(),
@@ -152,7 +166,7 @@ impl Engine {
         match &mut self.decoder {
             Decoder::StandIn(done) => done.take().map(Ok),
             #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station) => {
+            Decoder::NvJpeg(station, _) => {
                 let outcome = |outcome: nvjpeg::Outcome| {
                     if let nvjpeg::Outcome::Refused(status) = outcome {
                         log::debug!("nvJPEG refuses a picture: {status}");
@@ -199,11 +213,18 @@ impl Engine {
 
 /// nvJPEG on a GPU, with memory for its chunks.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn station(driver: &Driver) -> Result<Station, DecoderFault> {
-    let path = nvjpeg::variable(PATH).map(std::path::PathBuf::from);
+fn station(
+    driver: &Driver,
+    path: Option<&Path>,
+    taken: &Arc<Taken>,
+) -> Result<Station, DecoderFault> {
     let version = driver.info().map_err(DecoderFault::Device)?.driver_version;
-    let library = Arc::new(Library::open(path.as_deref(), version)?);
-    let memory = || Box::new(driver.clone());
+    let library = Arc::new(Library::open(path, version)?);
+    let counted = Counted {
+        driver: driver.clone(),
+        taken: Arc::clone(taken),
+    };
+    let memory = || Box::new(counted.clone());
     let decoder = nvjpeg::Decoder::open(library, driver, Backend::Hardware, memory(), memory())?;
     log::info!(
         "{} decodes pictures with {} engines, by nvJPEG {:?} at {}",
@@ -213,6 +234,25 @@ fn station(driver: &Driver) -> Result<Station, DecoderFault> {
         decoder.library().path().display()
     );
     Station::new(&decoder, driver, crate::tuning::DECODER_ARENA_BYTES)
+}
+
+/// The error of a decoder that does not open, and takes so many bytes of the device's memory.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn not_opened(driver: &Driver, bytes: usize, fault: DecoderFault) -> Error {
+    const OUT_OF_MEMORY: i32 = 2;
+    match fault {
+        DecoderFault::Device(Error::Device { cause, .. }) if cause.code == OUT_OF_MEMORY => {
+            Error::Decoder {
+                device: driver.name(),
+                reason: format!(
+                    "the decoder needs {} MiB of the device's memory, and there are not so many: leave it more \
+                     (Device::set_device_budget_bytes, Device::release_device_memory), or decode on the CPU (Decode::Cpu)",
+                    bytes.div_ceil(1 << 20)
+                ),
+            }
+        }
+        fault => error_of(driver, fault),
+    }
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]

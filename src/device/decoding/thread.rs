@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::engine::{Engine, Outcome, Work};
+use super::memory::Taken;
 use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Reasons;
-use crate::sync::{Arc, Condvar, Mutex, mark_own_thread, thread};
+use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, mark_own_thread, thread};
 use crate::tensor::{PictureRow, RowList, Scattered};
 
 /// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.
@@ -20,13 +21,23 @@ pub(crate) struct Decoder {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Something was handed over, or nothing more will be.
+    /// Something was handed over, or will be, or nothing more will be.
     news: Condvar,
+    /// A hint: what is handed over finds the decoder open.
+    is_open: AtomicBool,
+    /// And so: it was tried to open it.
+    was_tried: AtomicBool,
+    /// When the thread was done with anything last: a chunk was begun or ended, or the decoder opened. `None`: it has not begun.
+    moved: Mutex<Option<Instant>>,
+    /// What the decoder has of the device.
+    taken: Arc<Taken>,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// The decoder is to be open when jobs come.
+    is_expected: bool,
     is_closed: bool,
 }
 
@@ -41,6 +52,8 @@ struct Job {
     /// The pictures that the decoder did not make: their fields, and why.
     by_cpu: Vec<(usize, &'static str)>,
     failed: Option<NotDecoded>,
+    /// How long the decoder took for its pictures, of what it took for their chunks.
+    decoding_ns: u64,
 }
 
 impl Drop for Job {
@@ -72,11 +85,14 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// A decoder that was opened anew and fails again, without having decoded anything, is not opened for other batches.
+const MOST_FAULTS: u32 = 2;
+
 /// Where a picture of a chunk comes from: how many jobs lie before its own, its field, and its number there.
 type Origin = (usize, usize, usize);
 
 impl Decoder {
-    /// Starts the thread, which opens the decoder when it has something to decode.
+    /// Starts the thread, which opens the decoder when it has something to decode, or is [told to](Decoder::open).
     pub(crate) fn start(driver: &Driver) -> Result<Decoder> {
         let shared = Arc::<Shared>::default();
         let name = "pinfeed-decoder".to_owned();
@@ -95,6 +111,33 @@ impl Decoder {
         })
     }
 
+    /// Has the thread open the decoder, if it is not open, before anything is handed over.
+    pub(crate) fn open(&self) {
+        if !self.is_open() {
+            self.shared.queue.lock().is_expected = true;
+            self.shared.news.notify_one();
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.shared.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was opened, or could not be.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.shared.was_tried.load(Ordering::Relaxed)
+    }
+
+    /// When the thread was done with anything last.
+    pub(crate) fn moved(&self) -> Option<Instant> {
+        *self.shared.moved.lock()
+    }
+
+    /// How many bytes it has: of the device, and page-locked.
+    pub(crate) fn bytes(&self) -> [usize; 2] {
+        self.shared.taken.bytes()
+    }
+
     /// Hands rows over.
     pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
         let job = Job {
@@ -104,6 +147,7 @@ impl Decoder {
             decoding: 0,
             by_cpu: Vec::new(),
             failed: None,
+            decoding_ns: 0,
         };
         let refused = {
             let mut queue = self.shared.queue.lock();
@@ -142,6 +186,7 @@ fn run(driver: &Driver, shared: &Shared) {
         engine: None,
         jobs: VecDeque::new(),
         chunks: VecDeque::new(),
+        faults: 0,
     };
     while station.takes_on() {
         station.step();
@@ -157,15 +202,24 @@ struct Station<'a> {
     jobs: VecDeque<Job>,
     /// Those that were begun, and what they have in them. (Origins count jobs from `jobs`' first.)
     chunks: VecDeque<Vec<Origin>>,
+    /// How often the decoder failed since a chunk was decoded.
+    faults: u32,
 }
 
 impl Station<'_> {
     /// Takes what was handed over; waits for it if there is nothing else to do. `false`: nothing will come any more.
     fn takes_on(&mut self) -> bool {
         let mut queue = self.shared.queue.lock();
-        while queue.jobs.is_empty() && self.jobs.is_empty() {
+        loop {
+            let is_expected = std::mem::take(&mut queue.is_expected);
+            if !queue.jobs.is_empty() || !self.jobs.is_empty() {
+                break;
+            }
             if queue.is_closed {
                 return false;
+            }
+            if is_expected && self.engine.is_none() {
+                break;
             }
             self.shared.news.wait(&mut queue);
         }
@@ -185,36 +239,60 @@ impl Station<'_> {
             }),
         };
         if let Some(error) = failed {
-            // The decoder is opened anew for what comes. Nothing runs behind it: dropping it waits.
-            self.engine = None;
-            self.chunks.clear();
-            for job in &mut self.jobs {
-                job.decoding = 0;
-                if job.failed.is_none() {
-                    job.failed = Some(NotDecoded::Failed(same(self.driver, &error)));
-                }
-            }
+            self.fail(&error);
         }
+        *self.shared.moved.lock() = Some(Instant::now());
         self.tell();
+    }
+
+    /// What went wrong is the fault of the batches that are being decoded, as far as anybody can tell: the others get a decoder that is opened
+    /// anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes a second, and must not be tried for each batch.
+    fn fail(&mut self, error: &Error) {
+        let is_open = self.engine.is_some();
+        // Nothing runs behind it: dropping it waits.
+        self.shared.is_open.store(false, Ordering::Relaxed);
+        self.engine = None;
+        self.chunks.clear();
+        self.faults += u32::from(is_open);
+        let are_decoded = self.jobs.iter().any(|job| job.decoding > 0);
+        let fails_all = !is_open || !are_decoded || self.faults >= MOST_FAULTS;
+        if fails_all {
+            // What came meanwhile has waited for the same.
+            self.jobs.append(&mut self.shared.queue.lock().jobs);
+            log::debug!("nothing is decoded on {}: {error}", self.driver.name());
+        }
+        for job in &mut self.jobs {
+            if (fails_all || job.decoding > 0) && job.failed.is_none() {
+                job.failed = Some(NotDecoded::Failed(same(self.driver, error)));
+            }
+            job.decoding = 0;
+        }
     }
 
     fn begin_or_end(&mut self) -> Result<()> {
         let engine = match &mut self.engine {
             Some(engine) => engine,
-            None => self.engine.insert(Engine::open(self.driver)?),
+            None => {
+                let opened = Engine::open(self.driver, &self.shared.taken);
+                self.shared.was_tried.store(true, Ordering::Relaxed);
+                let engine = self.engine.insert(opened?);
+                self.shared.is_open.store(true, Ordering::Relaxed);
+                engine
+            }
         };
+        let start = Instant::now();
         let origins = match engine.is_free() {
             true => next_chunk(&mut self.jobs, engine),
             false => Vec::new(),
         };
         if origins.is_empty() {
             let Some(outcomes) = engine.end() else {
-                return Ok(()); // nothing but failed jobs
+                return Ok(()); // nothing but failed jobs, or none yet
             };
             let (outcomes, origins) = (outcomes?, self.chunks.pop_front().unwrap_or_default());
+            took(start, &origins, &mut self.jobs);
             for (origin, outcome) in origins.into_iter().zip(outcomes) {
                 let job = &mut self.jobs[origin.0];
-                job.decoding -= 1;
                 if let Outcome::NotDrawn(why) = outcome
                     && job.failed.is_none()
                 {
@@ -228,7 +306,9 @@ impl Station<'_> {
                         }
                     }
                 }
+                job.decoding -= 1; // last: until then, it shares what goes wrong
             }
+            self.faults = 0;
             return Ok(());
         }
         let jobs = &self.jobs;
@@ -244,6 +324,7 @@ impl Station<'_> {
         let after: Vec<RawEvent> = fields.into_iter().filter_map(copied).collect();
         // SAFETY: the rows are of the jobs' memory, which nothing uses until their batches are given out, but for the copies before.
         unsafe { engine.begin(&works, &after) }?;
+        took(start, &origins, &mut self.jobs);
         self.chunks.push_back(origins);
         Ok(())
     }
@@ -265,6 +346,9 @@ impl Station<'_> {
                 job.count();
             }
             let when_decoded = job.when_decoded.take();
+            job.fields
+                .iter()
+                .for_each(|field| field.held.device.held.comes_home());
             let told = catch_unwind(AssertUnwindSafe(|| {
                 // First: who is told finds its slab at home. (It may be the device's last holder.)
                 drop(job);
@@ -279,6 +363,14 @@ impl Station<'_> {
                 );
             }
         }
+    }
+}
+
+/// Shares out among the pictures of a chunk what it took since `start`.
+fn took(start: Instant, origins: &[Origin], jobs: &mut VecDeque<Job>) {
+    let elapsed_ns = start.elapsed().as_nanos() as u64;
+    for origin in origins {
+        jobs[origin.0].decoding_ns += elapsed_ns / origins.len() as u64;
     }
 }
 
@@ -339,7 +431,8 @@ impl Job {
             for (_, why) in self.by_cpu.iter().filter(|(of, _)| *of == number) {
                 *reasons.entry(why).or_default() += 1;
             }
-            pictures_of(field).0.count_pictures(&reasons);
+            let decoding_ns = if number == 0 { self.decoding_ns } else { 0 }; // of all fields
+            pictures_of(field).0.count_pictures(&reasons, decoding_ns);
         }
     }
 
@@ -403,6 +496,19 @@ mod tests {
         assert_eq!(told.recv().unwrap(), (true, true));
     }
 
+    /// Whoever asks whether pictures would wait hears when they would not any more.
+    #[test]
+    fn a_decoder_opens_before_it_has_work() {
+        let device = crate::device::Device::open(driver()).unwrap();
+        assert!(!device.inner.is_decoder_ready());
+        device.inner.open_decoder();
+        while !device.inner.is_decoder_ready() {
+            thread::yield_now();
+        }
+        device.inner.open_decoder(); // once is enough
+        assert!(device.inner.is_decoder_ready());
+    }
+
     /// Who hands something over to a thread that has ended hears of it, and so does who did before.
     #[test]
     fn a_thread_that_ended_is_no_silence() {
@@ -425,6 +531,7 @@ mod tests {
             decoding: 0,
             by_cpu: Vec::new(),
             failed: None,
+            decoding_ns: 0,
         };
         let shared = Shared::default();
         shared.queue.lock().jobs.push_back(job(0));

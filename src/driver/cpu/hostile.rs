@@ -50,6 +50,9 @@ pub struct Hostile {
     pub device_capacity_bytes: Option<usize>,
     /// How much memory can be page-locked; no limit by default.
     pub pinned_capacity_bytes: Option<usize>,
+    /// A library that stands in for nvJPEG (the file, or its folder). By default, pictures are decoded as the CPU does.
+    #[cfg(feature = "nvjpeg")]
+    pub nvjpeg: Option<std::path::PathBuf>,
 }
 
 pub(super) struct Hostility {
@@ -101,6 +104,11 @@ impl Hostility {
 
     pub(super) fn pinned_capacity_bytes(&self) -> Option<usize> {
         self.options.pinned_capacity_bytes
+    }
+
+    #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+    pub(super) fn nvjpeg(&self) -> Option<&std::path::Path> {
+        self.options.nvjpeg.as_deref()
     }
 
     /// The delays of one stream.

@@ -85,6 +85,12 @@ impl Cpu {
         Ok(stream)
     }
 
+    /// The library that stands in for nvJPEG, if there is one.
+    #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+    pub(crate) fn nvjpeg(&self) -> Option<&std::path::Path> {
+        self.0.hostility.as_ref()?.nvjpeg()
+    }
+
     /// How many streams there are.
     #[cfg(all(test, feature = "nvjpeg", target_os = "linux", not(miri)))]
     pub(crate) fn live_streams(&self) -> usize {

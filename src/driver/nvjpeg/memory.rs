@@ -23,7 +23,7 @@ pub(crate) trait HostMemory: Send + Sync + 'static {
     fn give_back(&self, address: *mut u8, bytes: usize);
 }
 
-/// The device's own, which counts in no budget.
+/// The device's own. Whoever passes it on counts it.
 impl Memory for Driver {
     fn take(&self, bytes: usize) -> Option<u64> {
         self.alloc_device(bytes).ok()

@@ -27,8 +27,7 @@ use fault::Status;
 #[cfg(test)]
 use library::candidates;
 pub(crate) use library::{Library, variable};
-#[cfg(test)]
-use memory::{HostMemory, Memory};
+pub(crate) use memory::{HostMemory, Memory};
 #[cfg(test)]
 use station::MOST_PICTURES;
 pub(crate) use station::{Outcome, Station, Work};

@@ -100,6 +100,11 @@ impl Station {
         })
     }
 
+    /// What one with such arenas has: of the device, and page-locked.
+    pub(crate) const fn own_bytes(arena_bytes: usize) -> [usize; 2] {
+        [SETS * (arena_bytes + HEAD_BYTES), SETS * HEAD_BYTES]
+    }
+
     /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
     /// arena makes none: whoever reads files bounds them.)
     pub(crate) fn fits(&self, pictures: impl IntoIterator<Item = usize>) -> usize {

@@ -56,6 +56,14 @@ impl<E, U> Schedule<E, U> {
         self.open.iter().any(|entry| entry.stage == Stage::Sending)
     }
 
+    /// The open units that are being sent, or that a device decodes, in order.
+    pub(crate) fn units_being_sent(&self) -> impl Iterator<Item = (Unit, &U)> {
+        let sent = self
+            .numbered()
+            .filter(|(_, entry)| entry.stage == Stage::Sending);
+        sent.filter_map(|(unit, entry)| Some((unit, entry.payload.as_ref()?)))
+    }
+
     /// Whether the unit, or its error, can be delivered.
     pub(crate) fn is_ready(&self, unit: Unit) -> bool {
         let index = (unit.0 - self.first.0) as usize;

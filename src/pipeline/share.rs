@@ -1,0 +1,448 @@
+//! The share of pictures that a device decodes where the CPU decodes the others: the program's, that of the run which goes on, or measured in the
+//! first batches. Then it is fixed.
+//!
+//! While it is measured, the device decodes nothing until its decoder is ready, and then a share that each measurement corrects. What a share
+//! holds for are positions of an order, from the first on that nobody has opened: so who decodes a row does not depend on who makes its unit when.
+
+use super::cut::Place;
+use crate::meter::Meter;
+use crate::sync::Mutex;
+use crate::tensor::{OwnPictures, WHOLE_SHARE};
+use crate::tuning::{
+    BATCHES_WATCHED, FIRST_DECODER_SHARE, LIKE_DECODER_SHARES, MOST_BATCHES_MEASURED, WORKERS_BUSY,
+};
+
+/// A place in a run: an epoch, and a position in its order.
+type At = (u64, u64);
+
+/// A loader's share.
+pub(crate) struct DecoderShare(Mutex<Found>);
+
+/// What is known of it.
+#[derive(Debug)]
+struct Found {
+    /// From which place on which share holds; the places ascend. Before the first, it is 0.
+    steps: Vec<(At, u8)>,
+    /// The last of them holds for good.
+    is_fixed: bool,
+    /// Behind all units that were opened so far.
+    opened: At,
+    /// Where the measurement of some batches began.
+    mark: Option<Mark>,
+    /// How many batches were measured, and how many answers were like those before them.
+    batches: u64,
+    likes: u32,
+}
+
+/// What the counters of an epoch had reached when one of its batches was given out.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    epoch: u64,
+    given: u64,
+    counted: Counted,
+}
+
+/// What is counted of an epoch's batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Counted {
+    samples: u64,
+    /// What workers did: decoding, and all else.
+    decoding_ns: u64,
+    other_ns: u64,
+    /// The pictures that were to be the device's and the CPU decoded; those that the device decoded, and how long that took.
+    left_to_cpu: u64,
+    decoded: u64,
+    decoder_ns: u64,
+    /// The program's own time.
+    host_ns: u64,
+}
+
+/// A batch that the consumer is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watched {
+    pub(crate) epoch: u64,
+    /// The position of its first row.
+    pub(crate) position: u64,
+    /// How many rows it has.
+    pub(crate) rows: usize,
+    /// How many of its epoch were given out before.
+    pub(crate) given: u64,
+    /// How many workers load.
+    pub(crate) workers: usize,
+    /// The device's decoder can decode, or says why it cannot.
+    pub(crate) is_decoder_ready: bool,
+}
+
+impl DecoderShare {
+    /// `given`: what the program wants, of 64 pictures.
+    pub(crate) fn new(given: Option<u8>) -> DecoderShare {
+        DecoderShare(Mutex::new(Found {
+            steps: given.map(|share| ((0, 0), share)).into_iter().collect(),
+            is_fixed: given.is_some(),
+            opened: (0, 0),
+            mark: None,
+            batches: 0,
+            likes: 0,
+        }))
+    }
+
+    /// Goes on with what the run had before, unless the program wants another share.
+    pub(crate) fn resume(&self, share: u8) {
+        let mut found = self.0.lock();
+        if !found.is_fixed {
+            (found.steps, found.is_fixed) = (vec![((0, 0), share)], true);
+        }
+    }
+
+    /// Which rows of a unit are the device's, which is about to be made.
+    pub(super) fn of_unit(&self, seed: u64, place: &Place) -> OwnPictures {
+        OwnPictures {
+            share: self.0.lock().open(place),
+            seed,
+            epoch: place.epoch,
+            start: place.start,
+            step: place.step,
+        }
+    }
+
+    /// The share that is fixed, if a run has it from this place on.
+    pub(crate) fn from(&self, epoch: u64, position: u64) -> Option<u8> {
+        let found = self.0.lock();
+        let (at, share) = found.steps.last().filter(|_| found.is_fixed)?;
+        ((epoch, position) >= *at).then_some(*share)
+    }
+
+    /// The share that is fixed.
+    pub(crate) fn fixed(&self) -> Option<u8> {
+        let found = self.0.lock();
+        let (_, share) = found.steps.last().filter(|_| found.is_fixed)?;
+        Some(*share)
+    }
+
+    /// The consumer is given a batch, of an epoch that this meter counts for.
+    pub(crate) fn watch(&self, batch: Watched, meter: &Meter) {
+        let mut found = self.0.lock();
+        if !found.is_fixed {
+            found.watch(batch, Counted::of(meter));
+        }
+    }
+}
+
+impl Found {
+    /// The share that holds for a unit.
+    fn open(&mut self, place: &Place) -> u8 {
+        let at = (place.epoch, place.start);
+        let end = place.key(place.rows.saturating_sub(1)).saturating_add(1);
+        self.opened = self.opened.max((place.epoch, end));
+        let step = self.steps.iter().rev().find(|(from, _)| *from <= at);
+        step.map_or(0, |(_, share)| *share)
+    }
+
+    fn watch(&mut self, batch: Watched, counted: Counted) {
+        let Some((since, share)) = self.steps.last().copied() else {
+            if batch.is_decoder_ready {
+                self.steps.push((self.opened, FIRST_DECODER_SHARE));
+            }
+            return;
+        };
+        if (batch.epoch, batch.position) < since {
+            return; // it had another share, and others with it may not be made yet
+        }
+        let now = Mark {
+            epoch: batch.epoch,
+            given: batch.given,
+            counted,
+        };
+        let Some(mark) = self.mark.filter(|mark| mark.epoch == now.epoch) else {
+            self.mark = Some(now);
+            return;
+        };
+        let batches = now.given.saturating_sub(mark.given);
+        if batches < BATCHES_WATCHED {
+            return;
+        }
+        let seen = counted.since(mark.counted);
+        let given = batches as f64 * batch.rows as f64;
+        let host_ns = seen.host_ns as f64 / given.max(1.0);
+        let Some(answer) = seen.best_share(share, batch.workers, host_ns) else {
+            return; // nothing was made meanwhile
+        };
+        self.mark = None;
+        self.batches += batches;
+        match answer.abs_diff(share) <= LIKE_DECODER_SHARES {
+            true => self.likes += 1,
+            false => self.likes = 0,
+        }
+        self.is_fixed = self.likes == 2 || self.batches >= MOST_BATCHES_MEASURED;
+        if answer != share {
+            self.steps.push((self.opened, answer));
+        }
+    }
+}
+
+impl Counted {
+    fn of(meter: &Meter) -> Counted {
+        Counted {
+            samples: meter.samples.get(),
+            decoding_ns: meter.decoding_ns.get(),
+            other_ns: meter.loading_ns.get() + meter.collating_ns.get(),
+            left_to_cpu: meter.left_to_cpu.lock().values().sum(),
+            decoded: meter.device_decoded.get(),
+            decoder_ns: meter.device_decoding_ns.get(),
+            host_ns: meter.host_ns.get(),
+        }
+    }
+
+    fn since(self, before: Counted) -> Counted {
+        Counted {
+            samples: self.samples.saturating_sub(before.samples),
+            decoding_ns: self.decoding_ns.saturating_sub(before.decoding_ns),
+            other_ns: self.other_ns.saturating_sub(before.other_ns),
+            left_to_cpu: self.left_to_cpu.saturating_sub(before.left_to_cpu),
+            decoded: self.decoded.saturating_sub(before.decoded),
+            decoder_ns: self.decoder_ns.saturating_sub(before.decoder_ns),
+            host_ns: self.host_ns.saturating_sub(before.host_ns),
+        }
+    }
+
+    /// The best share, after batches with this one: as much as the program needs, if so many workers are to keep up with it, but no more than lets
+    /// decoder and workers end together. The program takes `host` nanoseconds for each that it is given. `None`: nothing was counted.
+    fn best_share(self, share: u8, workers: usize, host: f64) -> Option<u8> {
+        if self.samples == 0 {
+            return None;
+        }
+        let whole = f64::from(WHOLE_SHARE);
+        let samples = self.samples as f64;
+        let given = samples * f64::from(share) / whole;
+        let by_cpu = samples - given + (self.left_to_cpu as f64).min(given);
+        if by_cpu < 1.0 || self.decoded == 0 {
+            // The device decoded everything that came, and nobody knows how long the CPU takes; or it decodes nothing of these pictures.
+            return Some(if self.decoded == 0 { 0 } else { share });
+        }
+        // Each in nanoseconds for a picture.
+        let decoding = self.decoding_ns as f64 / by_cpu;
+        let other = self.other_ns as f64 / samples;
+        let decoder = self.decoder_ns as f64 / self.decoded as f64;
+        let workers = workers.max(1) as f64;
+        // Workers take `other + (1 - share) * decoding` for a picture, the decoder `share * decoder`, and the program `host`.
+        let balance = (other + decoding) / (workers * decoder + decoding);
+        let needed = 1.0 - (WORKERS_BUSY * workers * host - other) / decoding.max(1.0);
+        let best = needed.min(balance).clamp(0.0, 1.0);
+        Some((best * whole).ceil() as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is counted of batches of 256, if decoding takes the CPU and the decoder so long, in microseconds.
+    fn counted(batches: u64, share: u8, [cpu, decoder]: [u64; 2]) -> Counted {
+        let samples = batches * 256;
+        let decoded = samples * u64::from(share) / 64;
+        Counted {
+            samples,
+            decoding_ns: (samples - decoded) * cpu * 1_000,
+            other_ns: samples * 50_000,
+            left_to_cpu: 0,
+            decoded,
+            decoder_ns: decoded * decoder * 1_000,
+            host_ns: 0,
+        }
+    }
+
+    #[test]
+    fn decoder_and_workers_end_together() {
+        // A program that only waits. (Workers take 50 us for a picture that they do not decode.)
+        for (cpu, decoder, workers, expected) in [
+            (1_450, 50, 14, 45), // 1,500 / (700 + 1,450): the decoder has two thirds
+            (1_450, 50, 1, 64),
+            (1_450, 50, 64, 21),
+            (950, 1_000, 1, 33),
+            (10, 1_000_000, 4, 1),
+        ] {
+            for share in [1, 16, 32, 63] {
+                let seen = counted(8, share, [cpu, decoder]);
+                assert_eq!(
+                    seen.best_share(share, workers, 0.0),
+                    Some(expected),
+                    "{cpu} {decoder}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_device_decodes_no_more_than_is_needed() {
+        // Without the device, 4 workers make a picture in 375 us, and are to be busy for less.
+        for (host, expected) in [
+            (10_000.0, 0),
+            (500.0, 0),
+            (200.0, 37),
+            (100.0, 52),
+            (20.0, 59),
+        ] {
+            let seen = counted(8, 32, [1_450, 50]);
+            let best = seen.best_share(32, 4, host * 1_000.0);
+            assert_eq!(best, Some(expected), "{host}");
+        }
+    }
+
+    /// While workers catch up with the program, or it with them, batches that were made and batches that were given out are not as many.
+    #[test]
+    fn the_programs_time_is_that_of_batches_that_it_had() {
+        let [mut few, mut many] = [6, 10].map(|made| {
+            let mut found = Found {
+                steps: vec![((0, 0), 32)],
+                is_fixed: false,
+                opened: (0, 1 << 20),
+                mark: None,
+                batches: 0,
+                likes: 0,
+            };
+            for (given, made) in [(0, 0), (BATCHES_WATCHED, made)] {
+                let watched = Watched {
+                    epoch: 0,
+                    position: given * 256,
+                    rows: 256,
+                    given,
+                    workers: 4,
+                    is_decoder_ready: true,
+                };
+                let host_ns = given * 256 * 200_000;
+                found.watch(
+                    watched,
+                    Counted {
+                        host_ns,
+                        ..counted(made, 32, [1_450, 50])
+                    },
+                );
+            }
+            found.steps
+        });
+        assert_eq!([few.pop(), many.pop()], [Some(((0, 1 << 20), 37)); 2]);
+    }
+
+    #[test]
+    fn what_nobody_counted_changes_nothing() {
+        assert_eq!(Counted::default().best_share(32, 4, 0.0), None);
+        // All is the device's.
+        let all = counted(8, 64, [1_450, 50]);
+        assert_eq!(all.best_share(64, 4, 0.0), Some(64));
+        // It decodes none of these pictures.
+        let none = Counted {
+            decoded: 0,
+            left_to_cpu: 1_024,
+            ..counted(8, 32, [1_450, 50])
+        };
+        assert_eq!(none.best_share(32, 4, 0.0), Some(0));
+    }
+
+    fn place(epoch: u64, batch: u64) -> Place {
+        Place {
+            epoch,
+            batch,
+            start: batch * 256,
+            step: 1,
+            rows: 256,
+            first_row: 0,
+            batch_rows: 256,
+            samples: 1 << 40,
+        }
+    }
+
+    /// A loop of epochs whose workers are four batches ahead. Returns the shares of each epoch's batches, in order.
+    fn run(share: &DecoderShare, batches: u64, epochs: u64, ready_at: u64) -> Vec<Vec<u8>> {
+        let mut shares = Vec::new();
+        let mut given_before = 0;
+        for epoch in 0..epochs {
+            let mut of_epoch: Vec<u8> = Vec::new();
+            let mut total = Counted::default();
+            for batch in 0..batches {
+                while (of_epoch.len() as u64) < batches.min(batch + 4) {
+                    let opened = place(epoch, of_epoch.len() as u64);
+                    of_epoch.push(share.of_unit(7, &opened).share);
+                }
+                let more = counted(1, of_epoch[batch as usize], [1_450, 50]);
+                total = Counted {
+                    samples: total.samples + more.samples,
+                    decoding_ns: total.decoding_ns + more.decoding_ns,
+                    other_ns: total.other_ns + more.other_ns,
+                    decoded: total.decoded + more.decoded,
+                    decoder_ns: total.decoder_ns + more.decoder_ns,
+                    ..total
+                };
+                let mut found = share.0.lock();
+                if !found.is_fixed {
+                    let watched = Watched {
+                        epoch,
+                        position: batch * 256,
+                        rows: 256,
+                        given: batch,
+                        workers: 14,
+                        is_decoder_ready: given_before >= ready_at,
+                    };
+                    found.watch(watched, total);
+                }
+                given_before += 1;
+            }
+            shares.push(of_epoch);
+        }
+        shares
+    }
+
+    /// Nothing for the device until its decoder is ready; then what is measured; and what was opened before keeps its share.
+    #[test]
+    fn it_is_measured_and_stays() {
+        let share = DecoderShare::new(None);
+        assert_eq!((share.fixed(), share.from(0, 0)), (None, None));
+        let shares = run(&share, 200, 2, 5);
+        assert_eq!(share.fixed(), Some(45));
+        let changes: Vec<(usize, u8)> = (1..200)
+            .filter(|at| shares[0][*at] != shares[0][at - 1])
+            .map(|at| (at, shares[0][at]))
+            .collect();
+        assert_eq!(shares[0][0], 0);
+        assert_eq!(changes.len(), 2, "{changes:?}");
+        assert_eq!([changes[0].1, changes[1].1], [FIRST_DECODER_SHARE, 45]);
+        assert_eq!(shares[1], [45; 200]);
+        // A state that was saved before says nothing of it, and all that come later do.
+        let since = changes[1].0 as u64;
+        assert_eq!(share.from(0, since * 256 - 1), None);
+        assert_eq!(share.from(0, since * 256), Some(45));
+        assert_eq!(share.from(1, 0), Some(45));
+        // What was opened before it was known has what it had, whoever makes it when.
+        assert_eq!(share.of_unit(7, &place(0, 0)).share, 0);
+        assert_eq!(
+            share.of_unit(7, &place(0, since - 1)).share,
+            FIRST_DECODER_SHARE
+        );
+    }
+
+    /// Epochs that are shorter than a measurement leave the share at the first one; and it comes to an end in some that are longer.
+    #[test]
+    fn epochs_may_be_short() {
+        let share = DecoderShare::new(None);
+        let shares = run(&share, BATCHES_WATCHED, 9, 0);
+        assert_eq!(
+            (share.fixed(), &shares[8]),
+            (None, &vec![FIRST_DECODER_SHARE; 8])
+        );
+        let share = DecoderShare::new(None);
+        run(&share, 2 * BATCHES_WATCHED, 9, 0);
+        assert_eq!(share.fixed(), Some(45));
+    }
+
+    #[test]
+    fn a_run_goes_on_with_its_share() {
+        let share = DecoderShare::new(None);
+        share.resume(20);
+        assert_eq!(run(&share, 20, 1, 0), [[20; 20]]);
+        share.resume(21);
+        assert_eq!(share.fixed(), Some(20));
+        // What the program says goes first.
+        let share = DecoderShare::new(Some(9));
+        share.resume(20);
+        assert_eq!((share.fixed(), share.from(0, 0)), (Some(9), Some(9)));
+    }
+}
