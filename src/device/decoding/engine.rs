@@ -81,6 +81,7 @@ impl Engine {
             Driver::Cuda(_) => nvjpeg(nvjpeg::variable(PATH).as_deref().map(Path::new))?,
             #[cfg(not(all(target_os = "linux", not(miri))))]
             Driver::Cuda(_) => {
+                let _ = taken;
                 return Err(Error::Decoder {
                     device: driver.name(),
                     reason: "there is no nvJPEG for this system".to_owned(),
