@@ -43,9 +43,9 @@ const REFUSED: &str = "the decoder refused it";
 /// Makes rows of pictures, a chunk at a time.
 pub(super) struct Engine {
     driver: Driver,
-    /// For rows that are made on the host.
-    stream: RawStream,
     decoder: Decoder,
+    /// For rows that are made on the host. Last: what the decoder frees waits for it, if nobody could.
+    stream: RawStream,
 }
 
 enum Decoder {
@@ -201,6 +201,9 @@ impl Engine {
         let copied = unsafe { self.driver.copy(&self.stream, copy) };
         // What was enqueued must not run on behind an error. If this fails too, the device is lost.
         let done = self.driver.synchronize(&self.stream);
+        if done.is_err() {
+            row.leak(); // nobody can tell when it was read
+        }
         copied.and(done).map(Ok)
     }
 }
