@@ -68,9 +68,7 @@ pub(crate) struct Station {
 
 struct Set {
     driver: Driver,
-    /// Before the stream that it was used with: the library may still know that.
     state: State,
-    stream: RawStream,
     /// Device memory for planes and weights.
     arena: Block,
     /// The list of pictures, their statuses, and then their changes: on the device, and page-locked.
@@ -78,6 +76,8 @@ struct Set {
     locked: Locked,
     /// What was begun and not ended.
     begun: Option<(RawEvent, Vec<Verdict>)>,
+    /// Last: the library may still know it, and freeing memory waits for what is on the device's streams, if nobody could.
+    stream: RawStream,
 }
 
 const LIST_BYTES: usize = MOST_PICTURES * size_of::<Picture>();
