@@ -371,10 +371,10 @@ pub(crate) const MOST_BLOCKS: u64 = 4_096;
 /// Elsewhere: the same.
 pub(crate) const ITEMS_PER_THREAD: u64 = 4;
 
-/// How much device memory a decoder has for the pictures of a chunk; it has two of these. One picture may take half of it: larger ones are
+/// How much device memory a decoder has for the pictures of a chunk; it has three of these. One picture may take half of it: larger ones are
 /// the CPU's.
 #[cfg(feature = "nvjpeg")]
-pub(crate) const DECODER_ARENA_BYTES: usize = 160 << 20;
+pub(crate) const DECODER_ARENA_BYTES: usize = 112 << 20;
 
 /// Which share of the pictures, of 64, a device decodes beside the CPU before it was measured what is best.
 ///
@@ -401,10 +401,10 @@ pub(crate) const MOST_BATCHES_MEASURED: u64 = 64;
 #[cfg(feature = "nvjpeg")]
 pub(crate) const WORKERS_BUSY: f64 = 0.85;
 
-/// The most device memory that a decoder has: its two [arenas](DECODER_ARENA_BYTES), and what nvJPEG takes for itself. Beyond it, nvJPEG is given
+/// The most device memory that a decoder has: its three [arenas](DECODER_ARENA_BYTES), and what nvJPEG takes for itself. Beyond it, nvJPEG is given
 /// none, and decodes fewer pictures at a time.
 ///
-/// Chosen: 192 MiB are left for nvJPEG, whose planes lie in the arenas. How much it takes of that was not measured.
+/// Chosen: 176 MiB are left for nvJPEG, whose planes lie in the arenas. How much it takes of that was not measured.
 /// Elsewhere: the same.
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const DECODER_MOST_BYTES: usize = 512 << 20;

@@ -121,7 +121,7 @@ fn there_is_no_memory_for_a_decoder() {
                 &device,
                 epoch,
                 &[
-                    "needs 321 MiB",
+                    "needs 337 MiB",
                     "Device::set_device_budget_bytes",
                     "Decode::Cpu",
                 ],

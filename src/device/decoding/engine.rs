@@ -19,14 +19,26 @@ use crate::sync::Arc;
 #[cfg(all(target_os = "linux", not(miri)))]
 const PATH: &str = "PINFEED_NVJPEG";
 
-/// The most pictures of a chunk of the stand-in.
-const MOST_PICTURES: usize = 64;
+/// The most pictures of a chunk.
+pub(super) const MOST_PICTURES: usize = 64;
 
 /// A picture, and the address of the row that is made of it.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) picture: &'a dyn EncodedPicture,
     pub(super) row: u64,
+}
+
+impl Work<'_> {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn coded(&self) -> nvjpeg::Work<'_> {
+        nvjpeg::Work {
+            bytes: self.picture.file(),
+            drawing: *self.picture.drawing(),
+            changes: self.picture.changes(),
+            row: self.row,
+        }
+    }
 }
 
 /// What became of a picture.
@@ -109,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// Whether the next chunk can begin.
+    /// Whether another chunk can be prepared.
     pub(super) fn is_free(&self) -> bool {
         match &self.decoder {
             Decoder::StandIn(done) => done.is_none(),
@@ -118,7 +130,24 @@ impl Engine {
         }
     }
 
-    /// Decodes a chunk that [fits](Engine::fits), and writes its rows behind these events. It blocks meanwhile.
+    /// Prepares a chunk that [fits](Engine::fits), which will be decoded in its turn. It does not wait.
+    ///
+    /// # Errors
+    ///
+    /// If the device fails.
+    pub(super) fn prepare(&mut self, works: &[Work<'_>]) -> Result<()> {
+        match &mut self.decoder {
+            Decoder::StandIn(_) => Ok(()),
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station, _) => {
+                let works: Vec<nvjpeg::Work<'_>> = works.iter().map(Work::coded).collect();
+                let prepared = station.prepare(&works);
+                prepared.map_err(|fault| error_of(&self.driver, fault))
+            }
+        }
+    }
+
+    /// Decodes the chunk that was prepared first, and writes its rows behind these events. It blocks meanwhile.
     ///
     /// # Errors
     ///
@@ -126,9 +155,9 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// The rows must be device memory of the size of what is drawn and changed. They and the files must stay until [`end`](Engine::end), and until then nothing
-    /// else may use the rows but what `after` waits for.
-    pub(super) unsafe fn begin(&mut self, works: &[Work<'_>], after: &[RawEvent]) -> Result<()> {
+    /// The works must be those that were prepared. The rows must be device memory of the size of what is drawn and changed. They and the files
+    /// must stay until [`end`](Engine::end), and until then nothing else may use the rows but what `after` waits for.
+    pub(super) unsafe fn decode(&mut self, works: &[Work<'_>], after: &[RawEvent]) -> Result<()> {
         match &mut self.decoder {
             Decoder::StandIn(_) => {
                 after.iter().try_for_each(RawEvent::sleep)?;
@@ -146,23 +175,24 @@ impl Engine {
             }
             #[cfg(all(target_os = "linux", not(miri)))]
             Decoder::NvJpeg(station, _) => {
-                let works = works.iter().map(|work| nvjpeg::Work {
-                    bytes: work.picture.file(),
-                    drawing: *work.picture.drawing(),
-                    changes: work.picture.changes(),
-                    row: work.row,
-                });
-                let works: Vec<nvjpeg::Work<'_>> = works.collect();
+                let works: Vec<nvjpeg::Work<'_>> = works.iter().map(Work::coded).collect();
                 // SAFETY: the caller's contract.
-                let begun = unsafe { station.begin(&works, after) };
-                begun
-                    .map(drop)
-                    .map_err(|fault| error_of(&self.driver, fault))
+                let decoded = unsafe { station.decode(&works, after) };
+                decoded.map_err(|fault| error_of(&self.driver, fault))
             }
         }
     }
 
-    /// Waits for the chunk that began first, and says what became of its pictures. `None` if none has begun.
+    /// Whether the chunk that was decoded first is drawn, so that [`end`](Engine::end) does not wait.
+    pub(super) fn is_drawn(&self) -> bool {
+        match &self.decoder {
+            Decoder::StandIn(done) => done.is_some(),
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station, _) => station.is_drawn(),
+        }
+    }
+
+    /// Waits for the chunk that was decoded first, and says what became of its pictures. `None` if there is none.
     pub(super) fn end(&mut self) -> Option<Result<Vec<Outcome>>> {
         match &mut self.decoder {
             Decoder::StandIn(done) => done.take().map(Ok),

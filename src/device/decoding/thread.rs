@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::engine::{Engine, Outcome, Work};
+use super::engine::{Engine, MOST_PICTURES, Outcome, Work};
 use super::memory::Taken;
 use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
@@ -87,6 +87,9 @@ impl Drop for Closing<'_> {
 
 /// A decoder that was opened anew and fails again, without having decoded anything, is not opened for other batches.
 const MOST_FAULTS: u32 = 2;
+
+/// The chunk that is decoded next, and the one behind it.
+const MOST_PREPARED: usize = 2;
 
 /// Where a picture of a chunk comes from: how many jobs lie before its own, its field, and its number there.
 type Origin = (usize, usize, usize);
@@ -185,7 +188,8 @@ fn run(driver: &Driver, shared: &Shared) {
         shared,
         engine: None,
         jobs: VecDeque::new(),
-        chunks: VecDeque::new(),
+        prepared: VecDeque::new(),
+        decoded: VecDeque::new(),
         faults: 0,
     };
     while station.takes_on() {
@@ -200,8 +204,10 @@ struct Station<'a> {
     engine: Option<Engine>,
     /// In the order in which they came, until they are done.
     jobs: VecDeque<Job>,
-    /// Those that were begun, and what they have in them. (Origins count jobs from `jobs`' first.)
-    chunks: VecDeque<Vec<Origin>>,
+    /// The chunks that are to be decoded, and those that were and have not ended: what they have in them. (Origins count jobs from `jobs`'
+    /// first.)
+    prepared: VecDeque<Vec<Origin>>,
+    decoded: VecDeque<Vec<Origin>>,
     /// How often the decoder failed since a chunk was decoded.
     faults: u32,
 }
@@ -227,9 +233,9 @@ impl Station<'_> {
         true
     }
 
-    /// Begins the next chunk, or ends the one that began first; and tells whose pictures are all decoded.
+    /// Prepares a chunk, decodes one, or ends one; and tells whose pictures are all decoded.
     fn step(&mut self) {
-        let stepped = catch_unwind(AssertUnwindSafe(|| self.begin_or_end()));
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.advance()));
         let failed = match stepped {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error),
@@ -252,7 +258,17 @@ impl Station<'_> {
         // Nothing runs behind it: dropping it waits.
         self.shared.is_open.store(false, Ordering::Relaxed);
         self.engine = None;
-        self.chunks.clear();
+        self.decoded.clear();
+        // What was only prepared will be prepared again.
+        for (job, field, picture) in self
+            .prepared
+            .drain(..)
+            .rev()
+            .flat_map(|chunk| chunk.into_iter().rev())
+        {
+            self.jobs[job].next = (field, picture);
+            self.jobs[job].decoding -= 1;
+        }
         self.faults += u32::from(is_open);
         let are_decoded = self.jobs.iter().any(|job| job.decoding > 0);
         let fails_all = !is_open || !are_decoded || self.faults >= MOST_FAULTS;
@@ -269,7 +285,7 @@ impl Station<'_> {
         }
     }
 
-    fn begin_or_end(&mut self) -> Result<()> {
+    fn advance(&mut self) -> Result<()> {
         let engine = match &mut self.engine {
             Some(engine) => engine,
             None => {
@@ -280,52 +296,75 @@ impl Station<'_> {
                 engine
             }
         };
-        let start = Instant::now();
-        let origins = match engine.is_free() {
-            true => next_chunk(&mut self.jobs, engine),
-            false => Vec::new(),
-        };
-        if origins.is_empty() {
-            let Some(outcomes) = engine.end() else {
-                return Ok(()); // nothing but failed jobs, or none yet
-            };
-            let (outcomes, origins) = (outcomes?, self.chunks.pop_front().unwrap_or_default());
-            took(start, &origins, &mut self.jobs);
-            for (origin, outcome) in origins.into_iter().zip(outcomes) {
-                let job = &mut self.jobs[origin.0];
-                if let Outcome::NotDrawn(why) = outcome
-                    && job.failed.is_none()
-                {
-                    let work = job.work(origin);
-                    // SAFETY: the row is of the job's memory, which nothing uses until its batch is given out; the decoder is done with it.
-                    match unsafe { engine.redraw(work) }? {
-                        Ok(()) => job.by_cpu.push((origin.1, why)),
-                        Err(error) => {
-                            let row = job.picture(origin).row;
-                            job.failed = Some(NotDecoded::Picture { row, error });
-                        }
-                    }
-                }
-                job.decoding -= 1; // last: until then, it shares what goes wrong
+        if engine.is_free() && self.prepared.len() < MOST_PREPARED {
+            let origins = next_chunk(&mut self.jobs, engine, self.prepared.is_empty());
+            if !origins.is_empty() {
+                engine.prepare(&works(&self.jobs, &origins))?;
+                self.prepared.push_back(origins);
+                return Ok(());
             }
-            self.faults = 0;
-            return Ok(());
         }
-        let jobs = &self.jobs;
-        let works: Vec<Work<'_>> = origins
-            .iter()
-            .map(|origin| jobs[origin.0].work(*origin))
-            .collect();
+        if engine.is_drawn() {
+            return self.end();
+        }
+        match self.prepared.pop_front() {
+            Some(origins) => self.decode(origins),
+            None => self.end(),
+        }
+    }
+
+    /// Decodes a chunk that was prepared.
+    fn decode(&mut self, origins: Vec<Origin>) -> Result<()> {
+        let Some(engine) = &mut self.engine else {
+            return Ok(()); // a chunk was prepared by one
+        };
+        self.decoded.push_back(origins);
+        let origins = self.decoded.back().map_or(&[][..], Vec::as_slice);
+        let start = Instant::now();
         // (Batches may have been copied in another order than they came here.)
         let mut fields: Vec<(usize, usize)> =
             origins.iter().map(|origin| (origin.0, origin.1)).collect();
         fields.dedup();
-        let copied = |(job, field): (usize, usize)| jobs[job].fields[field].copied.clone();
+        let copied = |(job, field): (usize, usize)| self.jobs[job].fields[field].copied.clone();
         let after: Vec<RawEvent> = fields.into_iter().filter_map(copied).collect();
-        // SAFETY: the rows are of the jobs' memory, which nothing uses until their batches are given out, but for the copies before.
-        unsafe { engine.begin(&works, &after) }?;
-        took(start, &origins, &mut self.jobs);
-        self.chunks.push_back(origins);
+        // SAFETY: these works were prepared. The rows are of the jobs' memory, which nothing uses until their batches are given out, but for
+        // the copies before.
+        unsafe { engine.decode(&works(&self.jobs, origins), &after) }?;
+        // (How long drawing takes is left out: the next chunk is decoded meanwhile.)
+        let elapsed_ns = start.elapsed().as_nanos() as u64;
+        for origin in origins {
+            self.jobs[origin.0].decoding_ns += elapsed_ns / origins.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Ends the chunk that was decoded first, if there is one.
+    fn end(&mut self) -> Result<()> {
+        let Some(engine) = &mut self.engine else {
+            return Ok(()); // likewise
+        };
+        let Some(outcomes) = engine.end() else {
+            return Ok(()); // nothing but failed jobs, or none yet
+        };
+        let (outcomes, origins) = (outcomes?, self.decoded.pop_front().unwrap_or_default());
+        for (origin, outcome) in origins.into_iter().zip(outcomes) {
+            let job = &mut self.jobs[origin.0];
+            if let Outcome::NotDrawn(why) = outcome
+                && job.failed.is_none()
+            {
+                let work = job.work(origin);
+                // SAFETY: the row is of the job's memory, which nothing uses until its batch is given out; the decoder is done with it.
+                match unsafe { engine.redraw(work) }? {
+                    Ok(()) => job.by_cpu.push((origin.1, why)),
+                    Err(error) => {
+                        let row = job.picture(origin).row;
+                        job.failed = Some(NotDecoded::Picture { row, error });
+                    }
+                }
+            }
+            job.decoding -= 1; // last: until then, it shares what goes wrong
+        }
+        self.faults = 0;
         Ok(())
     }
 
@@ -338,7 +377,7 @@ impl Station<'_> {
             let Some(mut job) = self.jobs.pop_front() else {
                 return;
             };
-            for chunk in &mut self.chunks {
+            for chunk in self.prepared.iter_mut().chain(&mut self.decoded) {
                 chunk.iter_mut().for_each(|origin| origin.0 -= 1);
             }
             let outcome = job.failed.take().map_or(Ok(()), Err);
@@ -366,16 +405,14 @@ impl Station<'_> {
     }
 }
 
-/// Shares out among the pictures of a chunk what it took since `start`.
-fn took(start: Instant, origins: &[Origin], jobs: &mut VecDeque<Job>) {
-    let elapsed_ns = start.elapsed().as_nanos() as u64;
-    for origin in origins {
-        jobs[origin.0].decoding_ns += elapsed_ns / origins.len() as u64;
-    }
+fn works<'a>(jobs: &'a VecDeque<Job>, origins: &[Origin]) -> Vec<Work<'a>> {
+    let works = origins.iter().map(|origin| jobs[origin.0].work(*origin));
+    works.collect()
 }
 
-/// Takes the pictures of the next chunk, from the oldest jobs that have any left.
-fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine) -> Vec<Origin> {
+/// Takes the pictures of the next chunk, from the oldest jobs that have any left. If there may be more soon, and something else can be done
+/// meanwhile (unless `is_awaited`), a chunk is filled, or comes later.
+fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine, is_awaited: bool) -> Vec<Origin> {
     let left = jobs.iter().enumerate().flat_map(|(number, job)| {
         let origins = job.left();
         origins.map(move |(field, picture)| (number, field, picture))
@@ -384,6 +421,9 @@ fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine) -> Vec<Origin> {
         .clone()
         .map(|origin| &*jobs[origin.0].picture(origin).picture);
     let count = engine.fits(pictures);
+    if !is_awaited && count < MOST_PICTURES && left.clone().nth(count).is_none() {
+        return Vec::new();
+    }
     let origins: Vec<Origin> = left.take(count).collect();
     for &(job, field, picture) in &origins {
         jobs[job].next = (field, picture + 1);

@@ -13,8 +13,8 @@ use crate::picture::{Change, Drawing, PlaneLayout};
 /// The most pictures of a chunk.
 pub(crate) const MOST_PICTURES: usize = 64;
 
-/// Two sets of memory: while one chunk is drawn, the next is decoded.
-pub(crate) const SETS: usize = 2;
+/// Sets of memory: while one chunk is drawn, the next is decoded, and the one behind it prepared.
+pub(crate) const SETS: usize = 3;
 
 /// A file to decode, and the row that is made of it.
 #[derive(Debug, Clone, Copy)]
@@ -61,9 +61,12 @@ impl Outcome {
 
 /// A decoder with its memory. One thread uses it.
 pub(crate) struct Station {
+    /// They take turns, and each chunk is prepared, decoded and ended in its turn.
     sets: [Set; SETS],
     /// Which set is next.
     turn: usize,
+    /// How many of the sets before it are prepared and not decoded.
+    prepared: usize,
 }
 
 struct Set {
@@ -74,10 +77,28 @@ struct Set {
     /// The list of pictures, their statuses, and then their changes: on the device, and page-locked.
     head: Block,
     locked: Locked,
-    /// What was begun and not ended.
-    begun: Option<(RawEvent, Vec<Verdict>)>,
+    at: At,
     /// Last: the library may still know it, and freeing memory waits for what is on the device's streams, if nobody could.
     stream: RawStream,
+}
+
+/// How far a set's chunk is.
+enum At {
+    /// There is none.
+    Nothing,
+    Prepared(Prepared),
+    /// It is decoded, and drawn behind this event.
+    Decoded(RawEvent, Vec<Verdict>),
+}
+
+/// A chunk before it is decoded.
+struct Prepared {
+    pictures: Vec<Picture>,
+    passes: Passes,
+    /// Where its files' planes go: the addresses, and from row to row.
+    planes: Vec<([u64; 3], [usize; 3])>,
+    /// The list is on the device, with the weights, and the planes are marked.
+    done: RawEvent,
 }
 
 const LIST_BYTES: usize = MOST_PICTURES * size_of::<Picture>();
@@ -95,14 +116,16 @@ impl Station {
     ) -> Result<Station, DecoderFault> {
         let set = || Set::new(decoder, driver, arena_bytes);
         Ok(Station {
-            sets: [set()?, set()?],
+            sets: [set()?, set()?, set()?],
             turn: 0,
+            prepared: 0,
         })
     }
 
     /// What one with such arenas has: of the device, and page-locked.
     pub(crate) const fn own_bytes(arena_bytes: usize) -> [usize; 2] {
-        [SETS * (arena_bytes + HEAD_BYTES), SETS * HEAD_BYTES]
+        let head = HEAD_BYTES + CHANGES_BYTES;
+        [SETS * (arena_bytes + head), SETS * head]
     }
 
     /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
@@ -121,31 +144,22 @@ impl Station {
             .count()
     }
 
-    /// Whether the next chunk can begin: the one before the last has ended.
+    /// Whether another chunk can be prepared.
     pub(crate) fn is_free(&self) -> bool {
-        self.sets[self.turn].begun.is_none()
+        matches!(self.sets[self.turn].at, At::Nothing)
     }
 
-    /// Decodes a chunk, and enqueues what makes its rows, behind these events. It blocks while the decoder works. Returns an
-    /// event: after it, the rows and the files are nobody's here, and [`end`](Station::end) does not wait.
+    /// Prepares a chunk: it computes the weights and marks the planes. It does not wait for that. (The hardware decoder does not wait for its
+    /// stream, so this must be over when it begins; the device may be busy with a program's kernels.)
     ///
     /// # Errors
     ///
-    /// If the device or the library fails. Nothing of the chunk is running then, or the device is lost; its rows hold anything.
+    /// If the device fails.
     ///
     /// # Panics
     ///
-    /// If the chunk does not [fit](Station::fits), the set is not [free](Station::is_free), or a drawing or its changes are not sound.
-    ///
-    /// # Safety
-    ///
-    /// The rows must be device memory of this device, of the size of what is drawn and changed, and the files must stay, until the event. Until then nothing
-    /// else may use the rows but what `after` waits for.
-    pub(crate) unsafe fn begin(
-        &mut self,
-        works: &[Work<'_>],
-        after: &[RawEvent],
-    ) -> Result<RawEvent, DecoderFault> {
+    /// If the chunk does not [fit](Station::fits), no set is [free](Station::is_free), or a drawing is not sound.
+    pub(crate) fn prepare(&mut self, works: &[Work<'_>]) -> Result<(), DecoderFault> {
         assert_eq!(
             self.fits(works.iter().map(Work::decoder_bytes)),
             works.len()
@@ -154,24 +168,62 @@ impl Station {
             work.drawing.is_sound() && Change::are_sound(work.changes, work.drawing.size)
         };
         assert!(works.iter().all(is_sound));
+        assert!(self.is_free());
         let set = &mut self.sets[self.turn];
-        assert!(set.begun.is_none());
-        // SAFETY: the caller's contract; the chunk fits the set.
-        let begun = unsafe { set.begin(works, after) };
-        let event = begun.inspect_err(|_| {
-            // What was enqueued must not run on behind the error. If this fails too, the device is lost.
-            let _ = set.driver.synchronize(&set.stream);
-        })?;
+        let prepared = set.prepare(works);
+        let prepared = prepared.inspect_err(|_| set.give_up());
+        set.at = At::Prepared(prepared.map_err(DecoderFault::Device)?);
         self.turn = (self.turn + 1) % SETS;
-        Ok(event)
+        self.prepared += 1;
+        Ok(())
     }
 
-    /// Waits for the chunk that began first of those that have not ended, and says what became of each of its works. `None` if there is
+    /// Decodes the chunk that was prepared first, and enqueues what makes its rows, behind these events. It blocks while the decoder
+    /// works. [`end`](Station::end) waits until the rows are made.
+    ///
+    /// # Errors
+    ///
+    /// If the device or the library fails. Nothing of the chunk is running then, or the device is lost; its rows hold anything.
+    ///
+    /// # Panics
+    ///
+    /// If no chunk was prepared, or one of another number of works.
+    ///
+    /// # Safety
+    ///
+    /// The works must be those that were prepared. The rows must be device memory of this device, of the size of what is drawn and changed,
+    /// and the files must stay, until the chunk has ended. Until then nothing else may use the rows but what `after` waits for.
+    pub(crate) unsafe fn decode(
+        &mut self,
+        works: &[Work<'_>],
+        after: &[RawEvent],
+    ) -> Result<(), DecoderFault> {
+        assert!(self.prepared > 0);
+        let set = &mut self.sets[(self.turn + SETS - self.prepared) % SETS];
+        self.prepared -= 1;
+        // SAFETY: the caller's contract.
+        let decoded = unsafe { set.decode(works, after) };
+        decoded.inspect_err(|_| set.give_up())
+    }
+
+    /// Whether the chunk that was decoded first is drawn, so that [`end`](Station::end) does not wait. (A device that is lost says so there.)
+    pub(crate) fn is_drawn(&self) -> bool {
+        let first = self.first_decoded();
+        first.is_some_and(|set| match &self.sets[set].at {
+            At::Decoded(event, _) => event.is_complete().unwrap_or(true),
+            _ => false,
+        })
+    }
+
+    fn first_decoded(&self) -> Option<usize> {
+        let mut oldest = (0..SETS).map(|later| (self.turn + later) % SETS);
+        oldest.find(|set| matches!(self.sets[*set].at, At::Decoded(..)))
+    }
+
+    /// Waits for the chunk that was decoded first of those that have not ended, and says what became of each of its works. `None` if there is
     /// no such chunk.
     pub(crate) fn end(&mut self) -> Option<Result<Vec<Outcome>, DecoderFault>> {
-        let oldest = (0..SETS).map(|later| (self.turn + later) % SETS);
-        let mut begun = oldest.filter(|set| self.sets[*set].begun.is_some());
-        let set = begun.next()?;
+        let set = self.first_decoded()?;
         self.sets[set].end()
     }
 }
@@ -187,27 +239,19 @@ impl Set {
             head: block(HEAD_BYTES + CHANGES_BYTES)?,
             locked: Locked::new(driver, HEAD_BYTES + CHANGES_BYTES)
                 .map_err(DecoderFault::Device)?,
-            begun: None,
+            at: At::Nothing,
         })
     }
 
-    /// # Safety
-    ///
-    /// As `Station::begin`; the works must fit the arena.
-    unsafe fn begin(
-        &mut self,
-        works: &[Work<'_>],
-        after: &[RawEvent],
-    ) -> Result<RawEvent, DecoderFault> {
+    fn prepare(&mut self, works: &[Work<'_>]) -> Result<Prepared> {
         let mut at = self.arena.address;
         let mut pictures = Vec::with_capacity(works.len());
-        let mut coded = Vec::with_capacity(works.len());
+        let mut planes = Vec::with_capacity(works.len());
         let mut passes = Passes::default();
         let statuses = self.head.address + LIST_BYTES as u64;
         for (work, status) in works.iter().zip((statuses..).step_by(size_of::<u32>())) {
             let layout = PlaneLayout::new(work.drawing.sampling, work.drawing.source);
-            let planes = at;
-            let weights = planes + layout.bytes as u64;
+            let weights = at + layout.bytes as u64;
             let (changes, size) = (work.changes, work.drawing.size);
             let change_places = changes::Places {
                 memory: weights + work.drawing.table_bytes() as u64,
@@ -216,7 +260,7 @@ impl Set {
             pictures.push(Picture::new(
                 &work.drawing,
                 Places {
-                    planes,
+                    planes: at,
                     weights,
                     drawn: change_places.drawn(changes, size),
                     status,
@@ -225,38 +269,15 @@ impl Set {
             passes.add(changes, size, change_places);
             let has = |plane: usize| plane < work.drawing.sampling.planes();
             let places = [0, 1, 2].map(|plane| match has(plane) {
-                true => planes + layout.starts[plane] as u64,
+                true => at + layout.starts[plane] as u64,
                 false => 0,
             });
-            coded.push(Coded {
-                bytes: work.bytes,
-                planes: places,
-                pitch: layout.pitch,
-            });
+            planes.push((places, layout.pitch));
             at += work.decoder_bytes() as u64;
         }
-        // The decoder does not wait for the stream. So what this set has on the stream is over before the decoder writes: the last chunk's
-        // drawing, which `end` waited for, and the preparation of this one.
-        // SAFETY: the set's memory, which nothing uses now; the list fits it.
-        unsafe { self.prepare(&pictures, &mut passes) }.map_err(DecoderFault::Device)?;
-        // SAFETY: the planes lie in the arena, one behind the other; the caller's contract for the files.
-        let verdicts = unsafe { self.state.decode(&self.stream, &coded) }?;
-        // SAFETY: the caller's contract for the rows; the planes and weights are the set's.
-        let event =
-            unsafe { self.draw(&pictures, &passes, after) }.map_err(DecoderFault::Device)?;
-        self.begun = Some((event.clone(), verdicts));
-        Ok(event)
-    }
-
-    /// Computes the weights, and marks the planes. Waits until that is done.
-    ///
-    /// # Safety
-    ///
-    /// Nothing may use the set's memory; the pictures must lie in its arena.
-    unsafe fn prepare(&mut self, pictures: &[Picture], passes: &mut Passes) -> Result<()> {
         let (head, changes) = self.locked.slice().split_at_mut(HEAD_BYTES);
         head.fill(0);
-        for (to, picture) in head.chunks_exact_mut(size_of::<Picture>()).zip(pictures) {
+        for (to, picture) in head.chunks_exact_mut(size_of::<Picture>()).zip(&pictures) {
             to.copy_from_slice(picture.as_bytes());
         }
         let bytes = HEAD_BYTES + passes.write(changes);
@@ -265,17 +286,58 @@ impl Set {
             to: self.head.address,
             bytes,
         };
-        // SAFETY: both are the set's, and stay until the event below.
+        // SAFETY: both are the set's, whose last chunk has ended, and stay until the event below.
         unsafe { self.driver.copy(&self.stream, copy) }?;
-        let step = Drawn::prepare(self.head.address, pictures);
-        // SAFETY: the list is on the device, and the caller's contract.
+        let step = Drawn::prepare(self.head.address, &pictures);
+        // SAFETY: the list is on the device; the pictures lie in the set's arena, one behind the other, which nothing else uses.
         unsafe { self.driver.launch(&self.stream, step) }?;
-        self.driver.record(&self.stream, false)?.sleep()
+        Ok(Prepared {
+            done: self.driver.record(&self.stream, false)?,
+            pictures,
+            passes,
+            planes,
+        })
     }
 
     /// # Safety
     ///
-    /// As `Station::begin`; the pictures must have been prepared.
+    /// As `Station::decode`.
+    unsafe fn decode(
+        &mut self,
+        works: &[Work<'_>],
+        after: &[RawEvent],
+    ) -> Result<(), DecoderFault> {
+        let At::Prepared(prepared) = std::mem::replace(&mut self.at, At::Nothing) else {
+            unreachable!("sets are decoded in the order in which they were prepared");
+        };
+        assert_eq!(works.len(), prepared.pictures.len());
+        let coded = works.iter().zip(&prepared.planes);
+        let coded: Vec<Coded<'_>> = coded
+            .map(|(work, (planes, pitch))| Coded {
+                bytes: work.bytes,
+                planes: *planes,
+                pitch: *pitch,
+            })
+            .collect();
+        // The decoder does not wait for the stream. So what this set has on the stream is over before the decoder writes: the last chunk's
+        // drawing, which `end` waited for, and the preparation of this one.
+        prepared.done.sleep().map_err(DecoderFault::Device)?;
+        // SAFETY: the planes lie in the arena, one behind the other; the caller's contract for the files.
+        let verdicts = unsafe { self.state.decode(&self.stream, &coded) }?;
+        // SAFETY: the caller's contract for the rows; the planes and weights are the set's.
+        let event = unsafe { self.draw(&prepared.pictures, &prepared.passes, after) };
+        self.at = At::Decoded(event.map_err(DecoderFault::Device)?, verdicts);
+        Ok(())
+    }
+
+    /// Something failed: what was enqueued must not run on behind the error. If waiting fails, too, the device is lost.
+    fn give_up(&mut self) {
+        let _ = self.driver.synchronize(&self.stream);
+    }
+
+    /// # Safety
+    ///
+    /// As `Station::decode`; the pictures must have been prepared.
     unsafe fn draw(
         &mut self,
         pictures: &[Picture],
@@ -303,7 +365,9 @@ impl Set {
     }
 
     fn end(&mut self) -> Option<Result<Vec<Outcome>, DecoderFault>> {
-        let (event, verdicts) = self.begun.take()?;
+        let At::Decoded(event, verdicts) = std::mem::replace(&mut self.at, At::Nothing) else {
+            return None;
+        };
         if let Err(error) = event.sleep() {
             return Some(Err(DecoderFault::Device(error)));
         }

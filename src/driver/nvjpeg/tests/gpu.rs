@@ -106,8 +106,9 @@ fn the_hardware_decodes_what_is_accepted() {
                             row: row.address,
                         });
                 let works: Vec<Work<'_>> = works.collect();
+                station.prepare(&works).unwrap();
                 // SAFETY: the rows are device memory, and the chunk is ended before they go.
-                unsafe { station.begin(&works, &[]) }.unwrap();
+                unsafe { station.decode(&works, &[]) }.unwrap();
                 let outcomes = station.end().unwrap().unwrap();
                 for (((path, _, (bytes, drawing, _)), made), outcome) in
                     files.iter().zip(&rows).zip(outcomes)
@@ -170,8 +171,9 @@ fn one_bad_file_of_a_chunk_is_told_from_the_others() {
             row: row.address,
         });
         let works: Vec<Work<'_>> = works.collect();
+        station.prepare(&works).unwrap();
         // SAFETY: the rows are device memory, and the chunk is ended before they go.
-        unsafe { station.begin(&works, &[]) }.unwrap();
+        unsafe { station.decode(&works, &[]) }.unwrap();
         let outcomes = station.end().unwrap().unwrap();
         for (at, outcome) in outcomes.iter().enumerate() {
             assert_eq!(
