@@ -390,7 +390,7 @@ impl<D, C> Builder<D, C> {
     /// pictures, or being opened (which takes nvJPEG up to a second). What waits behind other batches has its time from when these are decoded.
     /// The decoder cannot be stopped: it keeps what it has of such a batch (its slab, its device memory and the files), and batches that are
     /// sent later wait for it, each for as long. When it comes back, they are decoded. Dropping the loader does not wait for it, but dropping
-    /// the last holder of the [`Device`](crate::Device) does.
+    /// the last holder of the [`Device`] does.
     ///
     /// # Dropping the loader
     ///
