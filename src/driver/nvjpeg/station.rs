@@ -70,7 +70,6 @@ struct Set {
     driver: Driver,
     /// Before the stream that it was used with: the library may still know that.
     state: State,
-    stream: RawStream,
     /// Device memory for planes and weights.
     arena: Block,
     /// The list of pictures, their statuses, and then their changes: on the device, and page-locked.
@@ -78,11 +77,14 @@ struct Set {
     locked: Locked,
     /// What was begun and not ended.
     begun: Option<(RawEvent, Vec<Verdict>)>,
+    /// Behind the memory: where the stream cannot be waited for, freeing waits for what it still has.
+    stream: RawStream,
 }
 
 const LIST_BYTES: usize = MOST_PICTURES * size_of::<Picture>();
 const HEAD_BYTES: usize = LIST_BYTES + MOST_PICTURES * size_of::<u32>();
-const CHANGES_BYTES: usize = MOST_PICTURES * Passes::MOST_BYTES;
+/// With the changes.
+const LISTS_BYTES: usize = HEAD_BYTES + MOST_PICTURES * Passes::MOST_BYTES;
 const _: () = assert!(LIST_BYTES.is_multiple_of(align_of::<u32>()));
 const _: () = assert!(HEAD_BYTES.is_multiple_of(16));
 
@@ -102,7 +104,7 @@ impl Station {
 
     /// What one with such arenas has: of the device, and page-locked.
     pub(crate) const fn own_bytes(arena_bytes: usize) -> [usize; 2] {
-        [SETS * (arena_bytes + HEAD_BYTES), SETS * HEAD_BYTES]
+        [SETS * (arena_bytes + LISTS_BYTES), SETS * LISTS_BYTES]
     }
 
     /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
@@ -184,9 +186,8 @@ impl Set {
             stream: driver.create_stream().map_err(DecoderFault::Device)?,
             state: decoder.state()?,
             arena: block(arena_bytes)?,
-            head: block(HEAD_BYTES + CHANGES_BYTES)?,
-            locked: Locked::new(driver, HEAD_BYTES + CHANGES_BYTES)
-                .map_err(DecoderFault::Device)?,
+            head: block(LISTS_BYTES)?,
+            locked: Locked::new(driver, LISTS_BYTES).map_err(DecoderFault::Device)?,
             begun: None,
         })
     }
