@@ -404,7 +404,8 @@ pub(crate) const WORKERS_BUSY: f64 = 0.85;
 /// The most device memory that a decoder has: its two [arenas](DECODER_ARENA_BYTES), and what nvJPEG takes for itself. Beyond it, nvJPEG is given
 /// none, and decodes fewer pictures at a time.
 ///
-/// Chosen: 192 MiB are left for nvJPEG, which gets files and planes from elsewhere.
+/// Chosen: 192 MiB are left for nvJPEG, whose planes lie in the arenas. How much it takes of that was not measured.
+/// Elsewhere: the same.
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const DECODER_MOST_BYTES: usize = 512 << 20;
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use pinfeed::device::Hostile;
 use pinfeed::error::Stage;
-use pinfeed::{DataLoader, Device, DeviceTensor, Error, Tensor, from_fn};
+use pinfeed::loader::Builder;
+use pinfeed::{DataLoader, Dataset, Device, DeviceTensor, Error, Tensor, from_fn};
 use tempfile::TempDir;
 
 use crate::painted::{How, Open, ROW_BYTES, Script, builder, colour};
@@ -85,6 +86,14 @@ pub struct GoesOn<'a>(pub &'a Library);
 impl Drop for GoesOn<'_> {
     fn drop(&mut self) {
         self.0.set("stub_held", 0);
+    }
+}
+
+/// Batches are not made in runs. (Of those, some may find no page-locked memory, and the CPU decodes them.)
+pub fn whole<D: Dataset, C>(loader: Builder<D, C>, workers: usize) -> Builder<D, C> {
+    match workers {
+        0 => loader.num_workers(0), // which makes none
+        _ => loader.num_workers(workers).max_bytes_in_flight(1 << 30),
     }
 }
 
@@ -286,7 +295,7 @@ fn a_decoder_that_never_decodes_is_not_opened_for_each_batch() {
     let (batches, rows) = (20, 64);
     device.cut_batches_at(1 << 30, 1 << 30); // not at all
     let loader = builder::<Tensor<u8>>(&script, batches * rows, &device);
-    let loader = loader.batch_size(rows as usize).num_workers(2);
+    let loader = whole(loader.batch_size(rows as usize), 2);
     let loader = loader.build().unwrap();
     learn([&loader], &device);
     (0..batches * rows).for_each(|number| script.set(number, How::Breaks));
@@ -328,7 +337,7 @@ fn a_decoder_that_hangs_is_not_waited_for() {
         device.cut_batches_at(1 << 30, 1 << 30); // not at all
         let loader = || {
             let loader = builder::<Tensor<u8>>(&script, 48, &device).batch_size(4);
-            let loader = loader.num_workers(workers).in_order(in_order);
+            let loader = whole(loader, workers).in_order(in_order);
             loader.timeout(timeout).build().unwrap()
         };
         let (one, other) = (loader(), loader());

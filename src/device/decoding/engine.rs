@@ -43,9 +43,9 @@ const REFUSED: &str = "the decoder refused it";
 /// Makes rows of pictures, a chunk at a time.
 pub(super) struct Engine {
     driver: Driver,
-    /// For rows that are made on the host.
-    stream: RawStream,
     decoder: Decoder,
+    /// For rows that are made on the host. Last: what the decoder frees waits for it, if nobody could.
+    stream: RawStream,
 }
 
 enum Decoder {
@@ -81,6 +81,7 @@ impl Engine {
             Driver::Cuda(_) => nvjpeg(nvjpeg::variable(PATH).as_deref().map(Path::new))?,
             #[cfg(not(all(target_os = "linux", not(miri))))]
             Driver::Cuda(_) => {
+                let _ = taken;
                 return Err(Error::Decoder {
                     device: driver.name(),
                     reason: "there is no nvJPEG for this system".to_owned(),
@@ -207,6 +208,9 @@ impl Engine {
         let copied = unsafe { self.driver.copy(&self.stream, copy) };
         // What was enqueued must not run on behind an error. If this fails too, the device is lost.
         let done = self.driver.synchronize(&self.stream);
+        if done.is_err() {
+            row.leak(); // nobody can tell when it was read
+        }
         copied.and(done).map(Ok)
     }
 }

@@ -51,7 +51,7 @@ pub struct Hostile {
     /// How much memory can be page-locked; no limit by default.
     pub pinned_capacity_bytes: Option<usize>,
     /// A library that stands in for nvJPEG (the file, or its folder). By default, pictures are decoded as the CPU does.
-    #[cfg(feature = "nvjpeg")]
+    #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
     pub nvjpeg: Option<std::path::PathBuf>,
 }
 

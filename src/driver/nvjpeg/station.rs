@@ -68,7 +68,6 @@ pub(crate) struct Station {
 
 struct Set {
     driver: Driver,
-    /// Before the stream that it was used with: the library may still know that.
     state: State,
     /// Device memory for planes and weights.
     arena: Block,
@@ -77,7 +76,7 @@ struct Set {
     locked: Locked,
     /// What was begun and not ended.
     begun: Option<(RawEvent, Vec<Verdict>)>,
-    /// Behind the memory: where the stream cannot be waited for, freeing waits for what it still has.
+    /// Last: the library may still know it, and freeing memory waits for what is on the device's streams, if nobody could.
     stream: RawStream,
 }
 
