@@ -103,7 +103,8 @@ struct Prepared {
 
 const LIST_BYTES: usize = MOST_PICTURES * size_of::<Picture>();
 const HEAD_BYTES: usize = LIST_BYTES + MOST_PICTURES * size_of::<u32>();
-const CHANGES_BYTES: usize = MOST_PICTURES * Passes::MOST_BYTES;
+/// With the changes.
+const LISTS_BYTES: usize = HEAD_BYTES + MOST_PICTURES * Passes::MOST_BYTES;
 const _: () = assert!(LIST_BYTES.is_multiple_of(align_of::<u32>()));
 const _: () = assert!(HEAD_BYTES.is_multiple_of(16));
 
@@ -124,8 +125,7 @@ impl Station {
 
     /// What one with such arenas has: of the device, and page-locked.
     pub(crate) const fn own_bytes(arena_bytes: usize) -> [usize; 2] {
-        let head = HEAD_BYTES + CHANGES_BYTES;
-        [SETS * (arena_bytes + head), SETS * head]
+        [SETS * (arena_bytes + LISTS_BYTES), SETS * LISTS_BYTES]
     }
 
     /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
@@ -236,9 +236,8 @@ impl Set {
             stream: driver.create_stream().map_err(DecoderFault::Device)?,
             state: decoder.state()?,
             arena: block(arena_bytes)?,
-            head: block(HEAD_BYTES + CHANGES_BYTES)?,
-            locked: Locked::new(driver, HEAD_BYTES + CHANGES_BYTES)
-                .map_err(DecoderFault::Device)?,
+            head: block(LISTS_BYTES)?,
+            locked: Locked::new(driver, LISTS_BYTES).map_err(DecoderFault::Device)?,
             at: At::Nothing,
         })
     }

@@ -881,7 +881,7 @@ fn a_station_goes_on_after_a_fault() {
 /// Whichever call of the device fails: what is reported as drawn is right, and nothing hangs.
 #[test]
 fn a_device_that_fails_gives_no_wrong_row() {
-    for (call, sticky) in (1..40).flat_map(|call| [(call, false), (call, true)]) {
+    for (call, sticky) in (1..60).flat_map(|call| [(call, false), (call, true)]) {
         let bench = Bench::on(hostile(call, Some(call), sticky), &[]);
         let run = || -> Result<usize, DecoderFault> {
             let decoder = bench.open(Backend::Hardware)?;
@@ -909,5 +909,28 @@ fn a_device_that_fails_gives_no_wrong_row() {
             (bench.count("stub_handles"), bench.count("stub_states")),
             (0, 0)
         );
+    }
+}
+
+/// A device that no longer says when it is done may still be at work: memory that it uses stays until it is not.
+#[test]
+fn memory_outlives_what_a_lost_device_still_does() {
+    for seed in 0..6 {
+        let device = Cpu::new(Some(crate::device::Hostile {
+            seed,
+            max_delay: std::time::Duration::from_millis(40),
+            fail_operation: Some("record_event"),
+            fail_call: Some(0),
+            sticky: true,
+            ..Default::default()
+        }));
+        let bench = Bench::on(device, &[]);
+        let decoder = bench.open(Backend::Hardware).unwrap();
+        let mut station = Station::new(&decoder, &bench.driver, 1 << 24).unwrap();
+        let mut orders = Order::all(&bench, "ddd");
+        // The weights are being computed when the event behind them cannot be recorded.
+        assert!(begin(&mut station, &mut orders).is_err());
+        drop(station);
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
