@@ -126,3 +126,10 @@ fn the_readme_shows_lines_of_its_program() {
         }
     }
 }
+
+#[cfg(feature = "nvjpeg")]
+programs! {
+    both_decoders,
+    found_on_the_web,
+    masked_on_the_device,
+}
