@@ -238,7 +238,8 @@ impl Engine {
         let copied = unsafe { self.driver.copy(&self.stream, copy) };
         // What was enqueued must not run on behind an error. If this fails too, the device is lost.
         let done = self.driver.synchronize(&self.stream);
-        if done.is_err() {
+        // (The call may have failed for itself. Others may get the row's memory behind the error, so the copy must be over.)
+        if done.is_err() && self.driver.synchronize(&self.stream).is_err() {
             row.leak(); // nobody can tell when it was read
         }
         copied.and(done).map(Ok)
