@@ -32,6 +32,18 @@ static inline unsigned atomicAdd(unsigned *to, unsigned added) {
     return before;
 }
 
+static inline unsigned atomicMin(unsigned *to, unsigned other) {
+    const unsigned before = *to;
+    *to = before < other ? before : other;
+    return before;
+}
+
+static inline unsigned atomicMax(unsigned *to, unsigned other) {
+    const unsigned before = *to;
+    *to = before > other ? before : other;
+    return before;
+}
+
 static void __syncthreads() { swapcontext(&fibers[threadIdx.x], &scheduler); }
 
 static void fiber() {

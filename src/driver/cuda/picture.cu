@@ -6,8 +6,9 @@
 // It must be done before the pictures are decoded. "draw" makes the rows, and reports planes in which the known bytes are all still
 // there: the decoder skipped that picture.
 //
-// A block of "draw" makes tiles of 32 x 16 pixels. The first pass of the filter makes as much as fits the shared memory of what the
-// second pass reads; each thread adds that to the sums of its two pixels, and the next piece follows. So any scale will do.
+// A block of "draw" makes tiles of 32 x 16 pixels, a piece of the source at a time, as large as fits the shared memory. Its pixels are converted
+// to colours once; the first pass of the filter makes of them what the second pass reads; each thread adds that to the sums of its two pixels,
+// and the next piece follows. So any scale will do. (If the first pass reads too many lines for any piece, it converts each pixel as it needs it.)
 
 typedef unsigned char Byte;
 typedef unsigned long long Address;
@@ -16,6 +17,7 @@ typedef unsigned long long Address;
 #define TILE_WIDTH 32
 #define TILE_HEIGHT 16
 #define BETWEEN 2048 // pixels between the passes
+#define COLOURS 4096 // pixels of the source
 #define KNOWN 16     // bytes in each plane
 #define WHOLE_PRECISION 14
 
@@ -260,16 +262,27 @@ static __device__ __forceinline__ Byte clipped(int sum, unsigned precision) {
     return (Byte)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-// What some pixels of an axis read: from the first to the one behind the last.
-static __device__ __forceinline__ void reads(const Span *spans, unsigned from, unsigned to, unsigned *first, unsigned *end) {
-    unsigned low = 0xFFFFFFFFu, high = 0;
-    for (unsigned at = from; at < to; at++) {
-        const Span span = spans[at];
-        low = smaller(low, span.start);
-        high = span.start + span.count > high ? span.start + span.count : high;
+// What some pixels of an axis read: from the first to the one behind the last. All threads of the block ask, for two axes. (Spans of neighbours
+// need not ascend.)
+static __device__ void reads(const Span *const axes[2], const unsigned from[2], const unsigned count[2], unsigned (*range)[2]) {
+    const unsigned axis = threadIdx.x / TILE_WIDTH, at = threadIdx.x % TILE_WIDTH;
+    __syncthreads(); // the ranges before are no longer read
+    if (axis < 2 && at == 0) {
+        range[axis][0] = 0xFFFFFFFFu;
+        range[axis][1] = 0;
     }
-    *first = low;
-    *end = high;
+    __syncthreads();
+    if (axis < 2 && at < count[axis]) {
+        const Span span = axes[axis][from[axis] + at];
+        atomicMin(&range[axis][0], span.start);
+        atomicMax(&range[axis][1], span.start + span.count);
+    }
+    __syncthreads();
+}
+
+// Whole quotients of small numbers.
+static __device__ __forceinline__ unsigned quotient(unsigned dividend, float reciprocal) {
+    return (unsigned)(((float)dividend + 0.5f) * reciprocal);
 }
 
 static __device__ void put(const Picture &picture, unsigned x, unsigned y, Byte red, Byte green, Byte blue) {
@@ -281,9 +294,14 @@ static __device__ void put(const Picture &picture, unsigned x, unsigned y, Byte 
     to[2] = blue;
 }
 
+struct Shared {
+    unsigned colours[COLOURS]; // red, green, blue, from the lowest byte
+    Byte between[BETWEEN][3];
+    unsigned range[2][2];
+};
+
 // Makes the pixels from (left, top) on, width x height of them, of the picture's place.
-static __device__ void draw_tile(const Picture &picture, unsigned left, unsigned top, unsigned width, unsigned height,
-                                 Byte (*between)[3]) {
+static __device__ void draw_tile(const Picture &picture, unsigned left, unsigned top, unsigned width, unsigned height, Shared &shared) {
     const Source source(picture);
     // The filter that overshoots begins across, and the other down: what the first pass makes is rounded.
     const unsigned first = picture.filter == BICUBIC ? 0 : 1, second = 1 - first;
@@ -293,34 +311,59 @@ static __device__ void draw_tile(const Picture &picture, unsigned left, unsigned
     const short *const second_factors = factors(second_weights, picture.place[2 + second]);
     const unsigned first_taps = picture.taps[first], second_taps = picture.taps[second];
     const unsigned first_precision = *(const unsigned *)first_weights, second_precision = *(const unsigned *)second_weights;
-    // Along the first axis the tile has `lines`, and a piece has `piece` pixels of the source along the second.
+    // Along the first axis the tile has `lines`, which read `depth` pixels, and a piece has `piece` pixels of the source along the second.
     const unsigned lines = first == 0 ? width : height;
     const unsigned first_at = first == 0 ? left : top, second_at = first == 0 ? top : left;
-    const unsigned piece = BETWEEN / (first == 0 ? TILE_WIDTH : TILE_HEIGHT);
-    unsigned begin, end;
-    reads(second_spans, second_at, second_at + (first == 0 ? height : width), &begin, &end);
+    const Span *const axes[2] = {first_spans, second_spans};
+    const unsigned from_each[2] = {first_at, second_at}, count_each[2] = {lines, first == 0 ? height : width};
+    reads(axes, from_each, count_each, shared.range);
+    const unsigned first_begin = shared.range[0][0], depth = shared.range[0][1] - first_begin;
+    const unsigned begin = shared.range[1][0], end = shared.range[1][1];
+    const bool converts = depth <= COLOURS;
+    const unsigned most = BETWEEN / (first == 0 ? TILE_WIDTH : TILE_HEIGHT);
+    const unsigned piece = converts && depth > 0 ? smaller(most, COLOURS / depth) : most;
 
     int sums[2][3];
     for (int own = 0; own < 2; own++)
         for (int channel = 0; channel < 3; channel++) sums[own][channel] = 1 << (second_precision - 1);
     for (unsigned from = begin; from < end; from += piece) {
         const unsigned count = smaller(piece, end - from);
+        const unsigned across = first == 0 ? depth : count; // of the piece's rows
         __syncthreads(); // the piece before is no longer read
+        if (converts) {
+            const float reciprocal = 1.0f / (float)across;
+            const unsigned x = first == 0 ? first_begin : from, y = first == 0 ? from : first_begin;
+            for (unsigned i = threadIdx.x; i < count * depth; i += THREADS) {
+                const unsigned row = quotient(i, reciprocal);
+                int rgb[3];
+                source.pixel(x + i - row * across, y + row, rgb);
+                shared.colours[i] = (unsigned)rgb[0] | (unsigned)rgb[1] << 8 | (unsigned)rgb[2] << 16;
+            }
+            __syncthreads();
+        }
+        // Neighbouring threads take neighbouring columns.
+        const unsigned columns = first == 0 ? lines : count;
+        const float reciprocal = 1.0f / (float)columns;
         for (unsigned i = threadIdx.x; i < count * lines; i += THREADS) {
-            // Neighbouring threads take neighbouring columns.
-            const unsigned line = first == 0 ? i % lines : i / count, at = first == 0 ? i / lines : i % count;
+            const unsigned row = quotient(i, reciprocal), column = i - row * columns;
+            const unsigned line = first == 0 ? column : row, at = first == 0 ? row : column;
             const Span span = first_spans[first_at + line];
             const short *const weights = first_factors + (Address)(first_at + line) * first_taps;
             int made[3] = {1 << (first_precision - 1), 1 << (first_precision - 1), 1 << (first_precision - 1)};
             for (unsigned tap = 0; tap < span.count; tap++) {
                 int rgb[3];
-                if (first == 0)
-                    source.pixel(span.start + tap, from + at, rgb);
+                const unsigned along = span.start + tap;
+                if (converts) {
+                    const unsigned place = along - first_begin;
+                    const unsigned colours = shared.colours[first == 0 ? at * across + place : place * across + at];
+                    for (int channel = 0; channel < 3; channel++) rgb[channel] = (int)(colours >> 8 * channel & 255);
+                } else if (first == 0)
+                    source.pixel(along, from + at, rgb);
                 else
-                    source.pixel(from + at, span.start + tap, rgb);
+                    source.pixel(from + at, along, rgb);
                 for (int channel = 0; channel < 3; channel++) made[channel] += rgb[channel] * weights[tap];
             }
-            for (int channel = 0; channel < 3; channel++) between[line * piece + at][channel] = clipped(made[channel], first_precision);
+            for (int channel = 0; channel < 3; channel++) shared.between[line * most + at][channel] = clipped(made[channel], first_precision);
         }
         __syncthreads();
         for (int own = 0; own < 2; own++) {
@@ -333,7 +376,7 @@ static __device__ void draw_tile(const Picture &picture, unsigned left, unsigned
             const unsigned high = smaller(span.start + span.count, from + count);
             for (unsigned at = low; at < high; at++) {
                 const int weight = weights[at - span.start];
-                for (int channel = 0; channel < 3; channel++) sums[own][channel] += between[line * piece + (at - from)][channel] * weight;
+                for (int channel = 0; channel < 3; channel++) sums[own][channel] += shared.between[line * most + (at - from)][channel] * weight;
             }
         }
     }
@@ -359,7 +402,7 @@ static __device__ void report(const Picture &picture) {
 
 // Each picture has at most `tiles` tiles, over all of its row.
 extern "C" __global__ void pinfeed_draw_pictures(const Picture *pictures, unsigned long long count, unsigned long long tiles) {
-    __shared__ Byte between[BETWEEN][3];
+    __shared__ Shared shared;
     for (unsigned long long item = blockIdx.x; item < count * tiles; item += gridDim.x) {
         const Picture &picture = pictures[item / tiles];
         const unsigned long long tile = item % tiles;
@@ -382,6 +425,6 @@ extern "C" __global__ void pinfeed_draw_pictures(const Picture *pictures, unsign
                     put(picture, column, row, (Byte)picture.fill, (Byte)(picture.fill >> 8), (Byte)(picture.fill >> 16));
             }
         }
-        if (shows) draw_tile(picture, x - picture.place[0], y - picture.place[1], end_x - x, end_y - y, between);
+        if (shows) draw_tile(picture, x - picture.place[0], y - picture.place[1], end_x - x, end_y - y, shared);
     }
 }
