@@ -78,7 +78,7 @@ impl Decoding {
             let (now, begun) = (Instant::now(), begun(device, self.since));
             let due = timeout.and_then(|timeout| begun.checked_add(timeout));
             if due.is_some_and(|due| due <= now) {
-                return Err(now.duration_since(begun));
+                return Err(now.saturating_duration_since(begun));
             }
             let Some(end) = patience.end(now) else {
                 return Ok(None);
@@ -260,7 +260,7 @@ impl<B: Batch> Pipeline<B> {
             since,
             ..
         } = late;
-        let elapsed = Instant::now().duration_since(since);
+        let elapsed = Instant::now().saturating_duration_since(since);
         let device = outbox.device();
         device.inner.decoder_is_late();
         let error = not_in_time(&pass, unit, device, elapsed);

@@ -11,7 +11,9 @@ use pinfeed::{DataLoader, Device, Tensor};
 
 const STEPS: usize = 50; // of each epoch
 
-fn loader(folder: &Path, device: &Device) -> Result<DataLoader<(Tensor<u8>, Tensor<i64>)>, Box<dyn Error>> {
+type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
+
+fn loader(folder: &Path, device: &Device) -> Result<Loader, Box<dyn Error>> {
     let train = ImageFolder::open(folder)?
         .transform(ImageTransform::train(16))
         .decode(Decode::Both);
@@ -30,10 +32,9 @@ fn train(folder: &Path, saved: &Path, device: &Device, until: usize) -> Result<f
     let state = fs::read_to_string(saved).unwrap_or_default();
     let state = if state.is_empty() { Default::default() } else { state.parse()? };
     let mut sum = 0.0;
-    let mut epochs = loader.resume(0..2, &state)?.to_device(device, 2);
-    'run: while let Some(mut epoch) = epochs.next() {
+    'run: for epoch in loader.resume(0..2, &state)?.to_device(device, 2) {
         let mut step = epoch.number() as usize * STEPS + STEPS - epoch.len();
-        while let Some(batch) = epoch.next() {
+        for batch in epoch {
             let (images, labels) = batch?;
             let images = images.normalize::<f32>(&Normalize::IMAGENET)?;
             sum += images.to_host(true)?.wait()?.as_slice().iter().map(|x| f64::from(*x)).sum::<f64>();
