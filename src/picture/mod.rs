@@ -1,10 +1,10 @@
 //! A picture that a device decodes: its planes, how they become a row of a batch, how that is changed, and all of it in plain code.
 //!
-//! A hardware decoder gives planes of luma and chroma. A [`Drawing`] says which part of them becomes which pixels of the row.
-//! [`Drawing::render`] makes them: the CPU device's answer, and the measure for the kernel (`driver/cuda/picture.cu`). For the same
+//! A hardware decoder gives planes of luma and chroma. A `Drawing` says which part of them becomes which pixels of the row.
+//! `Drawing::render` makes them: the CPU device's answer, and the measure for the kernel (`driver/cuda/picture.cu`). For the same
 //! planes it gives the bytes that libjpeg-turbo and fast_image_resize give, which the CPU path consists of.
 //!
-//! [`Change`]s follow. Their arithmetic ([`Colour`], [`Warp`]) is that of all pictures: `image` uses it on the CPU, and
+//! `Change`s follow. Their arithmetic (`Colour`, `Warp`) is that of all pictures: `image` uses it on the CPU, and
 //! `driver/cuda/changes.cu` repeats it, byte for byte.
 //!
 //! Nothing here knows of files, threads or devices, so both `image`, which makes drawings, and `driver`, which carries them out, may
