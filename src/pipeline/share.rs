@@ -215,18 +215,24 @@ impl Counted {
         let samples = self.samples as f64;
         let given = samples * f64::from(share) / whole;
         let by_cpu = samples - given + (self.left_to_cpu as f64).min(given);
-        if by_cpu < 1.0 || self.decoded == 0 {
-            // The device decoded everything that came, and nobody knows how long the CPU takes; or it decodes nothing of these pictures.
-            return Some(if self.decoded == 0 { 0 } else { share });
+        if by_cpu < 1.0 {
+            return Some(share); // nobody knows how long the CPU takes
         }
         // Each in nanoseconds for a picture.
         let decoding = self.decoding_ns as f64 / by_cpu;
         let other = self.other_ns as f64 / samples;
-        let decoder = self.decoder_ns as f64 / self.decoded as f64;
         let workers = workers.max(1) as f64;
         // Workers take `other + (1 - share) * decoding` for a picture, the decoder `share * decoder`, and the program `host`.
-        let balance = (other + decoding) / (workers * decoder + decoding);
         let needed = 1.0 - (WORKERS_BUSY * workers * host - other) / decoding.max(1.0);
+        let balance = match self.decoded {
+            // It was given none: it is to be tried.
+            0 if share == 0 => f64::from(FIRST_DECODER_SHARE) / whole,
+            0 => 0.0, // it decodes none of these pictures
+            decoded => {
+                let decoder = self.decoder_ns as f64 / decoded as f64;
+                (other + decoding) / (workers * decoder + decoding)
+            }
+        };
         let best = needed.min(balance).clamp(0.0, 1.0);
         Some((best * whole).ceil() as u8)
     }
@@ -336,6 +342,10 @@ mod tests {
             ..counted(8, 32, [1_450, 50])
         };
         assert_eq!(none.best_share(32, 4, 0.0), Some(0));
+        // A program that was slow at first, and needs the device now.
+        let idle = counted(8, 0, [1_450, 50]);
+        assert_eq!(idle.best_share(0, 4, 100_000.0), Some(FIRST_DECODER_SHARE));
+        assert_eq!(idle.best_share(0, 4, 10_000_000.0), Some(0));
     }
 
     fn place(epoch: u64, batch: u64) -> Place {

