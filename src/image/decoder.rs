@@ -59,8 +59,7 @@ pub enum Decode {
     /// open, workers decode all; then the device is given half, and the share is corrected every 8 batches until it stays the same (after 64
     /// at the latest). It comes to what lets decoder and workers end together, or to less if the program needs less. Then it is fixed:
     /// [`Stats::device_share`](crate::loader::Stats::device_share) says what it is, and a state that is saved later has it, so
-    /// that the run goes on with it. A share that is measured holds from where the run is then: a program that gives the same epoch number
-    /// again and again should give the share. Each rank measures its own. Where the ranks' states are to be equal, or a run is to be the
+    /// that the run goes on with it. Each rank measures its own. Where the ranks' states are to be equal, or a run is to be the
     /// same from its first batch when it is begun again, give the share.
     Both,
 }

@@ -12,6 +12,7 @@ use super::cut::Start;
 use super::given::Progress;
 use super::options::Portion;
 use super::outbox::{Outbox, Sends};
+use super::pass::Pass;
 use super::plan::{Destination, EpochPlan, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
@@ -321,9 +322,24 @@ impl<B: Batch> Pipeline<B> {
         let pass =
             line.and_then(|(line, _)| line.enter_plan(seat.segment, plan, order, account.clone()));
         board.bin.wake_workers = true;
-        if pass.is_none() {
-            board.bin.close_account(account);
+        match pass {
+            Some(pass) => self.begins(&pass, seat.share),
+            None => board.bin.close_account(account),
         }
+    }
+
+    /// An epoch is planned, and nobody works on it yet.
+    #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
+    fn begins(&self, pass: &Pass, share: Portion) {
+        // (Of several devices that share the batches, one stands for all.)
+        #[cfg(feature = "nvjpeg")]
+        if share.index == 0 {
+            self.recipe
+                .learned()
+                .share
+                .begins(&pass.place(pass.units.first));
+        }
+        let _ = (pass, share);
     }
 
     /// Notes what the batches are for. `true`: the epoch has its plan, and nothing is left to decide.
@@ -395,11 +411,9 @@ impl<B: Batch> Pipeline<B> {
             return; // the consumer has come to it, and plans it
         };
         let account = before.account().map(Account::share);
-        if line
-            .enter_plan(segment, plan, order, account.clone())
-            .is_none()
-        {
-            return bin.close_account(account);
+        match line.enter_plan(segment, plan, order, account.clone()) {
+            Some(pass) => self.begins(&pass, share),
+            None => return bin.close_account(account),
         }
         if let Some(slot) = line.schedule.epoch(segment) {
             slot.destination = destination;

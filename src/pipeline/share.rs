@@ -94,6 +94,11 @@ impl DecoderShare {
         }
     }
 
+    /// An epoch begins at such a place; none of its units is opened.
+    pub(super) fn begins(&self, place: &Place) {
+        self.0.lock().begins((place.epoch, place.start));
+    }
+
     /// Which rows of a unit are the device's, which is about to be made.
     pub(super) fn of_unit(&self, seed: u64, place: &Place) -> OwnPictures {
         OwnPictures {
@@ -129,6 +134,17 @@ impl DecoderShare {
 }
 
 impl Found {
+    /// An epoch that lies behind what was opened begins anew, from where the last share is: the program gives the same epochs again.
+    fn begins(&mut self, at: At) {
+        if at >= self.opened {
+            return;
+        }
+        let last = self.steps.last().map(|(_, share)| (at, *share));
+        self.steps = last.into_iter().collect();
+        self.opened = at;
+        self.mark = None;
+    }
+
     /// The share that holds for a unit.
     fn open(&mut self, place: &Place) -> u8 {
         let at = (place.epoch, place.start);
@@ -427,6 +443,27 @@ mod tests {
             share.of_unit(7, &place(0, since - 1)).share,
             FIRST_DECODER_SHARE
         );
+    }
+
+    /// A program whose epochs all have the same number is not left with what held before the first measurement.
+    #[test]
+    fn an_epoch_may_come_again() {
+        let share = DecoderShare::new(None);
+        let mut shares = Vec::new();
+        for _ in 0..3 {
+            share.begins(&place(0, 0));
+            shares.extend(run(&share, 2 * BATCHES_WATCHED, 1, 0));
+        }
+        let (first, later) = (shares[0][0], &shares[1..]);
+        assert_eq!((first, share.fixed()), (0, Some(45)));
+        assert!(later.iter().flatten().all(|share| *share > 0), "{later:?}");
+        assert_eq!(shares[2].last(), Some(&45));
+        share.begins(&place(0, 0));
+        assert_eq!(share.from(0, 0), Some(45));
+        // Epochs in turn change nothing.
+        let before = share.of_unit(7, &place(3, 0)).share;
+        share.begins(&place(4, 0));
+        assert_eq!((share.of_unit(7, &place(4, 0)).share, before), (45, 45));
     }
 
     /// Epochs that are shorter than a measurement leave the share at the first one; and it comes to an end in some that are longer.

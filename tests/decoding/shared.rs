@@ -186,6 +186,24 @@ fn a_share_that_was_found_stays() {
     assert_eq!(told.stats().device_share, Some(32));
 }
 
+/// A program that always says `epoch(0)`, of fewer batches than a measurement takes.
+#[test]
+fn the_same_epoch_again_and_again() {
+    let device = Device::cpu();
+    let loader = DataLoader::builder(pictures_without_end(64 * 20)).batch_size(64);
+    let loader = loader.num_workers(2).pin_memory(&device);
+    let loader = loader.build::<Batch>().unwrap();
+    let decoded: Vec<u64> = (0..6)
+        .map(|_| by_device(&loader, &device, 0).iter().sum())
+        .collect();
+    let share = loader.stats().device_share.expect("120 batches are enough");
+    assert_eq!(decoded[5], 20 * u64::from(share), "{decoded:?}");
+    assert!(
+        decoded[1..].iter().all(|decoded| *decoded > 0),
+        "{decoded:?}"
+    );
+}
+
 /// A program that takes its time for each batch is fed by the CPU.
 #[test]
 fn a_slow_program_leaves_the_device_alone() {
