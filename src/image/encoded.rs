@@ -1,5 +1,7 @@
 //! A picture that goes to the device as it is, and is decoded there.
 
+use std::ops::Range;
+
 use super::decode::{Baseline, DecodeOptions, OnCpu, check_size, is_turned};
 use super::geometry::{Frame, Geometry};
 use super::pixels;
@@ -59,6 +61,16 @@ impl<'a> Encoded<'a> {
     /// Writes the file for the decoder, and returns its bytes. `None` if `to` is too small: then nothing is written.
     pub fn write(&self, to: &mut [u8]) -> Option<usize> {
         self.file.write(to)
+    }
+
+    /// What the decoder is given before and behind the file's [data](Encoded::data).
+    pub(super) fn frame(&self) -> [Vec<u8>; 2] {
+        [self.file.header(), Baseline::END.to_vec()]
+    }
+
+    /// Where its data are.
+    pub(super) fn data(&self) -> Range<usize> {
+        self.file.data.clone()
     }
 
     /// What becomes of its pixels.

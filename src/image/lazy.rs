@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::ImageError;
 use super::decode::{self, DecodeOptions};
 use super::error::Cause;
+use super::file::FileBytes;
 use super::geometry::Geometry;
 use super::opened::Opened;
 use super::pixels::Look;
@@ -83,8 +84,20 @@ pub struct LazyImage {
 }
 
 enum ImageSource {
+    File(FileBytes),
     Encoded(Box<dyn AsRef<[u8]> + Send>),
     Rgb(Tensor<u8>),
+}
+
+impl ImageSource {
+    /// The file; `Err` has pixels.
+    fn encoded(&self) -> Result<&[u8], &Tensor<u8>> {
+        match self {
+            ImageSource::File(file) => Ok(file.as_ref()),
+            ImageSource::Encoded(bytes) => Ok((**bytes).as_ref()),
+            ImageSource::Rgb(pixels) => Err(pixels),
+        }
+    }
 }
 
 impl LazyImage {
@@ -92,6 +105,10 @@ impl LazyImage {
     /// that holds bytes.
     pub fn encoded(bytes: impl AsRef<[u8]> + Send + 'static) -> LazyImage {
         LazyImage::new(ImageSource::Encoded(Box::new(bytes)))
+    }
+
+    pub(super) fn of_file(file: FileBytes) -> LazyImage {
+        LazyImage::new(ImageSource::File(file))
     }
 
     /// Makes one from pixels, of shape `[height, width, 3]`.
@@ -211,13 +228,9 @@ impl LazyImage {
     #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
     pub fn for_device(&self, limits: DecoderLimits) -> Result<Encoded<'_>, OnCpu> {
-        match &self.source {
-            ImageSource::Rgb(_) => Err(OnCpu::NotJpeg),
-            ImageSource::Encoded(bytes) => {
-                let (bytes, plan) = ((**bytes).as_ref(), self.transform.as_ref());
-                Encoded::read(bytes, self.decoding, plan, self.seed, limits)
-            }
-        }
+        let file = self.source.encoded().map_err(|_| OnCpu::NotJpeg)?;
+        let plan = self.transform.as_ref();
+        Encoded::read(file, self.decoding, plan, self.seed, limits)
     }
 
     /// Decodes and transforms the picture now, into a tensor of shape `[height, width, 3]`.
@@ -239,11 +252,9 @@ impl LazyImage {
     }
 
     fn open(&self) -> Result<Opened<'_>, Cause> {
-        match &self.source {
-            ImageSource::Rgb(pixels) => Ok(Opened::Rgb(pixels)),
-            ImageSource::Encoded(bytes) => {
-                decode::open((**bytes).as_ref(), self.decoding).map(Opened::Encoded)
-            }
+        match self.source.encoded() {
+            Ok(file) => decode::open(file, self.decoding).map(Opened::Encoded),
+            Err(pixels) => Ok(Opened::Rgb(pixels)),
         }
     }
 
@@ -309,7 +320,8 @@ impl Sample for LazyImage {
         }
     }
 
-    fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+    #[cfg_attr(not(feature = "nvjpeg"), expect(unused_mut))]
+    fn fill(mut self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
         if self.transform.is_none()
             && let ImageSource::Rgb(pixels) = self.source
         {
@@ -319,7 +331,7 @@ impl Sample for LazyImage {
         if self.decode != Decode::Cpu
             && let Some(limits) = row.decoder(field, self.decode == Decode::Both)
         {
-            let new = |limits| EncodedImage::new(&self, limits).map_err(OnCpu::name);
+            let new = |limits| EncodedImage::take(&mut self, limits).map_err(OnCpu::name);
             let reason = match limits.and_then(new) {
                 Ok(picture) => return row.leave_encoded(field, Box::new(picture)),
                 Err(reason) => reason,
@@ -340,7 +352,7 @@ impl Sample for LazyImage {
 #[cfg(feature = "nvjpeg")]
 struct EncodedImage {
     /// As the decoder takes it. Its pixels are those of the picture's file.
-    file: Vec<u8>,
+    file: FileBytes,
     drawing: Drawing,
     changes: Vec<Change>,
     path: Option<PathBuf>,
@@ -351,17 +363,24 @@ struct EncodedImage {
 
 #[cfg(feature = "nvjpeg")]
 impl EncodedImage {
-    fn new(image: &LazyImage, limits: DecoderLimits) -> Result<EncodedImage, OnCpu> {
+    /// Takes the picture's parts, unless the CPU is to decode it.
+    fn take(image: &mut LazyImage, limits: DecoderLimits) -> Result<EncodedImage, OnCpu> {
         let encoded = image.for_device(limits)?;
-        let mut file = vec![0; encoded.bytes()];
-        let written = encoded.write(&mut file);
-        debug_assert_eq!(written, Some(file.len()));
+        let (drawing, changes) = (*encoded.drawing(), encoded.changes().to_vec());
+        let [before, behind] = encoded.frame();
+        let data = encoded.data();
+        let mut file = match &mut image.source {
+            ImageSource::File(file) => std::mem::take(file),
+            // A program's own bytes are not changed.
+            other => FileBytes::from(other.encoded().map_err(|_| OnCpu::NotJpeg)?.to_vec()),
+        };
+        file.frame(&before, data, &behind);
         Ok(EncodedImage {
             file,
-            drawing: *encoded.drawing(),
-            changes: encoded.changes().to_vec(),
-            path: image.path.clone(),
-            transform: image.transform.clone(),
+            drawing,
+            changes,
+            path: image.path.take(),
+            transform: image.transform.take(),
             seed: image.seed,
             decoding: image.decoding,
         })
@@ -371,7 +390,7 @@ impl EncodedImage {
 #[cfg(feature = "nvjpeg")]
 impl EncodedPicture for EncodedImage {
     fn file(&self) -> &[u8] {
-        &self.file
+        self.file.as_ref()
     }
 
     fn drawing(&self) -> &Drawing {
@@ -384,7 +403,7 @@ impl EncodedPicture for EncodedImage {
 
     fn draw(&self, row: &mut [u8]) -> Result<(), BoxError> {
         let image = LazyImage {
-            source: ImageSource::Encoded(Box::new(self.file.clone())),
+            source: ImageSource::Encoded(Box::new(self.file.as_ref().to_vec())),
             path: self.path.clone(),
             transform: self.transform.clone(),
             seed: self.seed,
@@ -405,9 +424,9 @@ fn load(error: ImageError) -> CollateError {
 
 impl fmt::Debug for LazyImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let source = match &self.source {
-            ImageSource::Encoded(bytes) => format!("{} bytes", (**bytes).as_ref().len()),
-            ImageSource::Rgb(pixels) => format!("{:?}", pixels.shape()),
+        let source = match self.source.encoded() {
+            Ok(file) => format!("{} bytes", file.len()),
+            Err(pixels) => format!("{:?}", pixels.shape()),
         };
         f.debug_struct("LazyImage")
             .field("source", &source)

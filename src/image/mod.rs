@@ -14,6 +14,7 @@ mod decoder;
 #[cfg(feature = "nvjpeg")]
 mod encoded;
 mod error;
+mod file;
 mod folder;
 mod geometry;
 mod lazy;

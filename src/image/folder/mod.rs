@@ -21,6 +21,7 @@ use self::progress::Pace;
 #[cfg(feature = "nvjpeg")]
 use super::Decode;
 use super::decode::DecodeOptions;
+use super::file::Buffers;
 use super::lazy::LazyImage;
 use super::plan::ImageTransform;
 use crate::dataset::{Fingerprint, Pass, read_ahead};
@@ -39,7 +40,8 @@ use crate::{BoxError, Dataset, Error, Result, SampleRng};
 /// read with several transforms.
 ///
 /// `get` reads a sample's file. The file is decoded when its batch has memory, straight into its row. Batches are
-/// `(Tensor<u8>, Tensor<i64>)` of shapes `[n, height, width, 3]` and `[n]`.
+/// `(Tensor<u8>, Tensor<i64>)` of shapes `[n, height, width, 3]` and `[n]`. Buffers of files that are decoded are kept for others, at most 64
+/// MiB, until the last clone is dropped.
 ///
 /// # Examples
 ///
@@ -64,6 +66,7 @@ pub struct ImageFolder {
     #[cfg(feature = "nvjpeg")]
     decode: Decode,
     read_ahead: usize,
+    buffers: Arc<Buffers>,
 }
 
 /// How many files are read ahead by default. (Measured with workers that take 1.7 ms for a picture, on a disk that reads a file of
@@ -208,6 +211,7 @@ impl ImageFolder {
             #[cfg(feature = "nvjpeg")]
             decode: Decode::Cpu,
             read_ahead: READ_AHEAD,
+            buffers: Arc::default(),
         }
     }
 
@@ -307,11 +311,11 @@ impl Dataset for ImageFolder {
         else {
             return Err(format!("sample {index} of {} pictures", self.files.len()).into());
         };
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
+        let file = match self.buffers.read(&path) {
+            Ok(file) => file,
             Err(source) => return Err(Error::Io { path, source }.into()),
         };
-        let image = LazyImage::encoded(bytes)
+        let image = LazyImage::of_file(file)
             .path(path)
             .decoding(self.decoding)
             .transform(&self.transform, rng);

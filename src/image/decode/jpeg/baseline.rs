@@ -129,7 +129,7 @@ pub(in crate::image) struct Baseline<'a> {
     steps: [Option<&'a [u8]>; 4],
     codes: [[Option<&'a [u8]>; 2]; 2],
     interval: u16,
-    data: Range<usize>,
+    pub(in crate::image) data: Range<usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -182,60 +182,67 @@ impl<'a> Baseline<'a> {
         &self.channels[..self.sampling.planes()]
     }
 
-    /// Writes the file in its one form, and returns how many bytes that are. `None` if `to` is too small: then nothing is written.
-    pub(in crate::image) fn write(&self, to: &mut [u8]) -> Option<usize> {
-        let len = self.len();
-        let mut writer = Writer(to.get_mut(..len)?);
-        writer.put(&[0xFF, 0xD8]);
+    /// What stands before the data, in the file's one form.
+    pub(in crate::image) fn header(&self) -> Vec<u8> {
+        let mut header = Header(Vec::with_capacity(
+            self.len() - self.data.len() - Self::END.len(),
+        ));
+        header.put(&[0xFF, 0xD8]);
         for (number, steps) in (0u8..).zip(&self.steps) {
             if let Some(steps) = steps {
-                writer.segment(0xDB, 1 + steps.len());
-                writer.put(&[number]);
-                writer.put(steps);
+                header.segment(0xDB, 1 + steps.len());
+                header.put(&[number]);
+                header.put(steps);
             }
         }
         let channels = self.channels();
         let count = channels.len() as u8;
         let [width, height] = self.size.map(|side| (side as u16).to_be_bytes());
-        writer.segment(0xC0, 6 + 3 * channels.len());
-        writer.put(&[8, height[0], height[1], width[0], width[1], count]);
+        header.segment(0xC0, 6 + 3 * channels.len());
+        header.put(&[8, height[0], height[1], width[0], width[1], count]);
         for (name, channel) in (1..).zip(channels) {
-            writer.put(&[name, channel.factors, channel.steps]);
+            header.put(&[name, channel.factors, channel.steps]);
         }
         for (class, tables) in (0u8..).zip(&self.codes) {
             for (number, codes) in (0u8..).zip(tables) {
                 if let Some(codes) = codes {
-                    writer.segment(0xC4, 1 + codes.len());
-                    writer.put(&[class << 4 | number]);
-                    writer.put(codes);
+                    header.segment(0xC4, 1 + codes.len());
+                    header.put(&[class << 4 | number]);
+                    header.put(codes);
                 }
             }
         }
         if self.interval > 0 {
-            writer.segment(0xDD, 2);
-            writer.put(&self.interval.to_be_bytes());
+            header.segment(0xDD, 2);
+            header.put(&self.interval.to_be_bytes());
         }
-        writer.segment(0xDA, 4 + 2 * channels.len());
-        writer.put(&[count]);
+        header.segment(0xDA, 4 + 2 * channels.len());
+        header.put(&[count]);
         for (name, channel) in (1..).zip(channels) {
-            writer.put(&[name, channel.codes]);
+            header.put(&[name, channel.codes]);
         }
-        writer.put(&[0, 63, 0]);
-        writer.put(&self.bytes[self.data.clone()]);
-        writer.put(&[0xFF, 0xD9]);
-        debug_assert!(writer.0.is_empty());
+        header.put(&[0, 63, 0]);
+        header.0
+    }
+
+    /// What stands behind the data.
+    pub(in crate::image) const END: [u8; 2] = [0xFF, 0xD9];
+
+    /// Writes the file in its one form, and returns how many bytes that are. `None` if `to` is too small: then nothing is written.
+    pub(in crate::image) fn write(&self, to: &mut [u8]) -> Option<usize> {
+        let len = self.len();
+        let parts = [&self.header(), &self.bytes[self.data.clone()], &Self::END].concat();
+        debug_assert_eq!(parts.len(), len);
+        to.get_mut(..len)?.copy_from_slice(&parts);
         Some(len)
     }
 }
 
-/// Writes into a slice from its beginning. It has room for all: `Baseline::len`.
-struct Writer<'a>(&'a mut [u8]);
+struct Header(Vec<u8>);
 
-impl Writer<'_> {
+impl Header {
     fn put(&mut self, bytes: &[u8]) {
-        let (to, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
-        to.copy_from_slice(bytes);
-        self.0 = rest;
+        self.0.extend_from_slice(bytes);
     }
 
     fn segment(&mut self, marker: u8, content: usize) {

@@ -1,0 +1,239 @@
+//! Files in memory, in buffers that are used again.
+//!
+//! A buffer of its own for each file costs more than reading it: the allocator gives memory of this size back to the system, and the next
+//! file's pages are mapped anew, one fault each. All the more where the decoder's thread frees what workers allocated.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::sync::Mutex;
+
+/// Buffers grow in steps of this many bytes, so that most files find one that they fit.
+const STEP: usize = 64 << 10;
+
+/// The most bytes of a buffer that is kept, and of all of them.
+const MOST_OF_ONE: usize = 4 << 20;
+const MOST: usize = 64 << 20;
+
+/// Buffers that wait for files.
+#[derive(Default)]
+pub(super) struct Buffers(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    /// The last that came is the next to go: it is in the cache.
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// The content of a file.
+#[derive(Default)]
+pub(super) struct FileBytes {
+    /// All of it is initialized.
+    buffer: Vec<u8>,
+    content: Range<usize>,
+    home: Option<Arc<Buffers>>,
+}
+
+impl Buffers {
+    /// Reads a file.
+    pub(super) fn read(self: &Arc<Buffers>, path: &Path) -> io::Result<FileBytes> {
+        let mut file = File::open(path)?;
+        let expected = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        let mut bytes = FileBytes {
+            buffer: self.take(),
+            content: 0..0,
+            home: Some(Arc::clone(self)),
+        };
+        // (One byte more: the end is found when nothing is read into it.)
+        grow(&mut bytes.buffer, expected.saturating_add(1))?;
+        loop {
+            let end = bytes.content.end;
+            if end == bytes.buffer.len() {
+                grow(&mut bytes.buffer, 2 * end)?;
+            }
+            match file.read(&mut bytes.buffer[end..]) {
+                Ok(0) => return Ok(bytes),
+                Ok(read) => bytes.content.end += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn take(&self) -> Vec<u8> {
+        let mut kept = self.0.lock();
+        let buffer = kept.buffers.pop().unwrap_or_default();
+        kept.bytes -= buffer.len();
+        buffer
+    }
+
+    fn give_back(&self, buffer: Vec<u8>) {
+        let mut kept = self.0.lock();
+        if !buffer.is_empty() && buffer.len() <= MOST_OF_ONE && kept.bytes + buffer.len() <= MOST {
+            kept.bytes += buffer.len();
+            kept.buffers.push(buffer);
+        }
+    }
+}
+
+/// Makes a buffer at least so large.
+fn grow(buffer: &mut Vec<u8>, bytes: usize) -> io::Result<()> {
+    if buffer.len() < bytes {
+        let whole = bytes.checked_next_multiple_of(STEP).unwrap_or(bytes);
+        if buffer.try_reserve_exact(whole - buffer.len()).is_err() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        buffer.resize(whole, 0);
+    }
+    Ok(())
+}
+
+impl FileBytes {
+    /// Puts other bytes around a part of the content, which stays where it is if there is room.
+    #[cfg(feature = "nvjpeg")]
+    pub(super) fn frame(&mut self, before: &[u8], part: Range<usize>, behind: &[u8]) {
+        let part = self.content.start + part.start..self.content.start + part.end;
+        assert!(part.end <= self.content.end);
+        let begin = part.start.saturating_sub(before.len());
+        let at = begin + before.len();
+        let end = at + part.len() + behind.len();
+        if end > self.buffer.len() {
+            self.buffer.resize(end, 0);
+        }
+        self.buffer.copy_within(part.clone(), at);
+        self.buffer[begin..at].copy_from_slice(before);
+        self.buffer[at + part.len()..end].copy_from_slice(behind);
+        self.content = begin..end;
+    }
+}
+
+impl From<Vec<u8>> for FileBytes {
+    fn from(buffer: Vec<u8>) -> FileBytes {
+        FileBytes {
+            content: 0..buffer.len(),
+            buffer,
+            home: None,
+        }
+    }
+}
+
+impl AsRef<[u8]> for FileBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[self.content.clone()]
+    }
+}
+
+impl Drop for FileBytes {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            home.give_back(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    fn numbers(count: usize) -> Vec<u8> {
+        (0..count)
+            .map(|number| (number * 7 + count) as u8)
+            .collect()
+    }
+
+    /// A small file behind a large one, none at all, an empty one, and files whose size is that of a buffer.
+    #[test]
+    fn a_file_is_read_whole_whatever_was_read_before() {
+        let buffers = Arc::new(Buffers::default());
+        for size in [
+            200_000,
+            10,
+            0,
+            STEP,
+            STEP - 1,
+            3 * STEP,
+            STEP + 1,
+            5 << 20,
+            1,
+        ] {
+            let content = numbers(size);
+            let path = file(&content);
+            assert!(buffers.read(Path::new("/nonexistent")).is_err());
+            assert!(
+                buffers.read(path.path()).unwrap().as_ref() == content,
+                "{size}"
+            );
+            let two = [(); 2].map(|()| buffers.read(path.path()).unwrap());
+            assert!(two.iter().all(|one| one.as_ref() == content), "{size}");
+        }
+    }
+
+    /// A file without a known length: the kernel says 0.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_file_may_be_longer_than_it_says() {
+        let buffers = Arc::new(Buffers::default());
+        let read = buffers.read(Path::new("/proc/self/maps")).unwrap();
+        assert!(read.as_ref().ends_with(b"\n"));
+        assert!(buffers.read(Path::new("/proc")).is_err(), "a folder");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let buffers = Arc::new(Buffers::default());
+        let path = file(&numbers(1 << 20));
+        let kept = || buffers.0.lock().bytes;
+        let many: Vec<FileBytes> = (0..70)
+            .map(|_| buffers.read(path.path()).unwrap())
+            .collect();
+        assert_eq!(kept(), 0);
+        drop(many);
+        let count = buffers.0.lock().buffers.len();
+        assert!((40..64).contains(&count), "{count}");
+        assert!((MOST - (2 << 20)..=MOST).contains(&kept()), "{}", kept());
+        let _one = buffers.read(path.path()).unwrap();
+        assert_eq!(buffers.0.lock().buffers.len(), count - 1);
+        let giant = file(&numbers(MOST_OF_ONE + 1));
+        let before = kept();
+        drop(buffers.read(giant.path()).unwrap());
+        assert!(kept() < before, "what was too large for the others is gone");
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    #[test]
+    fn a_part_is_framed() {
+        let buffers = Arc::new(Buffers::default());
+        let content = numbers(1_000);
+        let path = file(&content);
+        for from in [
+            FileBytes::from(content.clone()),
+            buffers.read(path.path()).unwrap(),
+        ] {
+            let mut bytes = from;
+            bytes.frame(b"before", 100..900, b"!");
+            assert_eq!(
+                bytes.as_ref(),
+                [b"before", &content[100..900], b"!"].concat()
+            );
+            // Twice, and with no room on either side.
+            let long = [1; 200];
+            bytes.frame(&long, 6..806, &long);
+            assert_eq!(bytes.as_ref(), [&long, &content[100..900], &long].concat());
+            bytes.frame(b"", 200..1_000, b"");
+            assert_eq!(bytes.as_ref(), &content[100..900]);
+        }
+        let mut tight = FileBytes::from(content.clone());
+        tight.frame(&[2; 9], 0..1_000, &[3; 5]);
+        assert_eq!(tight.as_ref(), [&[2; 9], &content[..], &[3; 5]].concat());
+    }
+}
