@@ -92,6 +92,13 @@ const MOST_SOURCE_SIDE: u32 = 65_535;
 /// The longest side of a row's picture. (Larger ones are the CPU's.)
 const MOST_SIDE: u32 = 1 << 20;
 
+/// A block of the device's kernel makes a tile of so many pixels, across and down.
+pub(crate) const TILE: [u32; 2] = [32, 16];
+
+/// The most pixels that a tile may read along the axis that is filtered first: a column or row of them fits the kernel's shared memory. (So
+/// what is longer, and shrunk more than a hundredfold, is the CPU's.)
+const MOST_DEPTH: f64 = 4096.0;
+
 impl Drawing {
     /// How many words a drawing has.
     pub const WORDS: usize = 11;
@@ -184,6 +191,19 @@ impl Drawing {
             && inside(self.place, self.size)
             && shown(0)
             && shown(1)
+            && (is_empty || self.depth() <= MOST_DEPTH)
+    }
+
+    /// The most pixels that a tile of the kernel's reads along the axis that is filtered first, or more.
+    fn depth(&self) -> f64 {
+        let (axis, lines) = match self.filter {
+            Filter::Bicubic => (0, TILE[0]),
+            Filter::Bilinear => (1, TILE[1]),
+        };
+        let whole = f64::from(self.bounds[2 + axis]);
+        let axis = &self.axes()[axis];
+        let read = (f64::from(lines) * axis.scale()).ceil() + axis.taps() as f64 + 1.0;
+        read.min(whole)
     }
 
     /// The bytes that are drawn: of its row, if no change makes it another size.

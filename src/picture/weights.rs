@@ -57,7 +57,7 @@ impl Axis {
     }
 
     /// How many pixels become one. (The crate knows the window's two ends.)
-    fn scale(&self) -> f64 {
+    pub(crate) fn scale(&self) -> f64 {
         let end = self.start + self.length;
         (end - self.start) / f64::from(self.out)
     }

@@ -9,6 +9,8 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
+#define __launch_bounds__(threads, blocks)
 #define __shared__ static
 
 struct Index {

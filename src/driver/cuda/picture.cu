@@ -8,12 +8,16 @@
 //
 // A block of "draw" makes tiles of 32 x 16 pixels, a piece of the source at a time, as large as fits the shared memory. Its pixels are converted
 // to colours once; the first pass of the filter makes of them what the second pass reads; each thread adds that to the sums of its two pixels,
-// and the next piece follows. So any scale will do. (If the first pass reads too many lines for any piece, it converts each pixel as it needs it.)
+// and the next piece follows. A piece is at least one pixel wide: `Drawing::is_sound` bounds what a tile reads along the axis of the first pass.
+//
+// What it takes is registers: it waits for memory most of the time, and the more blocks a multiprocessor has, the less. So the picture lies in
+// shared memory, and what is rare is not inlined.
 
 typedef unsigned char Byte;
 typedef unsigned long long Address;
 
 #define THREADS 256
+#define BLOCKS 5 // of a multiprocessor: with fewer, it waits for memory; with more, registers do not suffice
 #define TILE_WIDTH 32
 #define TILE_HEIGHT 16
 #define BETWEEN 2048 // pixels between the passes
@@ -205,7 +209,7 @@ extern "C" __global__ void pinfeed_prepare_pictures(const Picture *pictures, uns
 struct Source {
     const Byte *planes[3];
     unsigned pitch[3];
-    unsigned sampling, left, top;
+    unsigned sampling, left, top, last; // column
     unsigned chroma_width, chroma_height;
 
     __device__ Source(const Picture &picture) {
@@ -215,6 +219,7 @@ struct Source {
         }
         sampling = picture.sampling;
         left = picture.bounds[0];
+        last = picture.source[0] - 1;
         top = picture.bounds[1];
         chroma_width = side(picture, 1, 0);
         chroma_height = side(picture, 1, 1);
@@ -239,20 +244,43 @@ struct Source {
         return (3 * near + far + 8 - (int)odd_x) >> 4;
     }
 
-    // The red, green and blue of a pixel within the bounds: as libjpeg converts colours (jdcolor.c).
-    __device__ __forceinline__ void pixel(unsigned x, unsigned y, int rgb[3]) const {
+    // The red, green and blue of a pixel within the bounds, from the lowest byte: as libjpeg converts colours (jdcolor.c).
+    __device__ __forceinline__ unsigned colours(int luma, int blue, int red) const {
+        const int half = 1 << 15;
+        blue -= 128;
+        red -= 128;
+        const int added[3] = {91881 * red + half, -22554 * blue - 46802 * red + half, 116130 * blue + half};
+        unsigned all = 0;
+        for (int channel = 0; channel < 3; channel++) {
+            const int value = luma + (added[channel] >> 16);
+            all |= (unsigned)(value < 0 ? 0 : value > 255 ? 255 : value) << 8 * channel;
+        }
+        return all;
+    }
+
+    __device__ __forceinline__ unsigned pixel(unsigned x, unsigned y) const {
         x += left;
         y += top;
         const int luma = at(0, x, y);
-        if (sampling == GREY) {
-            rgb[0] = rgb[1] = rgb[2] = luma;
-            return;
-        }
-        const int half = 1 << 15, blue = chroma(1, x, y) - 128, red = chroma(2, x, y) - 128;
-        const int added[3] = {91881 * red + half, -22554 * blue - 46802 * red + half, 116130 * blue + half};
-        for (int channel = 0; channel < 3; channel++) {
-            const int value = luma + (added[channel] >> 16);
-            rgb[channel] = value < 0 ? 0 : value > 255 ? 255 : value;
+        return sampling == GREY ? (unsigned)luma * 0x010101u : colours(luma, chroma(1, x, y), chroma(2, x, y));
+    }
+
+    // Whether `four` may be asked.
+    __device__ __forceinline__ bool has_fours() const { return sampling == BOTH && chroma_width > 2; }
+
+    // Four pixels of a row, from a column of the picture on that is a multiple of 4: they share what lies between them. (`chroma` is the same for
+    // one.) What is behind the picture's end is anything.
+    __device__ __forceinline__ void four(unsigned x, unsigned y, unsigned made[4]) const {
+        const unsigned column = x / 2, end = chroma_width - 1;
+        const unsigned columns[4] = {column - (column > 0), column, smaller(column + 1, end), smaller(column + 2, end)};
+        const unsigned row = y / 2, other_row = y % 2 ? smaller(row + 1, chroma_height - 1) : row - (row > 0);
+        int luma[4], near[2][4];
+        for (int i = 0; i < 4; i++) luma[i] = at(0, smaller(x + i, last), y);
+        for (int plane = 0; plane < 2; plane++)
+            for (int i = 0; i < 4; i++) near[plane][i] = 3 * at(1 + plane, columns[i], row) + at(1 + plane, columns[i], other_row);
+        for (int i = 0; i < 4; i++) {
+            const int own = 1 + i / 2, other = i % 2 ? own + 1 : own - 1, half = 8 - i % 2;
+            made[i] = colours(luma[i], (3 * near[0][own] + near[0][other] + half) >> 4, (3 * near[1][own] + near[1][other] + half) >> 4);
         }
     }
 };
@@ -295,85 +323,103 @@ static __device__ void put(const Picture &picture, unsigned x, unsigned y, Byte 
 }
 
 struct Shared {
+    Picture picture;
     unsigned colours[COLOURS]; // red, green, blue, from the lowest byte
     Byte between[BETWEEN][3];
     unsigned range[2][2];
 };
 
-// Makes the pixels from (left, top) on, width x height of them, of the picture's place.
-static __device__ void draw_tile(const Picture &picture, unsigned left, unsigned top, unsigned width, unsigned height, Shared &shared) {
-    const Source source(picture);
-    // The filter that overshoots begins across, and the other down: what the first pass makes is rounded.
-    const unsigned first = picture.filter == BICUBIC ? 0 : 1, second = 1 - first;
-    const Address first_weights = picture.weights[first], second_weights = picture.weights[second];
-    const Span *const first_spans = spans(first_weights), *const second_spans = spans(second_weights);
-    const short *const first_factors = factors(first_weights, picture.place[2 + first]);
-    const short *const second_factors = factors(second_weights, picture.place[2 + second]);
-    const unsigned first_taps = picture.taps[first], second_taps = picture.taps[second];
-    const unsigned first_precision = *(const unsigned *)first_weights, second_precision = *(const unsigned *)second_weights;
+// Converts a piece of the source's pixels: from (x, y) of the bounds on, `across` x `down` of them.
+static __device__ __forceinline__ void convert(const Source &source, unsigned x, unsigned y, unsigned across, unsigned down, unsigned *to) {
+    if (!source.has_fours()) {
+        const float reciprocal = 1.0f / (float)across;
+#pragma unroll 1
+        for (unsigned i = threadIdx.x; i < across * down; i += THREADS) {
+            const unsigned row = quotient(i, reciprocal);
+            to[i] = source.pixel(x + i - row * across, y + row);
+        }
+        return;
+    }
+    const unsigned begin = source.left + x, skipped = begin % 4, fours = (skipped + across + 3) / 4;
+    const float reciprocal = 1.0f / (float)fours;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < fours * down; i += THREADS) {
+        const unsigned row = quotient(i, reciprocal), at = 4 * (i - row * fours);
+        unsigned made[4];
+        source.four(begin - skipped + at, source.top + y + row, made);
+        for (unsigned own = 0; own < 4; own++) {
+            const unsigned column = at + own - skipped; // (or a large number)
+            if (column < across) to[row * across + column] = made[own];
+        }
+    }
+}
+
+// Makes the pixels from (left, top) on, width x height of them, of the picture's place. FIRST is the axis of the first pass.
+template <int FIRST> static __device__ __forceinline__ void draw_tile(unsigned left, unsigned top, unsigned width, unsigned height, Shared &shared) {
+    const int SECOND = 1 - FIRST;
+    const Picture &picture = shared.picture;
     // Along the first axis the tile has `lines`, which read `depth` pixels, and a piece has `piece` pixels of the source along the second.
-    const unsigned lines = first == 0 ? width : height;
-    const unsigned first_at = first == 0 ? left : top, second_at = first == 0 ? top : left;
-    const Span *const axes[2] = {first_spans, second_spans};
-    const unsigned from_each[2] = {first_at, second_at}, count_each[2] = {lines, first == 0 ? height : width};
+    const unsigned lines = FIRST == 0 ? width : height;
+    const unsigned first_at = FIRST == 0 ? left : top, second_at = FIRST == 0 ? top : left;
+    const Span *const axes[2] = {spans(picture.weights[FIRST]), spans(picture.weights[SECOND])};
+    const unsigned from_each[2] = {first_at, second_at}, count_each[2] = {lines, FIRST == 0 ? height : width};
     reads(axes, from_each, count_each, shared.range);
     const unsigned first_begin = shared.range[0][0], depth = shared.range[0][1] - first_begin;
     const unsigned begin = shared.range[1][0], end = shared.range[1][1];
-    const bool converts = depth <= COLOURS;
-    const unsigned most = BETWEEN / (first == 0 ? TILE_WIDTH : TILE_HEIGHT);
-    const unsigned piece = converts && depth > 0 ? smaller(most, COLOURS / depth) : most;
+    const unsigned most = BETWEEN / (FIRST == 0 ? TILE_WIDTH : TILE_HEIGHT);
+    const unsigned piece = depth > 0 ? smaller(most, COLOURS / depth) : most;
 
+    const unsigned precision = *(const unsigned *)picture.weights[SECOND];
     int sums[2][3];
     for (int own = 0; own < 2; own++)
-        for (int channel = 0; channel < 3; channel++) sums[own][channel] = 1 << (second_precision - 1);
+        for (int channel = 0; channel < 3; channel++) sums[own][channel] = 1 << (precision - 1);
+#pragma unroll 1
     for (unsigned from = begin; from < end; from += piece) {
         const unsigned count = smaller(piece, end - from);
-        const unsigned across = first == 0 ? depth : count; // of the piece's rows
+        const unsigned across = FIRST == 0 ? depth : count; // of the piece's rows
         __syncthreads(); // the piece before is no longer read
-        if (converts) {
-            const float reciprocal = 1.0f / (float)across;
-            const unsigned x = first == 0 ? first_begin : from, y = first == 0 ? from : first_begin;
-            for (unsigned i = threadIdx.x; i < count * depth; i += THREADS) {
-                const unsigned row = quotient(i, reciprocal);
-                int rgb[3];
-                source.pixel(x + i - row * across, y + row, rgb);
-                shared.colours[i] = (unsigned)rgb[0] | (unsigned)rgb[1] << 8 | (unsigned)rgb[2] << 16;
-            }
-            __syncthreads();
-        }
+        if (FIRST == 0)
+            convert(Source(picture), first_begin, from, depth, count, shared.colours);
+        else
+            convert(Source(picture), from, first_begin, count, depth, shared.colours);
+        __syncthreads();
         // Neighbouring threads take neighbouring columns.
-        const unsigned columns = first == 0 ? lines : count;
-        const float reciprocal = 1.0f / (float)columns;
-        for (unsigned i = threadIdx.x; i < count * lines; i += THREADS) {
-            const unsigned row = quotient(i, reciprocal), column = i - row * columns;
-            const unsigned line = first == 0 ? column : row, at = first == 0 ? row : column;
-            const Span span = first_spans[first_at + line];
-            const short *const weights = first_factors + (Address)(first_at + line) * first_taps;
-            int made[3] = {1 << (first_precision - 1), 1 << (first_precision - 1), 1 << (first_precision - 1)};
-            for (unsigned tap = 0; tap < span.count; tap++) {
-                int rgb[3];
-                const unsigned along = span.start + tap;
-                if (converts) {
-                    const unsigned place = along - first_begin;
-                    const unsigned colours = shared.colours[first == 0 ? at * across + place : place * across + at];
-                    for (int channel = 0; channel < 3; channel++) rgb[channel] = (int)(colours >> 8 * channel & 255);
-                } else if (first == 0)
-                    source.pixel(along, from + at, rgb);
-                else
-                    source.pixel(from + at, along, rgb);
-                for (int channel = 0; channel < 3; channel++) made[channel] += rgb[channel] * weights[tap];
+        {
+            const Address weights_of = picture.weights[FIRST];
+            const short *const all_weights = factors(weights_of, picture.place[2 + FIRST]);
+            const unsigned taps = picture.taps[FIRST], precision = *(const unsigned *)weights_of;
+            const unsigned columns = FIRST == 0 ? lines : count;
+            const float reciprocal = 1.0f / (float)columns;
+#pragma unroll 1
+            for (unsigned i = threadIdx.x; i < count * lines; i += THREADS) {
+                const unsigned row = quotient(i, reciprocal), column = i - row * columns;
+                const unsigned line = FIRST == 0 ? column : row, at = FIRST == 0 ? row : column;
+                const Span span = spans(weights_of)[first_at + line];
+                const short *const weights = all_weights + (first_at + line) * taps;
+                int made[3] = {1 << (precision - 1), 1 << (precision - 1), 1 << (precision - 1)};
+                const unsigned place = span.start - first_begin;
+                const unsigned *from_colours = shared.colours + (FIRST == 0 ? at * across + place : place * across + at);
+#pragma unroll 1
+                for (unsigned tap = 0; tap < span.count; tap++) {
+                    const unsigned colours = from_colours[FIRST == 0 ? tap : tap * across];
+                    const int weight = weights[tap];
+                    for (int channel = 0; channel < 3; channel++) made[channel] += (int)(colours >> 8 * channel & 255) * weight;
+                }
+                for (int channel = 0; channel < 3; channel++) shared.between[line * most + at][channel] = clipped(made[channel], precision);
             }
-            for (int channel = 0; channel < 3; channel++) shared.between[line * most + at][channel] = clipped(made[channel], first_precision);
         }
         __syncthreads();
+        const Address weights_of = picture.weights[SECOND];
+        const unsigned taps = picture.taps[SECOND];
         for (int own = 0; own < 2; own++) {
             const unsigned i = threadIdx.x + own * THREADS, x = i % TILE_WIDTH, y = i / TILE_WIDTH;
             if (x >= width || y >= height) continue;
-            const unsigned line = first == 0 ? x : y, out = second_at + (first == 0 ? y : x);
-            const Span span = second_spans[out];
-            const short *const weights = second_factors + (Address)out * second_taps;
+            const unsigned line = FIRST == 0 ? x : y, out = second_at + (FIRST == 0 ? y : x);
+            const Span span = spans(weights_of)[out];
+            const short *const weights = factors(weights_of, picture.place[2 + SECOND]) + out * taps;
             const unsigned low = span.start > from ? span.start : from;
             const unsigned high = smaller(span.start + span.count, from + count);
+#pragma unroll 1
             for (unsigned at = low; at < high; at++) {
                 const int weight = weights[at - span.start];
                 for (int channel = 0; channel < 3; channel++) sums[own][channel] += shared.between[line * most + (at - from)][channel] * weight;
@@ -383,13 +429,13 @@ static __device__ void draw_tile(const Picture &picture, unsigned left, unsigned
     for (int own = 0; own < 2; own++) {
         const unsigned i = threadIdx.x + own * THREADS, x = i % TILE_WIDTH, y = i / TILE_WIDTH;
         if (x < width && y < height)
-            put(picture, picture.place[0] + left + x, picture.place[1] + top + y, clipped(sums[own][0], second_precision),
-                clipped(sums[own][1], second_precision), clipped(sums[own][2], second_precision));
+            put(picture, picture.place[0] + left + x, picture.place[1] + top + y, clipped(sums[own][0], precision),
+                clipped(sums[own][1], precision), clipped(sums[own][2], precision));
     }
 }
 
 // Reports planes that the decoder did not write.
-static __device__ void report(const Picture &picture) {
+static __device__ __noinline__ void report(const Picture &picture) {
     unsigned status = 1;
     for (unsigned plane = 0; plane < planes_of(picture); plane++) {
         bool is_known = true;
@@ -401,17 +447,22 @@ static __device__ void report(const Picture &picture) {
 }
 
 // Each picture has at most `tiles` tiles, over all of its row.
-extern "C" __global__ void pinfeed_draw_pictures(const Picture *pictures, unsigned long long count, unsigned long long tiles) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pinfeed_draw_pictures(const Picture *pictures, unsigned long long count, unsigned long long tiles) {
     __shared__ Shared shared;
-    for (unsigned long long item = blockIdx.x; item < count * tiles; item += gridDim.x) {
-        const Picture &picture = pictures[item / tiles];
-        const unsigned long long tile = item % tiles;
+    const unsigned each = (unsigned)tiles, all = (unsigned)count * each;
+    for (unsigned item = blockIdx.x; item < all; item += gridDim.x) {
+        const Picture &picture = shared.picture;
+        __syncthreads(); // the picture before is no longer read
+        for (unsigned word = threadIdx.x; word < sizeof(Picture) / 4; word += THREADS)
+            ((unsigned *)&shared.picture)[word] = ((const unsigned *)(pictures + item / each))[word];
+        __syncthreads();
+        const unsigned tile = item % each;
         const unsigned across = (picture.size[0] + TILE_WIDTH - 1) / TILE_WIDTH;
         if (tile == 0 && threadIdx.x == 0) report(picture);
         // Tiles are of the whole row, and the place's part of each is drawn.
-        const unsigned long long down = tile / across;
+        const unsigned down = tile / across;
         if (down * TILE_HEIGHT >= picture.size[1]) continue;
-        const unsigned left = (unsigned)(tile % across) * TILE_WIDTH, top = (unsigned)down * TILE_HEIGHT;
+        const unsigned left = tile % across * TILE_WIDTH, top = down * TILE_HEIGHT;
         const unsigned right = smaller(left + TILE_WIDTH, picture.size[0]), bottom = smaller(top + TILE_HEIGHT, picture.size[1]);
         const unsigned place_right = picture.place[0] + picture.place[2], place_bottom = picture.place[1] + picture.place[3];
         const unsigned x = left > picture.place[0] ? left : picture.place[0], y = top > picture.place[1] ? top : picture.place[1];
@@ -425,6 +476,11 @@ extern "C" __global__ void pinfeed_draw_pictures(const Picture *pictures, unsign
                     put(picture, column, row, (Byte)picture.fill, (Byte)(picture.fill >> 8), (Byte)(picture.fill >> 16));
             }
         }
-        if (shows) draw_tile(picture, x - picture.place[0], y - picture.place[1], end_x - x, end_y - y, shared);
+        if (!shows) continue;
+        // The filter that overshoots begins across, and the other down: what the first pass makes is rounded.
+        if (picture.filter == BICUBIC)
+            draw_tile<0>(x - picture.place[0], y - picture.place[1], end_x - x, end_y - y, shared);
+        else
+            draw_tile<1>(x - picture.place[0], y - picture.place[1], end_x - x, end_y - y, shared);
     }
 }

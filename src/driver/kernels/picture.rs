@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::{Argument, Kernel, Launch, ptx};
-use crate::picture::{Drawing, Filter, PlaneLayout, Planes};
+use crate::picture::{Drawing, Filter, PlaneLayout, Planes, TILE};
 use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD};
 
 /// A decoded picture and its row, in addresses. The kernel takes it as it is.
@@ -68,9 +68,6 @@ impl Status {
 
 /// How many bytes of each plane are set before it is decoded. If all of them are still there, it was not written.
 const KNOWN: u32 = 16;
-
-/// A block makes tiles of so many pixels.
-const TILE: [u32; 2] = [32, 16];
 
 impl Picture {
     pub(crate) fn new(drawing: &Drawing, places: Places) -> Picture {

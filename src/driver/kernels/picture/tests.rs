@@ -290,24 +290,33 @@ fn the_smallest_pictures_are_drawn() {
     }
 }
 
-/// A picture that is scaled down far has more weights than a piece of the shared memory has pixels.
+/// A column or row of what a tile reads fits the shared memory, or it is not sound.
 #[test]
 fn large_pictures_become_small() {
-    for filter in [Filter::Bilinear, Filter::Bicubic] {
-        for source in [[3_000, 40], [40, 3_000]] {
-            let [width, height] = source;
-            let drawing = Drawing {
-                source,
-                bounds: [0, 0, width, height],
-                window: [0.0, 0.0, width.into(), height.into()],
-                place: [0, 0, 3, 2],
-                size: [3, 2],
-                filter,
-                ..example(Sampling::Both)
-            };
-            let [kernel, plain] = both(vec![drawing], 1, [true; 3]);
-            assert_eq!(kernel, plain, "{drawing:?}");
+    let shrunk = |filter, source: [u32; 2], size: [u32; 2]| Drawing {
+        source,
+        bounds: [0, 0, source[0], source[1]],
+        window: [0.0, 0.0, source[0].into(), source[1].into()],
+        place: [0, 0, size[0], size[1]],
+        size,
+        filter,
+        ..example(Sampling::Both)
+    };
+    for (filter, long) in [(Filter::Bilinear, 1), (Filter::Bicubic, 0)] {
+        // Which side is long, which is the one that is filtered first.
+        let sides = |side: u32, short: u32, axis: usize| match axis {
+            0 => [side, short],
+            _ => [short, side],
+        };
+        for (from, to) in [(4_096, 2), (4_096, 33), (9_000, 90), (3_000, 3)] {
+            for axis in [0, 1] {
+                let drawing = shrunk(filter, sides(from, 5, axis), sides(to, 3, axis));
+                let [kernel, plain] = both(vec![drawing], 1, [true; 3]);
+                assert_eq!(kernel, plain, "{drawing:?}");
+            }
         }
+        let sound = |axis| shrunk(filter, sides(9_000, 5, axis), sides(2, 3, axis)).is_sound();
+        assert_eq!([sound(long), sound(1 - long)], [false, true], "{filter:?}");
     }
 }
 
