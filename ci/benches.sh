@@ -30,12 +30,12 @@ if command -v python3 >/dev/null; then
     PYTHONPYCACHEPREFIX=$(mktemp -d)
     export PYTHONPYCACHEPREFIX
     trap 'rm -rf "$PYTHONPYCACHEPREFIX"' EXIT
-    run python3 -m py_compile benches/plot.py benches/peers/*.py
+    run python3 -m py_compile benches/plot.py benches/peers/*.py benches/peers/*/*.py
 else
     skip "the Python scripts: there is no python3"
 fi
 
-for package in benches/pieces benches/peers/dataloader-rs; do
+for package in benches/pieces benches/peers/dataloader-rs benches/peers/beside; do
     run cargo fmt --manifest-path $package/Cargo.toml --check
 done
 
@@ -51,4 +51,9 @@ package=benches/peers/dataloader-rs
 if new_enough $package && fetched $package; then
     run cargo clippy --locked --manifest-path $package/Cargo.toml --all-targets -- -D warnings
     run cargo build --locked --release --manifest-path $package/Cargo.toml
+fi
+
+package=benches/peers/beside
+if fetched $package; then
+    run cargo clippy --no-default-features --manifest-path $package/Cargo.toml -- -D warnings
 fi

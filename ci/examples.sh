@@ -12,6 +12,9 @@ run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 -
 run cargo run --release --example placement -- --device cpu --cores 0
 run cargo run --release --package training -- --quick
 run cargo run --release --package training --bin imagenet -- --quick --width 8 --size 32 --batch-size 32
+run cargo run --release --package training --bin imagenet --features nvjpeg -- \
+    --quick --width 8 --size 32 --batch-size 32 --decode both
+cargo run --release --package training --bin imagenet -- --quick --decode both && exit 1 # that needs a feature
 run cargo run --release --package training --bin segmentation -- --quick
 run cargo run --release --package training --bin detection -- --quick
 for example in train imagenet segmentation detection; do # a folder that is not there is an error

@@ -38,7 +38,14 @@ pub struct Counted {
     device_share: i64,
 }
 
-fn open(folder: &Path, workers: usize, decode: u32, share: f64, stream: Stream, device: &Device) -> Result<Run, BoxError> {
+fn open(
+    folder: &Path,
+    workers: usize,
+    decode: u32,
+    share: f64,
+    stream: Stream,
+    device: &Device,
+) -> Result<Run, BoxError> {
     let decode = match decode {
         0 => Decode::Cpu,
         1 => Decode::Device,
@@ -74,7 +81,10 @@ impl Run {
             images.on(&self.stream)?;
             labels.on(&self.stream)?;
         }
-        let (images, labels) = self.batches.next().ok_or("epochs without end have ended")??;
+        let (images, labels) = self
+            .batches
+            .next()
+            .ok_or("epochs without end have ended")??;
         let images = images.normalize::<f32>(&Normalize::IMAGENET.channels_last(true))?;
         let lent = Lent {
             images: images.on(&self.stream)?.address(),
@@ -92,7 +102,13 @@ impl Run {
 ///
 /// `folder` must be a C string, and `stream` a stream of the device's primary context that outlives the run.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pf_open(folder: *const c_char, workers: usize, decode: u32, share: f64, stream: *mut c_void) -> *mut Run {
+pub unsafe extern "C" fn pf_open(
+    folder: *const c_char,
+    workers: usize,
+    decode: u32,
+    share: f64,
+    stream: *mut c_void,
+) -> *mut Run {
     let run = || -> Result<Run, BoxError> {
         // SAFETY: the caller's contract.
         let folder = unsafe { CStr::from_ptr(folder) }.to_str()?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use pinfeed::Dataset;
 use pinfeed::image::{ImageFolder, ImageTransform, RandAugment, RandomErasing};
@@ -19,8 +20,50 @@ pub struct Data {
     pub val: ImageFolder,
 }
 
+/// Who decodes the pictures.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Decoder {
+    Cpu,
+    Device,
+    Both,
+}
+
+impl FromStr for Decoder {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        match name {
+            "cpu" => Ok(Decoder::Cpu),
+            "device" => Ok(Decoder::Device),
+            "both" => Ok(Decoder::Both),
+            _ => Err(()),
+        }
+    }
+}
+
+impl Decoder {
+    fn of(self, pictures: ImageFolder) -> Result<ImageFolder> {
+        #[cfg(feature = "nvjpeg")]
+        {
+            use pinfeed::image::Decode;
+            Ok(pictures.decode(match self {
+                Decoder::Cpu => Decode::Cpu,
+                Decoder::Device => Decode::Device,
+                Decoder::Both => Decode::Both,
+            }))
+        }
+        #[cfg(not(feature = "nvjpeg"))]
+        match self {
+            Decoder::Cpu => Ok(pictures),
+            _ => Err("--decode device and both need the feature nvjpeg: \
+                      cargo run --release -p training --features candle-cuda,nvjpeg,turbojpeg --bin imagenet -- ..."
+                .into()),
+        }
+    }
+}
+
 impl Data {
-    pub fn open(args: &Args, size: usize) -> Result<Data> {
+    pub fn open(args: &Args, size: usize, decoder: Decoder) -> Result<Data> {
         let folder = match &args.data {
             Some(folder) => folder.clone(),
             None => folders::drawn(folders::COLOURED_SHAPES, args.quick)?,
@@ -30,8 +73,8 @@ impl Data {
         } else {
             Data::of_one_folder(&folder)?
         };
-        data.train = data.train.transform(for_training(size));
-        data.val = data.val.transform(for_validation(size));
+        data.train = decoder.of(data.train.transform(for_training(size)))?;
+        data.val = decoder.of(data.val.transform(for_validation(size)))?;
         Ok(data)
     }
 

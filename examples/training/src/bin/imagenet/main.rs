@@ -3,8 +3,8 @@
 //! reference has TrivialAugment instead of RandAugment, and more: 600 epochs, repeated augmentation, a moving average
 //! of the weights.)
 //!
-//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`. Without data,
-//! it draws its own. A narrow network on small pictures learns to classify them in about 100 seconds on one core:
+//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`; with few cores
+//! `--workers 4 --decode both`, built with `--features candle-cuda,nvjpeg,turbojpeg`. Without data, it draws its own. A narrow network on small pictures learns to classify them in about 100 seconds on one core:
 //!
 //! ```text
 //! cargo run --release -p training --bin imagenet -- \
@@ -33,7 +33,7 @@ use candle_nn::ops::log_softmax;
 use pinfeed::ops::{Mixing, Normalize};
 use pinfeed::{DataLoader, Device, Tensor};
 
-use data::Data;
+use data::{Data, Decoder};
 use optimizer::{Schedule, Sgd};
 use resnet::{Arch, ResNet};
 use training::args::{Args, Options};
@@ -54,6 +54,7 @@ cargo run --release -p training --bin imagenet -- [OPTIONS]
   --epochs N          how often each image is seen (default: 90)
   --device DEVICE     cpu or cuda:0 (default: cpu)
   --workers N         threads that load images (default: one per core, at most 8)
+  --decode WHO        cpu, device or both (default: cpu; the others need the feature nvjpeg)
   --no-pin            load into pageable instead of page-locked memory
   --seed N            of the network, the order, the crops and the mixing (default: 0)
   --json              end with the results as one line of JSON
@@ -75,10 +76,11 @@ fn run(mut options: Options) -> Result<()> {
     let width = options.positive("--width")?.unwrap_or(64);
     let size = options.positive("--size")?.unwrap_or(176);
     let lr = options.value("--lr", "a number, such as 0.1")?;
+    let decoder = options.value("--decode", "cpu, device or both")?;
     options.finish()?;
     let (device, candle) = open(args.device)?;
 
-    let data = Data::open(&args, size)?;
+    let data = Data::open(&args, size, decoder.unwrap_or(Decoder::Cpu))?;
     println!("{data}; {} with {} workers", device.name(), args.workers);
     let train = loader(&args, data.train, true, &device)?;
     let val = loader(&args, data.val, false, &device)?;
