@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::sync::Mutex;
+use parking_lot::Mutex;
 
 /// Buffers grow in steps of this many bytes, so that most files find one that they fit.
 const STEP: usize = 64 << 10;

@@ -42,6 +42,7 @@ pub use change::{Change, Cut};
 pub(crate) use change::{Counts, passes};
 #[cfg(feature = "nvjpeg")]
 pub(crate) use drawing::TILE;
+#[cfg(feature = "nvjpeg")]
 pub use drawing::{DecoderLimits, Drawing, EncodedPicture, Filter};
 #[cfg(feature = "nvjpeg")]
 pub use planes::{PlaneLayout, Planes, Sampling};

@@ -27,8 +27,11 @@ struct Found {
     is_fixed: bool,
     /// Behind all units that were opened so far.
     opened: At,
-    /// Where the measurement of some batches began.
+    /// The last batch that was given out with the share that is tried.
     mark: Option<Mark>,
+    /// What was counted with it so far, of how many batches.
+    seen: Counted,
+    watched: u64,
     /// How many batches were measured, and how many answers were like those before them.
     batches: u64,
     likes: u32,
@@ -81,6 +84,8 @@ impl DecoderShare {
             is_fixed: given.is_some(),
             opened: (0, 0),
             mark: None,
+            seen: Counted::default(),
+            watched: 0,
             batches: 0,
             likes: 0,
         }))
@@ -169,22 +174,23 @@ impl Found {
             given: batch.given,
             counted,
         };
-        let Some(mark) = self.mark.filter(|mark| mark.epoch == now.epoch) else {
-            self.mark = Some(now);
+        // (Epochs count from 0, so each one's first batch only marks.)
+        let before = self.mark.replace(now);
+        let Some(mark) = before.filter(|mark| mark.epoch == now.epoch) else {
             return;
         };
-        let batches = now.given.saturating_sub(mark.given);
-        if batches < BATCHES_WATCHED {
+        self.seen.add(counted.since(mark.counted));
+        self.watched += now.given.saturating_sub(mark.given);
+        if self.watched < BATCHES_WATCHED {
             return;
         }
-        let seen = counted.since(mark.counted);
-        let given = batches as f64 * batch.rows as f64;
-        let host_ns = seen.host_ns as f64 / given.max(1.0);
-        let Some(answer) = seen.best_share(share, batch.workers, host_ns) else {
+        let given = self.watched as f64 * batch.rows as f64;
+        let host_ns = self.seen.host_ns as f64 / given;
+        let Some(answer) = self.seen.best_share(share, batch.workers, host_ns) else {
             return; // nothing was made meanwhile
         };
-        self.mark = None;
-        self.batches += batches;
+        self.batches += self.watched;
+        (self.mark, self.seen, self.watched) = (None, Counted::default(), 0);
         match answer.abs_diff(share) <= LIKE_DECODER_SHARES {
             true => self.likes += 1,
             false => self.likes = 0,
@@ -219,6 +225,16 @@ impl Counted {
             decoder_ns: self.decoder_ns.saturating_sub(before.decoder_ns),
             host_ns: self.host_ns.saturating_sub(before.host_ns),
         }
+    }
+
+    fn add(&mut self, more: Counted) {
+        self.samples += more.samples;
+        self.decoding_ns += more.decoding_ns;
+        self.other_ns += more.other_ns;
+        self.left_to_cpu += more.left_to_cpu;
+        self.decoded += more.decoded;
+        self.decoder_ns += more.decoder_ns;
+        self.host_ns += more.host_ns;
     }
 
     /// The best share, after batches with this one: as much as the program needs, if so many workers are to keep up with it, but no more than lets
@@ -319,6 +335,8 @@ mod tests {
                 is_fixed: false,
                 opened: (0, 1 << 20),
                 mark: None,
+                seen: Counted::default(),
+                watched: 0,
                 batches: 0,
                 likes: 0,
             };
@@ -389,15 +407,7 @@ mod tests {
                     let opened = place(epoch, of_epoch.len() as u64);
                     of_epoch.push(share.of_unit(7, &opened).share);
                 }
-                let more = counted(1, of_epoch[batch as usize], [1_450, 50]);
-                total = Counted {
-                    samples: total.samples + more.samples,
-                    decoding_ns: total.decoding_ns + more.decoding_ns,
-                    other_ns: total.other_ns + more.other_ns,
-                    decoded: total.decoded + more.decoded,
-                    decoder_ns: total.decoder_ns + more.decoder_ns,
-                    ..total
-                };
+                total.add(counted(1, of_epoch[batch as usize], [1_450, 50]));
                 let mut found = share.0.lock();
                 if !found.is_fixed {
                     let watched = Watched {
@@ -466,18 +476,22 @@ mod tests {
         assert_eq!((share.of_unit(7, &place(4, 0)).share, before), (45, 45));
     }
 
-    /// Epochs that are shorter than a measurement leave the share at the first one; and it comes to an end in some that are longer.
+    /// A measurement goes on in the next epoch.
     #[test]
     fn epochs_may_be_short() {
+        for batches in [2, 3, BATCHES_WATCHED, 2 * BATCHES_WATCHED] {
+            let share = DecoderShare::new(None);
+            let shares = run(&share, batches, 6 * BATCHES_WATCHED, 0);
+            assert_eq!(share.fixed(), Some(45), "{batches}");
+            assert_eq!(shares.last(), Some(&vec![45; batches as usize]));
+        }
+        // Who gives out one batch of each epoch leaves nothing to compare.
         let share = DecoderShare::new(None);
-        let shares = run(&share, BATCHES_WATCHED, 9, 0);
+        let shares = run(&share, 1, 50, 0);
         assert_eq!(
-            (share.fixed(), &shares[8]),
-            (None, &vec![FIRST_DECODER_SHARE; 8])
+            (share.fixed(), &shares[49]),
+            (None, &vec![FIRST_DECODER_SHARE])
         );
-        let share = DecoderShare::new(None);
-        run(&share, 2 * BATCHES_WATCHED, 9, 0);
-        assert_eq!(share.fixed(), Some(45));
     }
 
     #[test]

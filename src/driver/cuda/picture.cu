@@ -434,8 +434,8 @@ template <int FIRST> static __device__ __forceinline__ void draw_tile(unsigned l
     }
 }
 
-// Reports planes that the decoder did not write.
-static __device__ __noinline__ void report(const Picture &picture) {
+// Reports planes that the decoder did not write. (What is `static` and not inlined would have another name in each build.)
+extern "C" __device__ __noinline__ void pinfeed_report_planes(const Picture &picture) {
     unsigned status = 1;
     for (unsigned plane = 0; plane < planes_of(picture); plane++) {
         bool is_known = true;
@@ -458,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) pinfeed_draw_pictu
         __syncthreads();
         const unsigned tile = item % each;
         const unsigned across = (picture.size[0] + TILE_WIDTH - 1) / TILE_WIDTH;
-        if (tile == 0 && threadIdx.x == 0) report(picture);
+        if (tile == 0 && threadIdx.x == 0) pinfeed_report_planes(picture);
         // Tiles are of the whole row, and the place's part of each is drawn.
         const unsigned down = tile / across;
         if (down * TILE_HEIGHT >= picture.size[1]) continue;
