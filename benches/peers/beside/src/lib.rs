@@ -76,10 +76,10 @@ fn open(
 
 impl Run {
     fn next(&mut self) -> Result<Lent, BoxError> {
-        // The memory is used again behind what PyTorch's stream has by now.
+        // A loan's end: the memory is used again behind what PyTorch's stream has by now.
         if let Some((images, labels)) = self.lent.take() {
-            images.on(&self.stream)?;
-            labels.on(&self.stream)?;
+            drop(images.on(&self.stream)?);
+            drop(labels.on(&self.stream)?);
         }
         let (images, labels) = self
             .batches
