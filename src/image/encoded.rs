@@ -53,17 +53,12 @@ impl<'a> Encoded<'a> {
         })
     }
 
-    /// How many bytes [`write`](Encoded::write) writes.
-    pub fn bytes(&self) -> usize {
-        self.file.len()
+    /// The file for the decoder.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.file.to_vec()
     }
 
-    /// Writes the file for the decoder, and returns its bytes. `None` if `to` is too small: then nothing is written.
-    pub fn write(&self, to: &mut [u8]) -> Option<usize> {
-        self.file.write(to)
-    }
-
-    /// What the decoder is given before and behind the file's [data](Encoded::data).
+    /// What it has before and behind the file's [data](Encoded::data).
     pub(super) fn frame(&self) -> [Vec<u8>; 2] {
         [self.file.header(), Baseline::END.to_vec()]
     }

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Buffers grow in steps of this many bytes, so that most files find one that they fit.
-const STEP: usize = 64 << 10;
+/// A buffer has this many bytes, or twice as many, and so on: a small file does not hold what a large one needed.
+const LEAST: usize = 64 << 10;
+const SIZES: usize = 7;
 
 /// The most bytes of a buffer that is kept, and of all of them.
-const MOST_OF_ONE: usize = 4 << 20;
+const MOST_OF_ONE: usize = LEAST << (SIZES - 1);
 const MOST: usize = 64 << 20;
 
 /// Buffers that wait for files.
@@ -24,8 +25,8 @@ pub(super) struct Buffers(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    /// The last that came is the next to go: it is in the cache.
-    buffers: Vec<Vec<u8>>,
+    /// Those of each size. The last that came is the next to go: it is in the cache.
+    buffers: [Vec<Vec<u8>>; SIZES],
     bytes: usize,
 }
 
@@ -44,12 +45,11 @@ impl Buffers {
         let mut file = File::open(path)?;
         let expected = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         let mut bytes = FileBytes {
-            buffer: self.take(),
+            // (One byte more: the end is found when nothing is read into it.)
+            buffer: self.take(expected.saturating_add(1))?,
             content: 0..0,
             home: Some(Arc::clone(self)),
         };
-        // (One byte more: the end is found when nothing is read into it.)
-        grow(&mut bytes.buffer, expected.saturating_add(1))?;
         loop {
             let end = bytes.content.end;
             if end == bytes.buffer.len() {
@@ -64,31 +64,45 @@ impl Buffers {
         }
     }
 
-    fn take(&self) -> Vec<u8> {
+    /// A buffer of at least so many bytes.
+    fn take(&self, bytes: usize) -> io::Result<Vec<u8>> {
+        let Some(size) = (0..SIZES).find(|size| LEAST << size >= bytes) else {
+            return new(bytes);
+        };
+        let bytes = LEAST << size;
         let mut kept = self.0.lock();
-        let buffer = kept.buffers.pop().unwrap_or_default();
-        kept.bytes -= buffer.len();
-        buffer
+        if let Some(buffer) = kept.buffers[size].pop() {
+            kept.bytes -= bytes;
+            return Ok(buffer);
+        }
+        drop(kept);
+        new(bytes)
     }
 
     fn give_back(&self, buffer: Vec<u8>) {
+        // (One of another size is a giant's, or was too small for a frame.)
+        let Some(size) = (0..SIZES).find(|size| LEAST << size == buffer.len()) else {
+            return;
+        };
         let mut kept = self.0.lock();
-        if !buffer.is_empty() && buffer.len() <= MOST_OF_ONE && kept.bytes + buffer.len() <= MOST {
+        if kept.bytes + buffer.len() <= MOST {
             kept.bytes += buffer.len();
-            kept.buffers.push(buffer);
+            kept.buffers[size].push(buffer);
         }
     }
 }
 
-/// Makes a buffer at least so large.
+fn new(bytes: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = Vec::new();
+    grow(&mut buffer, bytes)?;
+    Ok(buffer)
+}
+
 fn grow(buffer: &mut Vec<u8>, bytes: usize) -> io::Result<()> {
-    if buffer.len() < bytes {
-        let whole = bytes.checked_next_multiple_of(STEP).unwrap_or(bytes);
-        if buffer.try_reserve_exact(whole - buffer.len()).is_err() {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        buffer.resize(whole, 0);
+    if buffer.try_reserve_exact(bytes - buffer.len()).is_err() {
+        return Err(io::ErrorKind::OutOfMemory.into());
     }
+    buffer.resize(bytes, 0);
     Ok(())
 }
 
@@ -155,17 +169,18 @@ mod tests {
     #[test]
     fn a_file_is_read_whole_whatever_was_read_before() {
         let buffers = Arc::new(Buffers::default());
-        for size in [
+        let edges = [
             200_000,
             10,
             0,
-            STEP,
-            STEP - 1,
-            3 * STEP,
-            STEP + 1,
+            LEAST,
+            LEAST - 1,
+            3 * LEAST,
+            LEAST + 1,
             5 << 20,
             1,
-        ] {
+        ];
+        for size in edges {
             let content = numbers(size);
             let path = file(&content);
             assert!(buffers.read(Path::new("/nonexistent")).is_err());
@@ -198,15 +213,29 @@ mod tests {
             .collect();
         assert_eq!(kept(), 0);
         drop(many);
-        let count = buffers.0.lock().buffers.len();
-        assert!((40..64).contains(&count), "{count}");
-        assert!((MOST - (2 << 20)..=MOST).contains(&kept()), "{}", kept());
-        let _one = buffers.read(path.path()).unwrap();
-        assert_eq!(buffers.0.lock().buffers.len(), count - 1);
-        let giant = file(&numbers(MOST_OF_ONE + 1));
-        let before = kept();
+        assert_eq!(kept(), MOST);
+        let one = buffers.read(path.path()).unwrap();
+        assert_eq!(kept(), MOST - (2 << 20));
+        let giant = file(&numbers(MOST_OF_ONE));
         drop(buffers.read(giant.path()).unwrap());
-        assert!(kept() < before, "what was too large for the others is gone");
+        assert_eq!(kept(), MOST - (2 << 20), "what is larger is not kept");
+        drop(one);
+        assert_eq!(kept(), MOST);
+    }
+
+    /// Many small files behind a few large ones take no more memory than they are.
+    #[test]
+    fn a_small_file_has_a_small_buffer() {
+        let buffers = Arc::new(Buffers::default());
+        let [large, small] = [3 << 20, 1_000].map(|size| file(&numbers(size)));
+        drop(buffers.read(large.path()).unwrap());
+        let many = [(); 3].map(|()| buffers.read(small.path()).unwrap());
+        assert!(many.iter().all(|file| file.buffer.len() == LEAST));
+        assert_eq!(buffers.0.lock().bytes, 4 << 20, "the large one waits");
+        assert_eq!(
+            buffers.read(large.path()).unwrap().as_ref(),
+            numbers(3 << 20)
+        );
     }
 
     #[cfg(feature = "nvjpeg")]

@@ -93,11 +93,20 @@ const MOST_SOURCE_SIDE: u32 = 65_535;
 const MOST_SIDE: u32 = 1 << 20;
 
 /// A block of the device's kernel makes a tile of so many pixels, across and down.
-pub(crate) const TILE: [u32; 2] = [32, 16];
+const TILE: [u32; 2] = [32, 16];
+
+/// The most tiles of a row. (The kernel counts those of all pictures of a chunk, at most 64, in 32 bits.)
+const MOST_TILES: u64 = 1 << 24;
 
 /// The most pixels that a tile may read along the axis that is filtered first: a column or row of them fits the kernel's shared memory. (So
 /// what is longer, and shrunk more than a hundredfold, is the CPU's.)
 const MOST_DEPTH: f64 = 4096.0;
+
+/// How many tiles a row of that size has.
+pub(crate) fn tiles(size: [u32; 2]) -> u64 {
+    let [across, down] = [0, 1].map(|axis| u64::from(size[axis].div_ceil(TILE[axis])));
+    across * down
+}
 
 impl Drawing {
     /// How many words a drawing has.
@@ -168,7 +177,7 @@ impl Drawing {
         drawing.is_sound().then_some(drawing)
     }
 
-    /// Whether it reads and writes nothing but its own picture and row.
+    /// Whether it reads and writes nothing but its own picture and row, and the kernel's tiles can make it.
     pub fn is_sound(&self) -> bool {
         let within = |at: u32, side: u32, whole: u32| at <= whole && side <= whole - at;
         let inside = |[left, top, width, height]: [u32; 4],
@@ -187,6 +196,7 @@ impl Drawing {
         };
         sides(self.source, MOST_SOURCE_SIDE)
             && sides(self.size, MOST_SIDE)
+            && tiles(self.size) <= MOST_TILES
             && inside(self.bounds, self.source)
             && inside(self.place, self.size)
             && shown(0)

@@ -41,7 +41,7 @@ pub use change::{Change, Cut};
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) use change::{Counts, passes};
 #[cfg(feature = "nvjpeg")]
-pub(crate) use drawing::TILE;
+pub(crate) use drawing::tiles;
 #[cfg(feature = "nvjpeg")]
 pub use drawing::{DecoderLimits, Drawing, EncodedPicture, Filter};
 #[cfg(feature = "nvjpeg")]

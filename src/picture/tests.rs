@@ -71,6 +71,11 @@ fn words_that_reach_outside_are_refused() {
             place: [1, 3, 7, 5],
             ..drawing()
         },
+        // More tiles than the kernel counts.
+        Drawing {
+            size: [1 << 20, 1 << 20],
+            ..drawing()
+        },
         Drawing {
             place: [0, 3, 7, u32::MAX],
             ..drawing()

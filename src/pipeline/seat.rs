@@ -329,17 +329,14 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// An epoch is planned, and nobody works on it yet.
-    #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
-    fn begins(&self, pass: &Pass, share: Portion) {
+    #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self, unused_variables))]
+    fn begins(&self, pass: &Pass, portion: Portion) {
         // (Of several devices that share the batches, one stands for all.)
         #[cfg(feature = "nvjpeg")]
-        if share.index == 0 {
-            self.recipe
-                .learned()
-                .share
-                .begins(&pass.place(pass.units.first));
+        if portion.index == 0 {
+            let first = pass.place(pass.units.first);
+            self.recipe.learned().share.begins(&first);
         }
-        let _ = (pass, share);
     }
 
     /// Notes what the batches are for. `true`: the epoch has its plan, and nothing is left to decide.

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """What does a ResNet-50 lose that trains on pinfeed's batches? PyTorch trains in the same process, on the memory that pinfeed lends.
 
-    python3 beside.py libbeside.so photos 4,both 8,both 2,device 16,cpu
+    python3 ../photos.py photos 8000
+    cargo build --release
+    python3 beside.py target/release/libbeside.so photos 4,both 8,both 2,device 16,cpu
+
+It needs a CUDA GPU, nvJPEG, PyTorch and torchvision; and cmake and nasm to build, for libjpeg-turbo.
 
 Each argument behind the folder is a run: workers, who decodes, and perhaps the device's share. After 60 steps that are not measured
 come 60 that are, and behind each 30 of them 30 of the step alone, on the last batch. Prints a line for each run: the loop as a multiple

@@ -209,7 +209,7 @@ extern "C" __global__ void pinfeed_prepare_pictures(const Picture *pictures, uns
 struct Source {
     const Byte *planes[3];
     unsigned pitch[3];
-    unsigned sampling, left, top, last; // column
+    unsigned sampling, left, top, last_column;
     unsigned chroma_width, chroma_height;
 
     __device__ Source(const Picture &picture) {
@@ -219,7 +219,7 @@ struct Source {
         }
         sampling = picture.sampling;
         left = picture.bounds[0];
-        last = picture.source[0] - 1;
+        last_column = picture.source[0] - 1;
         top = picture.bounds[1];
         chroma_width = side(picture, 1, 0);
         chroma_height = side(picture, 1, 1);
@@ -268,14 +268,14 @@ struct Source {
     // Whether `four` may be asked.
     __device__ __forceinline__ bool has_fours() const { return sampling == BOTH && chroma_width > 2; }
 
-    // Four pixels of a row, from a column of the picture on that is a multiple of 4: they share what lies between them. (`chroma` is the same for
-    // one.) What is behind the picture's end is anything.
+    // Four pixels of a row, from a column of the picture on that is a multiple of 4: they share the chroma between them. (`chroma` is the same for
+    // one.) Pixels behind the picture's last column are made of what is there, and nobody uses them.
     __device__ __forceinline__ void four(unsigned x, unsigned y, unsigned made[4]) const {
         const unsigned column = x / 2, end = chroma_width - 1;
         const unsigned columns[4] = {column - (column > 0), column, smaller(column + 1, end), smaller(column + 2, end)};
         const unsigned row = y / 2, other_row = y % 2 ? smaller(row + 1, chroma_height - 1) : row - (row > 0);
         int luma[4], near[2][4];
-        for (int i = 0; i < 4; i++) luma[i] = at(0, smaller(x + i, last), y);
+        for (int i = 0; i < 4; i++) luma[i] = at(0, smaller(x + i, last_column), y);
         for (int plane = 0; plane < 2; plane++)
             for (int i = 0; i < 4; i++) near[plane][i] = 3 * at(1 + plane, columns[i], row) + at(1 + plane, columns[i], other_row);
         for (int i = 0; i < 4; i++) {

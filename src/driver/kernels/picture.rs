@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::{Argument, Kernel, Launch, ptx};
-use crate::picture::{Drawing, Filter, PlaneLayout, Planes, TILE};
+use crate::picture::{Drawing, Filter, PlaneLayout, Planes, tiles};
 use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD};
 
 /// A decoded picture and its row, in addresses. The kernel takes it as it is.
@@ -101,11 +101,6 @@ impl Picture {
         unsafe { std::slice::from_raw_parts(bytes, size_of::<Picture>()) }
     }
 
-    fn tiles(&self) -> u64 {
-        let [across, down] = [0, 1].map(|axis| u64::from(self.size[axis].div_ceil(TILE[axis])));
-        across * down
-    }
-
     fn drawing(&self) -> Drawing {
         let [red, green, blue, _] = self.fill.to_le_bytes();
         Drawing {
@@ -160,7 +155,11 @@ impl Drawn {
         Drawn {
             list: list as *const Picture,
             count: pictures.len() as u64,
-            tiles: pictures.iter().map(Picture::tiles).max().unwrap_or(0),
+            tiles: pictures
+                .iter()
+                .map(|picture| tiles(picture.size))
+                .max()
+                .unwrap_or(0),
             is_prepared: false,
         }
     }

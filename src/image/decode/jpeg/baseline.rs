@@ -142,9 +142,6 @@ struct Channel {
     codes: u8,
 }
 
-/// What stands before the data, besides tables: the start, the frame, the interval, the scan; and behind them the end.
-const MARKERS_BYTES: usize = 2 + (2 + 17) + (2 + 4) + (2 + 12) + 2;
-
 impl<'a> Baseline<'a> {
     /// Reads a file.
     pub(in crate::image) fn read(bytes: &'a [u8]) -> Result<Baseline<'a>, OnCpu> {
@@ -166,27 +163,13 @@ impl<'a> Baseline<'a> {
         reader.picture(scan)
     }
 
-    /// How many bytes the file has in its one form.
-    pub(in crate::image) fn len(&self) -> usize {
-        let steps = self.steps.iter().flatten().map(|steps| 5 + steps.len());
-        let codes = self.codes.iter().flatten().flatten();
-        let codes = codes.map(|codes| 5 + codes.len());
-        // Grey has two channels less, of three bytes in the frame and two in the scan.
-        let channels = 5 * (3 - self.channels().len());
-        let interval = if self.interval == 0 { 6 } else { 0 };
-        let tables: usize = steps.chain(codes).sum();
-        MARKERS_BYTES - channels - interval + tables + self.data.len()
-    }
-
     fn channels(&self) -> &[Channel] {
         &self.channels[..self.sampling.planes()]
     }
 
     /// What stands before the data, in the file's one form.
     pub(in crate::image) fn header(&self) -> Vec<u8> {
-        let mut header = Header(Vec::with_capacity(
-            self.len() - self.data.len() - Self::END.len(),
-        ));
+        let mut header = Header(Vec::with_capacity(1 << 10));
         header.put(&[0xFF, 0xD8]);
         for (number, steps) in (0u8..).zip(&self.steps) {
             if let Some(steps) = steps {
@@ -228,13 +211,9 @@ impl<'a> Baseline<'a> {
     /// What stands behind the data.
     pub(in crate::image) const END: [u8; 2] = [0xFF, 0xD9];
 
-    /// Writes the file in its one form, and returns how many bytes that are. `None` if `to` is too small: then nothing is written.
-    pub(in crate::image) fn write(&self, to: &mut [u8]) -> Option<usize> {
-        let len = self.len();
-        let parts = [&self.header(), &self.bytes[self.data.clone()], &Self::END].concat();
-        debug_assert_eq!(parts.len(), len);
-        to.get_mut(..len)?.copy_from_slice(&parts);
-        Some(len)
+    /// The file in its one form.
+    pub(in crate::image) fn to_vec(&self) -> Vec<u8> {
+        [&self.header(), &self.bytes[self.data.clone()], &Self::END].concat()
     }
 }
 

@@ -3,8 +3,11 @@
 //! reference has TrivialAugment instead of RandAugment, and more: 600 epochs, repeated augmentation, a moving average
 //! of the weights.)
 //!
-//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`; with few cores
-//! `--workers 4 --decode both`, built with `--features candle-cuda,nvjpeg,turbojpeg`. Without data, it draws its own. A narrow network on small pictures learns to classify them in about 100 seconds on one core:
+//! For ImageNet: `-- --data imagenet --device cuda:0 --workers 16`, built with `--features candle-cuda`. With few cores, let
+//! the GPU decode, too: `--workers 4 --decode both`, built with `--features candle-cuda,nvjpeg,turbojpeg`.
+//!
+//! Without data, it draws its own. A narrow network on small pictures learns to classify them in about 100 seconds on one
+//! core:
 //!
 //! ```text
 //! cargo run --release -p training --bin imagenet -- \
