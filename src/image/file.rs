@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A buffer has this many bytes, or twice as many, and so on: a small file does not hold what a large one needed.
+/// A buffer has this many bytes, or twice as many, and so on up to 4 MiB: a small file does not hold what a large one needed. (A larger file
+/// has a buffer of its own, which is not kept.)
 const LEAST: usize = 64 << 10;
 const SIZES: usize = 7;
 
-/// The most bytes of a buffer that is kept, and of all of them.
-const MOST_OF_ONE: usize = LEAST << (SIZES - 1);
+/// The most bytes that are kept.
 const MOST: usize = 64 << 20;
 
 /// Buffers that wait for files.
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(kept(), MOST);
         let one = buffers.read(path.path()).unwrap();
         assert_eq!(kept(), MOST - (2 << 20));
-        let giant = file(&numbers(MOST_OF_ONE));
+        let giant = file(&numbers(LEAST << (SIZES - 1)));
         drop(buffers.read(giant.path()).unwrap());
         assert_eq!(kept(), MOST - (2 << 20), "what is larger is not kept");
         drop(one);
