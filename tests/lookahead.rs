@@ -5,6 +5,8 @@
 extern crate watch;
 
 use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::Duration;
 
 use pinfeed::collate::Stack;
 use pinfeed::dataset::{ConcatDataset, Pass, Subset};
@@ -31,6 +33,8 @@ struct Told {
     passes: Mutex<Vec<(Event, u64)>>,
     /// It panics when it is told of this one.
     dreads: Option<u64>,
+    /// How long it takes to get one.
+    takes: Duration,
 }
 
 impl Told {
@@ -78,6 +82,7 @@ impl Dataset for Told {
     }
 
     fn get(&self, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        sleep(self.takes);
         self.push(Event::Got(index));
         Ok(index as i64)
     }
@@ -168,7 +173,12 @@ fn announcements_go_on_across_the_boundary_of_epochs() {
         (3, true, false),
         (3, true, true),
     ] {
-        let told = Arc::new(Told::default());
+        // Batches that take microseconds may be so far ahead that a whole epoch is loaded before the loop comes to it, and the one
+        // behind it is not known yet.
+        let told = Arc::new(Told {
+            takes: Duration::from_micros(100),
+            ..Told::default()
+        });
         let mut builder = builder(Arc::clone(&told)).num_workers(workers);
         if pinned {
             builder = builder.pin_memory(&device);

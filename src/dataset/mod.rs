@@ -178,9 +178,10 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// Each sample of a pass is announced once, in the pass's order, before `get` is called for it: before a worker gets the first, those
     /// up to [`lookahead`](Dataset::lookahead) positions behind it, and then one for each. After an epoch's end come the first of the
-    /// epoch that follows it in [`epochs`](crate::DataLoader::epochs) (with workers). Each rank is told of its own samples. It is a
-    /// hint, and so cannot fail: `get` may be called for a sample that was not announced (in place of a bad one, or once
-    /// more), and may never be called for one that was. A sampler that panics leaves samples unannounced, too.
+    /// epoch that follows it in [`epochs`](crate::DataLoader::epochs) (with workers), as soon as the loop has come to the epoch. Each
+    /// rank is told of its own samples. It is a hint, and so cannot fail: `get` may be called for a sample that was not announced (in
+    /// place of a bad one, or once more), and may never be called for one that was. A sampler that panics leaves samples unannounced,
+    /// too.
     ///
     /// The worker loads nothing until it returns, so start work that continues without the worker. Several workers may call it at
     /// once. A panic is reported as that of the sample that the worker gets next.
