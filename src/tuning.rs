@@ -384,9 +384,9 @@ pub(crate) const FIRST_DECODER_SHARE: u8 = 32;
 
 /// By how much shares may differ, of 64, that are as good as equal.
 ///
-/// Chosen: a fifth of a core of 16.
+/// Chosen: less than half of what [`WORKERS_BUSY`] leaves.
 #[cfg(feature = "nvjpeg")]
-pub(crate) const LIKE_DECODER_SHARES: u8 = 2;
+pub(crate) const LIKE_DECODER_SHARES: u8 = 4;
 
 /// After how many batches that were measured the share is fixed, whatever the last ones say.
 ///

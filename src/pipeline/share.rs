@@ -32,6 +32,8 @@ struct Found {
     /// What was counted with it so far, of how many batches.
     seen: Counted,
     watched: u64,
+    /// The program's own time for a sample of each of them, in nanoseconds.
+    host_ns: Vec<f64>,
     /// How many batches were measured, and how many answers were like those before them.
     batches: u64,
     likes: u32,
@@ -86,6 +88,7 @@ impl DecoderShare {
             mark: None,
             seen: Counted::default(),
             watched: 0,
+            host_ns: Vec::new(),
             batches: 0,
             likes: 0,
         }))
@@ -180,13 +183,18 @@ impl Found {
         let Some(mark) = before.filter(|mark| mark.epoch == now.epoch) else {
             return;
         };
-        self.seen.add(counted.since(mark.counted));
-        self.watched += now.given.saturating_sub(mark.given);
+        let (since, given) = (
+            counted.since(mark.counted),
+            now.given.saturating_sub(mark.given),
+        );
+        self.seen.add(since);
+        self.watched += given;
+        let samples = given.max(1) as f64 * batch.rows.max(1) as f64;
+        self.host_ns.push(since.host_ns as f64 / samples);
         if self.watched < BATCHES_WATCHED {
             return;
         }
-        let given = self.watched as f64 * batch.rows as f64;
-        let host_ns = self.seen.host_ns as f64 / given;
+        let host_ns = median(std::mem::take(&mut self.host_ns));
         let Some(answer) = self.seen.best_share(share, batch.workers, host_ns) else {
             return; // nothing was made meanwhile
         };
@@ -196,11 +204,17 @@ impl Found {
             true => self.likes += 1,
             false => self.likes = 0,
         }
-        self.is_fixed = self.likes == 2 || self.batches >= MOST_BATCHES_MEASURED;
+        self.is_fixed = self.likes >= 2 || self.batches >= MOST_BATCHES_MEASURED;
         if answer != share {
             self.steps.push((self.opened, answer));
         }
     }
+}
+
+/// What a program usually takes: among its steps may be one that also saves a model, validates it, or is the first and compiles it.
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
 impl Counted {

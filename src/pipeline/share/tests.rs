@@ -63,6 +63,7 @@ fn the_programs_time_is_that_of_batches_that_it_had() {
             mark: None,
             seen: Counted::default(),
             watched: 0,
+            host_ns: Vec::new(),
             batches: 0,
             likes: 0,
         };
@@ -87,6 +88,37 @@ fn the_programs_time_is_that_of_batches_that_it_had() {
         found.steps
     });
     assert_eq!([few.pop(), many.pop()], [Some(((0, 1 << 20), 37)); 2]);
+}
+
+/// A step in which the program does something else, too, does not make it look slow: with the share that would do for that, it would wait at all
+/// others.
+#[test]
+fn a_long_step_among_others_changes_nothing() {
+    let shares = [0, 3].map(|long| {
+        let share = DecoderShare::new(None);
+        share.0.lock().steps = vec![((0, 0), 32)];
+        let mut total = Counted::default();
+        for given in 0..5 * BATCHES_WATCHED {
+            let mut found = share.0.lock();
+            found.opened = (0, given * 256);
+            let position = given * 256;
+            let watched = Watched {
+                epoch: 0,
+                position,
+                rows: 256,
+                given,
+                workers: 4,
+                is_decoder_ready: true,
+            };
+            found.watch(watched, total);
+            let current = found.steps.last().unwrap().1;
+            total.add(counted(1, current, [1_450, 50]));
+            let second = u64::from(long > 0 && given % BATCHES_WATCHED == long);
+            total.host_ns += 256 * 200_000 + second * 1_000_000_000;
+        }
+        share.fixed()
+    });
+    assert_eq!(shares, [Some(37); 2]);
 }
 
 #[test]
