@@ -6,9 +6,9 @@ use std::ptr;
 
 use super::fault::{DecoderFault, Status};
 use super::library::{Handle, Image, Library};
-use super::memory::{Allocators, HostMemory, Memory, NO_FLAGS, User};
+use super::memory::{Allocators, HostMemory, Memory, NO_FLAGS};
 use crate::driver::{Driver, RawStream};
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::Arc;
 
 /// Which of the GPU's units decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +38,7 @@ struct Shared {
     driver: Driver,
     engines: u32,
     /// The library holds their address.
-    allocators: Box<Allocators>,
-    /// How many states were made.
-    states: AtomicU64,
+    _allocators: Box<Allocators>,
     library: Arc<Library>,
 }
 
@@ -87,8 +85,7 @@ impl Decoder {
             handle,
             driver: driver.clone(),
             engines: 0,
-            allocators,
-            states: AtomicU64::new(0),
+            _allocators: allocators,
             library,
         };
         if backend == Backend::Hardware {
@@ -122,15 +119,12 @@ impl Decoder {
     pub(crate) fn state(&self) -> Result<State, DecoderFault> {
         let shared = &self.0;
         let _entered = shared.driver.enter().map_err(DecoderFault::Device)?;
-        let user = 1 + shared.states.fetch_add(1, Ordering::Relaxed);
-        shared.allocators.begins(user);
         let mut state = ptr::null_mut();
         // SAFETY: the handle is alive; it writes one state, which belongs to the current device.
         let code = unsafe { (shared.library.functions.create_state)(shared.handle, &mut state) };
         check("nvjpegJpegStateCreate", &shared.driver, code)?;
         Ok(State {
             state,
-            user,
             prepared: None,
             is_under_way: false,
             most: usize::MAX,
@@ -172,8 +166,6 @@ pub(crate) enum Verdict {
 /// The state of one decode under way. One thread at a time uses it.
 pub(crate) struct State {
     state: Handle,
-    /// Whose memory it is that the library takes for this state.
-    user: User,
     /// The number of pictures that it is initialized for.
     prepared: Option<usize>,
     /// Whether pictures were decoded since the stream was last waited for.
@@ -200,7 +192,7 @@ impl State {
     ///
     /// The planes must be memory of the decoder's device, large enough for each picture. From this call on, and until the stream has
     /// reached its end, nothing may use them but what the stream has behind it. (What the stream has *before* it is not waited for.) The
-    /// files must stay until then, too. What the last call put on its stream must be over: the memory that it gave back is used again.
+    /// files must stay until then, too. The same stream must be used in all calls, or have been waited for.
     pub(crate) unsafe fn decode(
         &mut self,
         stream: &RawStream,
@@ -208,7 +200,6 @@ impl State {
     ) -> Result<Vec<Verdict>, DecoderFault> {
         let driver = self.decoder.0.driver.clone();
         let _entered = driver.enter().map_err(DecoderFault::Device)?;
-        self.decoder.0.allocators.begins(self.user);
         let mut verdicts = vec![Verdict::Decoded; pictures.len()];
         let mut failed = None; // the first status that is not a picture's
         let mut open = Vec::new();
@@ -328,10 +319,8 @@ impl Drop for State {
     fn drop(&mut self) {
         let shared = &self.decoder.0;
         let _entered = shared.driver.enter();
-        shared.allocators.begins(self.user);
         // SAFETY: nothing uses the state after this. Who called `decode` has waited for the stream, or the library does.
         let _ = unsafe { (shared.library.functions.destroy_state)(self.state) };
-        shared.allocators.ends(self.user);
     }
 }
 
