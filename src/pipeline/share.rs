@@ -194,12 +194,13 @@ impl Found {
         if self.watched < BATCHES_WATCHED {
             return;
         }
-        let host_ns = median(std::mem::take(&mut self.host_ns));
+        let host_ns = median(&mut self.host_ns);
         let Some(answer) = self.seen.best_share(share, batch.workers, host_ns) else {
             return; // nothing was made meanwhile
         };
         self.batches += self.watched;
         (self.mark, self.seen, self.watched) = (None, Counted::default(), 0);
+        self.host_ns.clear();
         match answer.abs_diff(share) <= LIKE_DECODER_SHARES {
             true => self.likes += 1,
             false => self.likes = 0,
@@ -212,7 +213,7 @@ impl Found {
 }
 
 /// What a program usually takes: among its steps may be one that also saves a model, validates it, or is the first and compiles it.
-fn median(mut times: Vec<f64>) -> f64 {
+fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
