@@ -86,6 +86,7 @@ pub struct Args {
     pub decode: Decoder,
     pub bare_decoder: Option<f64>,
     pub share: Option<f64>,
+    pub timeline: Option<PathBuf>,
     prefetch: Option<usize>,
     pub pin: Option<bool>,
     pub flat: bool,
@@ -132,6 +133,7 @@ impl Args {
             decode: Decoder::Cpu,
             bare_decoder: None,
             share: None,
+            timeline: None,
             prefetch: None,
             pin: None,
             flat: false,
@@ -207,6 +209,7 @@ impl Args {
                 });
             }
             "--decode" => self.decode = value.parse()?,
+            "--timeline" => self.timeline = Some(value.into()),
             "--share" => self.share = Some(one(value)?),
             "--bare-decoder" => self.bare_decoder = Some(positive_number(value)?),
             "--prefetch" => self.prefetch = Some(positive_one(value)?),

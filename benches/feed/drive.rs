@@ -186,6 +186,59 @@ pub fn measure<B: Batch>(
     })
 }
 
+/// How many epochs warm up before [`measure_epochs`] counts: a share of the device's is found in them, too.
+const WARM_UP: u64 = 2;
+
+/// Feeds epochs that follow each other, as a training program does: they are loaded across the boundary. The first ones warm up, and what
+/// comes behind them is measured for so long. The window ends when all copies have.
+pub fn measure_epochs<B: Batch>(
+    loader: &DataLoader<B>,
+    depth: usize,
+    device: &Device,
+    duration: Duration,
+    with: With<'_, B>,
+) -> Outcome<Fed> {
+    if loader.is_empty() {
+        return Err("the data set does not fill one batch: raise --samples".into());
+    }
+    let stream = device.stream()?;
+    let (mut first_batch, mut warm, begun) = (None, 0, Instant::now());
+    let (mut seen, mut window) = (Seen::default(), None);
+    let mut asked = begun;
+    'epochs: for (number, epoch) in (0..).zip(loader.epochs(0..).to_device(device, depth)) {
+        if number == WARM_UP {
+            stream.synchronize()?;
+            (warm, seen) = (device.memory().slabs_made, Seen::default());
+            asked = window.insert(Window::begin()).begun();
+        }
+        for batch in epoch {
+            let (batch, now) = (batch?, Instant::now());
+            first_batch.get_or_insert(now - begun);
+            let load = with(batch, &stream)?;
+            seen.batch(load, now - asked, now.elapsed());
+            asked = Instant::now();
+            if window
+                .as_ref()
+                .is_some_and(|window| asked >= window.begun() + duration)
+            {
+                break 'epochs;
+            }
+        }
+    }
+    stream.synchronize()?;
+    let window = window.ok_or("there are epochs without end")?;
+    let measured = window.end();
+    let memory = device.memory();
+    Ok(Fed {
+        seen,
+        measured,
+        first_batch,
+        first_batch_warm: None,
+        slabs_made: memory.slabs_made - warm,
+        pinned_bytes: memory.pinned_bytes,
+    })
+}
+
 /// The average of what was measured before and after, if both were.
 pub fn mean(before: f64, after: f64) -> f64 {
     (before + after) / 2.0

@@ -58,7 +58,7 @@ mod images {
     use crate::args::{Args, Decoder, cores};
     use crate::breakdown::Breakdown;
     use crate::draw;
-    use crate::drive::{self, Arrived, Load, Way, mean};
+    use crate::drive::{self, Arrived, Load, mean};
     use crate::report::{Record, Report};
     use crate::startup::Startup;
     use crate::target::{LIMIT, Target};
@@ -96,9 +96,18 @@ mod images {
                     let bare_mb = rss_mb();
                     let pinned = args.pin.unwrap_or(true).then_some(&device);
                     let loader = loader(args, &folder, workers, batch_size, pinned)?;
-                    let way = Way::Ahead(args.depth);
                     let seconds = args.seconds(5.0);
-                    let mut fed = drive::measure(&loader, way, &device, seconds, &mut normalize)?;
+                    let recording = args.timeline.as_ref().map(|_| loader.record());
+                    let mut fed = drive::measure_epochs(
+                        &loader,
+                        args.depth,
+                        &device,
+                        seconds,
+                        &mut normalize,
+                    )?;
+                    if let (Some(file), Some(recording)) = (&args.timeline, recording) {
+                        fs::write(file, recording.finish().to_html())?;
+                    }
                     let decoded = Decoded::of(args, &loader)?;
                     // Read now, so that they are not in the memory that the loader takes.
                     let files = match &mut files {

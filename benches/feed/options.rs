@@ -203,6 +203,12 @@ pub const OPTIONS: &[Opt] = &[
         "both: the share of the pictures that the device decodes, from 0 to 1 (default: measured)",
     ),
     (
+        "--timeline",
+        "FILE",
+        &[Jpeg],
+        "writes a timeline of the loader's threads, a page for a browser",
+    ),
+    (
         "--bare-decoder",
         "N",
         &[Jpeg],

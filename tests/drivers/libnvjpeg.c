@@ -1,7 +1,7 @@
 /* Stands in for nvJPEG, as much of it as is called. Planes are written when a decode is called, as the hardware does, which does not
  * wait for the stream.
  *
- * A "file" is eight bytes: what happens to it, a number, and the heights of luma and chroma, of two bytes each. Its planes are as wide
+ * A JPEG file is taken for a blank one: its planes become grey. Any other "file" is eight bytes, or more: what happens to it, a number, and the heights of luma and chroma, of two bytes each. Its planes are as wide
  * as their pitch, and byte i of plane p is number + 31 * p + 7 * i. What happens is one of
  *
  *   d  it is decoded
@@ -9,6 +9,9 @@
  *   s  it is skipped without a word
  *   b, u, x  the call ends here, with BAD_JPEG, JPEG_NOT_SUPPORTED, INTERNAL_ERROR
  *   #  the call ends here, with the number as its status
+ *
+ * A state has slots, which take turns within a call. A slot exchanges its memory when a picture is larger than those before it, or has other
+ * chroma. That is only counted: the memory that is taken is the allocators'.
  *
  * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT and
  * CREATE_RESULT, what these calls return; EACH, how many bytes of each allocator a picture takes. */
@@ -38,6 +41,8 @@ enum { NOT_INITIALIZED = 1, INVALID = 2, BAD_JPEG = 3, NOT_SUPPORTED = 4, ALLOCA
 typedef int (*allocate)(void *, void **, size_t, void *);
 typedef int (*release)(void *, void *, size_t, void *);
 
+enum { SLOTS = 14 };
+
 struct allocator {
     allocate allocate;
     release release;
@@ -53,6 +58,9 @@ struct state {
     int count; /* initialized for so many; 0 after a failure */
     void *memory, *host;
     size_t bytes;
+    struct slot {
+        size_t file, luma[2], chroma[2];
+    } slots[SLOTS];
 };
 
 struct image {
@@ -61,10 +69,10 @@ struct image {
 };
 
 /* What the tests read: calls, and what is alive. */
-int stub_calls, stub_initialized, stub_created, stub_handles, stub_states;
+int stub_calls, stub_initialized, stub_created, stub_handles, stub_states, stub_blanks, stub_exchanged;
 
 /* What the tests set: the most pictures that there is memory for, a call that fails, and whether decodes hang; and how many do. */
-int stub_most, stub_fails_initialize;
+int stub_most, stub_fails_initialize, stub_refuses_blanks;
 volatile int stub_held, stub_hanging;
 
 #ifndef EACH
@@ -149,6 +157,37 @@ int nvjpegDecodeBatchedInitialize(struct handle *handle, struct state *state, in
 }
 
 #ifndef LACKS_DECODE
+/* The next picture of a call needs this of its slot. */
+static void use_slot(struct slot *slot, struct slot needs) {
+    int has_memory = slot->file > 0;
+    int is_other = !slot->chroma[0] != !needs.chroma[0] || (slot->chroma[0] < slot->luma[0]) != (needs.chroma[0] < needs.luma[0]) ||
+                   (slot->chroma[1] < slot->luma[1]) != (needs.chroma[1] < needs.luma[1]);
+    int is_larger = needs.file > slot->file || needs.luma[0] > slot->luma[0] || needs.luma[1] > slot->luma[1];
+    if (has_memory && (is_other || is_larger))
+        stub_exchanged++;
+    if (!has_memory || is_other) {
+        *slot = needs;
+        return;
+    }
+    if (needs.file > slot->file)
+        slot->file = needs.file;
+    for (int side = 0; side < 2; side++)
+        if (needs.luma[side] > slot->luma[side])
+            slot->luma[side] = needs.luma[side], slot->chroma[side] = needs.chroma[side];
+}
+
+/* What a blank picture needs: its sides are behind its SOF0 marker. */
+static struct slot needs_of_blank(const unsigned char *file, size_t length) {
+    size_t at = 2;
+    while (file[at + 1] != 0xC0)
+        at += 2 + (file[at + 2] << 8 | file[at + 3]);
+    size_t height = file[at + 5] << 8 | file[at + 6], width = file[at + 7] << 8 | file[at + 8], factors = file[at + 11];
+    struct slot needs = {length, {width, height}, {0, 0}};
+    if (file[at + 9] > 1)
+        needs.chroma[0] = width / (factors >> 4), needs.chroma[1] = height / (factors & 15);
+    return needs;
+}
+
 int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsigned char *const *files, const size_t *lengths,
                         struct image *images, void *stream) {
     (void)stream;
@@ -161,8 +200,20 @@ int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsign
         return NOT_INITIALIZED;
     for (int at = 0; at < state->count; at++) {
         const unsigned char *file = files[at];
-        if (lengths[at] != 8)
+        struct slot *slot = &state->slots[at % SLOTS];
+        if (lengths[at] < 8)
             return state->count = 0, INVALID;
+        if (file[0] == 0xFF && file[1] == 0xD8) {
+            stub_blanks++;
+            if (stub_refuses_blanks)
+                return state->count = 0, ALLOCATOR_FAILURE;
+            struct slot needs = needs_of_blank(file, lengths[at]);
+            for (int plane = 0; plane < 3 && images[at].channel[plane]; plane++)
+                memset(images[at].channel[plane], 128, images[at].pitch[plane] * (plane ? needs.chroma[1] : needs.luma[1]));
+            use_slot(slot, needs);
+            continue;
+        }
+        use_slot(slot, (struct slot){lengths[at], {images[at].pitch[0], file[2] | file[3] << 8}, {images[at].pitch[1], file[4] | file[5] << 8}});
         switch (file[0]) {
         case 'b': return state->count = 0, BAD_JPEG;
         case 'u': return state->count = 0, NOT_SUPPORTED;

@@ -5,6 +5,9 @@
     cargo build --release
     python3 beside.py target/release/libbeside.so photos 4,both 8,both 2,device 16,cpu
 
+It trains on a stream that pinfeed makes, as a program in Rust would. With `--torch-stream` in front, it is one of PyTorch's, which makes 32 of
+them at once, and those share the device's connections with the loader's.
+
 It needs a CUDA GPU, nvJPEG, PyTorch and torchvision; and cmake and nasm to build, for libjpeg-turbo.
 
 Each argument behind the folder is a run: workers, who decodes, and perhaps the device's share. After 60 steps that are not measured
@@ -35,6 +38,7 @@ class Memory:
 
 def library(path):
     lib = ctypes.CDLL(path)
+    lib.pf_stream.restype, lib.pf_stream.argtypes = ctypes.c_void_p, []
     lib.pf_open.restype = ctypes.c_void_p
     lib.pf_open.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_double, ctypes.c_void_p]
     lib.pf_next.restype, lib.pf_next.argtypes = Lent, [ctypes.c_void_p]
@@ -43,12 +47,18 @@ def library(path):
     return lib
 
 
-def main(path, folder, *runs):
+def main(*arguments):
+    torch_stream = arguments[0] == "--torch-stream"
+    path, folder, *runs = arguments[1:] if torch_stream else arguments
     lib = library(path)
     torch.backends.cudnn.benchmark = True
     model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    stream = torch.cuda.Stream()
+    if torch_stream:
+        stream = torch.cuda.Stream()
+    else:
+        torch.cuda.init()  # the primary context
+        stream = torch.cuda.ExternalStream(lib.pf_stream())
     torch.cuda.set_stream(stream)
 
     def step(images, labels):

@@ -86,6 +86,14 @@ mod for_nvjpeg {
             Memory::give_back(&self.driver, address, bytes);
             self.taken.device.fetch_sub(bytes, Ordering::Relaxed);
         }
+
+        fn reserve(&self, bytes: usize) -> bool {
+            take(&self.taken.device, bytes, DECODER_MOST_BYTES, || Some(())).is_some()
+        }
+
+        fn release(&self, bytes: usize) {
+            self.taken.device.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     impl HostMemory for Counted {

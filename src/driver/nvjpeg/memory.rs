@@ -12,6 +12,12 @@ pub(crate) trait Memory: Send + Sync + 'static {
 
     /// Takes it back. What was put on any stream before may still use it.
     fn give_back(&self, address: u64, bytes: usize);
+
+    /// Counts what nvJPEG will take without asking; `false` if that would be too much.
+    fn reserve(&self, bytes: usize) -> bool;
+
+    /// It has given so much of that back.
+    fn release(&self, bytes: usize);
 }
 
 /// Where its page-locked memory comes from.
@@ -33,6 +39,12 @@ impl Memory for Driver {
         // SAFETY: `take` allocated it with this size; nvJPEG is done with it, and freeing waits for the device.
         let _ = unsafe { self.free_device(address, bytes) };
     }
+
+    fn reserve(&self, _: usize) -> bool {
+        true
+    }
+
+    fn release(&self, _: usize) {}
 }
 
 impl HostMemory for Driver {
@@ -74,6 +86,11 @@ pub(super) struct Allocators {
 impl Allocators {
     pub(super) fn new(memory: Box<dyn Memory>, host: Box<dyn HostMemory>) -> Box<Allocators> {
         Box::new(Allocators { memory, host })
+    }
+
+    /// Of the device.
+    pub(super) fn device(&self) -> &dyn Memory {
+        &*self.memory
     }
 
     /// As the library takes them. This object must stay where it is until the library's handle is destroyed.

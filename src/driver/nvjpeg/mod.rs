@@ -16,11 +16,12 @@ mod decoder;
 mod fault;
 mod library;
 mod memory;
+mod slots;
 mod station;
 
 pub(crate) use decoder::{Backend, Decoder};
 #[cfg(test)]
-use decoder::{Coded, State, Verdict};
+use decoder::{Coded, State, Verdict, judge};
 pub(crate) use fault::DecoderFault;
 #[cfg(test)]
 use fault::Status;

@@ -1,14 +1,16 @@
 //! From files to rows, a chunk at a time.
 
+use std::cmp::Reverse;
 use std::mem::{align_of, size_of};
 
-use super::decoder::{Coded, Decoder, State, Verdict};
+use super::decoder::{Coded, Decoder, State, Verdict, judge};
 use super::fault::{DecoderFault, Status};
+use super::slots::Needs;
 use crate::driver::kernels::changes::{self, Passes};
 use crate::driver::kernels::picture::{self, Drawn, Picture, Places};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
-use crate::picture::{Change, Drawing, PlaneLayout};
+use crate::picture::{Change, Drawing, PlaneLayout, Sampling};
 
 /// The most pictures of a chunk.
 pub(crate) const MOST_PICTURES: usize = 64;
@@ -61,25 +63,41 @@ impl Outcome {
 
 /// A decoder with its memory. One thread uses it.
 pub(crate) struct Station {
+    /// First: the library may use a stream until its states are gone.
+    states: States,
     /// They take turns, and each chunk is prepared, decoded and ended in its turn.
     sets: [Set; SETS],
     /// Which set is next.
     turn: usize,
     /// How many of the sets before it are prepared and not decoded.
     prepared: usize,
+    streams: Streams,
+}
+
+/// All sets share them. There are no more than these two, for nvJPEG makes 20 of its own for each state, and streams that share one of the
+/// device's few connections wait for each other.
+struct Streams {
+    driver: Driver,
+    /// The decoder's. It waits for what is on it, so nothing else is.
+    decoding: RawStream,
+    /// What prepares chunks, and draws them.
+    drawing: RawStream,
+}
+
+/// What decodes: a state for each kind of chroma, once there was one.
+struct States {
+    decoder: Decoder,
+    of: [Option<State>; Sampling::ALL.len()],
 }
 
 struct Set {
     driver: Driver,
-    state: State,
     /// Device memory for planes and weights.
     arena: Block,
     /// The list of pictures, their statuses, and then their changes: on the device, and page-locked.
     head: Block,
     locked: Locked,
     at: At,
-    /// Last: the library may still know it, and freeing memory waits for what is on the device's streams, if nobody could.
-    stream: RawStream,
 }
 
 /// How far a set's chunk is.
@@ -95,8 +113,8 @@ enum At {
 struct Prepared {
     pictures: Vec<Picture>,
     passes: Passes,
-    /// Where its files' planes go: the addresses, and from row to row.
-    planes: Vec<([u64; 3], [usize; 3])>,
+    /// Where its files' planes go.
+    planes: Vec<u64>,
     /// The list is on the device, with the weights, and the planes are marked.
     done: RawEvent,
 }
@@ -115,11 +133,27 @@ impl Station {
         driver: &Driver,
         arena_bytes: usize,
     ) -> Result<Station, DecoderFault> {
-        let set = || Set::new(decoder, driver, arena_bytes);
+        let stream = || driver.create_stream().map_err(DecoderFault::Device);
+        let streams = Streams {
+            driver: driver.clone(),
+            decoding: stream()?,
+            drawing: stream()?,
+        };
+        let mut states = States {
+            decoder: decoder.clone(),
+            of: Default::default(),
+        };
+        // Nearly all photographs have this chroma. (Others wait for their state when they come.)
+        states
+            .with(Sampling::Both)?
+            .make_room(&streams.decoding, Needs::default())?;
+        let set = || Set::new(driver, arena_bytes).map_err(DecoderFault::Device);
         Ok(Station {
+            states,
             sets: [set()?, set()?, set()?],
             turn: 0,
             prepared: 0,
+            streams,
         })
     }
 
@@ -170,8 +204,8 @@ impl Station {
         assert!(works.iter().all(is_sound));
         assert!(self.is_free());
         let set = &mut self.sets[self.turn];
-        let prepared = set.prepare(works);
-        let prepared = prepared.inspect_err(|_| set.give_up());
+        let prepared = set.prepare(&self.streams.drawing, works);
+        let prepared = prepared.inspect_err(|_| self.streams.give_up());
         set.at = At::Prepared(prepared.map_err(DecoderFault::Device)?);
         self.turn = (self.turn + 1) % SETS;
         self.prepared += 1;
@@ -202,8 +236,8 @@ impl Station {
         let set = &mut self.sets[(self.turn + SETS - self.prepared) % SETS];
         self.prepared -= 1;
         // SAFETY: the caller's contract.
-        let decoded = unsafe { set.decode(works, after) };
-        decoded.inspect_err(|_| set.give_up())
+        let decoded = unsafe { set.decode(&mut self.states, &self.streams, works, after) };
+        decoded.inspect_err(|_| self.streams.give_up())
     }
 
     /// Whether the chunk that was decoded first is drawn, so that [`end`](Station::end) does not wait. (A device that is lost says so there.)
@@ -228,21 +262,84 @@ impl Station {
     }
 }
 
+impl Drop for Station {
+    fn drop(&mut self) {
+        self.streams.give_up(); // what is on the streams uses the memory
+    }
+}
+
+impl Streams {
+    /// Something failed: what was enqueued must not run on behind the error. If waiting fails, too, the device is lost, and nothing runs.
+    fn give_up(&self) {
+        for stream in [&self.decoding, &self.drawing] {
+            let _ = self.driver.synchronize(stream);
+        }
+    }
+}
+
+impl States {
+    /// Makes it, if there is none.
+    fn with(&mut self, sampling: Sampling) -> Result<&mut State, DecoderFault> {
+        let state = &mut self.of[sampling as usize];
+        match state {
+            Some(state) => Ok(state),
+            none => Ok(none.insert(self.decoder.state(sampling)?)),
+        }
+    }
+
+    /// Decodes pictures of any chroma, whose planes go to these addresses.
+    ///
+    /// # Safety
+    ///
+    /// As `State::decode`.
+    unsafe fn decode(
+        &mut self,
+        stream: &RawStream,
+        works: &[Work<'_>],
+        planes: &[u64],
+    ) -> Result<Vec<Verdict>, DecoderFault> {
+        let mut verdicts = vec![Verdict::Decoded; works.len()];
+        let drawing = |at: &usize| &works[*at].drawing;
+        for sampling in Sampling::ALL {
+            let all = 0..works.len();
+            let mut places: Vec<usize> =
+                all.filter(|at| drawing(at).sampling == sampling).collect();
+            if places.is_empty() {
+                continue;
+            }
+            // The same slots have the large ones each time.
+            places.sort_by_key(|at| Reverse(PlaneLayout::new(sampling, drawing(at).source).bytes));
+            let coded = places.iter().map(|&at| {
+                Coded::new(
+                    works[at].bytes,
+                    works[at].drawing.source,
+                    sampling,
+                    planes[at],
+                )
+            });
+            let coded: Vec<Coded<'_>> = coded.collect();
+            // SAFETY: the caller's contract.
+            let decoded = unsafe { self.with(sampling)?.decode(stream, &coded) }?;
+            for (at, verdict) in places.into_iter().zip(decoded) {
+                verdicts[at] = verdict;
+            }
+        }
+        Ok(verdicts)
+    }
+}
+
 impl Set {
-    fn new(decoder: &Decoder, driver: &Driver, arena_bytes: usize) -> Result<Set, DecoderFault> {
-        let block = |bytes| Block::new(driver, bytes).map_err(DecoderFault::Device);
+    fn new(driver: &Driver, arena_bytes: usize) -> Result<Set> {
         Ok(Set {
             driver: driver.clone(),
-            stream: driver.create_stream().map_err(DecoderFault::Device)?,
-            state: decoder.state()?,
-            arena: block(arena_bytes)?,
-            head: block(LISTS_BYTES)?,
-            locked: Locked::new(driver, LISTS_BYTES).map_err(DecoderFault::Device)?,
+            arena: Block::new(driver, arena_bytes)?,
+            head: Block::new(driver, LISTS_BYTES)?,
+            locked: Locked::new(driver, LISTS_BYTES)?,
             at: At::Nothing,
         })
     }
 
-    fn prepare(&mut self, works: &[Work<'_>]) -> Result<Prepared> {
+    fn prepare(&mut self, stream: &RawStream, works: &[Work<'_>]) -> Result<Prepared> {
         let mut at = self.arena.address;
         let mut pictures = Vec::with_capacity(works.len());
         let mut planes = Vec::with_capacity(works.len());
@@ -266,12 +363,7 @@ impl Set {
                 },
             ));
             passes.add(changes, size, change_places);
-            let has = |plane: usize| plane < work.drawing.sampling.planes();
-            let places = [0, 1, 2].map(|plane| match has(plane) {
-                true => at + layout.starts[plane] as u64,
-                false => 0,
-            });
-            planes.push((places, layout.pitch));
+            planes.push(at);
             at += work.decoder_bytes() as u64;
         }
         let (head, changes) = self.locked.slice().split_at_mut(HEAD_BYTES);
@@ -286,12 +378,12 @@ impl Set {
             bytes,
         };
         // SAFETY: both are the set's, whose last chunk has ended, and stay until the event below.
-        unsafe { self.driver.copy(&self.stream, copy) }?;
+        unsafe { self.driver.copy(stream, copy) }?;
         let step = Drawn::prepare(self.head.address, &pictures);
         // SAFETY: the list is on the device; the pictures lie in the set's arena, one behind the other, which nothing else uses.
-        unsafe { self.driver.launch(&self.stream, step) }?;
+        unsafe { self.driver.launch(stream, step) }?;
         Ok(Prepared {
-            done: self.driver.record(&self.stream, false)?,
+            done: self.driver.record(stream, false)?,
             pictures,
             passes,
             planes,
@@ -303,6 +395,8 @@ impl Set {
     /// As `Station::decode`.
     unsafe fn decode(
         &mut self,
+        states: &mut States,
+        streams: &Streams,
         works: &[Work<'_>],
         after: &[RawEvent],
     ) -> Result<(), DecoderFault> {
@@ -310,48 +404,45 @@ impl Set {
             unreachable!("sets are decoded in the order in which they were prepared");
         };
         assert_eq!(works.len(), prepared.pictures.len());
-        let coded = works.iter().zip(&prepared.planes);
-        let coded: Vec<Coded<'_>> = coded
-            .map(|(work, (planes, pitch))| Coded {
-                bytes: work.bytes,
-                planes: *planes,
-                pitch: *pitch,
-            })
-            .collect();
-        // The decoder does not wait for the stream. So what this set has on the stream is over before the decoder writes: the last chunk's
-        // drawing, which `end` waited for, and the preparation of this one.
+        // The decoder does not wait for the stream. So what uses the set's planes is over before the decoder writes: the last chunk's drawing,
+        // which `end` waited for, and the preparation of this one.
         prepared.done.sleep().map_err(DecoderFault::Device)?;
+        let Streams {
+            driver,
+            decoding,
+            drawing,
+        } = streams;
         // SAFETY: the planes lie in the arena, one behind the other; the caller's contract for the files.
-        let verdicts = unsafe { self.state.decode(&self.stream, &coded) }?;
-        // SAFETY: the caller's contract for the rows; the planes and weights are the set's.
-        let event = unsafe { self.draw(&prepared.pictures, &prepared.passes, after) };
-        self.at = At::Decoded(event.map_err(DecoderFault::Device)?, verdicts);
+        let verdicts = unsafe { states.decode(decoding, works, &prepared.planes) }?;
+        judge(driver, &verdicts)?;
+        let draw = || -> Result<RawEvent> {
+            driver.stream_wait(drawing, &driver.record(decoding, false)?)?;
+            // SAFETY: the caller's contract for the rows; the planes and weights are the set's.
+            unsafe { self.draw(drawing, &prepared.pictures, &prepared.passes, after) }
+        };
+        self.at = At::Decoded(draw().map_err(DecoderFault::Device)?, verdicts);
         Ok(())
-    }
-
-    /// Something failed: what was enqueued must not run on behind the error. If waiting fails, too, the device is lost.
-    fn give_up(&mut self) {
-        let _ = self.driver.synchronize(&self.stream);
     }
 
     /// # Safety
     ///
     /// As `Station::decode`; the pictures must have been prepared.
     unsafe fn draw(
-        &mut self,
+        &self,
+        stream: &RawStream,
         pictures: &[Picture],
         passes: &Passes,
         after: &[RawEvent],
     ) -> Result<RawEvent> {
         for after in after {
-            self.driver.stream_wait(&self.stream, after)?;
+            self.driver.stream_wait(stream, after)?;
         }
         let step = Drawn::draw(self.head.address, pictures);
         // SAFETY: the caller's contract.
-        unsafe { self.driver.launch(&self.stream, step) }?;
+        unsafe { self.driver.launch(stream, step) }?;
         for step in passes.steps(self.head.address + HEAD_BYTES as u64) {
             // SAFETY: likewise; what is between lies in the arena, behind the picture's weights.
-            unsafe { self.driver.launch(&self.stream, step) }?;
+            unsafe { self.driver.launch(stream, step) }?;
         }
         let copy = RawCopy::ToHost {
             from: self.head.address + LIST_BYTES as u64,
@@ -359,8 +450,8 @@ impl Set {
             bytes: HEAD_BYTES - LIST_BYTES,
         };
         // SAFETY: both are the set's, and stay until the event.
-        unsafe { self.driver.copy(&self.stream, copy) }?;
-        self.driver.record(&self.stream, false)
+        unsafe { self.driver.copy(stream, copy) }?;
+        self.driver.record(stream, false)
     }
 
     fn end(&mut self) -> Option<Result<Vec<Outcome>, DecoderFault>> {
@@ -383,22 +474,15 @@ impl Set {
     }
 }
 
-impl Drop for Set {
-    fn drop(&mut self) {
-        // What is on the stream uses the memory. If waiting fails, the device is lost, and nothing runs.
-        let _ = self.driver.synchronize(&self.stream);
-    }
-}
-
 /// Device memory.
-struct Block {
+pub(super) struct Block {
     driver: Driver,
-    address: u64,
+    pub(super) address: u64,
     bytes: usize,
 }
 
 impl Block {
-    fn new(driver: &Driver, bytes: usize) -> Result<Block> {
+    pub(super) fn new(driver: &Driver, bytes: usize) -> Result<Block> {
         Ok(Block {
             address: driver.alloc_device(bytes)?,
             driver: driver.clone(),
@@ -409,7 +493,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: `new` allocated it, and its set has waited for the stream.
+        // SAFETY: `new` allocated it, and whoever used it has waited for the stream.
         let _ = unsafe { self.driver.free_device(self.address, self.bytes) };
     }
 }

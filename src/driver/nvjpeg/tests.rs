@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 use super::*;
+use crate::SampleRng;
 use crate::driver::cpu::Cpu;
 use crate::driver::{Driver, RawStream};
 use crate::picture::{Change, Colour, Cut, Drawing, Filter, Planes, Sampling, Warp};
@@ -176,6 +177,8 @@ fn an_empty_variable_is_not_set() {
 struct Counted {
     out: AtomicUsize,
     most: AtomicUsize,
+    /// What nvJPEG takes without asking.
+    reserved: AtomicUsize,
     /// Allocations panic.
     panics: std::sync::atomic::AtomicBool,
 }
@@ -198,6 +201,9 @@ impl Counted {
     }
 }
 
+/// The most that may be reserved.
+const MOST_RESERVED: usize = 500 << 20;
+
 struct Shared(Arc<Counted>);
 
 impl Memory for Shared {
@@ -207,6 +213,16 @@ impl Memory for Shared {
 
     fn give_back(&self, address: u64, bytes: usize) {
         self.0.give_back(address as *mut u8, bytes);
+    }
+
+    fn reserve(&self, bytes: usize) -> bool {
+        let with = |reserved: usize| Some(reserved + bytes).filter(|all| *all <= MOST_RESERVED);
+        let (relaxed, reserved) = (Ordering::Relaxed, &self.0.reserved);
+        reserved.fetch_update(relaxed, relaxed, with).is_ok()
+    }
+
+    fn release(&self, bytes: usize) {
+        self.0.reserved.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -308,6 +324,7 @@ impl Picture {
 
     fn coded(&mut self) -> Coded<'_> {
         Coded {
+            size: [5, 4],
             planes: self
                 .planes
                 .each_mut()
@@ -340,7 +357,8 @@ fn decode(
 ) -> Result<Vec<Verdict>, DecoderFault> {
     let coded: Vec<_> = pictures.iter_mut().map(Picture::coded).collect();
     // SAFETY: the planes and files are the test's, and the CPU device's stand-in is done when it returns.
-    unsafe { state.decode(&bench.stream, &coded) }
+    let verdicts = unsafe { state.decode(&bench.stream, &coded) }?;
+    judge(&bench.driver, &verdicts).map(|()| verdicts)
 }
 
 /// Each letter is a picture, and what becomes of it: `d`ecoded, or its letter again.
@@ -359,7 +377,11 @@ fn told(verdicts: &[Verdict]) -> String {
 #[test]
 fn pictures_that_are_refused_cost_no_other_picture_anything() {
     let bench = Bench::new(&[]);
-    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let mut state = bench
+        .open(Backend::Hardware)
+        .unwrap()
+        .state(Sampling::Both)
+        .unwrap();
     let clean = "d".repeat(64);
     let one_bad = format!("{}b{}", "d".repeat(40), "d".repeat(23));
     for kinds in [
@@ -393,7 +415,11 @@ fn pictures_that_are_refused_cost_no_other_picture_anything() {
 #[test]
 fn a_decoder_that_fails_at_everything_is_a_fault() {
     let bench = Bench::new(&[]);
-    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let mut state = bench
+        .open(Backend::Hardware)
+        .unwrap()
+        .state(Sampling::Both)
+        .unwrap();
     let with = |number: u8| Picture::new('#', number);
     for (status, name) in [
         (1, "NOT_INITIALIZED (1)"),
@@ -430,19 +456,20 @@ fn a_decoder_that_fails_at_everything_is_a_fault() {
 fn nothing_is_asked_twice_without_need() {
     let bench = Bench::new(&[]);
     let decoder = bench.open(Backend::Hardware).unwrap();
-    let mut state = decoder.state().unwrap();
+    let mut state = decoder.state(Sampling::Both).unwrap();
     for _ in 0..5 {
         decode(&bench, &mut state, &mut Picture::all(&"d".repeat(64))).unwrap();
     }
+    // (And one of blank pictures.)
     assert_eq!(
         (bench.count("stub_calls"), bench.count("stub_initialized")),
-        (5, 1)
+        (5 + 1, 1)
     );
-    // One fault in 64: at most two calls for each of the six halvings, and the first.
+    // One fault in 64: at most two calls for each of the six halvings, and the first; and blank pictures behind those that were refused.
     let one_bad = format!("{}b{}", "d".repeat(40), "d".repeat(23));
     decode(&bench, &mut state, &mut Picture::all(&one_bad)).unwrap();
     assert!(
-        bench.count("stub_calls") <= 5 + 13,
+        bench.count("stub_calls") <= 5 + 1 + 13 + 7,
         "{}",
         bench.count("stub_calls")
     );
@@ -452,7 +479,11 @@ fn nothing_is_asked_twice_without_need() {
 #[test]
 fn a_picture_that_is_skipped_looks_decoded() {
     let bench = Bench::new(&[]);
-    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let mut state = bench
+        .open(Backend::Hardware)
+        .unwrap()
+        .state(Sampling::Both)
+        .unwrap();
     let mut pictures = Picture::all("dsd");
     let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
     assert_eq!(told(&verdicts), "ddd");
@@ -464,7 +495,11 @@ fn a_picture_that_is_skipped_looks_decoded() {
 #[test]
 fn without_memory_for_all_there_are_smaller_chunks() {
     let bench = Bench::new(&[]);
-    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let mut state = bench
+        .open(Backend::Hardware)
+        .unwrap()
+        .state(Sampling::Both)
+        .unwrap();
     bench.set("stub_most", 10);
     for _ in 0..2 {
         let mut pictures = Picture::all(&"d".repeat(33));
@@ -491,7 +526,7 @@ fn without_memory_for_all_there_are_smaller_chunks() {
 fn memory_comes_from_the_allocators_and_goes_back_to_them() {
     let bench = Bench::new(&[]);
     let decoder = bench.open(Backend::Hardware).unwrap();
-    let mut state = decoder.state().unwrap();
+    let mut state = decoder.state(Sampling::Both).unwrap();
     decode(&bench, &mut state, &mut Picture::all("dddd")).unwrap();
     let out = || [&bench.memory, &bench.host].map(|memory| memory.out.load(Ordering::SeqCst));
     assert_eq!(out(), [4_000, 4_000]);
@@ -520,10 +555,83 @@ fn memory_comes_from_the_allocators_and_goes_back_to_them() {
     );
 }
 
+/// nvJPEG exchanges memory whenever a picture needs more than those before it, and the device's other users wait.
+#[test]
+fn memory_is_seldom_exchanged_whatever_comes() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Hardware).unwrap();
+    let mut station = Station::new(&decoder, &bench.driver, 1 << 26).unwrap();
+    let mut rng = SampleRng::new(0, 0, 0);
+    let mut chunk = |pictures: usize, sides: std::ops::Range<u32>| {
+        let mut order = |number: usize| {
+            let size = [(); 2].map(|()| rng.range(sides.clone()));
+            let sampling = Sampling::ALL[number % 5];
+            let mut order = Order::of(&bench.driver, 'd', 5, sampling, size);
+            order
+                .file
+                .resize(8 + rng.range(0..200 * sides.end) as usize, 0);
+            order
+        };
+        let mut orders: Vec<Order> = (0..pictures).map(&mut order).collect();
+        begin(&mut station, &mut orders).unwrap();
+        let outcomes = station.end().unwrap().unwrap();
+        let outcomes = orders.iter().zip(outcomes);
+        outcomes.for_each(|(order, outcome)| order.check(outcome));
+    };
+    chunk(64, 8..100);
+    assert_eq!(bench.count("stub_blanks"), 5 * 64, "once for each kind");
+    // Larger and larger ones, of all kinds in turns.
+    for most in [120, 200, 250, 300] {
+        chunk(64, 8..most);
+    }
+    chunk(10, 900..1_024);
+    let counts = || ["stub_blanks", "stub_exchanged"].map(|name| bench.count(name));
+    assert_eq!(counts(), [5 * 64, 0]);
+    let reserved = || bench.memory.reserved.load(Ordering::Relaxed);
+    let before = reserved();
+    // All slots once more.
+    chunk(10, 1_030..1_100);
+    assert_eq!(counts(), [2 * 5 * 64, 5 * 14]);
+    assert!(reserved() > before);
+    for sides in [8..300, 1_000..1_536] {
+        chunk(10, sides);
+    }
+    assert_eq!(counts(), [2 * 5 * 64, 5 * 14]);
+    drop((station, decoder));
+    assert_eq!(reserved(), 0);
+}
+
+/// Where there is no room for all slots, pictures take what they need, and nobody asks each time.
+#[test]
+fn without_room_for_all_slots_pictures_are_decoded_all_the_same() {
+    for (refuses, large) in [(1, 100), (0, 6_000)] {
+        let bench = Bench::new(&[]);
+        bench.set("stub_refuses_blanks", refuses);
+        let decoder = bench.open(Backend::Hardware).unwrap();
+        let mut state = decoder.state(Sampling::Both).unwrap();
+        let reserved = || bench.memory.reserved.load(Ordering::Relaxed);
+        for round in 0..3 {
+            let mut pictures = Picture::all("dddd");
+            let mut coded: Vec<_> = pictures.iter_mut().map(Picture::coded).collect();
+            coded.iter_mut().for_each(|one| one.size = [large; 2]); // or so it says
+            // SAFETY: as in `decode`.
+            let verdicts = unsafe { state.decode(&bench.stream, &coded) }.unwrap();
+            assert_eq!(told(&verdicts), "dddd");
+            drop(coded);
+            assert!(pictures.iter().all(Picture::is_decoded), "round {round}");
+            assert_eq!((bench.count("stub_blanks"), reserved()), (refuses, 0));
+        }
+    }
+}
+
 #[test]
 fn a_library_that_fails_as_a_whole_is_a_fault() {
     let bench = Bench::new(&[]);
-    let mut state = bench.open(Backend::Hardware).unwrap().state().unwrap();
+    let mut state = bench
+        .open(Backend::Hardware)
+        .unwrap()
+        .state(Sampling::Both)
+        .unwrap();
     bench.set("stub_fails_initialize", 1);
     let fault = decode(&bench, &mut state, &mut Picture::all("dd")).unwrap_err();
     assert_says(
@@ -570,7 +678,7 @@ struct Order {
     kind: char,
     drawing: Drawing,
     changes: Vec<Change>,
-    file: [u8; 8],
+    file: Vec<u8>,
     row: Row,
 }
 
@@ -641,12 +749,20 @@ impl Drop for Row {
 
 impl Order {
     fn new(driver: &Driver, kind: char, number: u8, sampling: Sampling) -> Order {
-        let source = [30 + u32::from(number), 25];
+        Order::of(driver, kind, number, sampling, [30 + u32::from(number), 25])
+    }
+
+    fn of(driver: &Driver, kind: char, number: u8, sampling: Sampling, source: [u32; 2]) -> Order {
         let drawing = Drawing {
             source,
             sampling,
-            bounds: [1, 1, source[0] - 1, 24],
-            window: [0.5, 0.0, 20.0, 24.0],
+            bounds: [1, 1, source[0] - 1, source[1] - 1],
+            window: [
+                0.5,
+                0.0,
+                f64::from(source[0].min(22) - 2),
+                f64::from(source[1] - 1),
+            ],
             place: [0, 0, 12, 9],
             size: [12, 9],
             filter: Filter::Bilinear,
@@ -654,12 +770,15 @@ impl Order {
             fill: [0; 3],
         };
         let changes = changes(number);
-        let [_, luma] = source.map(|side| side as u8);
-        let [_, chroma] = sampling.chroma(source).map(|side| side as u8);
+        let [luma, chroma] = [source, sampling.chroma(source)];
+        let ([low, high], [chroma_low, chroma_high]) = (
+            (luma[1] as u16).to_le_bytes(),
+            (chroma[1] as u16).to_le_bytes(),
+        );
         Order {
             kind,
             drawing,
-            file: [kind as u8, number, luma, 0, chroma, 0, 0, 0],
+            file: vec![kind as u8, number, low, high, chroma_low, chroma_high, 0, 0],
             row: Row::new(driver, Change::row_bytes(&changes, drawing.size)),
             changes,
         }
@@ -819,6 +938,14 @@ fn a_state_goes_before_its_stream() {
             self.1.lock().unwrap().push(self.0.live_streams());
             Memory::give_back(&self.2, address, bytes);
         }
+
+        fn reserve(&self, bytes: usize) -> bool {
+            self.2.reserve(bytes)
+        }
+
+        fn release(&self, bytes: usize) {
+            self.2.release(bytes);
+        }
     }
     let device = Cpu::new(None);
     let bench = Bench::on(device.clone(), &[]);
@@ -834,8 +961,12 @@ fn a_state_goes_before_its_stream() {
         begin(&mut station, chunk).unwrap();
     }
     drop(station);
-    // The bench has one, too.
-    assert_eq!(*seen.lock().unwrap(), [4, 3]);
+    // One is initialized for 64, and anew for 2; the other is grey. The bench has a stream, too.
+    let seen = seen.lock().unwrap();
+    assert!(
+        seen.len() > 2 && seen.iter().all(|streams| *streams == 3),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -920,7 +1051,7 @@ fn memory_outlives_what_a_lost_device_still_does() {
             seed,
             max_delay: std::time::Duration::from_millis(40),
             fail_operation: Some("record_event"),
-            fail_call: Some(0),
+            fail_call: Some(1), // (the first is behind the blank pictures)
             sticky: true,
             ..Default::default()
         }));

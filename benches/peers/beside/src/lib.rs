@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use pinfeed::image::{Decode, ImageFolder, ImageTransform};
-use pinfeed::interop::raw::stream_from_handle;
+use pinfeed::interop::raw::{stream_from_handle, stream_handle};
 use pinfeed::ops::Normalize;
 use pinfeed::{BoxError, DataLoader, Device, DeviceTensor, Stream, Tensor};
 
@@ -93,6 +93,19 @@ impl Run {
         };
         self.lent = Some((images, labels));
         Ok(lent)
+    }
+}
+
+/// A stream of the library's, as programs in Rust have one. It is never given back. Null after an error, which is printed.
+#[unsafe(no_mangle)]
+pub extern "C" fn pf_stream() -> *mut c_void {
+    let stream = Device::cuda(0).and_then(|device| device.stream());
+    match stream {
+        Ok(stream) => stream_handle(Box::leak(Box::new(stream))).unwrap_or(ptr::null_mut()),
+        Err(error) => {
+            eprintln!("{error}");
+            ptr::null_mut()
+        }
     }
 }
 
