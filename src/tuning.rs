@@ -401,10 +401,10 @@ pub(crate) const MOST_BATCHES_MEASURED: u64 = 64;
 #[cfg(feature = "nvjpeg")]
 pub(crate) const WORKERS_BUSY: f64 = 0.85;
 
-/// The most device memory that a decoder has: its three [arenas](DECODER_ARENA_BYTES), and what nvJPEG takes for itself. Beyond it, nvJPEG is given
-/// none, and decodes fewer pictures at a time.
+/// The most device memory that a decoder has: its three [arenas](DECODER_ARENA_BYTES), and what nvJPEG's slots have room for. Beyond it, slots are
+/// not made larger (`driver/nvjpeg/slots.rs`): a picture that needs more takes it for its slot alone.
 ///
-/// Chosen: 176 MiB are left for nvJPEG, whose planes lie in the arenas. How much it takes of that was not measured.
+/// Chosen: 176 MiB are left for nvJPEG. All kinds of chroma have 168 MiB where there are seven engines and pictures have up to 1024 x 1024.
 /// Elsewhere: the same.
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const DECODER_MOST_BYTES: usize = 512 << 20;

@@ -7,6 +7,8 @@
 //! - The call blocks for the whole decode, so one thread calls it, and a second would only be in its way.
 //! - **One status is for all pictures of a call.** Those before the picture at fault are written, those behind it are not.
 //!   `State::decode` therefore asks again with halves, until each picture has an answer of its own.
+//! - **It frees memory when a picture needs more** than those before it did in the same slot, and does not use the allocators that it is given:
+//!   `slots.rs` says what is done about it.
 //! - Damage in the data of a scan gives no error.
 //!
 //! A status that does not speak of the picture (`EXECUTION_FAILED`, for example) is the decoder's fault, unless it decodes another picture of

@@ -961,7 +961,7 @@ fn a_state_goes_before_its_stream() {
         begin(&mut station, chunk).unwrap();
     }
     drop(station);
-    // One is initialized for 64, and anew for 2; the other is grey. The bench has a stream, too.
+    // (The bench has a stream, too.)
     let seen = seen.lock().unwrap();
     assert!(
         seen.len() > 2 && seen.iter().all(|streams| *streams == 3),
