@@ -124,8 +124,13 @@ fn a_device_decodes_what_the_cpu_would() {
                 let decoded = if cfg!(feature = "turbojpeg") { 26 } else { 20 };
                 assert_eq!(stats.device_decoded, decoded, "{stats:?}");
             }
-            assert!(stats.left_to_cpu["progressive JPEG"] > 0);
-            assert!(stats.left_to_cpu["not JPEG"] > 0);
+            for reason in ["progressive JPEG", "not JPEG"] {
+                let counted = stats.left_to_cpu.contains_key(reason);
+                assert!(
+                    counted,
+                    "{batch} a batch, {workers} workers, epoch {epoch}: {stats:?}"
+                );
+            }
         }
     }
     assert_eq!(device.memory().device_held_bytes, 0);
