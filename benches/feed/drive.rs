@@ -187,10 +187,12 @@ pub fn measure<B: Batch>(
 }
 
 /// How many epochs warm up before [`measure_epochs`] counts: a share of the device's is found in them, too.
+#[cfg(feature = "image")]
 const WARM_UP: u64 = 2;
 
 /// Feeds epochs that follow each other, as a training program does: they are loaded across the boundary. The first ones warm up, and what
 /// comes behind them is measured for so long. The window ends when all copies have.
+#[cfg(feature = "image")]
 pub fn measure_epochs<B: Batch>(
     loader: &DataLoader<B>,
     depth: usize,
