@@ -3,7 +3,7 @@
 
     python3 ../photos.py photos 8000
     cargo build --release
-    python3 beside.py target/release/libbeside.so photos 4,both 8,both 2,device 16,cpu
+    CUDA_DEVICE_MAX_CONNECTIONS=32 python3 beside.py target/release/libbeside.so photos 4,both 8,both 2,device 16,cpu
 
 It trains on a stream that pinfeed makes, as a program in Rust would. With `--torch-stream` in front, it is one of PyTorch's, which makes 32 of
 them at once, and those share the device's connections with the loader's.
@@ -58,7 +58,10 @@ def main(*arguments):
         stream = torch.cuda.Stream()
     else:
         torch.cuda.init()  # the primary context
-        stream = torch.cuda.ExternalStream(lib.pf_stream())
+        handle = lib.pf_stream()
+        if not handle:
+            return 1
+        stream = torch.cuda.ExternalStream(handle)
     torch.cuda.set_stream(stream)
 
     def step(images, labels):
