@@ -153,9 +153,7 @@ pub fn measure<B: Batch>(
     duration: Duration,
     with: With<'_, B>,
 ) -> Outcome<Fed> {
-    if loader.is_empty() {
-        return Err("the data set does not fill one batch: raise --samples".into());
-    }
+    fills_a_batch(loader)?;
     let stream = device.stream()?;
     let on = (device, &stream);
     let first_batch = epoch(loader, 0, way, on, || true, with, &mut Seen::default())?;
@@ -174,16 +172,34 @@ pub fn measure<B: Batch>(
         }
     }
     stream.synchronize()?;
-    let measured = window.end();
-    let memory = device.memory();
     Ok(Fed {
-        seen,
-        measured,
         first_batch,
         first_batch_warm,
-        slabs_made: memory.slabs_made - warm,
-        pinned_bytes: memory.pinned_bytes,
+        ..Fed::end(window, seen, device, warm)
     })
+}
+
+fn fills_a_batch<B: Batch>(loader: &DataLoader<B>) -> Outcome {
+    match loader.is_empty() {
+        true => Err("the data set does not fill one batch: raise --samples".into()),
+        false => Ok(()),
+    }
+}
+
+impl Fed {
+    /// Ends the window. So many slabs had been made before it.
+    fn end(window: Window, seen: Seen, device: &Device, slabs_before: u64) -> Fed {
+        let measured = window.end();
+        let memory = device.memory();
+        Fed {
+            seen,
+            measured,
+            first_batch: None,
+            first_batch_warm: None,
+            slabs_made: memory.slabs_made - slabs_before,
+            pinned_bytes: memory.pinned_bytes,
+        }
+    }
 }
 
 /// How many epochs warm up before [`measure_epochs`] counts: a share of the device's is found in them, too.
@@ -200,9 +216,7 @@ pub fn measure_epochs<B: Batch>(
     duration: Duration,
     with: With<'_, B>,
 ) -> Outcome<Fed> {
-    if loader.is_empty() {
-        return Err("the data set does not fill one batch: raise --samples".into());
-    }
+    fills_a_batch(loader)?;
     let stream = device.stream()?;
     let (mut first_batch, mut warm, begun) = (None, 0, Instant::now());
     let (mut seen, mut window) = (Seen::default(), None);
@@ -229,15 +243,9 @@ pub fn measure_epochs<B: Batch>(
     }
     stream.synchronize()?;
     let window = window.ok_or("there are epochs without end")?;
-    let measured = window.end();
-    let memory = device.memory();
     Ok(Fed {
-        seen,
-        measured,
         first_batch,
-        first_batch_warm: None,
-        slabs_made: memory.slabs_made - warm,
-        pinned_bytes: memory.pinned_bytes,
+        ..Fed::end(window, seen, device, warm)
     })
 }
 
