@@ -179,10 +179,22 @@ impl<B: Batch> Pipeline<B> {
         device.settle();
         let coming = device.coming_home(None);
         let grow = !matches!(coming, Coming::Batch(_) | Coming::Decoding);
-        let largest = self.largest_bytes[account.kind() as usize].load(Ordering::Relaxed);
-        let largest = largest.max(slab.most_bytes);
         let ring = &device.ring;
-        let taken = ring.take_set_aside(set_aside, slab.bytes, largest, slab.reserve, grow);
+        // (Earlier units may have theirs since the run was claimed.)
+        let reserve = {
+            let mut board = self.lock();
+            let (line, _) = board.line_of(pass, Unit(units.start))?;
+            line.schedule.reserve_before_run(units)
+        };
+        // A slab that is larger than its run takes room that later batches may need, if the budget is small.
+        let all_bytes = account.limit().saturating_mul(slab.most_bytes);
+        let largest = match ring.is_beyond_budget(all_bytes) {
+            true => slab.bytes,
+            false => slab.most_bytes,
+        };
+        let of_epoch = self.largest_bytes[account.kind() as usize].load(Ordering::Relaxed);
+        let largest = largest.max(of_epoch);
+        let taken = ring.take_set_aside(set_aside, slab.bytes, largest, reserve, grow);
         let meter = &pass.meter;
         let waited_ns = meter.pinning_ns.add_since(start);
         drop(bar);

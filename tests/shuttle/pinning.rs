@@ -100,7 +100,7 @@ fn who_keeps_batches_does_without() {
             if how.may_share_slabs() {
                 assert!(
                     is_pinned || number >= slabs,
-                    "batch {number}, {slabs} slabs"
+                    "batch {number}, {slabs} slabs: {how:?}"
                 );
             } else if in_order {
                 assert_eq!(

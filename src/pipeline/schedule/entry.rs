@@ -42,8 +42,10 @@ pub(super) enum SlabState {
     Granting {
         bytes: usize,
     },
-    /// It begins a run, whose slab the account has counted, and whose worker takes it.
-    SetAside,
+    /// It begins a run of so many units, whose slab the account has counted, and whose worker takes it.
+    SetAside {
+        units: usize,
+    },
     Granted,
 }
 
@@ -217,10 +219,12 @@ impl<U> UnitEntry<U> {
 
     /// How many slabs of the ring must be left for it.
     pub(super) fn reserve(&self) -> usize {
-        match self.has_failed || matches!(self.stage, Stage::Sending | Stage::Ready | Stage::Given)
-        {
-            true => 0,
-            false => self.needs_slabs,
+        let is_done = matches!(self.stage, Stage::Sending | Stage::Ready | Stage::Given);
+        match self.slab {
+            _ if self.has_failed || is_done => 0,
+            // If there is none for the run, each of its units needs one.
+            SlabState::SetAside { units } => units,
+            _ => self.needs_slabs,
         }
     }
 }

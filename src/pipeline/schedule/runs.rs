@@ -17,9 +17,7 @@ pub(crate) struct RunSlab {
     pub(crate) bytes: usize,
     /// How many bytes it has if it is made for it: as many as the longest run wants.
     pub(crate) most_bytes: usize,
-    /// How many slabs must be left for earlier units.
-    pub(crate) reserve: usize,
-    /// How many of these the account has not counted yet.
+    /// How many slabs must be left for earlier units, of those that the account has not counted yet.
     pub(crate) uncounted: usize,
 }
 
@@ -121,7 +119,7 @@ impl<E, U> Schedule<E, U> {
         before.fold((0, 0), |(all, uncounted), entry| {
             let reserve = entry.reserve();
             match entry.slab {
-                SlabState::SetAside => (all + reserve, uncounted),
+                SlabState::SetAside { .. } => (all + reserve, uncounted),
                 _ => (all + reserve, uncounted + reserve),
             }
         })
@@ -130,7 +128,7 @@ impl<E, U> Schedule<E, U> {
     /// The slab for a run of these units. The caller sets it aside in the account, and its worker takes it.
     pub(crate) fn run_slab(&mut self, units: &Range<u64>) -> RunSlab {
         let first = Unit(units.start);
-        let (reserve, uncounted) = self.reserve_before(first);
+        let (_, uncounted) = self.reserve_before(first);
         let most = self.segment_of(first).and_then(|(_, units)| {
             let solo = units.plan.solo?;
             Some(self.units_per_slab(&units.plan, solo))
@@ -144,12 +142,16 @@ impl<E, U> Schedule<E, U> {
         let slab = RunSlab {
             bytes: bytes(count),
             most_bytes: bytes(most.unwrap_or(count)),
-            reserve,
             uncounted,
         };
         let entry = self.entry(first);
-        (entry.slab, entry.needs_slabs) = (SlabState::SetAside, 1);
+        (entry.slab, entry.needs_slabs) = (SlabState::SetAside { units: count }, 1);
         slab
+    }
+
+    /// How many slabs the budget must leave for the units before this run.
+    pub(crate) fn reserve_before_run(&self, units: &Range<u64>) -> usize {
+        self.reserve_before(Unit(units.start)).0
     }
 
     /// There was none for these units: each may need one of its own. More units are made before there is another run.

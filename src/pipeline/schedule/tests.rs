@@ -684,12 +684,14 @@ fn tiny_units_share_slabs() {
     let mut schedule = begun(true);
     assert_eq!(claim(&mut schedule, with(1)), solo(1..17));
     let slab = schedule.run_slab(&(1..17));
-    assert_eq!((slab.reserve, slab.uncounted), (0, 0));
+    assert_eq!(slab.uncounted, 0);
+    assert_eq!(schedule.reserve_before_run(&(1..17)), 0);
     assert_eq!(slab.bytes, 16 * BYTES.next_multiple_of(256));
-    // Until its first unit is made, its slab may not be in the ring's count, but it is in the account's.
+    // Until its first unit is made, there may be no slab for it, and then each of its units needs one. The account has counted it.
     assert_eq!(claim(&mut schedule, with(1)), solo(17..33));
     let second = schedule.run_slab(&(17..33));
-    assert_eq!((second.reserve, second.uncounted), (1, 0));
+    assert_eq!(second.uncounted, 0);
+    assert_eq!(schedule.reserve_before_run(&(17..33)), 16);
     // Without slabs, there are no more units ahead than without runs.
     assert_eq!(claim(&mut schedule, with(0)), None);
     assert_eq!(schedule.deliver(1).count(), 1);
@@ -704,7 +706,8 @@ fn tiny_units_share_slabs() {
 
     // There was no slab for the second run: each of its units may need one, and those after it are made as ever.
     schedule.no_run_slab(17..33);
-    assert_eq!(schedule.run_slab(&(33..49)).reserve, 16);
+    assert_eq!(schedule.run_slab(&(33..49)).uncounted, 16);
+    assert_eq!(schedule.reserve_before_run(&(33..49)), 16);
     (17..65).for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
     assert_eq!(schedule.deliver(1).count(), 1);
     assert_eq!(claim(&mut schedule, with(9)), None);
