@@ -1,7 +1,8 @@
 //! Files in memory, in buffers that are used again.
 //!
 //! A buffer of its own for each file costs more than reading it: the allocator gives memory of this size back to the system, and the next
-//! file's pages are mapped anew, one fault each. All the more where the decoder's thread frees what workers allocated.
+//! file's pages are mapped anew, one fault each. All the more where the decoder's thread frees what workers allocated. (It does where a file is
+//! larger than its picture's row.)
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -333,7 +333,7 @@ impl Sample for LazyImage {
         {
             let new = |limits| EncodedImage::take(&mut self, limits).map_err(OnCpu::name);
             let reason = match limits.and_then(new) {
-                Ok(picture) => return row.leave_encoded(field, Box::new(picture)),
+                Ok((picture, file)) => return row.leave_encoded(field, Box::new(picture), file),
                 Err(reason) => reason,
             };
             row.decoding(|row| self.draw_into(field, row))?;
@@ -351,8 +351,6 @@ impl Sample for LazyImage {
 /// A picture whose row the batch's device makes.
 #[cfg(feature = "nvjpeg")]
 struct EncodedImage {
-    /// As the decoder takes it. Its pixels are those of the picture's file.
-    file: FileBytes,
     drawing: Drawing,
     changes: Vec<Change>,
     path: Option<PathBuf>,
@@ -363,8 +361,11 @@ struct EncodedImage {
 
 #[cfg(feature = "nvjpeg")]
 impl EncodedImage {
-    /// Takes the picture's parts, unless the CPU is to decode it.
-    fn take(image: &mut LazyImage, limits: DecoderLimits) -> Result<EncodedImage, OnCpu> {
+    /// Takes the picture's parts, unless the CPU is to decode it; and its file, as the decoder takes it, which has the same pixels.
+    fn take(
+        image: &mut LazyImage,
+        limits: DecoderLimits,
+    ) -> Result<(EncodedImage, FileBytes), OnCpu> {
         let encoded = image.for_device(limits)?;
         let (drawing, changes) = (*encoded.drawing(), encoded.changes().to_vec());
         let [before, behind] = encoded.frame();
@@ -375,24 +376,20 @@ impl EncodedImage {
             other => FileBytes::from(other.encoded().map_err(|_| OnCpu::NotJpeg)?.to_vec()),
         };
         file.frame(&before, data, &behind);
-        Ok(EncodedImage {
-            file,
+        let picture = EncodedImage {
             drawing,
             changes,
             path: image.path.take(),
             transform: image.transform.take(),
             seed: image.seed,
             decoding: image.decoding,
-        })
+        };
+        Ok((picture, file))
     }
 }
 
 #[cfg(feature = "nvjpeg")]
 impl EncodedPicture for EncodedImage {
-    fn file(&self) -> &[u8] {
-        self.file.as_ref()
-    }
-
     fn drawing(&self) -> &Drawing {
         &self.drawing
     }
@@ -401,9 +398,9 @@ impl EncodedPicture for EncodedImage {
         &self.changes
     }
 
-    fn draw(&self, row: &mut [u8]) -> Result<(), BoxError> {
+    fn draw(&self, file: &[u8], row: &mut [u8]) -> Result<(), BoxError> {
         let image = LazyImage {
-            source: ImageSource::Encoded(Box::new(self.file.as_ref().to_vec())),
+            source: ImageSource::Encoded(Box::new(file.to_vec())),
             path: self.path.clone(),
             transform: self.transform.clone(),
             seed: self.seed,

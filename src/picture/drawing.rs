@@ -42,11 +42,8 @@ pub struct DecoderLimits {
     pub picture_bytes: usize,
 }
 
-/// A picture that has a row of a batch, and is not decoded yet. (Public in name only.)
+/// A picture that has a row of a batch, and is not decoded yet: what becomes of its file, which the row keeps. (Public in name only.)
 pub trait EncodedPicture: Send + Sync {
-    /// Its file, as a device's decoder takes it.
-    fn file(&self) -> &[u8];
-
     /// What becomes of its pixels.
     fn drawing(&self) -> &Drawing;
 
@@ -60,19 +57,20 @@ pub trait EncodedPicture: Send + Sync {
         Change::last_size(self.changes(), self.drawing().size)
     }
 
-    /// Decodes it on this thread, into its row: the same pixels, but for the decoder's rounding.
+    /// Decodes its file on this thread, into its row: the same pixels, but for the decoder's rounding.
     ///
     /// # Errors
     ///
     /// If it cannot be decoded.
-    fn draw(&self, row: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
+    fn draw(&self, file: &[u8], row: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
 }
 
 impl fmt::Debug for dyn EncodedPicture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EncodedPicture")
-            .field("bytes", &self.file().len())
-            .finish()
+            .field("drawing", self.drawing())
+            .field("changes", &self.changes())
+            .finish_non_exhaustive()
     }
 }
 

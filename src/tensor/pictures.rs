@@ -1,4 +1,9 @@
 //! Pictures that stay encoded: the row of the batch is made on the device, or on the host if somebody reads it there.
+//!
+//! A picture's file lies in its own row, if it fits. That is page-locked memory, from which a decoder copies a file in a seventh of the time
+//! (2.7 us instead of 21 for 110 KB, nvJPEG on an H200), and it is there anyway.
+
+use std::fmt;
 
 use crate::meter::{Meter, Reasons};
 use crate::picture::EncodedPicture;
@@ -10,6 +15,24 @@ pub(crate) struct PictureRow {
     /// Its number, among the rows of its batch or part.
     pub(crate) row: usize,
     pub(crate) picture: Box<dyn EncodedPicture>,
+    pub(super) file: EncodedFile,
+}
+
+/// Where a picture's file is, in the one form that a decoder is given.
+pub(super) enum EncodedFile {
+    /// It is the row's first bytes.
+    InRow(usize),
+    /// It is larger than the row.
+    Elsewhere(Box<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+impl fmt::Debug for EncodedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EncodedFile::InRow(bytes) => write!(f, "{bytes} bytes in the row"),
+            EncodedFile::Elsewhere(file) => write!(f, "{} bytes", (**file).as_ref().len()),
+        }
+    }
 }
 
 /// Those of a batch that is being filled.
@@ -27,7 +50,7 @@ struct Noted {
 /// What a row has.
 #[derive(Debug)]
 pub(super) enum Content {
-    Picture(Box<dyn EncodedPicture>),
+    Picture(Box<dyn EncodedPicture>, EncodedFile),
     Pixels,
     /// Pixels, for the device does not decode the picture.
     PixelsBecause(&'static str),
@@ -54,18 +77,19 @@ impl Pictures {
         all.sort_by_key(|noted| (noted.field, noted.row));
         all.dedup_by_key(|noted| (noted.field, noted.row));
         let of_field = all.extract_if(.., |noted| {
-            noted.field == field && matches!(noted.content, Content::Picture(_))
+            noted.field == field && matches!(noted.content, Content::Picture(..))
         });
         let pictures = of_field.filter_map(|noted| match noted.content {
-            Content::Picture(picture) => Some(PictureRow {
+            Content::Picture(picture, file) => Some(PictureRow {
                 row: noted.row,
                 picture,
+                file,
             }),
             _ => None,
         });
         let pictures: Vec<PictureRow> = pictures.collect();
         let mut reasons = Reasons::new();
-        let are_elsewhere = |noted: &Noted| matches!(noted.content, Content::Picture(_));
+        let are_elsewhere = |noted: &Noted| matches!(noted.content, Content::Picture(..));
         if !pictures.is_empty() || !all.iter().any(are_elsewhere) {
             for noted in all.extract_if(.., |noted| !are_elsewhere(noted)) {
                 if let Content::PixelsBecause(reason) = noted.content {
@@ -91,15 +115,15 @@ mod tests {
     struct Encoded;
 
     impl EncodedPicture for Encoded {
-        fn file(&self) -> &[u8] {
-            &[]
-        }
-
         fn drawing(&self) -> &Drawing {
             unreachable!("nobody draws it")
         }
 
-        fn draw(&self, _: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        fn draw(
+            &self,
+            _: &[u8],
+            _: &mut [u8],
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
             Ok(())
         }
     }
@@ -116,15 +140,16 @@ mod tests {
     #[test]
     fn reasons_wait_for_pictures() {
         let because = Content::PixelsBecause;
+        let picture = || Content::Picture(Box::new(Encoded), EncodedFile::InRow(0));
         let all = || {
             vec![
                 (0, 0, because("one")),
-                (1, 1, Content::Picture(Box::new(Encoded))),
+                (1, 1, picture()),
                 (1, 1, because("another")),
                 (0, 1, because("one")),
                 (0, 1, Content::Pixels),
                 (1, 0, because("one")),
-                (1, 0, Content::Picture(Box::new(Encoded))),
+                (1, 0, picture()),
             ]
         };
         for fields in [[0, 1], [1, 0]] {

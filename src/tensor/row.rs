@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::layout::{FieldSpec, Form};
 #[cfg(feature = "nvjpeg")]
-use super::pictures::Content;
+use super::pictures::{Content, EncodedFile};
 use super::storage::VecStorage;
 use super::{Column, Element, Field, Layout, Shape, Sources, Tensor};
 use crate::error::CollateError;
@@ -192,7 +192,8 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Leaves the row to the batch's device, which decodes the picture into it. (Public in name only.)
+    /// Leaves the row to the batch's device, which decodes the picture into it. `file` is its file, as a device's decoder takes it; if it
+    /// fits into the row, it is copied there and dropped. (Public in name only.)
     ///
     /// # Errors
     ///
@@ -207,6 +208,7 @@ impl<'a> Row<'a> {
         &mut self,
         field: &Field<u8>,
         picture: Box<dyn EncodedPicture>,
+        file: impl AsRef<[u8]> + Send + Sync + 'static,
     ) -> Result<(), CollateError> {
         let (Some(_), Some(sources)) = (self.layout.decodes(field), self.sources) else {
             panic!("Row::leave_encoded: the batch's device does not decode");
@@ -216,7 +218,20 @@ impl<'a> Row<'a> {
             return Err(self.mismatch(field, [height, width, 3].as_slice().into()));
         }
         self.mark(field.index);
-        let content = Content::Picture(picture);
+        let spec = self.layout.spec(field)?;
+        let (streaming, offset) = (self.streaming, spec.offset + self.row * spec.row_bytes);
+        // SAFETY: a field of pictures is dense, and `spec` checked it, so the row lies within the layout's bytes (*layouts are in bounds and
+        // aligned*).
+        let room: &mut [u8] = unsafe { self.lend(offset, spec.row_bytes) };
+        let bytes = file.as_ref();
+        let file = match room.split_at_mut_checked(bytes.len()) {
+            Some((row, _)) => {
+                copy(bytes, row, streaming);
+                EncodedFile::InRow(bytes.len())
+            }
+            None => EncodedFile::Elsewhere(Box::new(file)),
+        };
+        let content = Content::Picture(picture, file);
         sources.pictures.note(field.index, self.row, content);
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 
 #[cfg(feature = "nvjpeg")]
-use super::pictures::{PictureRow, Pictures};
+use super::pictures::{EncodedFile, PictureRow, Pictures};
 use super::storage::VecStorage;
 use super::{Backend, Home, Storage};
 #[cfg(feature = "nvjpeg")]
@@ -197,7 +197,7 @@ impl Scattered {
     /// # Safety
     ///
     /// `base` must be the start of `rows` rows of initialized bytes, in memory that `slab` keeps alive and that is no longer written. The
-    /// pictures must be of these rows. (The reasons are why the CPU decoded others of the batch.)
+    /// pictures must be of these rows, and their files as `Row` left them. (The reasons are why the CPU decoded others of the batch.)
     #[cfg(feature = "nvjpeg")]
     pub(super) unsafe fn of_pictures(
         slab: Arc<dyn Storage>,
@@ -325,11 +325,12 @@ impl Scattered {
         unsafe { std::ptr::copy_nonoverlapping(base.as_ptr(), to.as_ptr().cast::<u8>(), bytes) };
         // SAFETY: as above.
         let all = unsafe { std::slice::from_raw_parts_mut(to.as_ptr().cast::<u8>(), bytes) };
-        for PictureRow { row, picture } in pictures {
+        for picture in pictures {
+            let row = picture.row;
             let to = &mut all[row * self.row_bytes..][..self.row_bytes];
-            if let Err(error) = picture.draw(to) {
+            if let Err(error) = picture.picture.draw(self.file_of(picture), to) {
                 // Whoever makes batches knows which sample that is.
-                std::panic::panic_any(NotDrawn { row: *row, error });
+                std::panic::panic_any(NotDrawn { row, error });
             }
         }
         self.count_pictures(&Reasons::from([(READ_ON_HOST, pictures.len() as u64)]), 0);
@@ -337,6 +338,27 @@ impl Scattered {
             base: to.cast(),
             owner: Arc::new(storage),
         }
+    }
+
+    /// The file of one of its pictures.
+    ///
+    /// # Panics
+    ///
+    /// If the picture is of other rows, as far as that shows.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn file_of<'a>(&'a self, picture: &'a PictureRow) -> &'a [u8] {
+        let bytes = match &picture.file {
+            EncodedFile::InRow(bytes) => *bytes,
+            EncodedFile::Elsewhere(file) => return (**file).as_ref(),
+        };
+        let Source::Pictures { base, .. } = &self.source else {
+            unreachable!("it has pictures");
+        };
+        assert!(picture.row < self.rows && bytes <= self.row_bytes);
+        // SAFETY: the row lies within the rows.
+        let row = unsafe { base.add(picture.row * self.row_bytes) };
+        // SAFETY: `of_pictures`'s contract: these bytes are initialized, the slab keeps them, and nobody writes them.
+        unsafe { std::slice::from_raw_parts(row.as_ptr(), bytes) }
     }
 
     /// Counts the batch's pictures, whose rows are made: by the device, but for those that the CPU decoded for these reasons. Whoever makes

@@ -242,7 +242,12 @@ fn loaders_on_one_device_do_not_disturb_each_other() {
     let library = Library::new(&[]);
     let device = library.device();
     let (good, bad) = (Arc::<Script>::default(), Arc::<Script>::default());
-    (0..24).for_each(|number| bad.set(number, [How::Refused, How::Damaged][number as usize % 2]));
+    (0..24).for_each(|number| {
+        bad.set(
+            number,
+            [How::RefusedByLibrary, How::Damaged][number as usize % 2],
+        )
+    });
     thread::scope(|scope| {
         for workers in [1, 2] {
             let (good, device) = (&good, &device);

@@ -142,7 +142,7 @@ pub fn comes(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, len: 
 fn a_library_decodes() {
     let (script, library) = (Arc::<Script>::default(), Library::new(&[]));
     for number in [3, 10] {
-        script.set(number, How::Refused);
+        script.set(number, How::RefusedByLibrary);
     }
     for (parts, workers) in [(0, 0), (0, 2), (2, 2)] {
         let device = library.device();

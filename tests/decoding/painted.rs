@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use pinfeed::collate::Stack;
@@ -29,6 +29,8 @@ pub enum How {
     Panics,
     /// The device's decoder does not take it, and the CPU does.
     Refused,
+    /// The same, where a library stands in for nvJPEG.
+    RefusedByLibrary,
     /// A library fails at it, in words that do not speak of the picture.
     Breaks,
 }
@@ -38,6 +40,30 @@ pub enum How {
 pub struct Script {
     state: Mutex<State>,
     changed: Condvar,
+    /// How many files there are that were left to a device.
+    files: AtomicUsize,
+}
+
+/// A file that is left to a device.
+struct File(Vec<u8>, Arc<Script>);
+
+impl File {
+    fn new(bytes: Vec<u8>, script: &Arc<Script>) -> File {
+        script.files.fetch_add(1, Ordering::SeqCst);
+        File(bytes, Arc::clone(script))
+    }
+}
+
+impl AsRef<[u8]> for File {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.1.files.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 #[derive(Default)]
@@ -96,6 +122,11 @@ impl Script {
     /// Whether the device's decoder has begun this picture, since draws were held or not.
     pub fn draws(&self, number: u64) -> bool {
         self.lock().begun.contains(&number)
+    }
+
+    /// How many files there are beside their rows.
+    pub fn files(&self) -> usize {
+        self.files.load(Ordering::SeqCst)
     }
 
     /// How many pictures were asked for in all.
@@ -172,15 +203,22 @@ fn drawing(side: usize) -> Drawing {
     }
 }
 
-/// A file of tests/drivers/libnvjpeg.c.
-fn file(number: u64, how: How, side: usize) -> [u8; 8] {
+/// A file of tests/drivers/libnvjpeg.c. One of three is larger than its row.
+fn file(number: u64, how: How, side: usize) -> Vec<u8> {
     let kind = match how {
-        How::Refused | How::Damaged | How::DamagedOnce | How::Panics => b'b',
-        How::Breaks => return [b'#', 6, 0, 0, 0, 0, 0, 0],
         How::Well | How::OnCpu => b'c',
+        How::Breaks => b'#',
+        _ => b'b',
     };
     let [low, high] = (side as u16).to_le_bytes();
-    [kind, colour(number), low, high, low, high, 0, 0]
+    let mut file = match kind {
+        b'#' => vec![kind, 6, 0, 0, 0, 0, 0, 0],
+        _ => vec![kind, colour(number), low, high, low, high, 0, 0],
+    };
+    if number.is_multiple_of(3) {
+        file.resize(side * side * 3 + 1, 0);
+    }
+    file
 }
 
 /// The byte that a picture consists of.
@@ -199,25 +237,18 @@ struct Paint {
     how: How,
     side: usize,
     drawing: Drawing,
-    /// For a library that stands in for nvJPEG.
-    file: [u8; 8],
+    file: Vec<u8>,
     was_refused: AtomicBool,
     script: Arc<Script>,
 }
 
 impl EncodedPicture for Paint {
-    fn file(&self) -> &[u8] {
-        if self.how == How::Refused {
-            self.was_refused.store(true, Ordering::Relaxed); // by the library
-        }
-        &self.file
-    }
-
     fn drawing(&self) -> &Drawing {
         &self.drawing
     }
 
-    fn draw(&self, row: &mut [u8]) -> Result<(), BoxError> {
+    fn draw(&self, file: &[u8], row: &mut [u8]) -> Result<(), BoxError> {
+        assert_eq!(file, self.file, "picture {}", self.number);
         {
             let script = &self.script;
             let mut state = script.lock();
@@ -240,7 +271,7 @@ impl EncodedPicture for Paint {
 impl Paint {
     fn paint(&self, row: &mut [u8]) -> Result<(), BoxError> {
         match self.how {
-            How::Well | How::OnCpu | How::Refused | How::Breaks => {}
+            How::Well | How::OnCpu | How::Refused | How::RefusedByLibrary | How::Breaks => {}
             How::Damaged | How::DamagedOnce => {
                 return Err(format!("picture {} is damaged", self.number).into());
             }
@@ -280,7 +311,8 @@ impl<B: OfPixels> Sample for Painted<B> {
         let paint = self.paint;
         let reason = match row.decoder(field, false) {
             Some(Ok(_)) if paint.how != How::OnCpu => {
-                return row.leave_encoded(field, Box::new(paint));
+                let file = File::new(paint.file.clone(), &paint.script);
+                return row.leave_encoded(field, Box::new(paint), file);
             }
             Some(Err(reason)) => reason,
             _ => "the test says so",

@@ -332,6 +332,30 @@ fn a_batch_that_is_made_again_is_not_counted_as_decoded() {
     }
 }
 
+/// A file that fits lies in its picture's row until that is decoded, and nowhere else.
+#[test]
+fn files_wait_in_their_rows() {
+    let (script, device) = (Arc::<Script>::default(), Device::cpu());
+    for workers in [0, 2] {
+        let loader = builder::<Tensor<u8>>(&script, 12, &device).batch_size(12);
+        let loader = loader.num_workers(workers).build().unwrap();
+        learn(&loader, &device);
+        for epoch in 1..3 {
+            script.hold_draws(true);
+            let open = Open(Arc::clone(&script));
+            thread::scope(|scope| {
+                let batch = scope.spawn(|| loader.epoch(epoch).to_device(&device, 1).next());
+                script.wait_for_draw(0);
+                assert_eq!(script.files(), 4, "one of three does not fit");
+                drop(open);
+                let batch = batch.join().unwrap().unwrap().unwrap();
+                assert_eq!(there(&batch), pixels(0..12));
+            });
+            assert_eq!(script.files(), 0);
+        }
+    }
+}
+
 /// A stream's items are used up when they are loaded, unless a policy may ask for them again. In any case, the error is the picture's.
 #[test]
 fn a_streams_batch_is_made_again_if_its_items_are_kept() {

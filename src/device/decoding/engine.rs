@@ -22,10 +22,11 @@ const PATH: &str = "PINFEED_NVJPEG";
 /// The most pictures of a chunk.
 pub(super) const MOST_PICTURES: usize = 64;
 
-/// A picture, and the address of the row that is made of it.
+/// A picture, its file, and the address of the row that is made of it.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) picture: &'a dyn EncodedPicture,
+    pub(super) file: &'a [u8],
     pub(super) row: u64,
 }
 
@@ -33,7 +34,7 @@ impl Work<'_> {
     #[cfg(all(target_os = "linux", not(miri)))]
     fn coded(&self) -> nvjpeg::Work<'_> {
         nvjpeg::Work {
-            bytes: self.picture.file(),
+            bytes: self.file,
             drawing: *self.picture.drawing(),
             changes: self.picture.changes(),
             row: self.row,
@@ -221,7 +222,7 @@ impl Engine {
         let [width, height] = work.picture.size().map(|side| side as usize);
         let mut row = vec![0; width * height * 3];
         // Unwind safety: a row that is not made is not copied. (A panic is the picture's own, and costs no other batch anything.)
-        let draw = AssertUnwindSafe(|| work.picture.draw(&mut row));
+        let draw = AssertUnwindSafe(|| work.picture.draw(work.file, &mut row));
         let drawn = catch_unwind(draw).unwrap_or_else(|payload| {
             let message = panic_message(payload);
             Err(format!("its decoder panicked: {message}").into())

@@ -444,10 +444,11 @@ impl Job {
     fn work(&self, origin: Origin) -> Work<'_> {
         let (_, field, picture) = origin;
         let (rows, pictures) = pictures_of(&self.fields[field]);
-        let PictureRow { row, picture } = &pictures[picture];
+        let picture = &pictures[picture];
         Work {
-            picture: &**picture,
-            row: self.fields[field].to + (row * rows.row_bytes()) as u64,
+            picture: &*picture.picture,
+            file: rows.file_of(picture),
+            row: self.fields[field].to + (picture.row * rows.row_bytes()) as u64,
         }
     }
 
