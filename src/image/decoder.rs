@@ -37,11 +37,15 @@ pub enum Decode {
     /// A batch is given out when all of its pictures are decoded, and [`Batch::upload`](crate::Batch::upload) runs then, on the thread that asks
     /// for the batch. Until that, the batch keeps its page-locked memory.
     ///
-    /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). nvJPEG takes a
+    /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). Set
+    /// `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment of a program that trains beside it: nvJPEG has 20 streams, and a step that shares one
+    /// of the driver's eight connections with them waits for them. (Where nothing is set, a warning is logged.)
+    ///
+    /// nvJPEG takes a
     /// second to open, which begins while the first file is read that it is for. The decoder has up to 512 MiB of device
     /// memory while it is open, which count in no budget ([`MemoryStats::decoder_bytes`](crate::device::MemoryStats::decoder_bytes)). The files of
-    /// pictures that are not decoded yet lie in ordinary memory, and are not among the
-    /// [bytes in flight](crate::loader::Builder::max_bytes_in_flight); there are no more of them than rows in the loader's slabs, which are
+    /// pictures that are not decoded yet lie in their rows of the batch. Those that are larger than their row lie in ordinary memory, and are not
+    /// among the [bytes in flight](crate::loader::Builder::max_bytes_in_flight); there are no more of them than rows in the loader's slabs, which are
     /// (`prefetch` + `depth` + 2) batches. If it hangs, it costs each batch that is
     /// sent there the loader's [`timeout`](crate::loader::Builder::timeout). The first batches of a loader's first epoch may be decoded by the CPU.
     ///

@@ -1,9 +1,10 @@
-//! The memory that nvJPEG works with: it asks for it by functions, which must not unwind.
+//! The memory that nvJPEG works with: what it asks for, by functions that must not unwind, and what it is given.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::Driver;
+use crate::error::Result;
 
 /// Where nvJPEG's own device memory comes from.
 pub(crate) trait Memory: Send + Sync + 'static {
@@ -198,3 +199,60 @@ unsafe extern "C" fn free_host(
 
 /// No flags are passed when a handle is made.
 pub(super) const NO_FLAGS: c_uint = 0;
+
+/// Device memory.
+pub(super) struct Block {
+    driver: Driver,
+    pub(super) address: u64,
+    pub(super) bytes: usize,
+}
+
+impl Block {
+    pub(super) fn new(driver: &Driver, bytes: usize) -> Result<Block> {
+        Ok(Block {
+            address: driver.alloc_device(bytes)?,
+            driver: driver.clone(),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: `new` allocated it, and whoever used it has waited for the stream.
+        let _ = unsafe { self.driver.free_device(self.address, self.bytes) };
+    }
+}
+
+/// Page-locked memory.
+pub(super) struct Locked {
+    driver: Driver,
+    pub(super) memory: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it owns its memory.
+unsafe impl Send for Locked {}
+
+impl Locked {
+    pub(super) fn new(driver: &Driver, bytes: usize) -> Result<Locked> {
+        Ok(Locked {
+            memory: driver.alloc_host(bytes)?,
+            driver: driver.clone(),
+            bytes,
+        })
+    }
+
+    /// No copy from or to it may be in flight.
+    pub(super) fn slice(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is zeroed when it is allocated, and ours.
+        unsafe { std::slice::from_raw_parts_mut(self.memory, self.bytes) }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: `new` allocated it, and its set has waited for the stream.
+        let _ = unsafe { self.driver.free_host(self.memory, self.bytes) };
+    }
+}

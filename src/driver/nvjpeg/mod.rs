@@ -2,7 +2,7 @@
 //!
 //! What it does was probed on an H200 with driver 580 and nvJPEG 13.0, and this folder relies on it:
 //!
-//! - **It ignores the order of streams.** Planes are written when [`State::decode`](decoder::State::decode) is called, whatever the stream still holds. What is
+//! - **It ignores the order of streams.** Planes are written when [`State::decode`](state::State::decode) is called, whatever the stream still holds. What is
 //!   put on the stream *behind* the call is ordered.
 //! - The call blocks for the whole decode, so one thread calls it, and a second would only be in its way.
 //! - **One status is for all pictures of a call.** Those before the picture at fault are written, those behind it are not.
@@ -19,11 +19,10 @@ mod fault;
 mod library;
 mod memory;
 mod slots;
+mod state;
 mod station;
 
 pub(crate) use decoder::{Backend, Decoder};
-#[cfg(test)]
-use decoder::{Coded, State, Verdict, judge};
 pub(crate) use fault::DecoderFault;
 #[cfg(test)]
 use fault::Status;
@@ -31,6 +30,8 @@ use fault::Status;
 use library::candidates;
 pub(crate) use library::{Library, variable};
 pub(crate) use memory::{HostMemory, Memory};
+#[cfg(test)]
+use state::{Coded, State, Verdict, judge};
 #[cfg(test)]
 use station::MOST_PICTURES;
 pub(crate) use station::{Outcome, Station, Work};

@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::mem::{align_of, size_of};
 
-use super::decoder::{Coded, Decoder, State, Verdict, judge};
+use super::decoder::Decoder;
 use super::fault::{DecoderFault, Status};
+use super::memory::{Block, Locked};
 use super::slots::Needs;
+use super::state::{Coded, State, Verdict, judge};
 use crate::driver::kernels::changes::{self, Passes};
 use crate::driver::kernels::picture::{self, Drawn, Picture, Places};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
@@ -283,7 +285,7 @@ impl States {
         let state = &mut self.of[sampling as usize];
         match state {
             Some(state) => Ok(state),
-            none => Ok(none.insert(self.decoder.state(sampling)?)),
+            none => Ok(none.insert(State::new(&self.decoder, sampling)?)),
         }
     }
 
@@ -471,62 +473,5 @@ impl Set {
             }
         });
         Some(Ok(outcomes.collect()))
-    }
-}
-
-/// Device memory.
-pub(super) struct Block {
-    driver: Driver,
-    pub(super) address: u64,
-    bytes: usize,
-}
-
-impl Block {
-    pub(super) fn new(driver: &Driver, bytes: usize) -> Result<Block> {
-        Ok(Block {
-            address: driver.alloc_device(bytes)?,
-            driver: driver.clone(),
-            bytes,
-        })
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: `new` allocated it, and whoever used it has waited for the stream.
-        let _ = unsafe { self.driver.free_device(self.address, self.bytes) };
-    }
-}
-
-/// Page-locked memory.
-struct Locked {
-    driver: Driver,
-    memory: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: it owns its memory.
-unsafe impl Send for Locked {}
-
-impl Locked {
-    fn new(driver: &Driver, bytes: usize) -> Result<Locked> {
-        Ok(Locked {
-            memory: driver.alloc_host(bytes)?,
-            driver: driver.clone(),
-            bytes,
-        })
-    }
-
-    /// No copy from or to it may be in flight.
-    fn slice(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is zeroed when it is allocated, and ours.
-        unsafe { std::slice::from_raw_parts_mut(self.memory, self.bytes) }
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        // SAFETY: `new` allocated it, and its set has waited for the stream.
-        let _ = unsafe { self.driver.free_host(self.memory, self.bytes) };
     }
 }

@@ -377,11 +377,7 @@ fn told(verdicts: &[Verdict]) -> String {
 #[test]
 fn pictures_that_are_refused_cost_no_other_picture_anything() {
     let bench = Bench::new(&[]);
-    let mut state = bench
-        .open(Backend::Hardware)
-        .unwrap()
-        .state(Sampling::Both)
-        .unwrap();
+    let mut state = State::new(&bench.open(Backend::Hardware).unwrap(), Sampling::Both).unwrap();
     let clean = "d".repeat(64);
     let one_bad = format!("{}b{}", "d".repeat(40), "d".repeat(23));
     for kinds in [
@@ -415,11 +411,7 @@ fn pictures_that_are_refused_cost_no_other_picture_anything() {
 #[test]
 fn a_decoder_that_fails_at_everything_is_a_fault() {
     let bench = Bench::new(&[]);
-    let mut state = bench
-        .open(Backend::Hardware)
-        .unwrap()
-        .state(Sampling::Both)
-        .unwrap();
+    let mut state = State::new(&bench.open(Backend::Hardware).unwrap(), Sampling::Both).unwrap();
     let with = |number: u8| Picture::new('#', number);
     for (status, name) in [
         (1, "NOT_INITIALIZED (1)"),
@@ -456,7 +448,7 @@ fn a_decoder_that_fails_at_everything_is_a_fault() {
 fn nothing_is_asked_twice_without_need() {
     let bench = Bench::new(&[]);
     let decoder = bench.open(Backend::Hardware).unwrap();
-    let mut state = decoder.state(Sampling::Both).unwrap();
+    let mut state = State::new(&decoder, Sampling::Both).unwrap();
     for _ in 0..5 {
         decode(&bench, &mut state, &mut Picture::all(&"d".repeat(64))).unwrap();
     }
@@ -479,11 +471,7 @@ fn nothing_is_asked_twice_without_need() {
 #[test]
 fn a_picture_that_is_skipped_looks_decoded() {
     let bench = Bench::new(&[]);
-    let mut state = bench
-        .open(Backend::Hardware)
-        .unwrap()
-        .state(Sampling::Both)
-        .unwrap();
+    let mut state = State::new(&bench.open(Backend::Hardware).unwrap(), Sampling::Both).unwrap();
     let mut pictures = Picture::all("dsd");
     let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
     assert_eq!(told(&verdicts), "ddd");
@@ -495,11 +483,7 @@ fn a_picture_that_is_skipped_looks_decoded() {
 #[test]
 fn without_memory_for_all_there_are_smaller_chunks() {
     let bench = Bench::new(&[]);
-    let mut state = bench
-        .open(Backend::Hardware)
-        .unwrap()
-        .state(Sampling::Both)
-        .unwrap();
+    let mut state = State::new(&bench.open(Backend::Hardware).unwrap(), Sampling::Both).unwrap();
     bench.set("stub_most", 10);
     for _ in 0..2 {
         let mut pictures = Picture::all(&"d".repeat(33));
@@ -526,7 +510,7 @@ fn without_memory_for_all_there_are_smaller_chunks() {
 fn memory_comes_from_the_allocators_and_goes_back_to_them() {
     let bench = Bench::new(&[]);
     let decoder = bench.open(Backend::Hardware).unwrap();
-    let mut state = decoder.state(Sampling::Both).unwrap();
+    let mut state = State::new(&decoder, Sampling::Both).unwrap();
     decode(&bench, &mut state, &mut Picture::all("dddd")).unwrap();
     let out = || [&bench.memory, &bench.host].map(|memory| memory.out.load(Ordering::SeqCst));
     assert_eq!(out(), [4_000, 4_000]);
@@ -608,7 +592,7 @@ fn without_room_for_all_slots_pictures_are_decoded_all_the_same() {
         let bench = Bench::new(&[]);
         bench.set("stub_refuses_blanks", refuses);
         let decoder = bench.open(Backend::Hardware).unwrap();
-        let mut state = decoder.state(Sampling::Both).unwrap();
+        let mut state = State::new(&decoder, Sampling::Both).unwrap();
         let reserved = || bench.memory.reserved.load(Ordering::Relaxed);
         for round in 0..3 {
             let mut pictures = Picture::all("dddd");
@@ -627,11 +611,7 @@ fn without_room_for_all_slots_pictures_are_decoded_all_the_same() {
 #[test]
 fn a_library_that_fails_as_a_whole_is_a_fault() {
     let bench = Bench::new(&[]);
-    let mut state = bench
-        .open(Backend::Hardware)
-        .unwrap()
-        .state(Sampling::Both)
-        .unwrap();
+    let mut state = State::new(&bench.open(Backend::Hardware).unwrap(), Sampling::Both).unwrap();
     bench.set("stub_fails_initialize", 1);
     let fault = decode(&bench, &mut state, &mut Picture::all("dd")).unwrap_err();
     assert_says(
