@@ -118,12 +118,13 @@ fn a_device_decodes_what_the_cpu_would() {
             let left: u64 = stats.left_to_cpu.values().sum();
             assert_eq!(stats.unpinned, 0);
             let all = stats.device_decoded + left;
-            if epoch > 0 {
-                assert_eq!(all, pictures.labels().len() as u64);
-                // libjpeg-turbo makes pictures of six damaged files, too.
-                let decoded = if cfg!(feature = "turbojpeg") { 26 } else { 20 };
-                assert_eq!(stats.device_decoded, decoded, "{stats:?}");
+            if epoch == 0 {
+                continue; // some batches may have been made before it was known where they go
             }
+            assert_eq!(all, pictures.labels().len() as u64);
+            // libjpeg-turbo makes pictures of six damaged files, too.
+            let decoded = if cfg!(feature = "turbojpeg") { 26 } else { 20 };
+            assert_eq!(stats.device_decoded, decoded, "{stats:?}");
             for reason in ["progressive JPEG", "not JPEG"] {
                 let counted = stats.left_to_cpu.contains_key(reason);
                 assert!(
