@@ -18,6 +18,8 @@ mod engine;
 mod memory;
 #[cfg(feature = "nvjpeg")]
 mod thread;
+#[cfg(feature = "nvjpeg")]
+mod waiting;
 
 #[cfg(feature = "nvjpeg")]
 pub(super) use thread::Decoder;

@@ -5,10 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::engine::{Engine, MOST_PICTURES, Outcome, Work};
 use super::memory::Taken;
+use super::waiting::{Origin, Waiting, in_turn};
 use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Reasons;
+use crate::picture::Sampling;
 use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, mark_own_thread, thread};
 use crate::tensor::{PictureRow, RowList, Scattered};
 
@@ -45,8 +47,7 @@ struct Queue {
 struct Job {
     fields: Vec<EncodedRows>,
     when_decoded: Option<WhenDecoded>,
-    /// The first picture that is in no chunk yet: its field, and its number there.
-    next: (usize, usize),
+    waiting: Waiting,
     /// How many pictures are in chunks.
     decoding: usize,
     /// The pictures that the decoder did not make: their fields, and why.
@@ -90,9 +91,6 @@ const MOST_FAULTS: u32 = 2;
 
 /// The chunk that is decoded next, and the one behind it.
 const MOST_PREPARED: usize = 2;
-
-/// Where a picture of a chunk comes from: how many jobs lie before its own, its field, and its number there.
-type Origin = (usize, usize, usize);
 
 impl Decoder {
     /// Starts the thread, which opens the decoder when it has something to decode, or is [told to](Decoder::open).
@@ -143,15 +141,7 @@ impl Decoder {
 
     /// Hands rows over.
     pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
-        let job = Job {
-            fields: undecoded.into_rows(),
-            when_decoded: Some(when_decoded),
-            next: (0, 0),
-            decoding: 0,
-            by_cpu: Vec::new(),
-            failed: None,
-            decoding_ns: 0,
-        };
+        let job = Job::new(undecoded.into_rows(), when_decoded);
         let refused = {
             let mut queue = self.shared.queue.lock();
             match queue.is_closed {
@@ -260,14 +250,10 @@ impl Station<'_> {
         self.engine = None;
         self.decoded.clear();
         // What was only prepared will be prepared again.
-        for (job, field, picture) in self
-            .prepared
-            .drain(..)
-            .rev()
-            .flat_map(|chunk| chunk.into_iter().rev())
-        {
-            self.jobs[job].next = (field, picture);
-            self.jobs[job].decoding -= 1;
+        for origin in self.prepared.drain(..).flatten() {
+            let job = &mut self.jobs[origin.0];
+            job.waiting.put_back(job.sampling(origin)); // (all that were taken behind it are here, too)
+            job.decoding -= 1;
         }
         self.faults += u32::from(is_open);
         let are_decoded = self.jobs.iter().any(|job| job.decoding > 0);
@@ -324,6 +310,7 @@ impl Station<'_> {
         // (Batches may have been copied in another order than they came here.)
         let mut fields: Vec<(usize, usize)> =
             origins.iter().map(|origin| (origin.0, origin.1)).collect();
+        fields.sort_unstable();
         fields.dedup();
         let copied = |(job, field): (usize, usize)| self.jobs[job].fields[field].copied.clone();
         let after: Vec<RawEvent> = fields.into_iter().filter_map(copied).collect();
@@ -413,32 +400,44 @@ fn works<'a>(jobs: &'a VecDeque<Job>, origins: &[Origin]) -> Vec<Work<'a>> {
 /// Takes the pictures of the next chunk, from the oldest jobs that have any left. If there may be more soon, and something else can be done
 /// meanwhile (unless `is_awaited`), a chunk is filled, or comes later.
 fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine, is_awaited: bool) -> Vec<Origin> {
-    let left = jobs.iter().enumerate().flat_map(|(number, job)| {
-        let origins = job.left();
-        origins.map(move |(field, picture)| (number, field, picture))
-    });
-    let pictures = left
-        .clone()
-        .map(|origin| &*jobs[origin.0].picture(origin).picture);
+    let all = &*jobs;
+    let left = in_turn(all.iter().map(Job::waiting));
+    let picture_of = |origin: Origin| &*all[origin.0].picture(origin).picture;
+    let pictures = left.clone().map(picture_of);
     let count = engine.fits(pictures);
     if !is_awaited && count < MOST_PICTURES && left.clone().nth(count).is_none() {
         return Vec::new();
     }
     let origins: Vec<Origin> = left.take(count).collect();
-    for &(job, field, picture) in &origins {
-        jobs[job].next = (field, picture + 1);
-        jobs[job].decoding += 1;
+    for &origin in &origins {
+        let job = &mut jobs[origin.0];
+        job.waiting.take(job.sampling(origin));
+        job.decoding += 1;
     }
     origins
 }
 
 impl Job {
-    fn pictures(&self, field: usize) -> &[PictureRow] {
-        pictures_of(&self.fields[field]).1
+    fn new(fields: Vec<EncodedRows>, when_decoded: WhenDecoded) -> Job {
+        let mut waiting = Waiting::default();
+        for (field, rows) in fields.iter().enumerate() {
+            for (number, picture) in pictures_of(rows).1.iter().enumerate() {
+                waiting.push(picture.picture.drawing().sampling, field, number);
+            }
+        }
+        Job {
+            fields,
+            when_decoded: Some(when_decoded),
+            waiting,
+            decoding: 0,
+            by_cpu: Vec::new(),
+            failed: None,
+            decoding_ns: 0,
+        }
     }
 
     fn picture(&self, (_, field, picture): Origin) -> &PictureRow {
-        &self.pictures(field)[picture]
+        &pictures_of(&self.fields[field]).1[picture]
     }
 
     fn work(&self, origin: Origin) -> Work<'_> {
@@ -452,17 +451,16 @@ impl Job {
         }
     }
 
-    /// The pictures that are in no chunk yet. (None of a job that has failed.)
-    fn left(&self) -> impl Iterator<Item = (usize, usize)> + Clone + use<'_> {
-        let (first, from) = self.next;
-        let fields = match self.failed {
-            None => first..self.fields.len(),
-            Some(_) => 0..0,
-        };
-        fields.flat_map(move |field| {
-            let from = if field == first { from } else { 0 };
-            (from..self.pictures(field).len()).map(move |picture| (field, picture))
-        })
+    /// Its pictures that are in no chunk yet; `None` if it has failed.
+    fn waiting(&self) -> Option<&Waiting> {
+        match self.failed {
+            None => Some(&self.waiting),
+            Some(_) => None,
+        }
+    }
+
+    fn sampling(&self, origin: Origin) -> Sampling {
+        self.picture(origin).picture.drawing().sampling
     }
 
     /// Counts its pictures, which are all made.
@@ -478,7 +476,7 @@ impl Job {
     }
 
     fn is_in_chunks(&self) -> bool {
-        self.left().next().is_none()
+        self.waiting().is_none_or(Waiting::is_empty)
     }
 }
 

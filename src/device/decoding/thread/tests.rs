@@ -48,15 +48,7 @@ fn a_thread_that_ended_is_no_silence() {
         };
         Box::new(tell)
     };
-    let job = |number| Job {
-        fields: Vec::new(),
-        when_decoded: Some(tell(number)),
-        next: (0, 0),
-        decoding: 0,
-        by_cpu: Vec::new(),
-        failed: None,
-        decoding_ns: 0,
-    };
+    let job = |number| Job::new(Vec::new(), tell(number));
     let shared = Shared::default();
     shared.queue.lock().jobs.push_back(job(0));
     drop(Closing(&shared));
