@@ -1,5 +1,6 @@
 //! Uploads: the host tensors of a batch move into one transfer to the device.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::assembly::Rows;
@@ -22,6 +23,8 @@ use crate::tensor::{
     ALIGNMENT, DType, Element, RowList, Scattered, Shape, Storage, TableColumn, Tensor,
 };
 use crate::trace::span;
+#[cfg(feature = "nvjpeg")]
+use crate::tuning::PICTURE_GAP_BYTES;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
 ///
@@ -474,11 +477,18 @@ pub(super) fn submit(
             meter: Arc::clone(&counted.meter),
             stands_for,
             enqueued: recorded.map(|_| {
-                let bytes = runs.iter().map(|run| run.bytes as u64).sum();
+                let parts = runs.iter().flat_map(|run| run.parts(&host));
+                let bytes = parts.map(|part| part.len() as u64).sum();
                 Enqueued::now(driver.name(), bytes)
             }),
         });
     }
+    let count = |bytes: usize| {
+        if let Some(Counted { meter, .. }) = &counted {
+            meter.transfers.add(1);
+            meter.transfer_bytes.add(bytes as u64);
+        }
+    };
     let mut staging = Staging::new(device, stream);
     let mut copied = Ok(());
     let mut chosen = Chosen::default();
@@ -494,31 +504,26 @@ pub(super) fn submit(
                 };
                 // SAFETY: the region's storage in `host` keeps the rows and their table alive until the event fires, and
                 // nobody writes them meanwhile (*no access while in flight*). The rest is as below.
-                unsafe { driver.gather(stream, gather) }
+                unsafe { driver.gather(stream, gather) }.map(|()| count(run.bytes))
             }
             Some((rows, RowList::Numbers(numbers, column))) => {
                 chosen.add(rows, numbers, &**column, run.to);
                 continue;
             }
-            // (Of pictures, the rows as they are.)
-            _ => {
+            _ => run.parts(&host).try_for_each(|part| {
                 let copy = RawCopy::ToDevice {
-                    from: run.base.as_ptr(),
-                    to: run.to,
-                    bytes: run.bytes,
+                    from: run.base.as_ptr().wrapping_add(part.start),
+                    to: run.to + part.start as u64,
+                    bytes: part.len(),
                 };
                 // SAFETY: the run lies in one allocation, which `host` keeps alive until the event fires and which nobody
                 // writes while an `Arc` of its storage is held (*no access while in flight*). The last users of the
                 // pool's memory are done, and the caller's tensors reach it only after the event.
-                unsafe { staging.copy(copy, run.is_pinned) }.map(drop)
-            }
+                unsafe { staging.copy(copy, run.is_pinned) }.map(|_| count(part.len()))
+            }),
         };
         if copied.is_err() {
             break;
-        }
-        if let Some(Counted { meter, .. }) = &counted {
-            meter.transfers.add(1);
-            meter.transfer_bytes.add(run.bytes as u64);
         }
     }
     if copied.is_ok() {
@@ -610,6 +615,16 @@ impl CopyRun {
             first: index,
             is_scattered: region.is_scattered,
         }
+    }
+
+    /// Its bytes that are copied as they are: all, but for the rows of pictures that the device decodes.
+    fn parts(&self, host: &[Arc<dyn Storage>]) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (all, parts) = match self.rows(host) {
+            #[cfg(feature = "nvjpeg")]
+            Some(rows) if !rows.is_list() => (None, rows.parts_of_pixels(PICTURE_GAP_BYTES)),
+            _ => (Some(0..self.bytes), Vec::new()),
+        };
+        all.into_iter().chain(parts)
     }
 
     /// The rows, if they lie elsewhere. (Somebody may have gathered them meanwhile; their table is still valid.)

@@ -70,7 +70,7 @@ pub struct Stats {
     pub pinning_ns: u64,
     /// Time that batches waited for a slab, in nanoseconds.
     pub slab_wait_ns: u64,
-    /// Copies to the device.
+    /// Copies to the device. (Of a batch whose pictures the device decodes, these are what the CPU made of it. The files' are the decoder's.)
     pub transfers: u64,
     /// Bytes copied to the device.
     pub transfer_bytes: u64,

@@ -4,6 +4,7 @@
 //! (2.7 us instead of 21 for 110 KB, nvJPEG on an H200), and it is there anyway.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::meter::{Meter, Reasons};
 use crate::picture::EncodedPicture;
@@ -107,6 +108,27 @@ impl Pictures {
     }
 }
 
+/// The rows that have pixels, of so many, in ranges. Those of pictures are left out, in ascending order, but where fewer than `least_gap` lie
+/// between two that have.
+pub(super) fn rows_of_pixels(
+    rows: usize,
+    pictures: impl Iterator<Item = usize>,
+    least_gap: usize,
+) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    let mut start = 0;
+    for end in pictures.chain([rows]) {
+        if start < end {
+            match ranges.last_mut() {
+                Some(last) if start - last.end < least_gap => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        }
+        start = end + 1;
+    }
+    ranges
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +156,24 @@ mod tests {
             pictures.note(field, row, content);
         }
         (pictures, Meter::default())
+    }
+
+    #[test]
+    fn rows_of_pictures_are_left_out() {
+        let of = |pictures: &[usize], least_gap| -> Vec<(usize, usize)> {
+            let ranges = rows_of_pixels(8, pictures.iter().copied(), least_gap);
+            ranges.iter().map(|rows| (rows.start, rows.end)).collect()
+        };
+        for least_gap in [1, 3] {
+            assert_eq!(of(&[], least_gap), [(0, 8)]);
+            assert_eq!(of(&[0, 1, 2, 3, 4, 5, 6, 7], least_gap), []);
+            assert_eq!(of(&[0, 6, 7], least_gap), [(1, 6)]);
+            assert_eq!(of(&[2, 3, 4], least_gap), [(0, 2), (5, 8)]);
+        }
+        assert_eq!(of(&[1, 3, 4], 1), [(0, 1), (2, 3), (5, 8)]);
+        assert_eq!(of(&[1, 3, 4], 2), [(0, 3), (5, 8)]);
+        assert_eq!(of(&[1, 3, 4], 3), [(0, 8)]);
+        assert!(rows_of_pixels(0, [].into_iter(), 1).is_empty());
     }
 
     /// What the CPU decoded is counted with the pictures, whichever field they are of, and at once if there are none.

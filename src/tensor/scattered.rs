@@ -5,10 +5,12 @@
 //! read on the host after all (by a user's own `Batch` or `Sample`), its rows are gathered then, once.
 
 use std::any::Any;
+#[cfg(feature = "nvjpeg")]
+use std::ops::Range;
 use std::ptr::NonNull;
 
 #[cfg(feature = "nvjpeg")]
-use super::pictures::{EncodedFile, PictureRow, Pictures};
+use super::pictures::{EncodedFile, PictureRow, Pictures, rows_of_pixels};
 use super::storage::VecStorage;
 use super::{Backend, Home, Storage};
 #[cfg(feature = "nvjpeg")]
@@ -138,7 +140,7 @@ pub(crate) enum RowList<'a> {
     Addresses(&'a [*const u8]),
     /// Which rows of a table on the device.
     Numbers(&'a [i64], &'a Arc<dyn TableColumn>),
-    /// All rows as they are, and what the device decodes into some of them.
+    /// The rows themselves, but for what the device decodes into some of them.
     #[cfg(feature = "nvjpeg")]
     Pictures(&'a [PictureRow]),
 }
@@ -338,6 +340,20 @@ impl Scattered {
             base: to.cast(),
             owner: Arc::new(storage),
         }
+    }
+
+    /// The bytes of rows that have pixels, in ranges. What lies between two is left to the device, unless it is fewer bytes than this.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn parts_of_pixels(&self, least_gap_bytes: usize) -> Vec<Range<usize>> {
+        let pictures = match &self.source {
+            Source::Pictures { pictures, .. } => &pictures[..],
+            _ => &[],
+        };
+        let least_gap = least_gap_bytes.div_ceil(self.row_bytes.max(1));
+        let pictures = pictures.iter().map(|picture| picture.row);
+        let ranges = rows_of_pixels(self.rows, pictures, least_gap).into_iter();
+        let bytes_of = |rows: Range<usize>| rows.start * self.row_bytes..rows.end * self.row_bytes;
+        ranges.map(bytes_of).collect()
     }
 
     /// The file of one of its pictures.

@@ -203,6 +203,12 @@ fn drawing(side: usize) -> Drawing {
     }
 }
 
+/// How many batches of so many bytes, whose pictures are all decoded by the device, have memory there: they are sent. (Nothing of them is copied,
+/// so no copies count.)
+pub fn sent(device: &Device, bytes: usize) -> usize {
+    device.memory().device_held_bytes / bytes.next_multiple_of(512)
+}
+
 /// A file of tests/drivers/libnvjpeg.c. One of three is larger than its row.
 fn file(number: u64, how: How, side: usize) -> Vec<u8> {
     let kind = match how {

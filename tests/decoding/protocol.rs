@@ -11,7 +11,7 @@ use pinfeed::device::{DeviceBuffers, Hostile};
 use pinfeed::loader::OnError;
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor};
 
-use crate::painted::{How, OfPixels, Open, ROW_BYTES, Script, builder, colour, stream};
+use crate::painted::{How, OfPixels, Open, ROW_BYTES, Script, builder, colour, sent, stream};
 
 /// A batch of the program's own, whose `upload` looks at what is on the device.
 struct Own(Tensor<u8>);
@@ -182,10 +182,8 @@ fn patience_ends_while_pictures_are_decoded() {
         let waited_ns = epoch.stats().consumer_wait_ns;
         let how =
             format!("parts of {parts}, {workers} workers, {depth} ahead, in order: {in_order}");
-        assert!(
-            waited_ns >= 3 * wait.as_nanos() as u64,
-            "{waited_ns} ns, {how}"
-        );
+        // (Where the consumer sends the batch, that is a part of its time, too.)
+        assert!(waited_ns >= wait.as_nanos() as u64, "{waited_ns} ns, {how}");
         script.hold_draws(false);
         let mut all = vec![there(&epoch.next().unwrap().unwrap())];
         // In the middle of the epoch, too. (A batch that was decoded ahead may be there.)
@@ -412,7 +410,7 @@ fn a_panic_costs_its_own_batch() {
         script.hold_draws(workers > 0);
         let mut epoch = loader.epoch(1).to_device(&device, 4);
         if workers > 0 {
-            while epoch.stats().transfers < 4 {
+            while sent(&device, 4 * ROW_BYTES) < 4 {
                 assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
             }
             script.hold_draws(false);
@@ -438,9 +436,9 @@ fn a_panic_costs_its_own_batch() {
 fn what_fails_together_says_why() {
     let script = Arc::<Script>::default();
     let _open = Open(Arc::clone(&script));
-    // Five are copied, and the second's row; then, in one chunk, those of the others.
+    // The first is copied, and the second's row; then, in one chunk, those of the others.
     let mut options = Hostile::default();
-    (options.fail_operation, options.fail_call) = (Some("copy"), Some(6));
+    (options.fail_operation, options.fail_call) = (Some("copy"), Some(2));
     let device = Device::hostile(options).unwrap();
     // Nothing is loaded before it is known where it goes, but for the first batch, which is on the host then.
     script.hold_loads_from(Some(0));
@@ -454,7 +452,7 @@ fn what_fails_together_says_why() {
     let first = epoch.next().unwrap().unwrap();
     script.wait_for_draw(1);
     script.hold_loads_from(None);
-    while epoch.stats().transfers < 5 {
+    while sent(&device, ROW_BYTES) < 5 {
         assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
     }
     script.hold_draws(false);
@@ -521,7 +519,11 @@ fn slabs_at_the_decoder_come_home() {
         assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
     }
     script.hold_loads_from(None);
-    while epoch.stats().transfers < 4 {
+    let slabs_out = || {
+        let memory = device.memory();
+        (memory.pinned_bytes - memory.pinned_idle_bytes) / (side * side * 3)
+    };
+    while slabs_out() < 4 {
         assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
     }
     script.hold_draws_from(Some(1));
