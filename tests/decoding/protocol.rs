@@ -354,6 +354,34 @@ fn files_wait_in_their_rows() {
     }
 }
 
+/// Only what the CPU made is copied, wherever it lies in the batch; and all rows are where they belong.
+#[test]
+fn what_the_device_makes_is_not_copied() {
+    let (side, batch) = (210, 6); // rows of 132 KB: none is copied for its neighbours
+    let row_bytes = (side * side * 3) as u64;
+    for (parts, workers, depth) in [(0, 0, 0), (0, 2, 2), (2, 2, 2)] {
+        let (script, device) = (Arc::<Script>::default(), Device::cpu());
+        if parts > 0 {
+            device.cut_batches_at(1, parts * row_bytes as usize);
+        }
+        (0..24).for_each(|number| script.set_side(number, side));
+        let of_cpu = [1, 6, 11, 14, 15, 18, 20, 22];
+        of_cpu.map(|number| script.set(number, How::OnCpu));
+        let loader = builder::<Tensor<u8>>(&script, 24, &device).batch_size(batch);
+        let loader = loader.num_workers(workers).build().unwrap();
+        learn(&loader, &device);
+        for epoch in 1..4 {
+            let mut sent = loader.epoch(epoch).to_device(&device, depth);
+            let all = sent.by_ref().flat_map(|batch| there(&batch.unwrap()));
+            let expected = (0..24).flat_map(|number| vec![colour(number); side * side * 3]);
+            assert!(all.eq(expected), "parts of {parts}, epoch {epoch}");
+            let stats = sent.stats();
+            assert_eq!(stats.device_decoded, 16);
+            assert_eq!(stats.transfer_bytes, of_cpu.len() as u64 * row_bytes);
+        }
+    }
+}
+
 /// A stream's items are used up when they are loaded, unless a policy may ask for them again. In any case, the error is the picture's.
 #[test]
 fn a_streams_batch_is_made_again_if_its_items_are_kept() {
