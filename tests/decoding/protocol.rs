@@ -366,7 +366,9 @@ fn what_the_device_makes_is_not_copied() {
         }
         (0..24).for_each(|number| script.set_side(number, side));
         let of_cpu = [1, 6, 11, 14, 15, 18, 20, 22];
-        of_cpu.map(|number| script.set(number, How::OnCpu));
+        of_cpu
+            .iter()
+            .for_each(|number| script.set(*number, How::OnCpu));
         let loader = builder::<Tensor<u8>>(&script, 24, &device).batch_size(batch);
         let loader = loader.num_workers(workers).build().unwrap();
         learn(&loader, &device);
