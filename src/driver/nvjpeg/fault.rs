@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 
-/// Why nothing can be decoded. A single picture that is refused is no such fault ([`Verdict`](super::decoder::Verdict)).
+/// Why nothing can be decoded. A single picture that is refused is no such fault ([`Verdict`](super::state::Verdict)).
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DecoderFault {
     #[error(
