@@ -132,4 +132,5 @@ programs! {
     both_decoders,
     found_on_the_web,
     masked_on_the_device,
+    two_views,
 }
