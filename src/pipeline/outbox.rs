@@ -446,11 +446,15 @@ impl<B: Batch> Outbox<B> {
             return SendOutcome::NotNow(made);
         }
         let mut state = self.state.lock();
+        let batch = pass.batch(unit);
+        let is_at = |outgoing: &mut Outgoing<B>| (outgoing.has_begun, outgoing.has_failed);
+        let was_at = state.get(batch).map(is_at).unwrap_or_default();
         let (outcome, unsent) = self.send_part_in(&mut state, pass, unit, made, waits, memory);
-        if let Some(outgoing) = state.get(pass.batch(unit)) {
+        if let Some(outgoing) = state.get(batch) {
             let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
             outgoing.has_failed |= failed;
-            state.progress += u64::from(outgoing.makes_way()); // or had begun before, which does no harm
+            // (If nothing changes, whoever had no turn would try for ever.)
+            state.progress += u64::from(is_at(outgoing) != was_at);
         }
         drop(state);
         drop_each(unsent);
