@@ -74,6 +74,9 @@ pub(crate) struct Meter {
     /// How long that took, by the one thread that drives the decoder.
     pub(crate) device_decoding_ns: Sum,
     pub(crate) left_to_cpu: Mutex<Reasons>,
+    /// There are pictures that a device and the CPU share. (Relaxed: whoever measures the share may see it a batch later.)
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) shares_pictures: AtomicBool,
     /// Samples that failed, whose rows others took, or that were left out.
     pub(crate) replaced: Sum,
     pub(crate) skipped: Sum,
@@ -225,6 +228,8 @@ impl Meter {
             device_decoded,
             device_decoding_ns,
             left_to_cpu,
+            #[cfg(feature = "nvjpeg")]
+                shares_pictures: _,
             replaced,
             skipped,
             retried,

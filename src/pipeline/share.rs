@@ -6,7 +6,7 @@
 
 use super::cut::Place;
 use crate::meter::Meter;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Ordering};
 use crate::tensor::{OwnPictures, WHOLE_SHARE};
 use crate::tuning::{
     BATCHES_WATCHED, FIRST_DECODER_SHARE, LIKE_DECODER_SHARES, MOST_BATCHES_MEASURED, WORKERS_BUSY,
@@ -134,6 +134,10 @@ impl DecoderShare {
 
     /// The consumer is given a batch, of an epoch that this meter counts for.
     pub(crate) fn watch(&self, batch: Watched, meter: &Meter) {
+        // A device that decodes all of its pictures has no share of them.
+        if !meter.shares_pictures.load(Ordering::Relaxed) {
+            return;
+        }
         let mut found = self.0.lock();
         if !found.is_fixed {
             found.watch(batch, Counted::of(meter));

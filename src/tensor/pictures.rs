@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::meter::{Meter, Reasons};
 use crate::picture::EncodedPicture;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// A row whose picture is not decoded yet.
 #[derive(Debug)]
@@ -38,7 +38,11 @@ impl fmt::Debug for EncodedFile {
 
 /// Those of a batch that is being filled.
 #[derive(Debug, Default)]
-pub(super) struct Pictures(Mutex<Vec<Noted>>);
+pub(super) struct Pictures {
+    noted: Mutex<Vec<Noted>>,
+    /// Some are shared by the device and the CPU. (Relaxed: it is read by who finishes the batch, and the board's lock synchronizes the two.)
+    are_shared: AtomicBool,
+}
 
 /// What a row of a field was left to hold: a picture, or, as `None`, what was written there.
 #[derive(Debug)]
@@ -65,14 +69,22 @@ impl Pictures {
             row,
             content,
         };
-        self.0.lock().push(noted);
+        self.noted.lock().push(noted);
+    }
+
+    /// Notes that the device and the CPU share some.
+    pub(super) fn share(&self) {
+        self.are_shared.store(true, Ordering::Relaxed);
     }
 
     /// Takes out those of a field, in the order of their rows; and why the CPU decoded others, of all fields. These are counted at once if
     /// there are no pictures, and otherwise with those: a batch whose pictures turn out to be bad is made again, and counts for nothing.
     pub(super) fn take(&self, field: usize, meter: Option<&Meter>) -> (Vec<PictureRow>, Reasons) {
+        if let (Some(meter), true) = (meter, self.are_shared.load(Ordering::Relaxed)) {
+            meter.shares_pictures.store(true, Ordering::Relaxed);
+        }
         // (Without the lock: pictures may be dropped here.)
-        let mut all = std::mem::take(&mut *self.0.lock());
+        let mut all = std::mem::take(&mut *self.noted.lock());
         // Of one row, the last holds.
         all.reverse();
         all.sort_by_key(|noted| (noted.field, noted.row));
@@ -98,7 +110,7 @@ impl Pictures {
                 }
             }
         }
-        *self.0.lock() = all;
+        *self.noted.lock() = all;
         if pictures.is_empty()
             && let Some(meter) = meter
         {

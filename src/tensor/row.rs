@@ -183,8 +183,11 @@ impl<'a> Row<'a> {
         shares: bool,
     ) -> Option<Result<DecoderLimits, &'static str>> {
         let (sources, limits) = (self.sources?, self.layout.decodes(field)?);
-        if shares && !self.layout.is_devices_own(self.row) {
-            return None;
+        if shares {
+            sources.pictures.share();
+            if !self.layout.is_devices_own(self.row) {
+                return None;
+            }
         }
         Some(match sources.moves {
             false => Ok(limits),

@@ -187,6 +187,38 @@ fn a_share_that_was_found_stays() {
 }
 
 /// A program that always says `epoch(0)`, of fewer batches than a measurement takes.
+/// Where the device decodes all, nothing is measured, shown or kept: a run that shares its pictures later measures then.
+#[test]
+fn a_device_that_decodes_all_has_no_share() {
+    let device = Device::cpu();
+    let pictures = pictures();
+    let all = super::loader(pictures.clone().decode(Decode::Device), &device, 1, 2);
+    for epoch in all.epochs(0..4).to_device(&device, 2) {
+        epoch.for_each(drop);
+    }
+    let stats = all.total_stats();
+    assert!(
+        stats.batches >= 100 && stats.device_decoded > 50,
+        "{stats:?}"
+    );
+    assert_eq!(stats.device_share, None);
+    assert!(
+        !all.state().to_string().contains("share"),
+        "{}",
+        all.state()
+    );
+    // The same batches, shared: it measures.
+    let shared = super::loader(pictures.decode(Decode::Both), &device, 1, 2);
+    for epoch in shared
+        .resume(0..8, &all.state())
+        .unwrap()
+        .to_device(&device, 2)
+    {
+        epoch.for_each(drop);
+    }
+    assert!(shared.total_stats().device_share.is_some());
+}
+
 #[test]
 fn the_same_epoch_again_and_again() {
     let device = Device::cpu();
