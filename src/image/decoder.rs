@@ -32,7 +32,8 @@ pub enum Decode {
     /// An H200's decoder gives the very bytes that the feature `turbojpeg` does; those of the default decoder differ a little.
     ///
     /// The loader must pin its memory for this very device ([`pin_memory`](crate::loader::Builder::pin_memory), and not
-    /// [`pin_by_copy`](crate::loader::Builder::pin_by_copy)); otherwise the CPU decodes.
+    /// [`pin_by_copy`](crate::loader::Builder::pin_by_copy)), and make the batches itself, without a
+    /// [`collate_fn`](crate::loader::Builder::collate_fn), which reads samples on the host. Otherwise the CPU decodes.
     ///
     /// A batch is given out when all of its pictures are decoded, and [`Batch::upload`](crate::Batch::upload) runs then, on the thread that asks
     /// for the batch. Until that, the batch keeps its page-locked memory.

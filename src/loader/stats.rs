@@ -155,6 +155,8 @@ pub enum Limit {
     Loading,
     /// Lazy samples: decoding and transforming pictures.
     Decoding,
+    /// The device's decoder, which one thread drives, however many workers there are.
+    DeviceDecoding,
     /// Filling rows and finishing batches.
     Collating,
     /// Taking slabs, or waiting for them.
@@ -271,6 +273,7 @@ impl Stats {
         let stages = [
             (Limit::Loading, self.loading_ns / workers),
             (Limit::Decoding, self.decoding_ns / workers),
+            (Limit::DeviceDecoding, self.device_decoding_ns),
             (Limit::Collating, self.collating_ns / workers),
             (Limit::Pinning, self.pinning_ns.max(self.slab_wait_ns)),
             (Limit::Transfer, self.transfer_ns),

@@ -81,6 +81,10 @@ impl Stats {
                 "Decoding limits the loop: raise num_workers, build with the feature `turbojpeg`, or have less to decode \
                  (ImageTransform::scaled_decoding, smaller files)."
             }
+            Limit::DeviceDecoding => {
+                "The device's decoder limits the loop: let the workers decode more (Decode::Both, a smaller device_share), or have less to \
+                 decode (smaller files)."
+            }
             Limit::Collating => {
                 "Collating limits the loop: raise num_workers, or make the collate_fn cheaper (where there is none: have samples \
                  fill their row in place)."
@@ -120,7 +124,7 @@ impl fmt::Display for Stats {
             false => writeln!(f, ")")?,
         }
         self.rows(f)?;
-        if self.transfer_ns > 0 {
+        if self.transfer_ns > 0 && self.transfer_bytes > 0 {
             writeln!(
                 f,
                 "transfer: {:.1} GB/s while copying",
@@ -156,6 +160,13 @@ impl Stats {
                 batches,
                 &self.decoding_times,
                 samples,
+            ),
+            (
+                "decoding by the device",
+                self.device_decoding_ns,
+                batches,
+                none,
+                None,
             ),
             (
                 "collating (all workers)",
@@ -316,6 +327,21 @@ mod tests {
             ..stats.clone()
         };
         assert_eq!(lazy.limit(), Limit::Decoding);
+        // One thread drives a device's decoder: more workers do not help.
+        let by_device = Stats {
+            device_decoding_ns: 1_500_000_000,
+            ..lazy.clone()
+        };
+        assert_eq!(by_device.limit(), Limit::DeviceDecoding);
+        let table = by_device.to_string();
+        assert!(
+            table.contains("\ndecoding by the device          1500.0       150.000"),
+            "{table}"
+        );
+        assert!(
+            table.contains("Decode::Both") && !table.contains("num_workers"),
+            "{table}"
+        );
         let table = lazy.to_string();
         assert!(
             table.contains("\ndecoding (all workers)          5000.0       500.000\n"),
