@@ -376,8 +376,8 @@ pub(crate) const ITEMS_PER_THREAD: u64 = 4;
 #[cfg(feature = "nvjpeg")]
 pub(crate) const DECODER_ARENA_BYTES: usize = 112 << 20;
 
-/// Where rows are copied to a device that decodes the pictures of others, this many bytes between two of them are left out. Fewer are copied with
-/// them.
+/// Of a batch whose pictures a device decodes, rows with pixels are copied to it. A gap between them is left out if it has at least this many bytes;
+/// a smaller one is copied with them.
 ///
 /// Chosen: enqueueing a copy from page-locked memory takes 2.7 us (traced on an H200's host), in which its link moves 150 KB.
 /// Elsewhere: on a slower link, leaving out less would pay.

@@ -42,8 +42,7 @@ pub enum Decode {
     /// `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment of a program that trains beside it: nvJPEG has 20 streams, and a step that shares one
     /// of the driver's eight connections with them waits for them. (Where nothing is set, a warning is logged.)
     ///
-    /// nvJPEG takes a
-    /// second to open, which begins while the first file is read that it is for. The decoder has up to 512 MiB of device
+    /// nvJPEG takes a second to open, which begins while the first file is read that it is for. The decoder has up to 512 MiB of device
     /// memory while it is open, which count in no budget ([`MemoryStats::decoder_bytes`](crate::device::MemoryStats::decoder_bytes)). The files of
     /// pictures that are not decoded yet lie in their rows of the batch. Those that are larger than their row lie in ordinary memory, and are not
     /// among the [bytes in flight](crate::loader::Builder::max_bytes_in_flight); there are no more of them than rows in the loader's slabs, which are

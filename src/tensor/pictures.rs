@@ -120,8 +120,8 @@ impl Pictures {
     }
 }
 
-/// The rows that have pixels, of so many, in ranges. Those of pictures are left out, in ascending order, but where fewer than `least_gap` lie
-/// between two that have.
+/// The rows that have pixels, of so many, in ranges. Those of the pictures, which come in ascending order, are left out, unless fewer than
+/// `least_gap` lie between two rows that have pixels.
 pub(super) fn rows_of_pixels(
     rows: usize,
     pictures: impl Iterator<Item = usize>,
