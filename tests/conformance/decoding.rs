@@ -337,9 +337,10 @@ fn decoding_may_be_left_and_shared(backend: &Backend) {
         if let Some(all) = devices_own(&stats) {
             assert!(all >= DEVICES_OWN, "{how}: {:?}", stats.left_to_cpu);
             assert_eq!(*own.get_or_insert(all), all, "{how}");
+            // (Who has no page-locked memory is counted for that, whatever the picture.)
+            assert!(stats.left_to_cpu["progressive JPEG"] > 0, "{how}");
+            assert!(stats.left_to_cpu["not JPEG"] > 0, "{how}");
         }
-        assert!(stats.left_to_cpu["progressive JPEG"] > 0, "{how}");
-        assert!(stats.left_to_cpu["not JPEG"] > 0, "{how}");
         drop((rows, loader));
         assert_nothing_is_kept(device);
     }
