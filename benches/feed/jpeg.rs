@@ -276,7 +276,7 @@ mod images {
     /// A start on a folder of images.
     pub fn startup(startup: &Startup<'_>) -> Outcome<Record> {
         let folder = folder(startup.args)?;
-        startup.measure(|| open(&folder))
+        startup.measure(|| Ok(decoded_by(startup.args.decode, open(&folder)?)))
     }
 
     /// The breakdown on a folder of images.

@@ -193,7 +193,7 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--decode",
         "WHO",
-        &[Jpeg, Train],
+        &[Jpeg, Startup, Train],
         "cpu, device, both: who decodes the pictures; the device takes the feature nvjpeg (default: cpu)",
     ),
     (

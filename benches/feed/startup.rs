@@ -1,5 +1,6 @@
 //! `startup`: how long until the first batch. A device is opened, a data set opened, a loader built; then the time from
-//! `epoch()` to the first batch in hand, and to its arrival on the device, in the first epoch and in the second.
+//! `epoch()` to the first batch in hand, and to its arrival on the device, in the first epoch and in the second. With `--decode device` and
+//! `both`, the loader sends the batches itself, as the device decodes no others.
 //!
 //! Then the boundaries between short epochs, for a program that takes a quarter longer with a batch than loading does: from
 //! asking for the first batch of an epoch, behind the last of another, to having it, with `epochs(..)` (`boundary_ms`) and
@@ -12,9 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::sampler::{RandomSampler, Sampler};
-use pinfeed::{Batch, DataLoader, Dataset, Device, TensorDataset};
+use pinfeed::{Batch, DataLoader, Dataset, Device, Stream, TensorDataset};
 
-use crate::args::{Args, cores};
+use crate::args::{Args, Decoder, cores};
 use crate::drive::{Arrived, ms};
 use crate::report::{Record, Report};
 use crate::window::{Waits, Window};
@@ -107,20 +108,19 @@ impl Startup<'_> {
 
         let mut firsts = Vec::new();
         for number in 0..2 {
-            let begun = Instant::now();
-            let mut epoch = loader.epoch(number);
-            let batch = epoch.next().ok_or("the data set is empty")??;
-            let in_hand = ms(begun.elapsed());
-            batch.to_device(self.device, true)?.touch(&stream)?;
-            stream.synchronize()?;
-            firsts.push((in_hand, ms(begun.elapsed())));
-            // The rest of the first epoch, so that the second finds what a training program's would.
-            if number == 0 {
-                for batch in epoch {
-                    batch?.to_device(self.device, true)?.touch(&stream)?;
+            let epoch = || loader.epoch(number);
+            let is_whole = number == 0;
+            firsts.push(match self.args.decode {
+                Decoder::Cpu => {
+                    let send = |batch: B| batch.to_device(self.device, true);
+                    first(epoch, send, &stream, is_whole)?
                 }
-                stream.synchronize()?;
-            }
+                // Only what is sent by the loader is decoded by the device.
+                Decoder::Device | Decoder::Both => {
+                    let sent = || epoch().to_device(self.device, DEPTH);
+                    first(sent, Ok, &stream, is_whole)?
+                }
+            });
         }
         let measured = window.end();
         let pinned_bytes = self.device.memory().pinned_bytes;
@@ -235,6 +235,34 @@ impl Startup<'_> {
         }
         Ok(waits)
     }
+}
+
+/// How long until the first batch of an epoch is in hand, and until it is on the device, in ms. If the epoch `is_whole`, it is then taken to
+/// its end, so that the next one finds what a training program's would.
+fn first<E, T, A>(
+    epoch: impl FnOnce() -> E,
+    send: impl Fn(T) -> pinfeed::Result<A>,
+    stream: &Stream,
+    is_whole: bool,
+) -> Outcome<(f64, f64)>
+where
+    E: Iterator<Item = pinfeed::Result<T>>,
+    A: Arrived,
+{
+    let begun = Instant::now();
+    let mut batches = epoch();
+    let batch = batches.next().ok_or("the data set is empty")??;
+    let in_hand = ms(begun.elapsed());
+    send(batch)?.touch(stream)?;
+    stream.synchronize()?;
+    let on_device = ms(begun.elapsed());
+    if is_whole {
+        for batch in batches {
+            send(batch?)?.touch(stream)?;
+        }
+        stream.synchronize()?;
+    }
+    Ok((in_hand, on_device))
 }
 
 /// What was waited for, at the boundaries between epochs and within them.
