@@ -183,6 +183,11 @@ where
         self.dataset.is_registered()
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn has_encoded_pictures(&self) -> bool {
+        self.dataset.has_encoded_pictures()
+    }
+
     fn fingerprint(&self) -> u32 {
         self.dataset.fingerprint()
     }
@@ -248,6 +253,11 @@ where
 
     fn is_registered(&self) -> bool {
         self.dataset.is_registered()
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    fn has_encoded_pictures(&self) -> bool {
+        self.dataset.has_encoded_pictures()
     }
 
     fn sample_bytes(&self) -> Option<usize> {

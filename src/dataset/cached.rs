@@ -210,6 +210,11 @@ where
         self.dataset.is_registered()
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn has_encoded_pictures(&self) -> bool {
+        self.dataset.has_encoded_pictures()
+    }
+
     fn sample_bytes(&self) -> Option<usize> {
         self.dataset.sample_bytes()
     }

@@ -178,6 +178,11 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         self.datasets.iter().any(D::is_registered)
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn has_encoded_pictures(&self) -> bool {
+        self.datasets.iter().any(D::has_encoded_pictures)
+    }
+
     /// What the samples of all data sets have, if it is the same; those without samples do not count.
     fn sample_bytes(&self) -> Option<usize> {
         let mut datasets = self.datasets.iter().filter(|dataset| !dataset.is_empty());

@@ -206,6 +206,14 @@ pub trait Dataset: Send + Sync + 'static {
         false
     }
 
+    /// Whether some samples have pictures that a device is to decode, as far as the data set knows. If so, loading waits until it is known
+    /// where an epoch goes, and the devices open their decoders when the loader is built.
+    #[cfg(feature = "nvjpeg")]
+    #[doc(hidden)]
+    fn has_encoded_pictures(&self) -> bool {
+        false
+    }
+
     /// Where the samples are rows of a table in memory, and nothing else: the table's columns. It turns the indices into those of the
     /// table's rows.
     #[doc(hidden)]
@@ -478,6 +486,11 @@ macro_rules! forwarded {
 
             fn is_registered(&self) -> bool {
                 (**self).is_registered()
+            }
+
+            #[cfg(feature = "nvjpeg")]
+            fn has_encoded_pictures(&self) -> bool {
+                (**self).has_encoded_pictures()
             }
 
             fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {

@@ -127,6 +127,11 @@ impl<D: Dataset> Dataset for Subset<D> {
         self.dataset.is_registered()
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn has_encoded_pictures(&self) -> bool {
+        self.dataset.has_encoded_pictures()
+    }
+
     fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {
         for index in &mut *indices {
             *index = self.inside(*index)?;

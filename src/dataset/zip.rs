@@ -88,6 +88,11 @@ impl<A: Dataset, B: Dataset> Dataset for Zip<A, B> {
         self.a.is_registered() || self.b.is_registered()
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn has_encoded_pictures(&self) -> bool {
+        self.a.has_encoded_pictures() || self.b.has_encoded_pictures()
+    }
+
     fn sample_bytes(&self) -> Option<usize> {
         self.a.sample_bytes()?.checked_add(self.b.sample_bytes()?)
     }

@@ -42,12 +42,15 @@ pub enum Decode {
     /// `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment of a program that trains beside it: nvJPEG has 20 streams, and a step that shares one
     /// of the driver's eight connections with them waits for them. (Where nothing is set, a warning is logged.)
     ///
-    /// nvJPEG takes a second to open, which begins while the first file is read that it is for. The decoder has up to 512 MiB of device
+    /// nvJPEG takes a second to open, which begins when the loader is built: build it before the model. The decoder has up to 512 MiB of device
     /// memory while it is open, which count in no budget ([`MemoryStats::decoder_bytes`](crate::device::MemoryStats::decoder_bytes)). The files of
     /// pictures that are not decoded yet lie in their rows of the batch. Those that are larger than their row lie in ordinary memory, and are not
     /// among the [bytes in flight](crate::loader::Builder::max_bytes_in_flight); there are no more of them than rows in the loader's slabs, which are
     /// (`prefetch` + `depth` + 2) batches. If it hangs, it costs each batch that is
-    /// sent there the loader's [`timeout`](crate::loader::Builder::timeout). The first batches of a loader's first epoch may be decoded by the CPU.
+    /// sent there the loader's [`timeout`](crate::loader::Builder::timeout).
+    ///
+    /// A data set of the program's own that gets its samples from an [`ImageFolder`](super::ImageFolder) does not say that it has pictures. There, the
+    /// decoder opens with the first sample, and the first batches of the first epoch may be decoded by the CPU.
     ///
     /// A GPU decodes by nvJPEG, which is loaded when there are pictures for it: from where the environment variable `PINFEED_NVJPEG` says
     /// (the library, or its folder), or else where the system's loader finds `libnvjpeg.so.13` or `.12`, or in CUDA's toolkit. If there is

@@ -543,7 +543,11 @@ impl<D: Dataset, C> Builder<D, C> {
         warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         #[cfg(feature = "nvjpeg")]
-        let learned = learned.device_share(self.device_share_of_64()?);
+        let has_pictures = C::IN_PLACE && self.dataset.has_encoded_pictures();
+        #[cfg(feature = "nvjpeg")]
+        let learned = learned
+            .device_share(self.device_share_of_64()?)
+            .pictures(has_pictures);
         let dataset = Arc::new(self.dataset);
         let order = Order {
             seed: self.seed,
@@ -562,6 +566,12 @@ impl<D: Dataset, C> Builder<D, C> {
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
+        // (A decoder takes a second to open. Programs have other things to do before they iterate.)
+        #[cfg(feature = "nvjpeg")]
+        if has_pictures {
+            let devices = self.devices.iter();
+            devices.for_each(|device| device.inner.open_decoder());
+        }
         Ok(DataLoader::start(threads, order, placed))
     }
 }

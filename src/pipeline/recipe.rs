@@ -74,6 +74,15 @@ impl Learned {
         }
     }
 
+    /// If there are pictures for devices to decode, nothing has to be learned of that.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn pictures(self, has_pictures: bool) -> Learned {
+        Learned {
+            has_pictures: AtomicBool::new(has_pictures),
+            ..self
+        }
+    }
+
     /// An epoch goes to this device, which decodes: it opens its decoder as soon as it is known that there are pictures, so that the
     /// decoder is open when they come. (That takes it a second.)
     #[cfg(feature = "nvjpeg")]

@@ -97,13 +97,10 @@ fn what_is_left_to_the_cpu_is_counted() {
             let mut sent = loader.epoch(epoch).to_device(&device, 2);
             let rows: Rows = sent.by_ref().map(fetched).collect();
             assert!(rows == expected(&pictures, &device, 8, epoch), "{reason}");
-            // (The first pictures of a loader may be the CPU's without a look at them.)
-            if epoch > 0 {
-                let stats = sent.stats();
-                let left = stats.left_to_cpu.get(reason).copied().unwrap_or(0);
-                assert!((least..=most).contains(&left), "{reason}: {stats:?}");
-                assert_eq!(stats.device_decoded, all - left, "{reason}");
-            }
+            let stats = sent.stats();
+            let left = stats.left_to_cpu.get(reason).copied().unwrap_or(0);
+            assert!((least..=most).contains(&left), "{reason}: {stats:?}");
+            assert_eq!(stats.device_decoded, all - left, "{reason}");
         }
     }
 }

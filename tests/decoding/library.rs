@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pinfeed::dataset::{ConcatDataset, Subset};
 use pinfeed::device::Hostile;
 use pinfeed::error::Stage;
+use pinfeed::image::{Decode, ImageFolder, LazyImage};
 use pinfeed::loader::Builder;
 use pinfeed::{DataLoader, Dataset, Device, DeviceTensor, Error, Tensor, from_fn};
 use tempfile::TempDir;
@@ -164,6 +166,56 @@ fn a_library_decodes() {
         // (The decoder's thread may be the last that holds it.)
         until(|| ["stub_handles", "stub_states"].map(|name| library.count(name)) == [0, 0]);
     }
+}
+
+/// A data set of pictures that a device is to decode says so, also from within another: the decoder opens while the program does something else.
+#[test]
+fn the_decoder_opens_when_the_loader_is_built() {
+    type Pictures = Box<dyn Dataset<Sample = (LazyImage, i64)>>;
+    let pictures = || crate::pictures().decode(Decode::Both);
+    let whole: [fn(ImageFolder) -> Pictures; 6] = [
+        |pictures| Box::new(pictures),
+        |pictures| Box::new(Arc::new(pictures)),
+        |pictures| Box::new(Subset::new(pictures, [3, 1]).unwrap()),
+        |pictures| Box::new(ConcatDataset::new(vec![pictures.clone(), pictures]).unwrap()),
+        |pictures| Box::new(pictures.map(|(image, label), _| Ok((image, label + 1)))),
+        |pictures| {
+            let mapped = pictures.map(|sample, _| Ok(sample));
+            Box::new(mapped.describe(|index| index.to_string()))
+        },
+    ];
+    for of in whole {
+        let library = Library::new(&[]);
+        let device = library.device();
+        let loader = DataLoader::builder(of(pictures()))
+            .batch_size(4)
+            .pin_memory(&device);
+        let _loader: DataLoader<(Tensor<u8>, Tensor<i64>)> = loader.build().unwrap();
+        until(|| library.count("stub_states") == 1);
+    }
+    // Not where the device decodes nothing.
+    let library = Library::new(&[]);
+    let device = library.device();
+    let labels = vec![1i64; crate::pictures().labels().len()];
+    let of = |pictures: ImageFolder| DataLoader::builder(pictures).batch_size(4);
+    type Batch = (Tensor<u8>, Tensor<i64>);
+    let by_cpu = of(crate::pictures()).pin_memory(&device).build::<Batch>();
+    let on_host = of(pictures()).build::<Batch>();
+    let collated =
+        of(pictures())
+            .pin_memory(&device)
+            .collate_fn(|samples: Vec<(LazyImage, i64)>, _| {
+                Ok(Tensor::from(vec![samples.len() as i64]))
+            });
+    let collated = collated.build::<Tensor<i64>>().unwrap();
+    drop((by_cpu.unwrap(), on_host.unwrap(), collated));
+    drop(device); // whose thread has ended then
+    assert_eq!(library.count("stub_created"), 0);
+    let device = library.device();
+    let zipped = DataLoader::builder(pictures().zip(labels).unwrap()).batch_size(4);
+    let _loader: DataLoader<((Tensor<u8>, Tensor<i64>), Tensor<i64>)> =
+        zipped.pin_memory(&device).build().unwrap();
+    until(|| library.count("stub_states") == 1);
 }
 
 /// The first picture is there, or known to come: the decoder opens before anything is handed to it.

@@ -346,6 +346,11 @@ impl Dataset for ImageFolder {
         }
     }
 
+    #[cfg(feature = "nvjpeg")]
+    fn has_encoded_pictures(&self) -> bool {
+        !self.is_empty() && self.decode != Decode::Cpu
+    }
+
     /// Three bytes a pixel, and the label.
     fn sample_bytes(&self) -> Option<usize> {
         let (height, width) = self.transform.output_size()?;
