@@ -54,6 +54,16 @@ impl Backend {
         Err(Device::cuda(0).unwrap_err())
     }
 
+    /// Two handles: of two GPUs where there are as many, and otherwise of one device.
+    pub fn devices(&self) -> [Device; 2] {
+        let first = self.device.clone();
+        let second = match self.is_cuda() {
+            true => Device::cuda(1).unwrap_or_else(|_| first.clone()),
+            false => first.clone(),
+        };
+        [first, second]
+    }
+
     /// Whether copies are asynchronous only from page-locked memory.
     pub fn is_cuda(&self) -> bool {
         !matches!(self.kind, Kind::Cpu)

@@ -25,6 +25,10 @@ pub const TESTS: &[Test] = &[
         "decoding_may_be_left_and_shared",
         decoding_may_be_left_and_shared,
     ),
+    (
+        "devices_decode_their_own_batches",
+        devices_decode_their_own_batches,
+    ),
 ];
 
 /// By how much a byte of a picture, resized by the bilinear filter, may differ on a GPU; of 255.
@@ -45,12 +49,9 @@ pub fn ready(device: &Device) -> pinfeed::Result<()> {
     let list = [(fixture("444-37x11.jpg"), 0)];
     let pictures = ImageFolder::from_list(list)?.transform(ImageTransform::eval(8));
     let loader = loader(pictures.decode(Decode::Device), device, 1, 0);
-    // (The very first pictures of a loader may be decoded by the CPU.)
-    for epoch in 0..2 {
-        for batch in loader.epoch(epoch).to_device(device, 1) {
-            if let Err(error @ Error::Decoder { .. }) = batch {
-                return Err(error); // others are the tests' to find
-            }
+    for batch in loader.epoch(0).to_device(device, 1) {
+        if let Err(error @ Error::Decoder { .. }) = batch {
+            return Err(error); // others are the tests' to find
         }
     }
     Ok(())
@@ -253,7 +254,7 @@ fn decoding_fails_as_on_the_cpu(backend: &Backend) {
                 let mut sent = plain.epoch(epoch).to_device(device, 2);
                 let here: Vec<Rows> = sent.by_ref().map(fetched).collect();
                 compare(backend, &there, &here, &mut Off::default(), &how);
-                assert!(epoch == 0 || stats.device_decoded > 0, "{how}");
+                assert!(stats.device_decoded > 0, "{how}");
                 let cpu = sent.stats();
                 assert_eq!(
                     (stats.samples, stats.batches, stats.replaced),
@@ -363,6 +364,53 @@ fn decoding_may_be_left_and_shared(backend: &Backend) {
     });
     drop(loaders);
     assert_nothing_is_kept(device);
+}
+
+/// One loader for two devices: each decodes the batches that it trains on, and has the CPU's rows.
+fn devices_decode_their_own_batches(backend: &Backend) {
+    const BATCH: usize = 4;
+    let (list, devices) = (pictures(), backend.devices());
+    let pictures = folder(&list, 32);
+    for decode in [Decode::Device, Decode::Both] {
+        let loader = DataLoader::builder(pictures.clone().decode(decode));
+        let loader = loader.batch_size(BATCH).drop_last(true).seed(9);
+        let loader = loader.num_workers(3).pin_memory(&devices);
+        let loader = match decode {
+            Decode::Both => loader.device_share(0.5),
+            _ => loader,
+        };
+        let loader: DataLoader<Host> = loader.build().unwrap();
+        for number in 0..4 {
+            let mut whole = by_cpu(&pictures, &backend.device, BATCH, number);
+            whole.truncate(list.len() / BATCH);
+            let epochs = loader.epoch(number).split(&devices, 2);
+            std::thread::scope(|scope| {
+                for (device, epoch) in epochs.into_iter().enumerate() {
+                    let (whole, how) = (
+                        &whole,
+                        format!("{decode:?}, device {device}, epoch {number}"),
+                    );
+                    scope.spawn(move || {
+                        let there: Vec<Rows> = epoch.map(fetched).collect();
+                        let own = whole.chunks_exact(2).map(|step| &step[device]);
+                        assert_eq!(there.len(), own.len(), "{how}");
+                        for (there, here) in there.chunks(1).zip(own) {
+                            let here = std::slice::from_ref(here);
+                            compare(backend, there, here, &mut Off::default(), &how);
+                        }
+                    });
+                }
+            });
+        }
+        let stats = loader.total_stats();
+        assert!(
+            stats.device_decoded > 0,
+            "{decode:?}: {:?}",
+            stats.left_to_cpu
+        );
+        drop(loader);
+        devices.each_ref().map(assert_nothing_is_kept);
+    }
 }
 
 /// A data set of one file over and over, or of its pixels, each with the same random numbers.

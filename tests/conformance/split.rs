@@ -39,15 +39,6 @@ fn image(sample: usize) -> Vec<u8> {
         .collect()
 }
 
-fn devices(backend: &Backend) -> [Device; 2] {
-    let first = backend.device.clone();
-    let second = match backend.is_cuda() {
-        true => Device::cuda(1).unwrap_or_else(|_| first.clone()),
-        false => first.clone(),
-    };
-    [first, second]
-}
-
 fn loader(devices: &[Device]) -> DataLoader<Batch> {
     let images = (0..LEN).flat_map(image).collect();
     let images = Tensor::from_vec(images, &[LEN, 10, ROW / 10]).unwrap();
@@ -80,7 +71,7 @@ fn check((images, labels): &OnDevice, step: usize, number: usize) {
 
 /// Three epochs on each device, one after the other.
 fn share(backend: &Backend) {
-    let devices = devices(backend);
+    let devices = backend.devices();
     let loader = loader(&devices);
     thread::scope(|scope| {
         for (number, epochs) in loader
@@ -110,14 +101,14 @@ fn devices_share_an_epoch(backend: &Backend) {
 }
 
 fn devices_share_batches_in_parts(backend: &Backend) {
-    for device in devices(backend) {
+    for device in backend.devices() {
         device.cut_batches_at(8_000, 2_000);
     }
     share(backend);
 }
 
 fn devices_have_buffers_of_their_own(backend: &Backend) {
-    let devices = devices(backend);
+    let devices = backend.devices();
     let loader = loader(&devices);
     let buffers = devices
         .each_ref()
@@ -148,7 +139,7 @@ fn devices_have_buffers_of_their_own(backend: &Backend) {
 
 /// One consumer takes its time, one leaves in the middle, and a sample fails: the others get all of their batches.
 fn a_device_that_is_slow_or_gone_holds_nobody_up(backend: &Backend) {
-    let [first, second] = devices(backend);
+    let [first, second] = backend.devices();
     let devices = [first.clone(), second.clone(), first, second];
     let samples = from_fn(400, |index, _| match index {
         117 => Err(BoxError::from("broken")),
