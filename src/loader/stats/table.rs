@@ -82,8 +82,8 @@ impl Stats {
                  (ImageTransform::scaled_decoding, smaller files)."
             }
             Limit::DeviceDecoding => {
-                "The device's decoder limits the loop: let the workers decode more (Decode::Both, a smaller device_share), or have less to \
-                 decode (smaller files)."
+                "The device's decoder limits the loop: start the program with CUDA_DEVICE_MAX_CONNECTIONS=32 if the device trains meanwhile, let \
+                 the workers decode more (Decode::Both, a smaller device_share), or have less to decode (smaller files)."
             }
             Limit::Collating => {
                 "Collating limits the loop: raise num_workers, or make the collate_fn cheaper (where there is none: have samples \
@@ -339,7 +339,9 @@ mod tests {
             "{table}"
         );
         assert!(
-            table.contains("Decode::Both") && !table.contains("num_workers"),
+            table.contains("Decode::Both")
+                && table.contains("CONNECTIONS=32")
+                && !table.contains("num_workers"),
             "{table}"
         );
         let table = lazy.to_string();
