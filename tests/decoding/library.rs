@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pinfeed::collate::Arena;
 use pinfeed::dataset::{ConcatDataset, Subset};
 use pinfeed::device::Hostile;
 use pinfeed::error::Stage;
@@ -172,8 +173,7 @@ fn a_library_decodes() {
 #[test]
 fn the_decoder_opens_when_the_loader_is_built() {
     type Pictures = Box<dyn Dataset<Sample = (LazyImage, i64)>>;
-    let pictures = || crate::pictures().decode(Decode::Both);
-    let whole: [fn(ImageFolder) -> Pictures; 6] = [
+    let all: [fn(ImageFolder) -> Pictures; 7] = [
         |pictures| Box::new(pictures),
         |pictures| Box::new(Arc::new(pictures)),
         |pictures| Box::new(Subset::new(pictures, [3, 1]).unwrap()),
@@ -183,39 +183,40 @@ fn the_decoder_opens_when_the_loader_is_built() {
             let mapped = pictures.map(|sample, _| Ok(sample));
             Box::new(mapped.describe(|index| index.to_string()))
         },
+        |pictures| {
+            let more = vec![1; pictures.labels().len()];
+            let both = pictures.zip(more).unwrap();
+            Box::new(both.map(|((image, label), more), _| Ok((image, label + more))))
+        },
     ];
-    for of in whole {
+    for of in all {
         let library = Library::new(&[]);
         let device = library.device();
-        let loader = DataLoader::builder(of(pictures()))
+        let pictures = of(crate::pictures().decode(Decode::Both));
+        let loader = DataLoader::builder(pictures)
             .batch_size(4)
             .pin_memory(&device);
-        let _loader: DataLoader<(Tensor<u8>, Tensor<i64>)> = loader.build().unwrap();
+        let _loader = loader.build::<crate::Batch>().unwrap();
         until(|| library.count("stub_states") == 1);
     }
-    // Not where the device decodes nothing.
+}
+
+/// It does not where no device is to decode, or none can: without page-locked memory, or where the program collates samples on the host.
+#[test]
+fn no_decoder_opens_when_a_loader_of_the_cpus_is_built() {
     let library = Library::new(&[]);
     let device = library.device();
-    let labels = vec![1i64; crate::pictures().labels().len()];
-    let of = |pictures: ImageFolder| DataLoader::builder(pictures).batch_size(4);
-    type Batch = (Tensor<u8>, Tensor<i64>);
-    let by_cpu = of(crate::pictures()).pin_memory(&device).build::<Batch>();
-    let on_host = of(pictures()).build::<Batch>();
-    let collated =
-        of(pictures())
-            .pin_memory(&device)
-            .collate_fn(|samples: Vec<(LazyImage, i64)>, _| {
-                Ok(Tensor::from(vec![samples.len() as i64]))
-            });
-    let collated = collated.build::<Tensor<i64>>().unwrap();
-    drop((by_cpu.unwrap(), on_host.unwrap(), collated));
+    let of = |decode| DataLoader::builder(crate::pictures().decode(decode)).batch_size(4);
+    let by_cpu = of(Decode::Cpu).pin_memory(&device).build::<crate::Batch>();
+    let pageable = of(Decode::Device).build::<crate::Batch>();
+    let count = |samples: Vec<(LazyImage, i64)>, _: &mut Arena| {
+        Ok(Tensor::from(vec![samples.len() as i64]))
+    };
+    let collated = of(Decode::Device).pin_memory(&device).collate_fn(count);
+    let collated = collated.build::<Tensor<i64>>();
+    drop((by_cpu.unwrap(), pageable.unwrap(), collated.unwrap()));
     drop(device); // whose thread has ended then
     assert_eq!(library.count("stub_created"), 0);
-    let device = library.device();
-    let zipped = DataLoader::builder(pictures().zip(labels).unwrap()).batch_size(4);
-    let _loader: DataLoader<((Tensor<u8>, Tensor<i64>), Tensor<i64>)> =
-        zipped.pin_memory(&device).build().unwrap();
-    until(|| library.count("stub_states") == 1);
 }
 
 /// The first picture is there, or known to come: the decoder opens before anything is handed to it.
