@@ -93,6 +93,7 @@ pub struct Args {
     pub frames: usize,
     pub pairs: usize,
     step_ms: Option<f64>,
+    pub pause: Duration,
     pub max_mb: usize,
     pub seed: u64,
 }
@@ -140,6 +141,7 @@ impl Args {
             frames: 10,
             pairs: 7,
             step_ms: None,
+            pause: Duration::ZERO,
             max_mb: 1024,
             seed: 17,
         };
@@ -218,6 +220,7 @@ impl Args {
             "--flat" => self.flat = true,
             "--frames" => self.frames = positive_one(value)?,
             "--pairs" => self.pairs = positive_one(value)?,
+            "--pause-ms" => self.pause = Duration::from_secs_f64(positive_number(value)? / 1e3),
             "--step-ms" => self.step_ms = Some(positive_number(value)?),
             "--max-mb" => self.max_mb = positive_one(value)?,
             "--seed" => self.seed = one(value)?,

@@ -254,6 +254,12 @@ pub const OPTIONS: &[Opt] = &[
         "how long the device works on a batch (default: 20; train: 54.6; breakdown: 2)",
     ),
     (
+        "--pause-ms",
+        "MS",
+        &[Startup],
+        "how long the program does something else between building the loader and its first epoch (default: 0)",
+    ),
+    (
         "--max-mb",
         "N",
         &[Limits],

@@ -105,6 +105,8 @@ impl Startup<'_> {
             .pin_memory(self.device)
             .build()?;
         let build_ms = ms(begun.elapsed());
+        // What a program does between its loader and its loop: it makes a model.
+        thread::sleep(self.args.pause);
 
         let mut firsts = Vec::new();
         for number in 0..2 {
