@@ -73,6 +73,8 @@ pub(crate) struct Meter {
     pub(crate) device_decoded: Sum,
     /// How long that took, by the one thread that drives the decoder.
     pub(crate) device_decoding_ns: Sum,
+    /// Of these pictures, those that kernels decoded, on a GPU without hardware for it.
+    pub(crate) decoded_by_kernels: Sum,
     pub(crate) left_to_cpu: Mutex<Reasons>,
     /// There are pictures that a device and the CPU share. (Relaxed: whoever measures the share may see it a batch later.)
     #[cfg(feature = "nvjpeg")]
@@ -227,6 +229,7 @@ impl Meter {
             unlockable,
             device_decoded,
             device_decoding_ns,
+            decoded_by_kernels,
             left_to_cpu,
             #[cfg(feature = "nvjpeg")]
                 shares_pictures: _,
@@ -264,6 +267,7 @@ impl Meter {
             (&self.unlockable, unlockable),
             (&self.device_decoded, device_decoded),
             (&self.device_decoding_ns, device_decoding_ns),
+            (&self.decoded_by_kernels, decoded_by_kernels),
             (&self.replaced, replaced),
             (&self.skipped, skipped),
             (&self.retried, retried),

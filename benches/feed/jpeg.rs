@@ -171,6 +171,7 @@ mod images {
     pub struct Decoded {
         by: &'static str,
         by_device: u64,
+        by_kernels: u64,
         share: Option<u8>,
         left_to_cpu: BTreeMap<&'static str, u64>,
     }
@@ -195,6 +196,7 @@ mod images {
             Ok(Decoded {
                 by,
                 by_device: stats.device_decoded,
+                by_kernels: stats.decoded_by_kernels,
                 share: stats.device_share,
                 left_to_cpu: stats.left_to_cpu,
             })
@@ -209,6 +211,7 @@ mod images {
             record
                 .with("decode", self.by)
                 .with("device_decoded", self.by_device)
+                .with("decoded_by_kernels", self.by_kernels)
                 .with("device_share_of_64", self.share)
                 .with("left_to_cpu", reasons)
         }

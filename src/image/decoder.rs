@@ -54,7 +54,9 @@ pub enum Decode {
     ///
     /// A GPU decodes by nvJPEG, which is loaded when there are pictures for it: from where the environment variable `PINFEED_NVJPEG` says
     /// (the library, or its folder), or else where the system's loader finds `libnvjpeg.so.13` or `.12`, or in CUDA's toolkit. If there is
-    /// none, or the GPU has no hardware decoder, or that fails, each batch is [`Error::Decoder`](crate::Error::Decoder). Single pictures that the
+    /// none, or it fails, each batch is [`Error::Decoder`](crate::Error::Decoder). A GPU without a hardware decoder (or whose container lacks the driver
+    /// capability `video`) decodes by kernels, which a warning and [`Stats::decoded_by_kernels`](crate::loader::Stats::decoded_by_kernels) say;
+    /// `PINFEED_NVJPEG_BACKEND=hardware` in the environment makes that an error, and `gpu_hybrid` has kernels decode in any case. Single pictures that the
     /// decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU device has a stand-in, which
     /// decodes as the CPU does.
     Device,

@@ -126,6 +126,8 @@ pub struct Stats {
     /// How long the device's decoder took for them, in nanoseconds: one thread drives it. (What several batches or loaders have in it at once is
     /// counted for each by its pictures.)
     pub device_decoding_ns: u64,
+    /// How many of them kernels decoded, as the GPU has no hardware decoder. That is slower, and what the device trains is slower for it.
+    pub decoded_by_kernels: u64,
     /// Where device and CPU share the pictures (`Decode::Both`): how many of 64 the device is given, once that is fixed.
     pub device_share: Option<u8>,
     /// Why other pictures, which the program left to it, were decoded by the CPU, and how many for each reason. Most reasons lie in the file
@@ -210,6 +212,7 @@ impl Stats {
             unlockable: meter.unlockable.get(),
             device_decoded: meter.device_decoded.get(),
             device_decoding_ns: meter.device_decoding_ns.get(),
+            decoded_by_kernels: meter.decoded_by_kernels.get(),
             device_share,
             left_to_cpu: meter.left_to_cpu.lock().clone(),
             replaced: meter.replaced.get(),
@@ -324,6 +327,7 @@ impl AddAssign<&Stats> for Stats {
             unlockable,
             device_decoded,
             device_decoding_ns,
+            decoded_by_kernels,
             device_share,
             left_to_cpu,
             replaced,
@@ -353,6 +357,7 @@ impl AddAssign<&Stats> for Stats {
             (&mut self.unlockable, unlockable),
             (&mut self.device_decoded, device_decoded),
             (&mut self.device_decoding_ns, device_decoding_ns),
+            (&mut self.decoded_by_kernels, decoded_by_kernels),
             (&mut self.replaced, replaced),
             (&mut self.skipped, skipped),
             (&mut self.retried, retried),

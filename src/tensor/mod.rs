@@ -54,7 +54,7 @@ pub(crate) use offload::{OwnPictures, WHOLE_SHARE};
 pub(crate) use packed::{PackedBatch, PackedRow};
 pub(crate) use padded::PaddedTensor;
 #[cfg(feature = "nvjpeg")]
-pub(crate) use pictures::PictureRow;
+pub(crate) use pictures::{DecodedIn, PictureRow};
 pub(crate) use ragged::{Ragged, RaggedTensor};
 pub(crate) use row::{Row, copy_rows};
 pub(crate) use sample::{Host, Sample};

@@ -61,6 +61,13 @@ pub(super) enum Content {
     PixelsBecause(&'static str),
 }
 
+/// How a device decoded pictures: in how many nanoseconds, and whether kernels did it, for it has no hardware.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DecodedIn {
+    pub(crate) ns: u64,
+    pub(crate) by_kernels: bool,
+}
+
 impl Pictures {
     /// Notes what a row has now: the sample that it had before may have failed.
     pub(super) fn note(&self, field: usize, row: usize, content: Content) {

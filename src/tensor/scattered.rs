@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 #[cfg(feature = "nvjpeg")]
-use super::pictures::{EncodedFile, PictureRow, Pictures, rows_of_pixels};
+use super::pictures::{DecodedIn, EncodedFile, PictureRow, Pictures, rows_of_pixels};
 use super::storage::VecStorage;
 use super::{Backend, Home, Storage};
 #[cfg(feature = "nvjpeg")]
@@ -335,7 +335,8 @@ impl Scattered {
                 std::panic::panic_any(NotDrawn { row, error });
             }
         }
-        self.count_pictures(&Reasons::from([(READ_ON_HOST, pictures.len() as u64)]), 0);
+        let reasons = Reasons::from([(READ_ON_HOST, pictures.len() as u64)]);
+        self.count_pictures(&reasons, DecodedIn::default());
         Gathered {
             base: to.cast(),
             owner: Arc::new(storage),
@@ -378,9 +379,9 @@ impl Scattered {
     }
 
     /// Counts the batch's pictures, whose rows are made: by the device, but for those that the CPU decoded for these reasons. Whoever makes
-    /// them first counts them: a batch that was decoded may still be read on the host. `decoding_ns`: how long the device took.
+    /// them first counts them: a batch that was decoded may still be read on the host.
     #[cfg(feature = "nvjpeg")]
-    pub(crate) fn count_pictures(&self, by_cpu: &Reasons, decoding_ns: u64) {
+    pub(crate) fn count_pictures(&self, by_cpu: &Reasons, decoded: DecodedIn) {
         let Source::Pictures {
             pictures,
             uncounted,
@@ -393,7 +394,10 @@ impl Scattered {
         if let (Some(others), Some(meter)) = (uncounted, self.slab.meter()) {
             let by_device = pictures.len() as u64 - by_cpu.values().sum::<u64>();
             meter.device_decoded.add(by_device);
-            meter.device_decoding_ns.add(decoding_ns);
+            meter.device_decoding_ns.add(decoded.ns);
+            if decoded.by_kernels {
+                meter.decoded_by_kernels.add(by_device);
+            }
             meter.leave_to_cpu(&others);
             meter.leave_to_cpu(by_cpu);
         }

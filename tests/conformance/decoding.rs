@@ -409,7 +409,7 @@ fn devices_decode_their_own_batches(backend: &Backend) {
             stats.left_to_cpu
         );
         drop(loader);
-        devices.each_ref().map(assert_nothing_is_kept);
+        devices.iter().for_each(assert_nothing_is_kept);
     }
 }
 

@@ -169,6 +169,48 @@ fn a_library_decodes() {
     }
 }
 
+/// A GPU without hardware for it decodes by kernels, and the statistics say so.
+#[test]
+fn without_hardware_kernels_decode() {
+    for defines in ["-DENGINES=0", "-DHARDWARE_RESULT=7"] {
+        let (script, library) = (Arc::<Script>::default(), Library::new(&[defines]));
+        script.set(3, How::RefusedByLibrary);
+        let device = library.device();
+        let loader = builder::<Tensor<u8>>(&script, 22, &device).batch_size(4);
+        let loader = whole(loader, 2).build().unwrap();
+        learn([&loader], &device);
+        for epoch in 1..3 {
+            comes(&loader, &device, epoch, 22, 4);
+            let stats = loader.stats();
+            assert_eq!((stats.device_decoded, stats.decoded_by_kernels), (21, 21));
+            let said = "pictures: 21 of 22 were decoded by the device (by kernels: it has no hardware for that), 1 by the CPU";
+            assert!(stats.to_string().contains(said), "{stats}");
+        }
+        // It has no slots, which blank pictures would be for.
+        assert_eq!(library.count("stub_blanks"), 0);
+    }
+    // Where kernels do not decode either, their error is told.
+    let (script, library) = (
+        Arc::<Script>::default(),
+        Library::new(&["-DCREATE_RESULT=7"]),
+    );
+    let device = library.device();
+    let loader = builder::<Tensor<u8>>(&script, 4, &device)
+        .batch_size(4)
+        .build()
+        .unwrap();
+    let error = loader
+        .epoch(0)
+        .to_device(&device, 0)
+        .find_map(Result::err)
+        .unwrap();
+    let said = error.to_string();
+    assert!(
+        matches!(error, Error::Decoder { .. }) && said.contains("ARCH_MISMATCH"),
+        "{said}"
+    );
+}
+
 /// A data set of pictures that a device is to decode says so, also from within another: the decoder opens while the program does something else.
 #[test]
 fn the_decoder_opens_when_the_loader_is_built() {

@@ -13,8 +13,8 @@
  * A state has slots, which take turns within a call. A slot exchanges its memory when a picture is larger than those before it, or has other
  * chroma. That is only counted: the memory that is taken is the allocators'.
  *
- * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT and
- * CREATE_RESULT, what these calls return; EACH, how many bytes of each allocator a picture takes. */
+ * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT,
+ * CREATE_RESULT and HARDWARE_RESULT, what these calls return, the last for the hardware's backend alone; EACH, how many bytes of each allocator a picture takes. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +36,11 @@
 #define CREATE_RESULT 0
 #endif
 
+#ifndef HARDWARE_RESULT
+#define HARDWARE_RESULT 0
+#endif
+
+enum { HARDWARE = 3 };
 enum { NOT_INITIALIZED = 1, INVALID = 2, BAD_JPEG = 3, NOT_SUPPORTED = 4, ALLOCATOR_FAILURE = 5, INTERNAL_ERROR = 8 };
 
 typedef int (*allocate)(void *, void **, size_t, void *);
@@ -89,8 +94,10 @@ int nvjpegGetProperty(int which, int *value) {
 int nvjpegCreateExV2(int backend, struct allocator *device, struct allocator *host, unsigned flags, struct handle **out) {
     if (CREATE_RESULT)
         return CREATE_RESULT;
-    if (flags || backend < 2 || backend > 3)
+    if (flags || backend < 2 || backend > HARDWARE)
         return INVALID;
+    if (backend == HARDWARE && HARDWARE_RESULT)
+        return HARDWARE_RESULT;
     *out = malloc(sizeof **out);
     (*out)->device = *device;
     (*out)->host = *host;

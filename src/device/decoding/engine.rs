@@ -24,6 +24,10 @@ const PATH: &str = "PINFEED_NVJPEG";
 #[cfg(all(target_os = "linux", not(miri)))]
 const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
+/// Which of the GPU's units decodes, if not the hardware where there is any: to try it. By nvJPEG's names.
+#[cfg(all(target_os = "linux", not(miri)))]
+const BACKEND: &str = "PINFEED_NVJPEG_BACKEND";
+
 /// The most pictures of a chunk.
 pub(super) const MOST_PICTURES: usize = 64;
 
@@ -111,6 +115,15 @@ impl Engine {
             driver: driver.clone(),
             decoder,
         })
+    }
+
+    /// Whether kernels decode, for there is no hardware.
+    pub(super) fn has_kernels_only(&self) -> bool {
+        match &self.decoder {
+            Decoder::StandIn(_) => false,
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station, _) => station.has_kernels_only(),
+        }
     }
 
     /// How many of these pictures, from the first on, make a chunk.
@@ -266,11 +279,28 @@ fn station(
         taken: Arc::clone(taken),
     };
     let memory = || Box::new(counted.clone());
-    let decoder = nvjpeg::Decoder::open(library, driver, Backend::Hardware, memory(), memory())?;
+    let open = |backend| {
+        let library = Arc::clone(&library);
+        nvjpeg::Decoder::open(library, driver, backend, memory(), memory())
+    };
+    let asked = nvjpeg::variable(BACKEND);
+    let asked = asked.as_deref().map(Backend::named).transpose()?;
+    let decoder = match (asked, open(asked.unwrap_or(Backend::Hardware))) {
+        (None, Err(fault @ DecoderFault::NoEngine { .. })) => {
+            log::warn!(
+                "{fault}. Kernels decode instead: that is slower, and takes time from what else the GPU does"
+            );
+            open(Backend::Gpu)?
+        }
+        (_, opened) => opened?,
+    };
     log::info!(
-        "{} decodes pictures with {} engines, by nvJPEG {:?} at {}",
+        "{} decodes pictures with {}, by nvJPEG {:?} at {}",
         driver.name(),
-        decoder.engines(),
+        match decoder.engines() {
+            0 => "kernels".to_owned(),
+            engines => format!("{engines} engines"),
+        },
         decoder.library().version(),
         decoder.library().path().display()
     );

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, panic_message};
 use crate::meter::Reasons;
 use crate::picture::Sampling;
 use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, mark_own_thread, thread};
-use crate::tensor::{PictureRow, RowList, Scattered};
+use crate::tensor::{DecodedIn, PictureRow, RowList, Scattered};
 
 /// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.
 pub(crate) struct Decoder {
@@ -177,6 +177,7 @@ fn run(driver: &Driver, shared: &Shared) {
         driver,
         shared,
         engine: None,
+        by_kernels: false,
         jobs: VecDeque::new(),
         prepared: VecDeque::new(),
         decoded: VecDeque::new(),
@@ -192,6 +193,8 @@ struct Station<'a> {
     driver: &'a Driver,
     shared: &'a Shared,
     engine: Option<Engine>,
+    /// Kernels decode, as far as an engine was open.
+    by_kernels: bool,
     /// In the order in which they came, until they are done.
     jobs: VecDeque<Job>,
     /// The chunks that are to be decoded, and those that were and have not ended: what they have in them. (Origins count jobs from `jobs`'
@@ -278,6 +281,7 @@ impl Station<'_> {
                 let opened = Engine::open(self.driver, &self.shared.taken);
                 self.shared.was_tried.store(true, Ordering::Relaxed);
                 let engine = self.engine.insert(opened?);
+                self.by_kernels = engine.has_kernels_only();
                 self.shared.is_open.store(true, Ordering::Relaxed);
                 engine
             }
@@ -369,7 +373,7 @@ impl Station<'_> {
             }
             let outcome = job.failed.take().map_or(Ok(()), Err);
             if outcome.is_ok() {
-                job.count();
+                job.count(self.by_kernels);
             }
             let when_decoded = job.when_decoded.take();
             job.fields
@@ -464,14 +468,15 @@ impl Job {
     }
 
     /// Counts its pictures, which are all made.
-    fn count(&self) {
+    fn count(&self, by_kernels: bool) {
         for (number, field) in self.fields.iter().enumerate() {
             let mut reasons = Reasons::new();
             for (_, why) in self.by_cpu.iter().filter(|(of, _)| *of == number) {
                 *reasons.entry(why).or_default() += 1;
             }
-            let decoding_ns = if number == 0 { self.decoding_ns } else { 0 }; // of all fields
-            pictures_of(field).0.count_pictures(&reasons, decoding_ns);
+            let ns = if number == 0 { self.decoding_ns } else { 0 }; // of all fields
+            let decoded = DecodedIn { ns, by_kernels };
+            pictures_of(field).0.count_pictures(&reasons, decoded);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A decoder of one device.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{OsStr, c_int, c_uint};
 use std::ptr;
 
 use super::fault::{DecoderFault, Status};
@@ -14,9 +14,21 @@ use crate::sync::Arc;
 pub(crate) enum Backend {
     /// The hardware decoder.
     Hardware,
-    /// The multiprocessors, for batches of more than 50.
-    #[cfg_attr(not(test), expect(dead_code, reason = "it would have to be measured"))]
+    /// Kernels.
     Gpu,
+}
+
+impl Backend {
+    /// The backend that nvJPEG names so.
+    pub(crate) fn named(name: &OsStr) -> Result<Backend, DecoderFault> {
+        match name.to_str() {
+            Some("hardware") => Ok(Backend::Hardware),
+            Some("gpu_hybrid") => Ok(Backend::Gpu),
+            _ => Err(DecoderFault::Backend {
+                name: name.to_owned(),
+            }),
+        }
+    }
 }
 
 /// nvJPEG on one device. Cloning it clones a reference.

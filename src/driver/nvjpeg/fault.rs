@@ -1,5 +1,6 @@
 //! What can go wrong with nvJPEG.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -46,6 +47,10 @@ pub(crate) enum DecoderFault {
          capability `video` (NVIDIA_DRIVER_CAPABILITIES=compute,utility,video)"
     )]
     NoEngine { device: String },
+    #[error(
+        "PINFEED_NVJPEG_BACKEND is {name:?}: it may be `hardware` or `gpu_hybrid`, or not be set"
+    )]
+    Backend { name: OsString },
     #[error("{call} failed on {device}: {status}")]
     Call {
         call: &'static str,

@@ -1,4 +1,5 @@
-//! nvJPEG, which drives the GPU's hardware decoder: the library, found at run time, and decoders that use it.
+//! nvJPEG, which drives the GPU's hardware decoder, or decodes by kernels where there is none: the library, found at run time, and decoders that
+//! use it.
 //!
 //! What it does was probed on an H200 with driver 580 and nvJPEG 13.0, and this folder relies on it:
 //!
@@ -10,6 +11,8 @@
 //! - **It frees memory when a picture needs more** than those before it did in the same slot, and does not use the allocators that it is given:
 //!   `slots.rs` says what is done about it.
 //! - Damage in the data of a scan gives no error.
+//!
+//! Kernels need less (they do wait for the stream), and are given the same.
 //!
 //! A status that does not speak of the picture (`EXECUTION_FAILED`, for example) is the decoder's fault, unless it decodes another picture of
 //! the chunk. Otherwise a decoder that fails at everything would look like one that takes nothing, and the CPU would do its work in silence.

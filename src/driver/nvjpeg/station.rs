@@ -164,6 +164,11 @@ impl Station {
         [SETS * (arena_bytes + LISTS_BYTES), SETS * LISTS_BYTES]
     }
 
+    /// Whether kernels decode, for there is no hardware.
+    pub(crate) fn has_kernels_only(&self) -> bool {
+        self.states.decoder.engines() == 0
+    }
+
     /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
     /// arena makes none: whoever reads files bounds them.)
     pub(crate) fn fits(&self, pictures: impl IntoIterator<Item = usize>) -> usize {

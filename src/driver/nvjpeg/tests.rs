@@ -628,7 +628,7 @@ fn a_library_that_fails_as_a_whole_is_a_fault() {
 
 #[test]
 fn without_engines_the_fault_says_what_may_be_missing() {
-    for defines in [&["-DENGINES=0"][..], &["-DCREATE_RESULT=7"]] {
+    for defines in [&["-DENGINES=0"][..], &["-DHARDWARE_RESULT=7"]] {
         let bench = Bench::new(defines);
         let fault = bench.open(Backend::Hardware).err().unwrap();
         assert!(matches!(fault, DecoderFault::NoEngine { .. }));
@@ -637,9 +637,8 @@ fn without_engines_the_fault_says_what_may_be_missing() {
             &["no hardware decoder on cpu", "capability `video`"],
         );
         assert_eq!(bench.count("stub_handles"), 0);
+        assert_eq!(bench.open(Backend::Gpu).unwrap().engines(), 0);
     }
-    let bench = Bench::new(&["-DENGINES=0"]);
-    assert_eq!(bench.open(Backend::Gpu).unwrap().engines(), 0);
     let bench = Bench::new(&["-DCREATE_RESULT=6"]);
     let fault = bench.open(Backend::Hardware).err().unwrap();
     assert_says(
@@ -651,6 +650,27 @@ fn without_engines_the_fault_says_what_may_be_missing() {
         (decoder.engines(), decoder.library().version()),
         (7, (13, 0))
     );
+}
+
+#[test]
+fn a_backend_has_nvjpegs_name() {
+    for (name, backend) in [
+        ("hardware", Backend::Hardware),
+        ("gpu_hybrid", Backend::Gpu),
+    ] {
+        assert_eq!(Backend::named(name.as_ref()).unwrap(), backend);
+    }
+    for name in ["", "Hardware", "gpu"] {
+        let said = Backend::named(name.as_ref()).unwrap_err().to_string();
+        assert_says(
+            &said,
+            &[
+                "PINFEED_NVJPEG_BACKEND is",
+                &format!("{name:?}"),
+                "`gpu_hybrid`",
+            ],
+        );
+    }
 }
 
 /// A picture, what becomes of it, and its row.
@@ -837,14 +857,15 @@ fn hostile(seed: u64, fail_call: Option<u64>, sticky: bool) -> Cpu {
 /// Two chunks are under way, as in a run; the decoder writes at once, and the stream comes when it likes.
 #[test]
 fn each_file_of_a_chunk_becomes_its_row_or_says_why_not() {
-    for (seed, device) in [
-        (0, Cpu::new(None)),
-        (1, hostile(1, None, false)),
-        (2, hostile(2, None, false)),
-        (3, hostile(3, None, false)),
+    for (seed, device, backend) in [
+        (0, Cpu::new(None), Backend::Hardware),
+        (1, hostile(1, None, false), Backend::Hardware),
+        (2, hostile(2, None, false), Backend::Hardware),
+        (3, hostile(3, None, false), Backend::Hardware),
+        (4, hostile(4, None, false), Backend::Gpu),
     ] {
         let bench = Bench::on(device, &[]);
-        let decoder = bench.open(Backend::Hardware).unwrap();
+        let decoder = bench.open(backend).unwrap();
         let mut station = Station::new(&decoder, &bench.driver, 1 << 20).unwrap();
         let kinds = [
             "ddddd",

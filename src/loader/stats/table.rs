@@ -246,6 +246,13 @@ impl Stats {
             "pictures: {} of {all} were decoded by the device",
             self.device_decoded
         )?;
+        match self.decoded_by_kernels {
+            0 => {}
+            all if all == self.device_decoded => {
+                f.write_str(" (by kernels: it has no hardware for that)")?
+            }
+            some => write!(f, " ({some} by kernels)")?,
+        }
         if by_cpu > 0 {
             // The most frequent reason first.
             let mut reasons: Vec<_> = self.left_to_cpu.iter().collect();
@@ -440,6 +447,10 @@ mod tests {
         };
         let all = "\npictures: 90 of 90 were decoded by the device\n";
         assert!(stats.to_string().contains(all), "{stats}");
+        stats.decoded_by_kernels = 30; // of several devices, one has no hardware
+        let of_them = "\npictures: 90 of 90 were decoded by the device (30 by kernels)\n";
+        assert!(stats.to_string().contains(of_them), "{stats}");
+        stats.decoded_by_kernels = 0;
         let reasons = [("not JPEG", 3), ("a filter", 3), ("progressive JPEG", 4)];
         stats.left_to_cpu = reasons.into();
         let some = "\npictures: 90 of 100 were decoded by the device, 10 by the CPU: progressive JPEG 4, a filter 3, not JPEG 3\n";

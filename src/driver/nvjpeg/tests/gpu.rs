@@ -1,4 +1,4 @@
-//! With nvJPEG itself, on a GPU with a hardware decoder: docs/gpu.md says how to run it.
+//! With nvJPEG itself, on a GPU with a hardware decoder, and by kernels on the same: docs/gpu.md says how to run it.
 
 use super::*;
 use crate::SampleRng;
@@ -16,7 +16,7 @@ const LIMITS: DecoderLimits = DecoderLimits {
 /// Where nvJPEG is, if the loader does not find it.
 const PATH: &str = "PINFEED_NVJPEG";
 
-fn open() -> (Driver, Station) {
+fn open(backend: Backend) -> (Driver, Station) {
     let driver = Driver::Cuda(Cuda::open(0).unwrap());
     let path = variable(PATH).map(std::path::PathBuf::from);
     let version = driver.info().unwrap().driver_version;
@@ -27,8 +27,7 @@ fn open() -> (Driver, Station) {
         library.path().display()
     );
     let (memory, host) = (Box::new(driver.clone()), Box::new(driver.clone()));
-    let decoder =
-        Decoder::open(Arc::new(library), &driver, Backend::Hardware, memory, host).unwrap();
+    let decoder = Decoder::open(Arc::new(library), &driver, backend, memory, host).unwrap();
     println!("{} engines", decoder.engines());
     let station = Station::new(&decoder, &driver, 1 << 26).unwrap();
     (driver, station)
@@ -48,12 +47,22 @@ fn row(driver: &Driver, row: &Row) -> Vec<u8> {
     pixels
 }
 
-/// Every file that is accepted is decoded, alone and in chunks, to the CPU's pixels but for the rounding of the inverse transform; what
-/// that comes to is printed.
 #[test]
 #[ignore = "needs a GPU with a hardware decoder"]
 fn the_hardware_decodes_what_is_accepted() {
-    let (driver, mut station) = open();
+    decodes_what_is_accepted(Backend::Hardware);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn kernels_decode_what_is_accepted() {
+    decodes_what_is_accepted(Backend::Gpu);
+}
+
+/// Every file that is accepted is decoded, alone and in chunks, to the CPU's pixels but for the rounding of the inverse transform; what
+/// that comes to is printed.
+fn decodes_what_is_accepted(backend: Backend) {
+    let (driver, mut station) = open(backend);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures");
     let folder = std::env::var_os("PINFEED_PICTURES").map_or(folder, Into::into);
     let mut names: Vec<_> = std::fs::read_dir(folder)
@@ -145,11 +154,21 @@ fn the_hardware_decodes_what_is_accepted() {
     assert!(compared > 10_000 && most <= 8 && sum < compared, "{most}");
 }
 
-/// What the decoder refuses costs the others nothing, and it goes on.
 #[test]
 #[ignore = "needs a GPU with a hardware decoder"]
 fn one_bad_file_of_a_chunk_is_told_from_the_others() {
-    let (driver, mut station) = open();
+    tells_bad_files_from_others(Backend::Hardware);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn kernels_tell_one_bad_file_from_the_others() {
+    tells_bad_files_from_others(Backend::Gpu);
+}
+
+/// What the decoder refuses costs the others nothing, and it goes on.
+fn tells_bad_files_from_others(backend: Backend) {
+    let (driver, mut station) = open(backend);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures/420-37x11.jpg");
     let image = LazyImage::encoded(std::fs::read(file).unwrap());
     let encoded = image.for_device(LIMITS).unwrap();
