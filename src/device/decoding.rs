@@ -15,6 +15,8 @@ use crate::tensor::{Home, Storage};
 #[cfg(feature = "nvjpeg")]
 mod engine;
 #[cfg(feature = "nvjpeg")]
+mod job;
+#[cfg(feature = "nvjpeg")]
 mod memory;
 #[cfg(feature = "nvjpeg")]
 mod thread;

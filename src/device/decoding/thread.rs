@@ -3,16 +3,14 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::engine::{Engine, MOST_PICTURES, Outcome, Work};
+use super::engine::{Engine, MOST_PICTURES, Outcome};
+use super::job::{Job, works};
 use super::memory::Taken;
-use super::waiting::{Origin, Waiting, in_turn};
-use super::{EncodedRows, NotDecoded, Undecoded, WhenDecoded};
+use super::waiting::{Origin, in_turn};
+use super::{NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
-use crate::meter::Reasons;
-use crate::picture::Sampling;
 use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, mark_own_thread, thread};
-use crate::tensor::{DecodedIn, PictureRow, RowList, Scattered};
 
 /// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.
 pub(crate) struct Decoder {
@@ -41,35 +39,6 @@ struct Queue {
     /// The decoder is to be open when jobs come.
     is_expected: bool,
     is_closed: bool,
-}
-
-/// Rows that were handed over together.
-struct Job {
-    fields: Vec<EncodedRows>,
-    when_decoded: Option<WhenDecoded>,
-    waiting: Waiting,
-    /// How many pictures are in chunks.
-    decoding: usize,
-    /// The pictures that the decoder did not make: their fields, and why.
-    by_cpu: Vec<(usize, &'static str)>,
-    failed: Option<NotDecoded>,
-    /// How long the decoder took for its pictures, of what it took for their chunks.
-    decoding_ns: u64,
-}
-
-impl Drop for Job {
-    /// Nobody waits for what will never be told.
-    fn drop(&mut self) {
-        if let Some(when_decoded) = self.when_decoded.take() {
-            let device = self.fields.first().map(EncodedRows::device);
-            let error = Error::Decoder {
-                device: device.unwrap_or_else(|| "the device".to_owned()),
-                reason: "the thread that drives it has ended".to_owned(),
-            };
-            self.fields.clear(); // its slab is at home then
-            when_decoded(Err(NotDecoded::Failed(error)));
-        }
-    }
 }
 
 /// Closes the queue when the thread ends, however it does: who hands something over later is told so.
@@ -396,11 +365,6 @@ impl Station<'_> {
     }
 }
 
-fn works<'a>(jobs: &'a VecDeque<Job>, origins: &[Origin]) -> Vec<Work<'a>> {
-    let works = origins.iter().map(|origin| jobs[origin.0].work(*origin));
-    works.collect()
-}
-
 /// Takes the pictures of the next chunk, from the oldest jobs that have any left. If there may be more soon, and something else can be done
 /// meanwhile (unless `is_awaited`), a chunk is filled, or comes later.
 fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine, is_awaited: bool) -> Vec<Origin> {
@@ -419,70 +383,6 @@ fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine, is_awaited: bool) -> Ve
         job.decoding += 1;
     }
     origins
-}
-
-impl Job {
-    fn new(fields: Vec<EncodedRows>, when_decoded: WhenDecoded) -> Job {
-        let mut waiting = Waiting::default();
-        for (field, rows) in fields.iter().enumerate() {
-            for (number, picture) in pictures_of(rows).1.iter().enumerate() {
-                waiting.push(picture.picture.drawing().sampling, field, number);
-            }
-        }
-        Job {
-            fields,
-            when_decoded: Some(when_decoded),
-            waiting,
-            decoding: 0,
-            by_cpu: Vec::new(),
-            failed: None,
-            decoding_ns: 0,
-        }
-    }
-
-    fn picture(&self, (_, field, picture): Origin) -> &PictureRow {
-        &pictures_of(&self.fields[field]).1[picture]
-    }
-
-    fn work(&self, origin: Origin) -> Work<'_> {
-        let (_, field, picture) = origin;
-        let (rows, pictures) = pictures_of(&self.fields[field]);
-        let picture = &pictures[picture];
-        Work {
-            picture: &*picture.picture,
-            file: rows.file_of(picture),
-            row: self.fields[field].to + (picture.row * rows.row_bytes()) as u64,
-        }
-    }
-
-    /// Its pictures that are in no chunk yet; `None` if it has failed.
-    fn waiting(&self) -> Option<&Waiting> {
-        match self.failed {
-            None => Some(&self.waiting),
-            Some(_) => None,
-        }
-    }
-
-    fn sampling(&self, origin: Origin) -> Sampling {
-        self.picture(origin).picture.drawing().sampling
-    }
-
-    /// Counts its pictures, which are all made.
-    fn count(&self, by_kernels: bool) {
-        for (number, field) in self.fields.iter().enumerate() {
-            let mut reasons = Reasons::new();
-            for (_, why) in self.by_cpu.iter().filter(|(of, _)| *of == number) {
-                *reasons.entry(why).or_default() += 1;
-            }
-            let ns = if number == 0 { self.decoding_ns } else { 0 }; // of all fields
-            let decoded = DecodedIn { ns, by_kernels };
-            pictures_of(field).0.count_pictures(&reasons, decoded);
-        }
-    }
-
-    fn is_in_chunks(&self) -> bool {
-        self.waiting().is_none_or(Waiting::is_empty)
-    }
 }
 
 /// The same error for another batch.
@@ -505,13 +405,6 @@ fn same(driver: &Driver, error: &Error) -> Error {
             device: driver.name(),
             reason: other.to_string(),
         },
-    }
-}
-
-fn pictures_of(rows: &EncodedRows) -> (&Scattered, &[PictureRow]) {
-    match rows.storage.scattered().map(|rows| (rows, rows.list())) {
-        Some((rows, RowList::Pictures(pictures))) => (rows, pictures),
-        _ => unreachable!("rows that are handed over have pictures"),
     }
 }
 
