@@ -38,9 +38,10 @@ pub enum Decode {
     /// A batch is given out when all of its pictures are decoded, and [`Batch::upload`](crate::Batch::upload) runs then, on the thread that asks
     /// for the batch. Until that, the batch keeps its page-locked memory.
     ///
-    /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). Set
-    /// `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment of a program that trains beside it: nvJPEG has 20 streams, and a step that shares one
-    /// of the driver's eight connections with them waits for them. (Where nothing is set, a warning is logged.)
+    /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). A program that trains
+    /// beside it needs more connections to the device than the driver's eight: nvJPEG has 20 streams, and a step that shares a connection with
+    /// them waits for them, and they for it. So [`Device::cuda`](crate::Device::cuda) asks for 32, if it is called before the program has other threads
+    /// and other users of CUDA. Where that comes too late, a warning is logged: then set `CUDA_DEVICE_MAX_CONNECTIONS=32` before the program starts.
     ///
     /// nvJPEG takes a second to open, which begins when the loader is built: build it before the model. The decoder has up to 512 MiB of device
     /// memory while it is open, which count in no budget ([`MemoryStats::decoder_bytes`](crate::device::MemoryStats::decoder_bytes)). The files of

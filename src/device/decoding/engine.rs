@@ -19,11 +19,6 @@ use crate::sync::Arc;
 #[cfg(all(target_os = "linux", not(miri)))]
 const PATH: &str = "PINFEED_NVJPEG";
 
-/// How many connections to the device a context has, if more than the driver's eight. The driver reads it when the program's first context is
-/// made.
-#[cfg(all(target_os = "linux", not(miri)))]
-const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-
 /// Which of the GPU's units decodes, if not the hardware where there is any: to try it. By nvJPEG's names.
 #[cfg(all(target_os = "linux", not(miri)))]
 const BACKEND: &str = "PINFEED_NVJPEG_BACKEND";
@@ -304,11 +299,13 @@ fn station(
         decoder.library().version(),
         decoder.library().path().display()
     );
-    if matches!(driver, Driver::Cuda(_)) && nvjpeg::variable(CONNECTIONS).is_none() {
+    if matches!(driver, Driver::Cuda(_)) && nvjpeg::variable(nvjpeg::CONNECTIONS).is_none() {
         // (Who trains a ResNet-50 beside the decoder loses 1.2 to 2.3 % of the time with 32, and 2 to 10 % with eight: docs/performance.md.)
         log::warn!(
             "nvJPEG has 20 streams of its own, and this process eight connections to the device: a training step that shares one with \
-             them waits for them now and then. Set {CONNECTIONS}=32 before the program starts (or 8, to keep it)"
+             them waits for them now and then. Open the device before there are other threads, or set {}=32 before the program starts (or 8, to \
+             keep it)",
+            nvjpeg::CONNECTIONS
         );
     }
     Station::new(&decoder, driver, crate::tuning::DECODER_ARENA_BYTES)

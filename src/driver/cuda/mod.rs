@@ -4,6 +4,8 @@
 //! the relaxed capture mode. Calls that follow each other do so once ([`Cuda::enter`]). So neither the embedder's choice of
 //! device nor a graph capture on another thread is disturbed.
 
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+mod connections;
 mod fault;
 mod gather;
 mod launch;

@@ -96,6 +96,8 @@ fn load() -> Result<Probe> {
             required: OLDEST_DRIVER,
         });
     }
+    #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+    super::connections::ask_for_more();
     {
         // SAFETY: the symbol has had this signature since CUDA 2.0.
         let init: Symbol<'_, Init> = unsafe { library.get(b"cuInit") }.map_err(missing)?;

@@ -158,6 +158,10 @@ impl Library {
     }
 }
 
+/// How many connections to the device a context has, if more than the driver's eight. The driver reads it when the program's first context is
+/// made.
+pub(crate) const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
 /// A variable of the environment. One that is empty is not set: as a folder, it would be the one that the program runs in.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())

@@ -31,7 +31,7 @@ pub(crate) use fault::DecoderFault;
 use fault::Status;
 #[cfg(test)]
 use library::candidates;
-pub(crate) use library::{Library, variable};
+pub(crate) use library::{CONNECTIONS, Library, variable};
 pub(crate) use memory::{HostMemory, Memory};
 #[cfg(test)]
 use state::{Coded, State, Verdict, judge};
