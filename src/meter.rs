@@ -73,7 +73,7 @@ pub(crate) struct Meter {
     pub(crate) device_decoded: Sum,
     /// How long that took, by the one thread that drives the decoder.
     pub(crate) device_decoding_ns: Sum,
-    /// Of these pictures, those that kernels decoded, on a GPU without hardware for it.
+    /// Of these pictures, those that kernels decoded.
     pub(crate) decoded_by_kernels: Sum,
     pub(crate) left_to_cpu: Mutex<Reasons>,
     /// There are pictures that a device and the CPU share. (Relaxed: whoever measures the share may see it a batch later.)

@@ -154,7 +154,7 @@ impl Device {
     /// The CUDA device `ordinal`, counted from 0 as the driver counts.
     ///
     /// With the feature `nvjpeg`, on Linux, the first call sets `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment of the process, if it is not
-    /// set and the program has no other thread yet: [`Decode::Device`](crate::image::Decode::Device) says what for.
+    /// set and the program has no other thread yet: `image::Decode::Device` says what for.
     ///
     /// # Errors
     ///

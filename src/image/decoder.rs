@@ -41,9 +41,11 @@ pub enum Decode {
     /// While the GPU is busy with other work, its decoder is slower, and slows that work (docs/performance.md has figures). A program that trains
     /// beside it needs more connections to the device than the driver's eight: nvJPEG has 20 streams, and a step that shares a connection with
     /// them waits for them, and they for it. So [`Device::cuda`](crate::Device::cuda) asks for 32, if it is called before the program has other threads
-    /// and other users of CUDA. Where that comes too late, a warning is logged: then set `CUDA_DEVICE_MAX_CONNECTIONS=32` before the program starts.
+    /// and other users of CUDA. If it is not set when the decoder opens, a warning is logged: then set `CUDA_DEVICE_MAX_CONNECTIONS=32` before the
+    /// program starts.
     ///
-    /// nvJPEG takes a second to open, which begins when the loader is built: build it before the model. The decoder has up to 512 MiB of device
+    /// nvJPEG takes a second to open, which begins when the loader is built: build it before the model. (The last handle of a device that is dropped
+    /// meanwhile waits for it.) The decoder has up to 512 MiB of device
     /// memory while it is open, which count in no budget ([`MemoryStats::decoder_bytes`](crate::device::MemoryStats::decoder_bytes)). The files of
     /// pictures that are not decoded yet lie in their rows of the batch. Those that are larger than their row lie in ordinary memory, and are not
     /// among the [bytes in flight](crate::loader::Builder::max_bytes_in_flight); there are no more of them than rows in the loader's slabs, which are
@@ -57,7 +59,8 @@ pub enum Decode {
     /// (the library, or its folder), or else where the system's loader finds `libnvjpeg.so.13` or `.12`, or in CUDA's toolkit. If there is
     /// none, or it fails, each batch is [`Error::Decoder`](crate::Error::Decoder). A GPU without a hardware decoder (or whose container lacks the driver
     /// capability `video`) decodes by kernels, which a warning and [`Stats::decoded_by_kernels`](crate::loader::Stats::decoded_by_kernels) say;
-    /// `PINFEED_NVJPEG_BACKEND=hardware` in the environment makes that an error, and `gpu_hybrid` has kernels decode in any case. Single pictures that the
+    /// `PINFEED_NVJPEG_BACKEND=hardware` in the environment makes that an error, and `gpu_hybrid` has kernels decode in any case. (A share that was
+    /// measured with the hardware is kept when a run goes on with kernels.) Single pictures that the
     /// decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU device has a stand-in, which
     /// decodes as the CPU does.
     Device,

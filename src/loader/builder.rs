@@ -543,7 +543,10 @@ impl<D: Dataset, C> Builder<D, C> {
         warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         #[cfg(feature = "nvjpeg")]
-        let has_pictures = C::IN_PLACE && self.dataset.has_encoded_pictures();
+        let has_pictures = C::IN_PLACE
+            && !self.devices.is_empty()
+            && !self.by_copy
+            && self.dataset.has_encoded_pictures();
         #[cfg(feature = "nvjpeg")]
         let learned = learned
             .device_share(self.device_share_of_64()?)

@@ -126,7 +126,8 @@ pub struct Stats {
     /// How long the device's decoder took for them, in nanoseconds: one thread drives it. (What several batches or loaders have in it at once is
     /// counted for each by its pictures.)
     pub device_decoding_ns: u64,
-    /// How many of them kernels decoded, as the GPU has no hardware decoder. That is slower, and what the device trains is slower for it.
+    /// How many of them kernels decoded, as the GPU has no hardware decoder, or `PINFEED_NVJPEG_BACKEND` asks for kernels. What the device trains is
+    /// slower for it.
     pub decoded_by_kernels: u64,
     /// Where device and CPU share the pictures (`Decode::Both`): how many of 64 the device is given, once that is fixed.
     pub device_share: Option<u8>,

@@ -61,7 +61,7 @@ pub(super) enum Content {
     PixelsBecause(&'static str),
 }
 
-/// How a device decoded pictures: in how many nanoseconds, and whether kernels did it, for it has no hardware.
+/// How a device decoded pictures: in how many nanoseconds, and whether kernels did it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DecodedIn {
     pub(crate) ns: u64,

@@ -37,7 +37,7 @@ fn fails(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, words: &[
 #[test]
 fn a_library_may_come_later() {
     let script = Arc::<Script>::default();
-    let cases: [(Option<&[&str]>, &[&str]); 5] = [
+    let cases: [(Option<&[&str]>, &[&str]); 4] = [
         (None, &["nvJPEG was not found", "LD_LIBRARY_PATH"]),
         (
             Some(&["-DLACKS_DECODE"]),
@@ -47,7 +47,6 @@ fn a_library_may_come_later() {
             Some(&["-DMAJOR=11"]),
             &["is nvJPEG 11.0", "12.0 or newer is needed: install"],
         ),
-        (Some(&["-DENGINES=0"]), &["no hardware decoder", "`video`"]),
         (
             Some(&["-DCREATE_RESULT=6"]),
             &["nvjpegCreateExV2 failed on cpu: EXECUTION_FAILED"],

@@ -299,7 +299,10 @@ fn station(
         decoder.library().version(),
         decoder.library().path().display()
     );
-    if matches!(driver, Driver::Cuda(_)) && nvjpeg::variable(nvjpeg::CONNECTIONS).is_none() {
+    if matches!(driver, Driver::Cuda(_))
+        && decoder.engines() > 0
+        && nvjpeg::variable(nvjpeg::CONNECTIONS).is_none()
+    {
         // (Who trains a ResNet-50 beside the decoder loses 1.2 to 2.3 % of the time with 32, and 2 to 10 % with eight: docs/performance.md.)
         log::warn!(
             "nvJPEG has 20 streams of its own, and this process eight connections to the device: a training step that shares one with \

@@ -248,6 +248,8 @@ impl Station<'_> {
             Some(engine) => engine,
             None => {
                 let opened = Engine::open(self.driver, &self.shared.taken);
+                // Who asked for it meanwhile asked for this.
+                self.shared.queue.lock().is_expected = false;
                 self.shared.was_tried.store(true, Ordering::Relaxed);
                 let engine = self.engine.insert(opened?);
                 self.by_kernels = engine.has_kernels_only();

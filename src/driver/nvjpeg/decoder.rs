@@ -14,7 +14,7 @@ use crate::sync::Arc;
 pub(crate) enum Backend {
     /// The hardware decoder.
     Hardware,
-    /// Kernels.
+    /// Kernels, for all of it in batches of more than 50 (its documentation) or 100 (its header); in smaller ones, the CPU decodes the Huffman codes.
     Gpu,
 }
 

@@ -12,7 +12,8 @@
 //!   `slots.rs` says what is done about it.
 //! - Damage in the data of a scan gives no error.
 //!
-//! Kernels need less (they do wait for the stream), and are given the same.
+//! All of that is the hardware's backend. What the kernels' does was not probed. It is documented to work in the stream's order and behind the
+//! call, so it is given the same, and each call is waited for.
 //!
 //! A status that does not speak of the picture (`EXECUTION_FAILED`, for example) is the decoder's fault, unless it decodes another picture of
 //! the chunk. Otherwise a decoder that fails at everything would look like one that takes nothing, and the CPU would do its work in silence.

@@ -25,7 +25,8 @@ const SMALL: Needs = Needs {
     bytes: 0,
 };
 
-/// How many threads of its own the library may use. (The hardware needs none.)
+/// How many threads of its own the library may use. (The hardware needs none. Before kernels, nvJPEG decodes the Huffman codes of small batches on
+/// the CPU: what more threads are worth there was not measured.)
 const THREADS: c_int = 1;
 
 /// A file, and where its planes go.
@@ -212,9 +213,7 @@ impl State {
         self.prepared = None;
         self.wait(stream)?; // a device that is lost shows here
         let at = self.scratch.address;
-        if self.decoder.engines() > 0
-            && let Some(status) = self.decode_blanks(stream, SMALL, at)?
-        {
+        if let Some(status) = self.decode_blanks(stream, SMALL, at)? {
             log::debug!("nvJPEG does not decode a blank picture: {status}");
         }
         Ok(())
@@ -300,6 +299,13 @@ impl State {
                 handle_of(stream),
             )
         };
+        // Kernels run on behind the call, which has the lists until then. (And the time that they take is the decoder's.)
+        if shared.engines == 0 {
+            let done = shared.driver.record(stream, false);
+            done.and_then(|done| done.sleep())
+                .map_err(DecoderFault::Device)?;
+            self.is_under_way = false;
+        }
         Ok((code != 0).then_some(Status(code)))
     }
 

@@ -8,8 +8,9 @@ impl<D, C> Builder<D, C> {
     /// Sets the share of the pictures that the device decodes where both it and the workers do ([`Decode::Both`](crate::image::Decode::Both)), from
     /// 0 to 1: so many of 64, rounded. By default, it is measured in the first batches.
     ///
-    /// A share that is given holds from the first batch on, which then waits until the device's decoder is open. (The first batches of a
-    /// loader's first epoch may still be decoded by the CPU.) It goes before that of a state that is [resumed](crate::DataLoader::resume).
+    /// A share that is given holds from the first batch on, which then waits until the device's decoder is open. (If a data set of the program's
+    /// own hides the [`ImageFolder`](crate::image::ImageFolder), the first batches of a loader's first epoch may still be decoded by the CPU.) It goes
+    /// before that of a state that is [resumed](crate::DataLoader::resume).
     ///
     /// # Errors
     ///

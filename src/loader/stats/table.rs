@@ -248,9 +248,7 @@ impl Stats {
         )?;
         match self.decoded_by_kernels {
             0 => {}
-            all if all == self.device_decoded => {
-                f.write_str(" (by kernels: it has no hardware for that)")?
-            }
+            all if all == self.device_decoded => f.write_str(" (by kernels)")?,
             some => write!(f, " ({some} by kernels)")?,
         }
         if by_cpu > 0 {
@@ -446,6 +444,9 @@ mod tests {
             ..Stats::default()
         };
         let all = "\npictures: 90 of 90 were decoded by the device\n";
+        assert!(stats.to_string().contains(all), "{stats}");
+        stats.decoded_by_kernels = 90;
+        let all = "\npictures: 90 of 90 were decoded by the device (by kernels)\n";
         assert!(stats.to_string().contains(all), "{stats}");
         stats.decoded_by_kernels = 30; // of several devices, one has no hardware
         let of_them = "\npictures: 90 of 90 were decoded by the device (30 by kernels)\n";
