@@ -386,7 +386,7 @@ impl<D, C> Builder<D, C> {
     /// # A device that decodes
     ///
     /// The time is also that of a device's decoder (`Decode::Device` of pictures, with the feature `nvjpeg`): a batch that was sent there is an error
-    /// ([`Stage::Decoding`](crate::error::Stage::Decoding)) if the decoder takes longer than this for whatever it is at, be it a chunk of 64
+    /// ([`Stage::Decoding`](crate::error::Stage::Decoding)) if the decoder takes longer than this for whatever it is at, be it a chunk of 256
     /// pictures, or being opened (which takes nvJPEG up to a second). What waits behind other batches has its time from when these are decoded.
     /// The decoder cannot be stopped: it keeps what it has of such a batch (its slab, its device memory and the files), and batches that are
     /// sent later wait for it, each for as long. When it comes back, they are decoded. Dropping the loader does not wait for it, but dropping

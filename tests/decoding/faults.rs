@@ -120,7 +120,7 @@ fn there_is_no_memory_for_a_decoder() {
                 &device,
                 epoch,
                 &[
-                    "needs 337 MiB",
+                    "needs 338 MiB",
                     "Device::set_device_budget_bytes",
                     "Decode::Cpu",
                 ],

@@ -187,6 +187,17 @@ fn without_hardware_kernels_decode() {
             assert!(stats.to_string().contains(said), "{stats}");
         }
     }
+    // They are given more at once.
+    let (script, library) = (Arc::<Script>::default(), Library::new(&["-DENGINES=0"]));
+    let device = library.device();
+    device.cut_batches_at(1 << 30, 1 << 30); // not at all
+    let loader = builder::<Tensor<u8>>(&script, 600, &device).batch_size(256);
+    let loader = whole(loader, 2).build().unwrap();
+    for epoch in 0..3 {
+        let before = library.count("stub_calls");
+        comes(&loader, &device, epoch, 600, 256);
+        assert!(library.count("stub_calls") - before <= 3);
+    }
     // Where kernels do not decode either, their error is told.
     let (script, library) = (
         Arc::<Script>::default(),

@@ -10,6 +10,7 @@ use super::memory::{Counted, Fixed};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::{BoxError, Error, Result, panic_message};
 use crate::picture::EncodedPicture;
+use crate::tuning::HARDWARE_CHUNK;
 
 #[cfg(all(target_os = "linux", not(miri)))]
 use crate::driver::nvjpeg::{self, Backend, DecoderFault, Library, Station};
@@ -22,9 +23,6 @@ const PATH: &str = "PINFEED_NVJPEG";
 /// Which of the GPU's units decodes, if not the hardware where there is any: to try it. By nvJPEG's names.
 #[cfg(all(target_os = "linux", not(miri)))]
 const BACKEND: &str = "PINFEED_NVJPEG_BACKEND";
-
-/// The most pictures of a chunk.
-pub(super) const MOST_PICTURES: usize = 64;
 
 /// A picture, its file, and the address of the row that is made of it.
 #[derive(Clone, Copy)]
@@ -121,10 +119,19 @@ impl Engine {
         }
     }
 
+    /// The most pictures of a chunk.
+    pub(super) fn most_pictures(&self) -> usize {
+        match &self.decoder {
+            Decoder::StandIn(_) => HARDWARE_CHUNK,
+            #[cfg(all(target_os = "linux", not(miri)))]
+            Decoder::NvJpeg(station, _) => station.most_pictures(),
+        }
+    }
+
     /// How many of these pictures, from the first on, make a chunk.
     pub(super) fn fits<'a>(&self, pictures: impl Iterator<Item = &'a dyn EncodedPicture>) -> usize {
         match &self.decoder {
-            Decoder::StandIn(_) => pictures.take(MOST_PICTURES).count(),
+            Decoder::StandIn(_) => pictures.take(HARDWARE_CHUNK).count(),
             #[cfg(all(target_os = "linux", not(miri)))]
             Decoder::NvJpeg(station, _) => {
                 let bytes = |picture: &'a dyn EncodedPicture| {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::engine::{Engine, MOST_PICTURES, Outcome};
+use super::engine::{Engine, Outcome};
 use super::job::{Job, works};
 use super::memory::Taken;
 use super::waiting::{Origin, in_turn};
@@ -375,7 +375,7 @@ fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine, is_awaited: bool) -> Ve
     let picture_of = |origin: Origin| &*all[origin.0].picture(origin).picture;
     let pictures = left.clone().map(picture_of);
     let count = engine.fits(pictures);
-    if !is_awaited && count < MOST_PICTURES && left.clone().nth(count).is_none() {
+    if !is_awaited && count < engine.most_pictures() && left.clone().nth(count).is_none() {
         return Vec::new();
     }
     let origins: Vec<Origin> = left.take(count).collect();

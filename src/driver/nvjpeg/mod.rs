@@ -36,8 +36,6 @@ pub(crate) use library::{CONNECTIONS, Library, variable};
 pub(crate) use memory::{HostMemory, Memory};
 #[cfg(test)]
 use state::{Coded, State, Verdict, judge};
-#[cfg(test)]
-use station::MOST_PICTURES;
 pub(crate) use station::{Outcome, Station, Work};
 
 #[cfg(test)]

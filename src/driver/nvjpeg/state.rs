@@ -9,9 +9,9 @@ use super::fault::{DecoderFault, Status};
 use super::library::{Handle, Image};
 use super::memory::Block;
 use super::slots::Needs;
-use super::station::MOST_PICTURES;
 use crate::driver::{Driver, RawStream};
 use crate::picture::{PlaneLayout, Sampling};
+use crate::tuning::HARDWARE_CHUNK;
 
 /// `NVJPEG_OUTPUT_YUV`.
 const PLANES: c_int = 1;
@@ -232,7 +232,7 @@ impl State {
         // They are all written to the same place, for nobody reads them.
         let blank = Coded::new(&file, needs.size, self.sampling, planes);
         // SAFETY: the caller's planes are memory of the device, and large enough; nothing else uses them, and they stay until the stream is done.
-        let status = unsafe { self.call(stream, &[blank; MOST_PICTURES]) };
+        let status = unsafe { self.call(stream, &[blank; HARDWARE_CHUNK]) };
         let waited = self.wait(stream);
         let status = status?;
         waited?;

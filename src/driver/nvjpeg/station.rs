@@ -13,9 +13,7 @@ use crate::driver::kernels::picture::{self, Drawn, Picture, Places};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
 use crate::picture::{Change, Drawing, PlaneLayout, Sampling};
-
-/// The most pictures of a chunk.
-pub(crate) const MOST_PICTURES: usize = 64;
+use crate::tuning::{HARDWARE_CHUNK, KERNELS_CHUNK};
 
 /// Sets of memory: while one chunk is drawn, the next is decoded, and the one behind it prepared.
 pub(crate) const SETS: usize = 3;
@@ -121,12 +119,32 @@ struct Prepared {
     done: RawEvent,
 }
 
-const LIST_BYTES: usize = MOST_PICTURES * size_of::<Picture>();
-const HEAD_BYTES: usize = LIST_BYTES + MOST_PICTURES * size_of::<u32>();
-/// With the changes.
-const LISTS_BYTES: usize = HEAD_BYTES + MOST_PICTURES * Passes::MOST_BYTES;
-const _: () = assert!(LIST_BYTES.is_multiple_of(align_of::<u32>()));
-const _: () = assert!(HEAD_BYTES.is_multiple_of(16));
+/// Where the lists of so many pictures lie in a set's memory for them: the pictures, one status for each, and their changes.
+#[derive(Clone, Copy)]
+struct Lists(usize);
+
+impl Lists {
+    /// Those of the largest chunk.
+    const LARGEST: Lists = Lists(match HARDWARE_CHUNK < KERNELS_CHUNK {
+        true => KERNELS_CHUNK,
+        false => HARDWARE_CHUNK,
+    });
+
+    const fn statuses(self) -> usize {
+        self.0 * size_of::<Picture>()
+    }
+
+    const fn changes(self) -> usize {
+        (self.statuses() + self.0 * size_of::<u32>()).next_multiple_of(16)
+    }
+
+    /// How many bytes they take at most.
+    const fn most_bytes(self) -> usize {
+        self.changes() + self.0 * Passes::MOST_BYTES
+    }
+}
+
+const _: () = assert!(size_of::<Picture>().is_multiple_of(align_of::<u32>()));
 
 impl Station {
     /// Makes one whose arenas have this many bytes each.
@@ -161,12 +179,21 @@ impl Station {
 
     /// What one with such arenas has: of the device, and page-locked.
     pub(crate) const fn own_bytes(arena_bytes: usize) -> [usize; 2] {
-        [SETS * (arena_bytes + LISTS_BYTES), SETS * LISTS_BYTES]
+        let lists = Lists::LARGEST.most_bytes();
+        [SETS * (arena_bytes + lists), SETS * lists]
     }
 
     /// Whether kernels decode, for there is no hardware.
     pub(crate) fn has_kernels_only(&self) -> bool {
         self.states.decoder.engines() == 0
+    }
+
+    /// The most pictures of a chunk.
+    pub(crate) fn most_pictures(&self) -> usize {
+        match self.has_kernels_only() {
+            true => KERNELS_CHUNK,
+            false => HARDWARE_CHUNK,
+        }
     }
 
     /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
@@ -180,7 +207,7 @@ impl Station {
         };
         pictures
             .into_iter()
-            .take(MOST_PICTURES)
+            .take(self.most_pictures())
             .take_while(takes)
             .count()
     }
@@ -340,8 +367,8 @@ impl Set {
         Ok(Set {
             driver: driver.clone(),
             arena: Block::new(driver, arena_bytes)?,
-            head: Block::new(driver, LISTS_BYTES)?,
-            locked: Locked::new(driver, LISTS_BYTES)?,
+            head: Block::new(driver, Lists::LARGEST.most_bytes())?,
+            locked: Locked::new(driver, Lists::LARGEST.most_bytes())?,
             at: At::Nothing,
         })
     }
@@ -351,7 +378,8 @@ impl Set {
         let mut pictures = Vec::with_capacity(works.len());
         let mut planes = Vec::with_capacity(works.len());
         let mut passes = Passes::default();
-        let statuses = self.head.address + LIST_BYTES as u64;
+        let lists = Lists(works.len());
+        let statuses = self.head.address + lists.statuses() as u64;
         for (work, status) in works.iter().zip((statuses..).step_by(size_of::<u32>())) {
             let layout = PlaneLayout::new(work.drawing.sampling, work.drawing.source);
             let weights = at + layout.bytes as u64;
@@ -373,12 +401,12 @@ impl Set {
             planes.push(at);
             at += work.decoder_bytes() as u64;
         }
-        let (head, changes) = self.locked.slice().split_at_mut(HEAD_BYTES);
+        let (head, changes) = self.locked.slice().split_at_mut(lists.changes());
         head.fill(0);
         for (to, picture) in head.chunks_exact_mut(size_of::<Picture>()).zip(&pictures) {
             to.copy_from_slice(picture.as_bytes());
         }
-        let bytes = HEAD_BYTES + passes.write(changes);
+        let bytes = lists.changes() + passes.write(changes);
         let copy = RawCopy::ToDevice {
             from: self.locked.memory,
             to: self.head.address,
@@ -447,14 +475,15 @@ impl Set {
         let step = Drawn::draw(self.head.address, pictures);
         // SAFETY: the caller's contract.
         unsafe { self.driver.launch(stream, step) }?;
-        for step in passes.steps(self.head.address + HEAD_BYTES as u64) {
+        let lists = Lists(pictures.len());
+        for step in passes.steps(self.head.address + lists.changes() as u64) {
             // SAFETY: likewise; what is between lies in the arena, behind the picture's weights.
             unsafe { self.driver.launch(stream, step) }?;
         }
         let copy = RawCopy::ToHost {
-            from: self.head.address + LIST_BYTES as u64,
-            to: self.locked.memory.wrapping_add(LIST_BYTES),
-            bytes: HEAD_BYTES - LIST_BYTES,
+            from: self.head.address + lists.statuses() as u64,
+            to: self.locked.memory.wrapping_add(lists.statuses()),
+            bytes: lists.changes() - lists.statuses(),
         };
         // SAFETY: both are the set's, and stay until the event.
         unsafe { self.driver.copy(stream, copy) }?;
@@ -468,7 +497,8 @@ impl Set {
         if let Err(error) = event.sleep() {
             return Some(Err(DecoderFault::Device(error)));
         }
-        let (statuses, _) = self.locked.slice()[LIST_BYTES..].as_chunks::<4>();
+        let lists = Lists(verdicts.len());
+        let (statuses, _) = self.locked.slice()[lists.statuses()..].as_chunks::<4>();
         let outcomes = verdicts.into_iter().zip(statuses).map(|(verdict, status)| {
             match (verdict, picture::Status::of(u32::from_ne_bytes(*status))) {
                 (Verdict::Refused(status), _) => Outcome::Refused(status),

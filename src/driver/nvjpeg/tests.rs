@@ -911,6 +911,23 @@ fn each_file_of_a_chunk_becomes_its_row_or_says_why_not() {
     }
 }
 
+/// Chunks of many pictures, and of few behind them: the lists in a set's memory are as long as the chunk.
+#[test]
+fn kernels_take_more_pictures_at_once() {
+    let bench = Bench::on(hostile(5, None, false), &[]);
+    let decoder = bench.open(Backend::Gpu).unwrap();
+    let mut station = Station::new(&decoder, &bench.driver, 1 << 23).unwrap();
+    let many = format!("{}s{}x", "d".repeat(150), "d".repeat(49));
+    for kinds in [&*many, "dsd", &*many, "d", "s", &*many] {
+        let mut orders = Order::all(&bench, kinds);
+        begin(&mut station, &mut orders).unwrap();
+        let outcomes = station.end().unwrap().unwrap();
+        assert_eq!(outcomes.len(), kinds.len());
+        let checked = orders.iter().zip(outcomes);
+        checked.for_each(|(order, outcome)| order.check(outcome));
+    }
+}
+
 #[test]
 fn a_picture_without_memory_says_so() {
     let bench = Bench::new(&[]);
@@ -989,7 +1006,11 @@ fn a_chunk_is_what_fits_the_arena() {
         ],
         [1, 0, 3, 2]
     );
-    assert_eq!(fits(1 << 24, 100), MOST_PICTURES);
+    assert_eq!(fits(1 << 24, 300), 64);
+    // Kernels are faster with more.
+    let decoder = Bench::new(&[]).open(Backend::Gpu).unwrap();
+    let station = Station::new(&decoder, &bench.driver, 1 << 24).unwrap();
+    assert_eq!(station.fits(vec![each; 300]), 256);
 }
 
 #[test]

@@ -16,7 +16,45 @@ const LIMITS: DecoderLimits = DecoderLimits {
 /// Where nvJPEG is, if the loader does not find it.
 const PATH: &str = "PINFEED_NVJPEG";
 
-fn open(backend: Backend) -> (Driver, Station) {
+/// nvJPEG's own memory, of which it may have as much as beside a loader: how much it has, and how often it took some or gave it back.
+#[derive(Clone)]
+struct Metered(Driver, Arc<[AtomicUsize; 3]>);
+
+impl Metered {
+    const MOST: usize = crate::tuning::DECODER_MOST_BYTES - 3 * crate::tuning::DECODER_ARENA_BYTES;
+
+    fn counts(&self) -> [usize; 3] {
+        self.1
+            .each_ref()
+            .map(|number| number.load(Ordering::Relaxed))
+    }
+}
+
+impl Memory for Metered {
+    fn take(&self, bytes: usize) -> Option<u64> {
+        self.reserve(bytes).then_some(())?;
+        self.1[1].fetch_add(1, Ordering::Relaxed);
+        Memory::take(&self.0, bytes)
+    }
+
+    fn give_back(&self, address: u64, bytes: usize) {
+        self.release(bytes);
+        self.1[2].fetch_add(1, Ordering::Relaxed);
+        Memory::give_back(&self.0, address, bytes);
+    }
+
+    fn reserve(&self, bytes: usize) -> bool {
+        let with = |has: usize| Some(has + bytes).filter(|all| *all <= Metered::MOST);
+        let (relaxed, has) = (Ordering::Relaxed, &self.1[0]);
+        has.fetch_update(relaxed, relaxed, with).is_ok()
+    }
+
+    fn release(&self, bytes: usize) {
+        self.1[0].fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+fn open(backend: Backend) -> (Driver, Station, Metered) {
     let driver = Driver::Cuda(Cuda::open(0).unwrap());
     let path = variable(PATH).map(std::path::PathBuf::from);
     let version = driver.info().unwrap().driver_version;
@@ -26,11 +64,12 @@ fn open(backend: Backend) -> (Driver, Station) {
         library.version(),
         library.path().display()
     );
-    let (memory, host) = (Box::new(driver.clone()), Box::new(driver.clone()));
+    let metered = Metered(driver.clone(), Arc::default());
+    let (memory, host) = (Box::new(metered.clone()), Box::new(driver.clone()));
     let decoder = Decoder::open(Arc::new(library), &driver, backend, memory, host).unwrap();
     println!("{} engines", decoder.engines());
-    let station = Station::new(&decoder, &driver, 1 << 26).unwrap();
-    (driver, station)
+    let station = Station::new(&decoder, &driver, crate::tuning::DECODER_ARENA_BYTES).unwrap();
+    (driver, station, metered)
 }
 
 fn row(driver: &Driver, row: &Row) -> Vec<u8> {
@@ -62,7 +101,7 @@ fn kernels_decode_what_is_accepted() {
 /// Every file that is accepted is decoded, alone and in chunks, to the CPU's pixels but for the rounding of the inverse transform; what
 /// that comes to is printed.
 fn decodes_what_is_accepted(backend: Backend) {
-    let (driver, mut station) = open(backend);
+    let (driver, mut station, metered) = open(backend);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures");
     let folder = std::env::var_os("PINFEED_PICTURES").map_or(folder, Into::into);
     let mut names: Vec<_> = std::fs::read_dir(folder)
@@ -95,49 +134,68 @@ fn decodes_what_is_accepted(backend: Backend) {
             .iter()
             .filter_map(|(path, image)| Some((path, image, read(image)?)))
             .collect();
-        for size in [1, 7, MOST_PICTURES] {
-            for files in files.chunks(size) {
-                let rows: Vec<Row> = files
-                    .iter()
-                    .map(|(_, _, (_, drawing, changes))| {
-                        Row::new(&driver, Change::row_bytes(changes, drawing.size))
-                    })
-                    .collect();
-                let works =
-                    files
-                        .iter()
-                        .zip(&rows)
-                        .map(|((_, _, (bytes, drawing, changes)), row)| Work {
-                            bytes,
-                            drawing: *drawing,
-                            changes,
-                            row: row.address,
-                        });
-                let works: Vec<Work<'_>> = works.collect();
-                station.prepare(&works).unwrap();
-                // SAFETY: the rows are device memory, and the chunk is ended before they go.
-                unsafe { station.decode(&works, &[]) }.unwrap();
-                let outcomes = station.end().unwrap().unwrap();
-                for (((path, _, (bytes, drawing, _)), made), outcome) in
-                    files.iter().zip(&rows).zip(outcomes)
-                {
-                    if outcome != Outcome::Drawn {
-                        refused.push(format!(
-                            "{} {:?} {size}: {outcome:?}",
-                            path.display(),
-                            drawing.source
-                        ));
-                        continue;
-                    }
-                    let same = LazyImage::encoded(bytes.clone())
-                        .transform(&plan, &mut SampleRng::new(number, 0, 0));
-                    let expected = same.decode().unwrap();
-                    for (made, expected) in row(&driver, made).iter().zip(expected.as_slice()) {
-                        let off = made.abs_diff(*expected);
-                        compared += 1;
-                        sum += u64::from(off);
-                        most = most.max(off);
-                    }
+        let whole = station.most_pictures();
+        let sizes = [1, 7, whole];
+        let mut chunks: Vec<Vec<_>> = sizes
+            .into_iter()
+            .flat_map(|size| files.chunks(size))
+            .map(|chunk| chunk.iter().collect())
+            .collect();
+        // Full ones that are alike, for which kernels have another way.
+        for sampling in Sampling::ALL {
+            let of_it = |file: &&(_, _, (_, Drawing, _))| file.2.1.sampling == sampling;
+            let alike: Vec<_> = files.iter().filter(of_it).cycle().take(whole).collect();
+            let bytes = alike
+                .iter()
+                .map(|(_, _, (_, drawing, changes))| drawing.decoder_bytes(changes));
+            chunks.push(alike[..station.fits(bytes)].to_vec());
+        }
+        for files in chunks.iter().filter(|files| !files.is_empty()) {
+            let [_, taken, given_back] = metered.counts();
+            let rows = files.iter().map(|(_, _, (_, drawing, changes))| {
+                Row::new(&driver, Change::row_bytes(changes, drawing.size))
+            });
+            let rows: Vec<Row> = rows.collect();
+            let works = files.iter().zip(&rows);
+            let works = works.map(|((_, _, (bytes, drawing, changes)), row)| Work {
+                bytes,
+                drawing: *drawing,
+                changes,
+                row: row.address,
+            });
+            let works: Vec<Work<'_>> = works.collect();
+            station.prepare(&works).unwrap();
+            // SAFETY: the rows are device memory, and the chunk is ended before they go.
+            unsafe { station.decode(&works, &[]) }.unwrap();
+            let outcomes = station.end().unwrap().unwrap();
+            if files.len() > 7 {
+                let [has, now_taken, now_given_back] = metered.counts();
+                println!(
+                    "{} pictures of {:?}: {has} bytes; {} blocks taken, {} given back",
+                    files.len(),
+                    files[0].2.1.sampling,
+                    now_taken - taken,
+                    now_given_back - given_back
+                );
+            }
+            for ((file, made), outcome) in files.iter().zip(&rows).zip(outcomes) {
+                let (path, _, (bytes, drawing, _)) = file;
+                if outcome != Outcome::Drawn {
+                    let (path, size) = (path.display(), files.len());
+                    refused.push(format!(
+                        "{path} {:?} of {size}: {outcome:?}",
+                        drawing.source
+                    ));
+                    continue;
+                }
+                let same = LazyImage::encoded(bytes.clone())
+                    .transform(&plan, &mut SampleRng::new(number, 0, 0));
+                let expected = same.decode().unwrap();
+                for (made, expected) in row(&driver, made).iter().zip(expected.as_slice()) {
+                    let off = made.abs_diff(*expected);
+                    compared += 1;
+                    sum += u64::from(off);
+                    most = most.max(off);
                 }
             }
         }
@@ -168,7 +226,7 @@ fn kernels_tell_one_bad_file_from_the_others() {
 
 /// What the decoder refuses costs the others nothing, and it goes on.
 fn tells_bad_files_from_others(backend: Backend) {
-    let (driver, mut station) = open(backend);
+    let (driver, mut station, _) = open(backend);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures/420-37x11.jpg");
     let image = LazyImage::encoded(std::fs::read(file).unwrap());
     let encoded = image.for_device(LIMITS).unwrap();
