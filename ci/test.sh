@@ -9,5 +9,5 @@ fi
 run cargo test
 run cargo test --features nvtx --test nvtx # features that are off by default
 run cargo test --features nvjpeg --lib -- picture changes nvjpeg encoded
-run cargo test --features nvjpeg --test decoding
+run cargo test --features nvjpeg --test decoding --test connections
 run cargo test --features nvjpeg --test programs -- both_decoders found_on_the_web masked_on_the_device

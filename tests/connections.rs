@@ -55,6 +55,7 @@ fn parent() {
         (2, None, ""),
         (2, Some("8"), "8"),
     ] {
+        let _watch = watch::on(format!("a program of {threads} threads, {set:?}"));
         let mut child = Command::new(env::current_exe().unwrap());
         child
             .env(THREADS, threads.to_string())
