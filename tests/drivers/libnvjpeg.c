@@ -13,6 +13,8 @@
  * A state has slots, which take turns within a call. A slot exchanges its memory when a picture is larger than those before it, or has other
  * chroma. That is only counted: the memory that is taken is the allocators'.
  *
+ * Of kernels (backend 2), a state that was refused memory is broken: it fails at all that it is asked. (nvJPEG uses memory that it has freed.)
+ *
  * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT,
  * CREATE_RESULT and HARDWARE_RESULT, what these calls return, the last for the hardware's backend alone; EACH, how many bytes of each allocator a picture takes. */
 
@@ -40,8 +42,8 @@
 #define HARDWARE_RESULT 0
 #endif
 
-enum { HARDWARE = 3 };
-enum { NOT_INITIALIZED = 1, INVALID = 2, BAD_JPEG = 3, NOT_SUPPORTED = 4, ALLOCATOR_FAILURE = 5, INTERNAL_ERROR = 8 };
+enum { KERNELS = 2, HARDWARE = 3 };
+enum { NOT_INITIALIZED = 1, INVALID = 2, BAD_JPEG = 3, NOT_SUPPORTED = 4, ALLOCATOR_FAILURE = 5, EXECUTION_FAILED = 6, INTERNAL_ERROR = 8 };
 
 typedef int (*allocate)(void *, void **, size_t, void *);
 typedef int (*release)(void *, void *, size_t, void *);
@@ -56,11 +58,13 @@ struct allocator {
 
 struct handle {
     struct allocator device, host;
+    int backend;
 };
 
 struct state {
     struct handle *handle;
     int count; /* initialized for so many; 0 after a failure */
+    int is_broken;
     void *memory, *host;
     size_t bytes;
     struct slot {
@@ -74,7 +78,10 @@ struct image {
 };
 
 /* What the tests read: calls, and what is alive. */
-int stub_calls, stub_initialized, stub_created, stub_handles, stub_states, stub_blanks, stub_exchanged;
+int stub_calls, stub_initialized, stub_created, stub_handles, stub_states, stub_states_made, stub_blanks, stub_exchanged;
+
+/* The fewest pictures of a call. */
+int stub_fewest = 1 << 30;
 
 /* What the tests set: the most pictures that there is memory for, a call that fails, and whether decodes hang; and how many do. */
 int stub_most, stub_fails_initialize, stub_refuses_blanks;
@@ -94,13 +101,14 @@ int nvjpegGetProperty(int which, int *value) {
 int nvjpegCreateExV2(int backend, struct allocator *device, struct allocator *host, unsigned flags, struct handle **out) {
     if (CREATE_RESULT)
         return CREATE_RESULT;
-    if (flags || backend < 2 || backend > HARDWARE)
+    if (flags || (backend != KERNELS && backend != HARDWARE))
         return INVALID;
     if (backend == HARDWARE && HARDWARE_RESULT)
         return HARDWARE_RESULT;
     *out = malloc(sizeof **out);
     (*out)->device = *device;
     (*out)->host = *host;
+    (*out)->backend = backend;
     stub_created++;
     stub_handles++;
     return 0;
@@ -125,7 +133,13 @@ int nvjpegJpegStateCreate(struct handle *handle, struct state **out) {
     *out = calloc(1, sizeof **out);
     (*out)->handle = handle;
     stub_states++;
+    stub_states_made++;
     return 0;
+}
+
+static int without_memory(struct state *state) {
+    state->is_broken = state->handle->backend == KERNELS;
+    return ALLOCATOR_FAILURE;
 }
 
 static void give_back(struct state *state) {
@@ -150,14 +164,16 @@ int nvjpegDecodeBatchedInitialize(struct handle *handle, struct state *state, in
         return INTERNAL_ERROR;
     if (state->handle != handle || count < 1 || threads != 1 || format != 1)
         return INVALID;
+    if (state->is_broken)
+        return EXECUTION_FAILED;
     give_back(state);
     state->count = 0;
     state->bytes = (size_t)count * EACH;
     if (stub_most && count > stub_most)
-        return ALLOCATOR_FAILURE;
+        return without_memory(state);
     if (handle->device.allocate(handle->device.context, &state->memory, state->bytes, 0) ||
         handle->host.allocate(handle->host.context, &state->host, state->bytes, 0))
-        return ALLOCATOR_FAILURE;
+        return without_memory(state);
     memset(state->host, 1, state->bytes);
     state->count = count;
     return 0;
@@ -205,6 +221,8 @@ int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsign
     stub_hanging--;
     if (state->handle != handle || !state->count)
         return NOT_INITIALIZED;
+    if (state->count < stub_fewest)
+        stub_fewest = state->count;
     for (int at = 0; at < state->count; at++) {
         const unsigned char *file = files[at];
         struct slot *slot = &state->slots[at % SLOTS];

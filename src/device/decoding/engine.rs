@@ -32,9 +32,9 @@ pub(super) struct Work<'a> {
     pub(super) row: u64,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn coded(&self) -> nvjpeg::Work<'_> {
+    fn coded(self) -> nvjpeg::Work<'a> {
         nvjpeg::Work {
             bytes: self.file,
             drawing: *self.picture.drawing(),
@@ -82,9 +82,11 @@ impl Engine {
     pub(super) fn open(driver: &Driver, taken: &Arc<Taken>) -> Result<Engine> {
         #[cfg(all(target_os = "linux", not(miri)))]
         let nvjpeg = |path: Option<&Path>| -> Result<Decoder> {
-            let own_bytes = Station::own_bytes(crate::tuning::DECODER_ARENA_BYTES);
+            let decoder = decoder(driver, path, taken).map_err(|fault| error_of(driver, fault))?;
+            let arena_bytes = Station::arena_bytes(&decoder);
+            let own_bytes = Station::own_bytes(arena_bytes);
             let fixed = Fixed::new(taken, own_bytes);
-            let station = station(driver, path, taken);
+            let station = Station::new(&decoder, driver, arena_bytes);
             let station = station.map_err(|fault| not_opened(driver, own_bytes[0], fault))?;
             Ok(Decoder::NvJpeg(Box::new(station), fixed))
         };
@@ -128,17 +130,12 @@ impl Engine {
         }
     }
 
-    /// How many of these pictures, from the first on, make a chunk.
-    pub(super) fn fits<'a>(&self, pictures: impl Iterator<Item = &'a dyn EncodedPicture>) -> usize {
+    /// How many of these works, from the first on, make a chunk.
+    pub(super) fn fits<'a>(&self, works: impl Iterator<Item = Work<'a>>) -> usize {
         match &self.decoder {
-            Decoder::StandIn(_) => pictures.take(HARDWARE_CHUNK).count(),
+            Decoder::StandIn(_) => works.take(HARDWARE_CHUNK).count(),
             #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => {
-                let bytes = |picture: &'a dyn EncodedPicture| {
-                    picture.drawing().decoder_bytes(picture.changes())
-                };
-                station.fits(pictures.map(bytes))
-            }
+            Decoder::NvJpeg(station, _) => station.fits(works.map(Work::coded)),
         }
     }
 
@@ -161,7 +158,7 @@ impl Engine {
             Decoder::StandIn(_) => Ok(()),
             #[cfg(all(target_os = "linux", not(miri)))]
             Decoder::NvJpeg(station, _) => {
-                let works: Vec<nvjpeg::Work<'_>> = works.iter().map(Work::coded).collect();
+                let works: Vec<nvjpeg::Work<'_>> = works.iter().copied().map(Work::coded).collect();
                 let prepared = station.prepare(&works);
                 prepared.map_err(|fault| error_of(&self.driver, fault))
             }
@@ -196,7 +193,7 @@ impl Engine {
             }
             #[cfg(all(target_os = "linux", not(miri)))]
             Decoder::NvJpeg(station, _) => {
-                let works: Vec<nvjpeg::Work<'_>> = works.iter().map(Work::coded).collect();
+                let works: Vec<nvjpeg::Work<'_>> = works.iter().copied().map(Work::coded).collect();
                 // SAFETY: the caller's contract.
                 let decoded = unsafe { station.decode(&works, after) };
                 decoded.map_err(|fault| error_of(&self.driver, fault))
@@ -267,13 +264,13 @@ impl Engine {
     }
 }
 
-/// nvJPEG on a GPU, with memory for its chunks.
+/// nvJPEG on a GPU.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn station(
+fn decoder(
     driver: &Driver,
     path: Option<&Path>,
     taken: &Arc<Taken>,
-) -> Result<Station, DecoderFault> {
+) -> Result<nvjpeg::Decoder, DecoderFault> {
     let version = driver.info().map_err(DecoderFault::Device)?.driver_version;
     let library = Arc::new(Library::open(path, version)?);
     let counted = Counted {
@@ -318,7 +315,7 @@ fn station(
             nvjpeg::CONNECTIONS
         );
     }
-    Station::new(&decoder, driver, crate::tuning::DECODER_ARENA_BYTES)
+    Ok(decoder)
 }
 
 /// The error of a decoder that does not open, and takes so many bytes of the device's memory.

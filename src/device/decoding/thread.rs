@@ -265,7 +265,8 @@ impl Station<'_> {
                 return Ok(());
             }
         }
-        if engine.is_drawn() {
+        // (Kernels decode for so long that nobody should wait until they have decoded the next chunk, too.)
+        if engine.is_drawn() || engine.has_kernels_only() && !self.decoded.is_empty() {
             return self.end();
         }
         match self.prepared.pop_front() {
@@ -372,9 +373,8 @@ impl Station<'_> {
 fn next_chunk(jobs: &mut VecDeque<Job>, engine: &Engine, is_awaited: bool) -> Vec<Origin> {
     let all = &*jobs;
     let left = in_turn(all.iter().map(Job::waiting));
-    let picture_of = |origin: Origin| &*all[origin.0].picture(origin).picture;
-    let pictures = left.clone().map(picture_of);
-    let count = engine.fits(pictures);
+    let work_of = |origin: Origin| all[origin.0].work(origin);
+    let count = engine.fits(left.clone().map(work_of));
     if !is_awaited && count < engine.most_pictures() && left.clone().nth(count).is_none() {
         return Vec::new();
     }

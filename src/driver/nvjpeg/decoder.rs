@@ -118,6 +118,17 @@ impl Decoder {
     }
 }
 
+impl Shared {
+    /// Makes a state; the context is current. Whoever has it destroys it.
+    pub(super) fn create_state(&self) -> Result<Handle, DecoderFault> {
+        let mut state = ptr::null_mut();
+        // SAFETY: the handle is alive; it writes one state, which belongs to the current device.
+        let code = unsafe { (self.library.functions.create_state)(self.handle, &mut state) };
+        check("nvjpegJpegStateCreate", &self.driver, code)?;
+        Ok(state)
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         let _entered = self.driver.enter();

@@ -11,7 +11,7 @@ use super::memory::Block;
 use super::slots::Needs;
 use crate::driver::{Driver, RawStream};
 use crate::picture::{PlaneLayout, Sampling};
-use crate::tuning::HARDWARE_CHUNK;
+use crate::tuning::{HARDWARE_CHUNK, KERNELS_LEAST};
 
 /// `NVJPEG_OUTPUT_YUV`.
 const PLANES: c_int = 1;
@@ -19,14 +19,16 @@ const PLANES: c_int = 1;
 /// After so many calls with as many pictures as there is memory for, twice as many are tried.
 const CALLS_BEFORE_MORE: u32 = 64;
 
+/// The same of kernels: if there is no memory for more, that costs a new state, which takes half a second.
+const KERNELS_BEFORE_MORE: u32 = 512;
+
 /// A blank picture that asks for nothing.
 const SMALL: Needs = Needs {
     size: [64, 64],
     bytes: 0,
 };
 
-/// How many threads of its own the library may use. (The hardware needs none. Before kernels, nvJPEG decodes the Huffman codes of small batches on
-/// the CPU: what more threads are worth there was not measured.)
+/// How many threads of its own the library may use. (The hardware needs none, nor do kernels with [`KERNELS_LEAST`] pictures.)
 const THREADS: c_int = 1;
 
 /// A file, and where its planes go.
@@ -52,7 +54,7 @@ pub(crate) enum Verdict {
     NoMemory,
 }
 
-/// The state of one decode under way, of pictures with one kind of chroma. One thread at a time uses it.
+/// The state of one decode under way, of pictures with one kind of chroma, or of any for kernels. One thread at a time uses it.
 pub(crate) struct State {
     state: Handle,
     sampling: Sampling,
@@ -65,7 +67,7 @@ pub(crate) struct State {
     prepared: Option<usize>,
     /// Whether pictures were decoded since the stream was last waited for.
     is_under_way: bool,
-    /// The most pictures that there was memory for; and how many calls there were of as many since then.
+    /// The most pictures that there was memory for, 0 if there was none at all; and how many calls there were of as many since then.
     most: usize,
     calls_of_most: u32,
     decoder: Decoder,
@@ -85,12 +87,8 @@ impl State {
         let _entered = shared.driver.enter().map_err(DecoderFault::Device)?;
         let scratch = Block::new(&shared.driver, SMALL.layout(sampling).bytes);
         let scratch = scratch.map_err(DecoderFault::Device)?;
-        let mut state = ptr::null_mut();
-        // SAFETY: the handle is alive; it writes one state, which belongs to the current device.
-        let code = unsafe { (shared.library.functions.create_state)(shared.handle, &mut state) };
-        check("nvjpegJpegStateCreate", &shared.driver, code)?;
         Ok(State {
-            state,
+            state: shared.create_state()?,
             sampling,
             room: Needs::default(),
             reserved: 0,
@@ -112,7 +110,7 @@ impl State {
     ///
     /// # Safety
     ///
-    /// The pictures must have the state's chroma, and the planes be memory of the decoder's device, large enough for each picture. From this call
+    /// The pictures must have the state's chroma, unless kernels decode, and the planes be memory of the decoder's device, large enough for each picture. From this call
     /// on, and until the stream has reached its end, nothing may use them but what the stream has behind it. (What the stream has *before*
     /// it is not waited for, but for what this state did there.) The files must stay until then, too. The same stream must be used in all
     /// calls, or have been waited for.
@@ -128,6 +126,11 @@ impl State {
             self.make_room(stream, most)?;
         }
         let mut verdicts = vec![Verdict::Decoded; pictures.len()];
+        if self.most == 0 {
+            self.has_memory_for(0);
+            verdicts.fill(Verdict::NoMemory);
+            return Ok(verdicts);
+        }
         let mut open = Vec::new();
         let whole = 0..pictures.len();
         open.push(whole);
@@ -148,9 +151,15 @@ impl State {
                 }
                 Some(status) => status,
             };
-            self.settle(stream)?;
+            self.settle(stream, status)?;
             let is_memory = status == Status::ALLOCATOR_FAILURE;
             match halves(&range) {
+                // Kernels need no less for fewer.
+                _ if is_memory && self.has_kernels() && range.len() <= KERNELS_LEAST => {
+                    (self.most, self.calls_of_most) = (0, 0);
+                    verdicts[range.start..].fill(Verdict::NoMemory);
+                    break;
+                }
                 Some([first, second]) => {
                     if is_memory {
                         (self.most, self.calls_of_most) = (first.len().max(second.len()), 0);
@@ -176,8 +185,8 @@ impl State {
         needs: Needs,
     ) -> Result<(), DecoderFault> {
         let shared = self.decoder.0.clone();
-        if shared.engines == 0 {
-            return Ok(()); // another backend has no slots
+        if self.has_kernels() {
+            return Ok(()); // which have no slots
         }
         let room = self.room.grown_for(needs);
         let bytes = room.all_bytes(self.sampling, shared.engines);
@@ -207,16 +216,33 @@ impl State {
         }
     }
 
-    /// What a call that was refused began is over before anything else is asked. The stream does not wait for all of it: only a call that goes
-    /// well is behind all slots. So blank pictures follow it in each.
-    fn settle(&mut self, stream: &RawStream) -> Result<(), DecoderFault> {
+    /// What a call that was refused began is over before anything else is asked.
+    fn settle(&mut self, stream: &RawStream, refused: Status) -> Result<(), DecoderFault> {
         self.prepared = None;
         self.wait(stream)?; // a device that is lost shows here
+        if self.has_kernels() {
+            // nvJPEG frees memory before it asks for more, and would go on to use what it freed.
+            return match refused {
+                Status::ALLOCATOR_FAILURE => self.renew(),
+                _ => Ok(()),
+            };
+        }
+        // The stream does not wait for all of it: only a call that goes well is behind all slots. So blank pictures follow it in each.
         let at = self.scratch.address;
         if let Some(status) = self.decode_blanks(stream, SMALL, at)? {
             log::debug!("nvJPEG does not decode a blank picture: {status}");
         }
         Ok(())
+    }
+
+    /// Exchanges the state for a new one, with memory of its own. Nothing of the old one is under way.
+    fn renew(&mut self) -> Result<(), DecoderFault> {
+        let shared = &self.decoder.0;
+        let _entered = shared.driver.enter().map_err(DecoderFault::Device)?;
+        let old = std::mem::replace(&mut self.state, shared.create_state()?);
+        // SAFETY: nothing uses it after this.
+        let code = unsafe { (shared.library.functions.destroy_state)(old) };
+        check("nvjpegJpegStateDestroy", &shared.driver, code)
     }
 
     /// Decodes blank pictures in all slots, and waits for them. Their planes go to this address.
@@ -242,14 +268,22 @@ impl State {
         Ok(status)
     }
 
+    fn has_kernels(&self) -> bool {
+        self.decoder.engines() == 0
+    }
+
     /// Memory that was short may not be any more: now and then, more pictures are tried.
     fn has_memory_for(&mut self, pictures: usize) {
         if pictures < self.most {
             return; // as long as memory was never short
         }
         self.calls_of_most += 1;
-        if self.calls_of_most >= CALLS_BEFORE_MORE {
-            (self.most, self.calls_of_most) = (self.most.saturating_mul(2), 0);
+        let (calls, least) = match self.has_kernels() {
+            true => (KERNELS_BEFORE_MORE, KERNELS_LEAST),
+            false => (CALLS_BEFORE_MORE, 1),
+        };
+        if self.calls_of_most >= calls {
+            (self.most, self.calls_of_most) = (self.most.saturating_mul(2).max(least), 0);
         }
     }
 
@@ -265,6 +299,19 @@ impl State {
     ) -> Result<Option<Status>, DecoderFault> {
         let shared = self.decoder.0.clone();
         let functions = &shared.library.functions;
+        let (file, mut filled) = match self.has_kernels() && pictures.len() < KERNELS_LEAST {
+            true => (SMALL.blank(self.sampling), pictures.to_vec()),
+            false => (Vec::new(), Vec::new()),
+        };
+        let pictures = match file.is_empty() {
+            true => pictures,
+            false => {
+                // (All blanks are written to the same place, for nobody reads them.)
+                let blank = Coded::new(&file, SMALL.size, self.sampling, self.scratch.address);
+                filled.resize(KERNELS_LEAST, blank);
+                &filled
+            }
+        };
         let count = pictures.len();
         // The library waits for a slot that was used before in the same call, but not for what another call left there.
         if self.is_under_way {
@@ -300,7 +347,7 @@ impl State {
             )
         };
         // Kernels run on behind the call, which has the lists until then. (And the time that they take is the decoder's.)
-        if shared.engines == 0 {
+        if self.has_kernels() {
             let done = shared.driver.record(stream, false);
             done.and_then(|done| done.sleep())
                 .map_err(DecoderFault::Device)?;

@@ -13,7 +13,10 @@ use crate::driver::kernels::picture::{self, Drawn, Picture, Places};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
 use crate::picture::{Change, Drawing, PlaneLayout, Sampling};
-use crate::tuning::{HARDWARE_CHUNK, KERNELS_CHUNK};
+use crate::tuning::{
+    DECODER_ARENA_BYTES, DECODER_MOST_BYTES, HARDWARE_CHUNK, KERNELS_ARENA_BYTES, KERNELS_CHUNK,
+    KERNELS_FILE_TIMES, KERNELS_PICTURE_BYTES,
+};
 
 /// Sets of memory: while one chunk is drawn, the next is decoded, and the one behind it prepared.
 pub(crate) const SETS: usize = 3;
@@ -33,6 +36,11 @@ pub(crate) struct Work<'a> {
 impl Work<'_> {
     fn decoder_bytes(&self) -> usize {
         self.drawing.decoder_bytes(self.changes)
+    }
+
+    /// What kernels take for it beyond that.
+    fn kernels_bytes(&self) -> usize {
+        KERNELS_PICTURE_BYTES + KERNELS_FILE_TIMES * self.bytes.len()
     }
 }
 
@@ -84,7 +92,7 @@ struct Streams {
     drawing: RawStream,
 }
 
-/// What decodes: a state for each kind of chroma, once there was one.
+/// What decodes: a state for each kind of chroma, once there was one. (Kernels have one state for all of them.)
 struct States {
     decoder: Decoder,
     of: [Option<State>; Sampling::ALL.len()],
@@ -147,6 +155,14 @@ impl Lists {
 const _: () = assert!(size_of::<Picture>().is_multiple_of(align_of::<u32>()));
 
 impl Station {
+    /// How large the arenas of a loader's decoder are.
+    pub(crate) fn arena_bytes(decoder: &Decoder) -> usize {
+        match decoder.engines() {
+            0 => KERNELS_ARENA_BYTES,
+            _ => DECODER_ARENA_BYTES,
+        }
+    }
+
     /// Makes one whose arenas have this many bytes each.
     pub(crate) fn new(
         decoder: &Decoder,
@@ -163,7 +179,7 @@ impl Station {
             decoder: decoder.clone(),
             of: Default::default(),
         };
-        // Nearly all photographs have this chroma. (Others wait for their state when they come.)
+        // Nearly all photographs have this chroma. (Others wait for their state when they come, unless kernels decode.)
         states
             .with(Sampling::Both)?
             .make_room(&streams.decoding, Needs::default())?;
@@ -196,20 +212,21 @@ impl Station {
         }
     }
 
-    /// How many pictures, from the first on, make a chunk, by their [`decoder_bytes`](Drawing::decoder_bytes). (One that needs more than an
-    /// arena makes none: whoever reads files bounds them.)
-    pub(crate) fn fits(&self, pictures: impl IntoIterator<Item = usize>) -> usize {
-        let mut left = self.sets[self.turn].arena.bytes;
-        let takes = |bytes: &usize| {
-            left.checked_sub(*bytes)
-                .inspect(|rest| left = *rest)
-                .is_some()
+    /// How many works, from the first on, make a chunk. (One that needs more than an arena makes none: whoever reads files bounds them.)
+    pub(crate) fn fits<'a>(&self, works: impl IntoIterator<Item = Work<'a>>) -> usize {
+        let arena = self.sets[self.turn].arena.bytes;
+        let kernels = match self.has_kernels_only() {
+            true => DECODER_MOST_BYTES.saturating_sub(Station::own_bytes(arena)[0]),
+            false => usize::MAX,
         };
-        pictures
-            .into_iter()
-            .take(self.most_pictures())
-            .take_while(takes)
-            .count()
+        let (mut in_arena, mut in_kernels) = (0, 0);
+        let is_in = |(at, work): &(usize, Work<'_>)| {
+            in_arena += work.decoder_bytes();
+            in_kernels += work.kernels_bytes();
+            in_arena <= arena && (*at == 0 || in_kernels <= kernels)
+        };
+        let works = works.into_iter().take(self.most_pictures()).enumerate();
+        works.take_while(is_in).count()
     }
 
     /// Whether another chunk can be prepared.
@@ -228,10 +245,7 @@ impl Station {
     ///
     /// If the chunk does not [fit](Station::fits), no set is [free](Station::is_free), or a drawing is not sound.
     pub(crate) fn prepare(&mut self, works: &[Work<'_>]) -> Result<(), DecoderFault> {
-        assert_eq!(
-            self.fits(works.iter().map(Work::decoder_bytes)),
-            works.len()
-        );
+        assert_eq!(self.fits(works.iter().copied()), works.len());
         let is_sound = |work: &Work<'_>| {
             work.drawing.is_sound() && Change::are_sound(work.changes, work.drawing.size)
         };
@@ -334,22 +348,25 @@ impl States {
     ) -> Result<Vec<Verdict>, DecoderFault> {
         let mut verdicts = vec![Verdict::Decoded; works.len()];
         let drawing = |at: &usize| &works[*at].drawing;
+        let has_kernels = self.decoder.engines() == 0;
+        let state_of = |at: &usize| match has_kernels {
+            true => Sampling::Both,
+            false => drawing(at).sampling,
+        };
         for sampling in Sampling::ALL {
             let all = 0..works.len();
-            let mut places: Vec<usize> =
-                all.filter(|at| drawing(at).sampling == sampling).collect();
+            let mut places: Vec<usize> = all.filter(|at| state_of(at) == sampling).collect();
             if places.is_empty() {
                 continue;
             }
+            let planes_of = |at: &usize| PlaneLayout::new(drawing(at).sampling, drawing(at).source);
             // The same slots have the large ones each time.
-            places.sort_by_key(|at| Reverse(PlaneLayout::new(sampling, drawing(at).source).bytes));
+            places.sort_by_key(|at| Reverse(planes_of(at).bytes));
             let coded = places.iter().map(|&at| {
-                Coded::new(
-                    works[at].bytes,
-                    works[at].drawing.source,
-                    sampling,
-                    planes[at],
-                )
+                let Drawing {
+                    source, sampling, ..
+                } = works[at].drawing;
+                Coded::new(works[at].bytes, source, sampling, planes[at])
             });
             let coded: Vec<Coded<'_>> = coded.collect();
             // SAFETY: the caller's contract.

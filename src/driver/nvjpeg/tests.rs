@@ -294,6 +294,11 @@ impl Bench {
         self.number(name).load(Ordering::SeqCst)
     }
 
+    /// How many handles and states there are.
+    fn alive(&self) -> (i32, i32) {
+        (self.count("stub_handles"), self.count("stub_states"))
+    }
+
     fn set(&self, name: &str, value: i32) {
         self.number(name).store(value, Ordering::SeqCst);
     }
@@ -506,6 +511,88 @@ fn without_memory_for_all_there_are_smaller_chunks() {
     assert_eq!(bench.count("stub_calls") - before, 1);
 }
 
+/// nvJPEG's kernels need some memory for a call of any size, and a state that was refused memory is broken.
+#[test]
+fn without_memory_for_all_kernels_are_given_fewer_and_a_new_state() {
+    let bench = Bench::new(&[]);
+    let mut state = State::new(&bench.open(Backend::Gpu).unwrap(), Sampling::Both).unwrap();
+    let mut asks = |pictures: usize| {
+        let before = ["stub_initialized", "stub_states_made"].map(|name| bench.count(name));
+        let mut pictures = Picture::all(&"d".repeat(pictures));
+        let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
+        let told = told(&verdicts);
+        for (picture, letter) in pictures.iter().zip(told.chars()) {
+            assert!(picture.is_decoded() == (letter == 'd'));
+        }
+        let after = ["stub_initialized", "stub_states_made"].map(|name| bench.count(name));
+        (told, [after[0] - before[0], after[1] - before[1]])
+    };
+    let all = |letter: &str, count: usize| letter.repeat(count);
+    assert_eq!(asks(200), (all("d", 200), [1, 0]));
+    bench.memory.most.store(110_000, Ordering::SeqCst);
+    // One call is refused, and from then on there are two.
+    assert_eq!(asks(210), (all("d", 210), [2, 1]));
+    assert_eq!(asks(210), (all("d", 210), [0, 0]));
+    // None at all: the halves of what was asked for are refused, too, and then it is not tried again for long.
+    bench.host.most.store(60_000, Ordering::SeqCst);
+    let (told, [initialized, states]) = asks(100);
+    assert_eq!(told, all("m", 100));
+    assert!(initialized <= 3 && states <= 3, "{initialized}, {states}");
+    for _ in 0..500 {
+        assert_eq!(asks(10), (all("m", 10), [0, 0]));
+    }
+    for memory in [&bench.memory, &bench.host] {
+        memory.most.store(usize::MAX, Ordering::SeqCst);
+    }
+    let asked = (0..3_000).find(|_| asks(200) == (all("d", 200), [1, 0]));
+    assert!(
+        asked.is_some(),
+        "memory that was short is not short for ever"
+    );
+    drop(state);
+    assert_eq!(bench.memory.out.load(Ordering::SeqCst), 0);
+}
+
+/// With few pictures, nvJPEG does most of the work on the CPU.
+#[test]
+fn kernels_are_not_given_few_pictures() {
+    for (backend, fewest) in [(Backend::Gpu, 64), (Backend::Hardware, 1)] {
+        let bench = Bench::new(&[]);
+        let mut state = State::new(&bench.open(backend).unwrap(), Sampling::Both).unwrap();
+        for kinds in ["d", "dbd", &*"d".repeat(63), &*"d".repeat(64), "", "d"] {
+            let mut pictures = Picture::all(kinds);
+            let verdicts = decode(&bench, &mut state, &mut pictures).unwrap();
+            assert_eq!(told(&verdicts), kinds);
+            let decoded = pictures.iter().filter(|picture| picture.is_decoded());
+            assert_eq!(decoded.count(), kinds.matches('d').count());
+        }
+        assert_eq!(bench.count("stub_fewest"), fewest);
+    }
+}
+
+/// They take any at once.
+#[test]
+fn kernels_have_one_state_for_all_kinds_of_chroma() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Gpu).unwrap();
+    let mut station = Station::new(&decoder, &bench.driver, 1 << 20).unwrap();
+    for round in 0..3 {
+        let order = |number: u8| {
+            let sampling = Sampling::ALL[usize::from(number + round) % 5];
+            Order::new(&bench.driver, 'd', number, sampling)
+        };
+        let mut orders: Vec<Order> = (1..20).map(order).collect();
+        begin(&mut station, &mut orders).unwrap();
+        let outcomes = station.end().unwrap().unwrap();
+        let checked = orders.iter().zip(outcomes);
+        checked.for_each(|(order, outcome)| order.check(outcome));
+    }
+    assert_eq!(
+        (bench.count("stub_states_made"), bench.count("stub_calls")),
+        (1, 3)
+    );
+}
+
 #[test]
 fn memory_comes_from_the_allocators_and_goes_back_to_them() {
     let bench = Bench::new(&[]);
@@ -533,10 +620,7 @@ fn memory_comes_from_the_allocators_and_goes_back_to_them() {
     assert_eq!(bench.count("stub_handles"), 1, "the state keeps it");
     drop(state);
     assert_eq!(out(), [0, 0]);
-    assert_eq!(
-        (bench.count("stub_handles"), bench.count("stub_states")),
-        (0, 0)
-    );
+    assert_eq!(bench.alive(), (0, 0));
 }
 
 /// nvJPEG exchanges memory whenever a picture needs more than those before it, and the device's other users wait.
@@ -991,11 +1075,17 @@ fn a_state_goes_before_its_stream() {
 fn a_chunk_is_what_fits_the_arena() {
     let bench = Bench::new(&[]);
     let decoder = bench.open(Backend::Hardware).unwrap();
-    let drawing = Order::new(&bench.driver, 'd', 1, Sampling::Both).drawing;
-    let each = drawing.decoder_bytes(&[]);
+    let order = Order::new(&bench.driver, 'd', 1, Sampling::Both);
+    let work = Work {
+        bytes: &order.file,
+        drawing: order.drawing,
+        changes: &[],
+        row: 0,
+    };
+    let each = order.drawing.decoder_bytes(&[]);
     let fits = |arena: usize, count: usize| {
         let station = Station::new(&decoder, &bench.driver, arena).unwrap();
-        station.fits(vec![drawing.decoder_bytes(&[]); count])
+        station.fits(vec![work; count])
     };
     assert_eq!(
         [
@@ -1007,10 +1097,23 @@ fn a_chunk_is_what_fits_the_arena() {
         [1, 0, 3, 2]
     );
     assert_eq!(fits(1 << 24, 300), 64);
-    // Kernels are faster with more.
+    // Kernels are faster with more, and each takes memory beyond the arena: about 0.8 MB, and 12 times its file.
     let decoder = Bench::new(&[]).open(Backend::Gpu).unwrap();
     let station = Station::new(&decoder, &bench.driver, 1 << 24).unwrap();
-    assert_eq!(station.fits(vec![each; 300]), 256);
+    assert_eq!(station.fits(vec![work; 300]), 256);
+    let with_file = |bytes: usize| {
+        let file = vec![0; bytes];
+        let work = Work {
+            bytes: &file,
+            ..work
+        };
+        station.fits(vec![work; 300])
+    };
+    let (photographs, large) = (with_file(110_000), with_file(10_000_000));
+    assert!((190..240).contains(&photographs), "{photographs}");
+    assert_eq!(large, 4);
+    // One is always tried.
+    assert_eq!(with_file(100_000_000), 1);
 }
 
 #[test]
