@@ -569,7 +569,7 @@ impl<D: Dataset, C> Builder<D, C> {
             learned: Arc::new(learned),
         };
         let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
-        // (A decoder takes a second to open. Programs have other things to do before they iterate.)
+        // (A decoder takes most of a second to open. Programs have other things to do before they iterate.)
         #[cfg(feature = "nvjpeg")]
         if has_pictures {
             let devices = self.devices.iter();

@@ -214,7 +214,7 @@ impl Station<'_> {
     }
 
     /// What went wrong is the fault of the batches that are being decoded, as far as anybody can tell: the others get a decoder that is opened
-    /// anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes a second, and must not be tried for each batch.
+    /// anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes most of a second, and must not be tried for each batch.
     fn fail(&mut self, error: &Error) {
         let is_open = self.engine.is_some();
         // Nothing runs behind it: dropping it waits.

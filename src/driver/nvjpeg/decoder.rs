@@ -1,13 +1,14 @@
 //! A decoder of one device.
 
 use std::ffi::{OsStr, c_int, c_uint};
+use std::panic::resume_unwind;
 use std::ptr;
 
 use super::fault::{DecoderFault, Status};
 use super::library::{Handle, Library};
 use super::memory::{Allocators, HostMemory, Memory, NO_FLAGS};
 use crate::driver::Driver;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex, thread};
 
 /// Which of the GPU's units decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     pub(super) handle: Handle,
     pub(super) driver: Driver,
     pub(super) engines: u32,
+    /// One that nobody has yet.
+    spare_state: Mutex<Option<Handle>>,
     /// The library holds their address.
     pub(super) allocators: Box<Allocators>,
     pub(super) library: Arc<Library>,
@@ -87,23 +90,15 @@ impl Decoder {
             handle,
             driver: driver.clone(),
             engines: 0,
+            spare_state: Mutex::default(),
             allocators,
             library,
         };
         if backend == Backend::Hardware {
-            let (mut engines, mut cores): (c_uint, c_uint) = (0, 0);
-            // SAFETY: the handle is alive; it writes two numbers.
-            let code = unsafe {
-                (shared.library.functions.hardware_info)(handle, &mut engines, &mut cores)
-            };
-            match Status(code) {
-                Status::ARCH_MISMATCH => return Err(no_engine()),
-                _ => check("nvjpegGetHardwareDecoderInfo", driver, code)?,
-            }
-            if engines == 0 {
+            shared.engines = shared.count_engines_beside_a_state()?;
+            if shared.engines == 0 {
                 return Err(no_engine());
             }
-            shared.engines = engines;
         }
         Ok(Decoder(Arc::new(shared)))
     }
@@ -119,8 +114,41 @@ impl Decoder {
 }
 
 impl Shared {
+    /// How many engines the hardware has. That takes a quarter of a second, and making a state a third: so the first state is made meanwhile.
+    fn count_engines_beside_a_state(&self) -> Result<u32, DecoderFault> {
+        let counts = || self.count_engines();
+        thread::scope(|scope| {
+            let named = thread::Builder::new().name("pinfeed-engines".to_owned());
+            let counted = named.spawn_scoped(scope, counts);
+            match self.create_state() {
+                Ok(state) => *self.spare_state.lock() = Some(state),
+                Err(fault) => log::debug!("{fault}"), // whoever needs one asks again
+            }
+            match counted {
+                Ok(counted) => counted.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => counts(),
+            }
+        })
+    }
+
+    fn count_engines(&self) -> Result<u32, DecoderFault> {
+        let _entered = self.driver.enter().map_err(DecoderFault::Device)?;
+        let (mut engines, mut cores): (c_uint, c_uint) = (0, 0);
+        // SAFETY: the handle is alive, and may be used by several threads; it writes two numbers.
+        let code = unsafe {
+            (self.library.functions.hardware_info)(self.handle, &mut engines, &mut cores)
+        };
+        match Status(code) {
+            Status::ARCH_MISMATCH => Ok(0),
+            _ => check("nvjpegGetHardwareDecoderInfo", &self.driver, code).map(|()| engines),
+        }
+    }
+
     /// Makes a state; the context is current. Whoever has it destroys it.
     pub(super) fn create_state(&self) -> Result<Handle, DecoderFault> {
+        if let Some(state) = self.spare_state.lock().take() {
+            return Ok(state);
+        }
         let mut state = ptr::null_mut();
         // SAFETY: the handle is alive; it writes one state, which belongs to the current device.
         let code = unsafe { (self.library.functions.create_state)(self.handle, &mut state) };
@@ -132,6 +160,10 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let _entered = self.driver.enter();
+        if let Some(state) = self.spare_state.lock().take() {
+            // SAFETY: nobody had it.
+            let _ = unsafe { (self.library.functions.destroy_state)(state) };
+        }
         // SAFETY: nothing uses the handle after this; all states, which hold this object, are gone.
         let _ = unsafe { (self.library.functions.destroy)(self.handle) };
     }

@@ -710,6 +710,26 @@ fn a_library_that_fails_as_a_whole_is_a_fault() {
     assert_eq!(told(&verdicts), "dd");
 }
 
+/// It is made while the engines are counted, for both take long.
+#[test]
+fn a_decoder_comes_with_its_first_state() {
+    let bench = Bench::new(&[]);
+    let decoder = bench.open(Backend::Hardware).unwrap();
+    assert_eq!((decoder.engines(), bench.alive()), (7, (1, 1)));
+    let mut state = State::new(&decoder, Sampling::Both).unwrap();
+    decode(&bench, &mut state, &mut Picture::all("d")).unwrap();
+    assert_eq!(bench.count("stub_states_made"), 1);
+    let another = State::new(&decoder, Sampling::Grey).unwrap();
+    assert_eq!(bench.alive(), (1, 2));
+    drop((state, another, decoder));
+    assert_eq!(bench.alive(), (0, 0));
+    // Nobody needs it.
+    drop(bench.open(Backend::Hardware).unwrap());
+    assert_eq!(bench.alive(), (0, 0));
+    let kernels = bench.open(Backend::Gpu).unwrap();
+    assert_eq!((kernels.engines(), bench.alive()), (0, (1, 0)));
+}
+
 #[test]
 fn without_engines_the_fault_says_what_may_be_missing() {
     for defines in [&["-DENGINES=0"][..], &["-DHARDWARE_RESULT=7"]] {
@@ -720,7 +740,7 @@ fn without_engines_the_fault_says_what_may_be_missing() {
             &fault.to_string(),
             &["no hardware decoder on cpu", "capability `video`"],
         );
-        assert_eq!(bench.count("stub_handles"), 0);
+        assert_eq!(bench.alive(), (0, 0));
         assert_eq!(bench.open(Backend::Gpu).unwrap().engines(), 0);
     }
     let bench = Bench::new(&["-DCREATE_RESULT=6"]);
