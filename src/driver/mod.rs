@@ -341,7 +341,7 @@ impl Driver {
             _ => Some(DecoderLimits {
                 least_side: 1,
                 most_side: crate::tuning::MOST_DECODED_SIDE,
-                picture_bytes: crate::tuning::DECODER_ARENA_BYTES / 2,
+                picture_bytes: crate::tuning::DECODER_PICTURE_BYTES,
             }),
         }
     }

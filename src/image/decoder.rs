@@ -60,8 +60,8 @@ pub enum Decode {
     /// none, or it fails, each batch is [`Error::Decoder`](crate::Error::Decoder). A GPU without a hardware decoder (or whose container lacks the driver
     /// capability `video`) decodes by kernels, which a warning and [`Stats::decoded_by_kernels`](crate::loader::Stats::decoded_by_kernels) say;
     /// `PINFEED_NVJPEG_BACKEND=hardware` in the environment makes that an error, and `gpu_hybrid` has kernels decode in any case. (A share that was
-    /// measured with the hardware is kept when a run goes on with kernels.) Kernels are slower, take time from what the device trains, and are best
-    /// given many pictures at once: a call takes 22 ms for 64 pictures and 26 for 167, which is as many as their memory allows for files of 110 KB. So with small
+    /// measured with the hardware is kept when a run goes on with kernels.) Kernels are slower, compete with training for the GPU, and are best
+    /// given many pictures at once: a call takes 22 ms for 64 pictures and 26 for 160, which is as many as their memory allows for files of 110 KB. So with small
     /// batches, send more of them ahead ([`to_device`](crate::loader::Epoch::to_device)'s `depth`). Single pictures that the decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU device has a stand-in, which
     /// decodes as the CPU does.
     Device,

@@ -13,10 +13,12 @@
  * A state has slots, which take turns within a call. A slot exchanges its memory when a picture is larger than those before it, or has other
  * chroma. That is only counted: the memory that is taken is the allocators'.
  *
- * Of kernels (backend 2), a state that was refused memory is broken: it fails at all that it is asked. (nvJPEG uses memory that it has freed.)
+ * Kernels (backend 2) have two blocks of device memory: one of EACH bytes for each picture and the files, and one of eleven times the files. A
+ * block that is too small is given back, and then a larger one is asked for. A state that is refused one is broken: it fails at all that it is
+ * asked. (nvJPEG uses what it has given back.)
  *
  * Macros: MAJOR and MINOR, the version; LACKS_DECODE and LACKS_INFO, symbols that are missing; ENGINES; PROPERTY_RESULT,
- * CREATE_RESULT and HARDWARE_RESULT, what these calls return, the last for the hardware's backend alone; EACH, how many bytes of each allocator a picture takes. */
+ * CREATE_RESULT and HARDWARE_RESULT, what these calls return, the last for the hardware's backend alone; EACH, how many bytes of each allocator a picture takes (kernels: of the device's). */
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +69,10 @@ struct state {
     int is_broken;
     void *memory, *host;
     size_t bytes;
+    struct block {
+        void *memory;
+        size_t bytes;
+    } blocks[2];
     struct slot {
         size_t file, luma[2], chroma[2];
     } slots[SLOTS];
@@ -151,8 +157,17 @@ static void give_back(struct state *state) {
     state->memory = state->host = 0;
 }
 
+static void give_block_back(struct state *state, struct block *block) {
+    struct handle *handle = state->handle;
+    if (block->memory)
+        handle->device.release(handle->device.context, block->memory, block->bytes, 0);
+    block->memory = 0;
+}
+
 int nvjpegJpegStateDestroy(struct state *state) {
     give_back(state);
+    give_block_back(state, &state->blocks[0]);
+    give_block_back(state, &state->blocks[1]);
     free(state);
     stub_states--;
     return 0;
@@ -168,10 +183,10 @@ int nvjpegDecodeBatchedInitialize(struct handle *handle, struct state *state, in
         return EXECUTION_FAILED;
     give_back(state);
     state->count = 0;
-    state->bytes = (size_t)count * EACH;
+    state->bytes = (size_t)count * (handle->backend == HARDWARE ? EACH : 1000);
     if (stub_most && count > stub_most)
         return without_memory(state);
-    if (handle->device.allocate(handle->device.context, &state->memory, state->bytes, 0) ||
+    if ((handle->backend == HARDWARE && handle->device.allocate(handle->device.context, &state->memory, state->bytes, 0)) ||
         handle->host.allocate(handle->host.context, &state->host, state->bytes, 0))
         return without_memory(state);
     memset(state->host, 1, state->bytes);
@@ -180,6 +195,15 @@ int nvjpegDecodeBatchedInitialize(struct handle *handle, struct state *state, in
 }
 
 #ifndef LACKS_DECODE
+static int has_block(struct state *state, struct block *block, size_t bytes) {
+    struct handle *handle = state->handle;
+    if (block->memory && block->bytes >= bytes)
+        return 1;
+    give_block_back(state, block);
+    block->bytes = bytes;
+    return handle->device.allocate(handle->device.context, &block->memory, bytes, 0) == 0;
+}
+
 /* The next picture of a call needs this of its slot. */
 static void use_slot(struct slot *slot, struct slot needs) {
     int has_memory = slot->file > 0;
@@ -221,8 +245,16 @@ int nvjpegDecodeBatched(struct handle *handle, struct state *state, const unsign
     stub_hanging--;
     if (state->handle != handle || !state->count)
         return NOT_INITIALIZED;
+    if (state->is_broken)
+        return EXECUTION_FAILED;
     if (state->count < stub_fewest)
         stub_fewest = state->count;
+    size_t bytes = 0;
+    for (int at = 0; at < state->count; at++)
+        bytes += lengths[at];
+    if (handle->backend == KERNELS && (!has_block(state, &state->blocks[0], bytes + (size_t)state->count * EACH) ||
+                                       !has_block(state, &state->blocks[1], 11 * bytes)))
+        return state->count = 0, without_memory(state);
     for (int at = 0; at < state->count; at++) {
         const unsigned char *file = files[at];
         struct slot *slot = &state->slots[at % SLOTS];

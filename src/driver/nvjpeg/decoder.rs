@@ -15,7 +15,7 @@ use crate::sync::{Arc, Mutex, thread};
 pub(crate) enum Backend {
     /// The hardware decoder.
     Hardware,
-    /// Kernels, for all of it in batches of more than 50 (its documentation) or 100 (its header); in smaller ones, the CPU decodes the Huffman codes.
+    /// Kernels, for all of it in batches of 50 and more (as measured; its header says 100); in smaller ones, the CPU decodes the Huffman codes.
     Gpu,
 }
 
@@ -160,7 +160,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let _entered = self.driver.enter();
-        if let Some(state) = self.spare_state.lock().take() {
+        if let Some(state) = self.spare_state.get_mut().take() {
             // SAFETY: nobody had it.
             let _ = unsafe { (self.library.functions.destroy_state)(state) };
         }

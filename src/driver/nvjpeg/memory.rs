@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::Driver;
 use crate::error::Result;
+use crate::sync::{AtomicBool, Ordering};
 
 /// Where nvJPEG's own device memory comes from.
 pub(crate) trait Memory: Send + Sync + 'static {
@@ -82,11 +83,30 @@ pub(super) struct HostAllocator {
 pub(super) struct Allocators {
     memory: Box<dyn Memory>,
     host: Box<dyn HostMemory>,
+    /// The library was refused memory.
+    have_refused: AtomicBool,
 }
 
 impl Allocators {
     pub(super) fn new(memory: Box<dyn Memory>, host: Box<dyn HostMemory>) -> Box<Allocators> {
-        Box::new(Allocators { memory, host })
+        Box::new(Allocators {
+            memory,
+            host,
+            have_refused: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether they have refused memory since this was asked.
+    pub(super) fn have_refused(&self) -> bool {
+        self.have_refused.swap(false, Ordering::Relaxed)
+    }
+
+    /// Keeps in mind that it was refused.
+    fn refusing<T>(&self, memory: Option<T>) -> Option<T> {
+        if memory.is_none() {
+            self.have_refused.store(true, Ordering::Relaxed);
+        }
+        memory
     }
 
     /// Of the device.
@@ -143,7 +163,8 @@ unsafe extern "C" fn take_device(
 ) -> c_int {
     guarded(|| {
         // SAFETY: nvJPEG passes what `as_given` made.
-        let address = unsafe { allocators(context) }.memory.take(bytes)?;
+        let allocators = unsafe { allocators(context) };
+        let address = allocators.refusing(allocators.memory.take(bytes))?;
         // SAFETY: nvJPEG passes where the address goes.
         unsafe { to.write(address as *mut c_void) };
         Some(())
@@ -174,7 +195,8 @@ unsafe extern "C" fn take_host(
 ) -> c_int {
     guarded(|| {
         // SAFETY: nvJPEG passes what `as_given` made.
-        let address = unsafe { allocators(context) }.host.take(bytes)?;
+        let allocators = unsafe { allocators(context) };
+        let address = allocators.refusing(allocators.host.take(bytes))?;
         // SAFETY: nvJPEG passes where the address goes.
         unsafe { to.write(address.cast()) };
         Some(())

@@ -11,7 +11,7 @@ use super::memory::Block;
 use super::slots::Needs;
 use crate::driver::{Driver, RawStream};
 use crate::picture::{PlaneLayout, Sampling};
-use crate::tuning::{HARDWARE_CHUNK, KERNELS_LEAST};
+use crate::tuning::{HARDWARE_CHUNK, KERNELS_FILES_TIMES, KERNELS_LEAST, KERNELS_PICTURE_BYTES};
 
 /// `NVJPEG_OUTPUT_YUV`.
 const PLANES: c_int = 1;
@@ -56,7 +56,8 @@ pub(crate) enum Verdict {
 
 /// The state of one decode under way, of pictures with one kind of chroma, or of any for kernels. One thread at a time uses it.
 pub(crate) struct State {
-    state: Handle,
+    /// `None` if it is to be made anew.
+    state: Option<Handle>,
     sampling: Sampling,
     /// What each of its slots has room for, or could not be given, and how much memory that is.
     room: Needs,
@@ -88,7 +89,7 @@ impl State {
         let scratch = Block::new(&shared.driver, SMALL.layout(sampling).bytes);
         let scratch = scratch.map_err(DecoderFault::Device)?;
         Ok(State {
-            state: shared.create_state()?,
+            state: Some(shared.create_state()?),
             sampling,
             room: Needs::default(),
             reserved: 0,
@@ -151,18 +152,22 @@ impl State {
                 }
                 Some(status) => status,
             };
-            self.settle(stream, status)?;
             let is_memory = status == Status::ALLOCATOR_FAILURE;
+            self.settle(stream, is_memory)?;
+            if is_memory && self.has_kernels() && is_mostly_fixed(&pictures[range.clone()]) {
+                log::warn!(
+                    "nvJPEG's kernels have no memory on {}: pictures are decoded by the CPU",
+                    driver.name()
+                );
+                (self.most, self.calls_of_most) = (0, 0);
+                verdicts[range.start..].fill(Verdict::NoMemory);
+                break;
+            }
             match halves(&range) {
-                // Kernels need no less for fewer.
-                _ if is_memory && self.has_kernels() && range.len() <= KERNELS_LEAST => {
-                    (self.most, self.calls_of_most) = (0, 0);
-                    verdicts[range.start..].fill(Verdict::NoMemory);
-                    break;
-                }
                 Some([first, second]) => {
                     if is_memory {
-                        (self.most, self.calls_of_most) = (first.len().max(second.len()), 0);
+                        let half = first.len().max(second.len());
+                        (self.most, self.calls_of_most) = (half.max(self.least()), 0);
                     }
                     open.extend([second, first]);
                 }
@@ -217,15 +222,14 @@ impl State {
     }
 
     /// What a call that was refused began is over before anything else is asked.
-    fn settle(&mut self, stream: &RawStream, refused: Status) -> Result<(), DecoderFault> {
+    fn settle(&mut self, stream: &RawStream, is_memory: bool) -> Result<(), DecoderFault> {
         self.prepared = None;
         self.wait(stream)?; // a device that is lost shows here
         if self.has_kernels() {
-            // nvJPEG frees memory before it asks for more, and would go on to use what it freed.
-            return match refused {
-                Status::ALLOCATOR_FAILURE => self.renew(),
-                _ => Ok(()),
-            };
+            if is_memory {
+                self.give_up_state();
+            }
+            return Ok(());
         }
         // The stream does not wait for all of it: only a call that goes well is behind all slots. So blank pictures follow it in each.
         let at = self.scratch.address;
@@ -235,14 +239,15 @@ impl State {
         Ok(())
     }
 
-    /// Exchanges the state for a new one, with memory of its own. Nothing of the old one is under way.
-    fn renew(&mut self) -> Result<(), DecoderFault> {
+    /// Gives the library's state back, and all its memory. The next call makes a new one. (nvJPEG's kernels free memory before they ask for more. If
+    /// there is none, they go on to use what they freed.) Nothing is under way.
+    fn give_up_state(&mut self) {
         let shared = &self.decoder.0;
-        let _entered = shared.driver.enter().map_err(DecoderFault::Device)?;
-        let old = std::mem::replace(&mut self.state, shared.create_state()?);
-        // SAFETY: nothing uses it after this.
-        let code = unsafe { (shared.library.functions.destroy_state)(old) };
-        check("nvjpegJpegStateDestroy", &shared.driver, code)
+        let _entered = shared.driver.enter();
+        if let Some(state) = self.state.take() {
+            // SAFETY: nothing uses it after this. Who called `decode` has waited for the stream, or the library does.
+            let _ = unsafe { (shared.library.functions.destroy_state)(state) };
+        }
     }
 
     /// Decodes blank pictures in all slots, and waits for them. Their planes go to this address.
@@ -278,16 +283,26 @@ impl State {
             return; // as long as memory was never short
         }
         self.calls_of_most += 1;
-        let (calls, least) = match self.has_kernels() {
-            true => (KERNELS_BEFORE_MORE, KERNELS_LEAST),
-            false => (CALLS_BEFORE_MORE, 1),
+        let calls = match self.has_kernels() && self.most > 0 {
+            true => KERNELS_BEFORE_MORE,
+            false => CALLS_BEFORE_MORE,
         };
         if self.calls_of_most >= calls {
-            (self.most, self.calls_of_most) = (self.most.saturating_mul(2).max(least), 0);
+            let more = self.most.saturating_mul(2).max(self.least());
+            (self.most, self.calls_of_most) = (more, 0);
         }
     }
 
-    /// Asks the decoder once; the context is current. `Some` is what it refused the pictures with.
+    /// The fewest pictures that are worth a call.
+    fn least(&self) -> usize {
+        match self.has_kernels() {
+            true => KERNELS_LEAST,
+            false => 1,
+        }
+    }
+
+    /// Asks the decoder once; the context is current. `Some` is what it refused the pictures with: for want of memory, whatever it says, if that is
+    /// why.
     ///
     /// # Safety
     ///
@@ -317,14 +332,22 @@ impl State {
         if self.is_under_way {
             self.wait(stream)?;
         }
+        let allocators = &shared.allocators;
+        let state = match self.state {
+            Some(state) => state,
+            None => match shared.create_state() {
+                Ok(state) => *self.state.insert(state),
+                Err(_) if allocators.have_refused() => return Ok(Some(Status::ALLOCATOR_FAILURE)),
+                Err(fault) => return Err(fault),
+            },
+        };
         if self.prepared != Some(count) {
             self.prepared = None;
             let number = c_int::try_from(count).unwrap_or(c_int::MAX);
             // SAFETY: both handles are alive, and no decode of this state is under way.
-            let code = unsafe {
-                (functions.initialize)(shared.handle, self.state, number, THREADS, PLANES)
-            };
-            if Status(code) == Status::ALLOCATOR_FAILURE {
+            let code =
+                unsafe { (functions.initialize)(shared.handle, state, number, THREADS, PLANES) };
+            if allocators.have_refused() || Status(code) == Status::ALLOCATOR_FAILURE {
                 return Ok(Some(Status::ALLOCATOR_FAILURE));
             }
             check("nvjpegDecodeBatchedInitialize", &shared.driver, code)?;
@@ -339,7 +362,7 @@ impl State {
         let code = unsafe {
             (functions.decode)(
                 shared.handle,
-                self.state,
+                state,
                 bytes.as_ptr(),
                 sizes.as_ptr(),
                 images.as_mut_ptr(),
@@ -349,11 +372,17 @@ impl State {
         // Kernels run on behind the call, which has the lists until then. (And the time that they take is the decoder's.)
         if self.has_kernels() {
             let done = shared.driver.record(stream, false);
-            done.and_then(|done| done.sleep())
-                .map_err(DecoderFault::Device)?;
+            if let Err(error) = done.and_then(|done| done.sleep()) {
+                let _ = self.wait(stream);
+                return Err(DecoderFault::Device(error));
+            }
             self.is_under_way = false;
         }
-        Ok((code != 0).then_some(Status(code)))
+        let status = match allocators.have_refused() && code != 0 {
+            true => Status::ALLOCATOR_FAILURE,
+            false => Status(code),
+        };
+        Ok((code != 0).then_some(status))
     }
 
     fn wait(&mut self, stream: &RawStream) -> Result<(), DecoderFault> {
@@ -366,11 +395,9 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        let shared = &self.decoder.0;
-        let _entered = shared.driver.enter();
-        // SAFETY: nothing uses the state after this. Who called `decode` has waited for the stream, or the library does.
-        let _ = unsafe { (shared.library.functions.destroy_state)(self.state) };
-        shared.allocators.device().release(self.reserved);
+        self.give_up_state();
+        let memory = self.decoder.0.allocators.device();
+        memory.release(self.reserved);
     }
 }
 
@@ -425,6 +452,22 @@ pub(super) fn judge(driver: &Driver, verdicts: &[Verdict]) -> Result<(), Decoder
         Some(Status(code)) => check("nvjpegDecodeBatched", driver, code),
         None => Ok(()),
     }
+}
+
+/// How large nvJPEG's two blocks are when kernels decode so many pictures, whose files have so many bytes.
+pub(super) fn kernels_need(pictures: usize, files_bytes: usize) -> [usize; 2] {
+    let first = pictures.max(KERNELS_LEAST) * KERNELS_PICTURE_BYTES + files_bytes;
+    [first, files_bytes * KERNELS_FILES_TIMES]
+}
+
+/// Whether half of these pictures would need more than three quarters of their memory.
+fn is_mostly_fixed(pictures: &[Coded<'_>]) -> bool {
+    let files: usize = pictures.iter().map(|picture| picture.bytes.len()).sum();
+    let needs = |parts: usize| -> usize {
+        let both = kernels_need(pictures.len().div_ceil(parts), files / parts);
+        both.iter().sum()
+    };
+    4 * needs(2) > 3 * needs(1)
 }
 
 /// Two parts of a range; `None` of a single picture.

@@ -7,7 +7,7 @@ use super::decoder::Decoder;
 use super::fault::{DecoderFault, Status};
 use super::memory::{Block, Locked};
 use super::slots::Needs;
-use super::state::{Coded, State, Verdict, judge};
+use super::state::{Coded, State, Verdict, judge, kernels_need};
 use crate::driver::kernels::changes::{self, Passes};
 use crate::driver::kernels::picture::{self, Drawn, Picture, Places};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::picture::{Change, Drawing, PlaneLayout, Sampling};
 use crate::tuning::{
     DECODER_ARENA_BYTES, DECODER_MOST_BYTES, HARDWARE_CHUNK, KERNELS_ARENA_BYTES, KERNELS_CHUNK,
-    KERNELS_FILE_TIMES, KERNELS_PICTURE_BYTES,
+    KERNELS_FIRST_BLOCK,
 };
 
 /// Sets of memory: while one chunk is drawn, the next is decoded, and the one behind it prepared.
@@ -36,11 +36,6 @@ pub(crate) struct Work<'a> {
 impl Work<'_> {
     fn decoder_bytes(&self) -> usize {
         self.drawing.decoder_bytes(self.changes)
-    }
-
-    /// What kernels take for it beyond that.
-    fn kernels_bytes(&self) -> usize {
-        KERNELS_PICTURE_BYTES + KERNELS_FILE_TIMES * self.bytes.len()
     }
 }
 
@@ -212,21 +207,31 @@ impl Station {
         }
     }
 
-    /// How many works, from the first on, make a chunk. (One that needs more than an arena makes none: whoever reads files bounds them.)
+    /// How many works, from the first on, make a chunk. (One that needs more than an arena makes none: whoever reads files bounds them. One that
+    /// kernels have no memory for makes one.)
     pub(crate) fn fits<'a>(&self, works: impl IntoIterator<Item = Work<'a>>) -> usize {
         let arena = self.sets[self.turn].arena.bytes;
-        let kernels = match self.has_kernels_only() {
-            true => DECODER_MOST_BYTES.saturating_sub(Station::own_bytes(arena)[0]),
-            false => usize::MAX,
+        let blocks = match self.has_kernels_only() {
+            true => Station::kernels_blocks(arena),
+            false => [usize::MAX; 2],
         };
-        let (mut in_arena, mut in_kernels) = (0, 0);
-        let is_in = |(at, work): &(usize, Work<'_>)| {
+        let (mut in_arena, mut files) = (0, 0);
+        let is_in = |(before, work): &(usize, Work<'_>)| {
             in_arena += work.decoder_bytes();
-            in_kernels += work.kernels_bytes();
-            in_arena <= arena && (*at == 0 || in_kernels <= kernels)
+            files += work.bytes.len();
+            let needs = kernels_need(before + 1, files);
+            let has_blocks = needs[0] <= blocks[0] && needs[1] <= blocks[1];
+            in_arena <= arena && (*before == 0 || has_blocks)
         };
         let works = works.into_iter().take(self.most_pictures()).enumerate();
         works.take_while(is_in).count()
+    }
+
+    /// How large nvJPEG's blocks for kernels may become, beside such arenas.
+    fn kernels_blocks(arena_bytes: usize) -> [usize; 2] {
+        let both = DECODER_MOST_BYTES.saturating_sub(Station::own_bytes(arena_bytes)[0]);
+        let first = (both as f64 * KERNELS_FIRST_BLOCK) as usize;
+        [first, both - first]
     }
 
     /// Whether another chunk can be prepared.
