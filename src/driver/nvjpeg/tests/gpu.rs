@@ -95,6 +95,18 @@ fn row(driver: &Driver, row: &Row) -> Vec<u8> {
     pixels
 }
 
+/// A file in the decoder's form, and how it is drawn.
+fn prepared(file: Vec<u8>) -> (Vec<u8>, Drawing) {
+    let image = LazyImage::encoded(file);
+    let encoded = image.for_device(LIMITS).unwrap();
+    (encoded.to_vec(), *encoded.drawing())
+}
+
+fn small_picture() -> (Vec<u8>, Drawing) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures/420-37x11.jpg");
+    prepared(std::fs::read(file).unwrap())
+}
+
 #[test]
 #[ignore = "needs a GPU with a hardware decoder"]
 fn the_hardware_decodes_what_is_accepted() {
@@ -255,13 +267,9 @@ fn kernels_tell_one_bad_file_from_the_others() {
 /// What the decoder refuses costs the others nothing, and it goes on.
 fn tells_bad_files_from_others(backend: Backend) {
     let (driver, mut station, _) = open(backend);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures/420-37x11.jpg");
-    let image = LazyImage::encoded(std::fs::read(file).unwrap());
-    let encoded = image.for_device(LIMITS).unwrap();
-    let good = encoded.to_vec();
+    let (good, drawing) = small_picture();
     // Neither a file nor its beginning.
     let bad: Vec<u8> = (0..1_000u32).map(|at| (at * 37 % 251) as u8).collect();
-    let drawing = *encoded.drawing();
     let mut rows = Vec::new();
     for bad_ones in [vec![7], vec![], vec![0, 1, 63], (0..64).collect(), vec![]] {
         let these: Vec<Row> = (0..64)
@@ -301,10 +309,7 @@ fn tells_bad_files_from_others(backend: Backend) {
 #[test]
 #[ignore = "needs a GPU"]
 fn kernels_go_on_where_memory_is_short() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pictures/420-37x11.jpg");
-    let image = LazyImage::encoded(std::fs::read(file).unwrap());
-    let encoded = image.for_device(LIMITS).unwrap();
-    let (bytes, drawing) = (encoded.to_vec(), *encoded.drawing());
+    let (bytes, drawing) = small_picture();
     let mut expected: Option<Vec<u8>> = None;
     // How many of so many are drawn, with so much memory. (64 pictures take 51 MB, and 180 take 144.)
     let mut drawn = |opened: &mut (Driver, Station, Metered), count: usize, most: usize| {
@@ -379,9 +384,7 @@ fn kernels_have_memory_for_what_fits() {
     ];
     for (file, count) in files {
         let length = file.len();
-        let image = LazyImage::encoded(file);
-        let encoded = image.for_device(LIMITS).unwrap();
-        let (bytes, drawing) = (encoded.to_vec(), *encoded.drawing());
+        let (bytes, drawing) = prepared(file);
         let mut left = count;
         let mut most = 0;
         while left > 0 {
