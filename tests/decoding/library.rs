@@ -187,7 +187,7 @@ fn without_hardware_kernels_decode() {
             assert!(stats.to_string().contains(said), "{stats}");
         }
     }
-    // They are given more at once.
+    // They are given as many at once as there is memory for, some 180: two calls for a batch, and one for the last. (Hardware has 64.)
     let (script, library) = (Arc::<Script>::default(), Library::new(&["-DENGINES=0"]));
     let device = library.device();
     device.cut_batches_at(1 << 30, 1 << 30); // not at all
@@ -196,7 +196,8 @@ fn without_hardware_kernels_decode() {
     for epoch in 0..3 {
         let before = library.count("stub_calls");
         comes(&loader, &device, epoch, 600, 256);
-        assert!(library.count("stub_calls") - before <= 3);
+        let calls = library.count("stub_calls") - before;
+        assert!(calls <= 5, "{calls}");
     }
     // Where kernels do not decode either, their error is told.
     let (script, library) = (
