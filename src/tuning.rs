@@ -409,7 +409,7 @@ pub(crate) const KERNELS_FILES_TIMES: usize = 12;
 pub(crate) const KERNELS_FIRST_BLOCK: f64 = 0.41;
 
 /// How much device memory a decoder has for the pictures of a chunk; it has three of these.
-#[cfg(feature = "nvjpeg")]
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const DECODER_ARENA_BYTES: usize = 112 << 20;
 
 /// How much of that one picture may take: larger ones are the CPU's.

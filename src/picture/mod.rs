@@ -40,7 +40,7 @@ pub(crate) use change::ChangeMemory;
 pub use change::{Change, Cut};
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) use change::{Counts, passes};
-#[cfg(feature = "nvjpeg")]
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) use drawing::tiles;
 #[cfg(feature = "nvjpeg")]
 pub use drawing::{DecoderLimits, Drawing, EncodedPicture, Filter};

@@ -155,7 +155,10 @@ impl Engine {
     /// If the device fails.
     pub(super) fn prepare(&mut self, works: &[Work<'_>]) -> Result<()> {
         match &mut self.decoder {
-            Decoder::StandIn(_) => Ok(()),
+            Decoder::StandIn(_) => {
+                let _ = works;
+                Ok(())
+            }
             #[cfg(all(target_os = "linux", not(miri)))]
             Decoder::NvJpeg(station, _) => {
                 let works: Vec<nvjpeg::Work<'_>> = works.iter().copied().map(Work::coded).collect();
