@@ -61,9 +61,11 @@ pub enum Decode {
     /// capability `video`) decodes by kernels, which a warning and [`Stats::decoded_by_kernels`](crate::loader::Stats::decoded_by_kernels) say;
     /// `PINFEED_NVJPEG_BACKEND=hardware` in the environment makes that an error, and `gpu_hybrid` has kernels decode in any case. (A share that was
     /// measured with the hardware is kept when a run goes on with kernels.) Kernels are slower, compete with training for the GPU, and are best
-    /// given many pictures at once: a call takes 22 ms for 64 pictures and 26 for 160, which is as many as their memory allows for files of 110 KB. So with small
-    /// batches, send more of them ahead ([`to_device`](crate::loader::Epoch::to_device)'s `depth`). Single pictures that the decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU device has a stand-in, which
-    /// decodes as the CPU does.
+    /// given many pictures at once: a call takes 22 ms for 64 pictures and 26 for 160 (an H100), which is as many as their memory allows for files of
+    /// 110 KB. So with small batches, send more of them ahead ([`to_device`](crate::loader::Epoch::to_device)'s `depth`).
+    ///
+    /// Single pictures that the decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them. The CPU
+    /// device has a stand-in, which decodes as the CPU does.
     Device,
     /// Both: the device a share of the pictures, and the workers the others. It is for where neither keeps up alone, or where a step of the
     /// training is slower the more its GPU decodes. All that is said of [`Device`](Decode::Device) holds for the device's share.

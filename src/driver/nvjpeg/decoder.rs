@@ -108,6 +108,11 @@ impl Decoder {
         self.0.engines
     }
 
+    /// Whether kernels decode, for there is no hardware.
+    pub(super) fn has_kernels_only(&self) -> bool {
+        self.0.engines == 0
+    }
+
     pub(crate) fn library(&self) -> &Library {
         &self.0.library
     }

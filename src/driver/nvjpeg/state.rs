@@ -154,7 +154,10 @@ impl State {
             };
             let is_memory = status == Status::ALLOCATOR_FAILURE;
             self.settle(stream, is_memory)?;
-            if is_memory && self.has_kernels() && is_mostly_fixed(&pictures[range.clone()]) {
+            if is_memory
+                && self.decoder.has_kernels_only()
+                && is_mostly_fixed(&pictures[range.clone()])
+            {
                 log::warn!(
                     "nvJPEG's kernels have no memory on {}: pictures are decoded by the CPU",
                     driver.name()
@@ -190,7 +193,7 @@ impl State {
         needs: Needs,
     ) -> Result<(), DecoderFault> {
         let shared = self.decoder.0.clone();
-        if self.has_kernels() {
+        if self.decoder.has_kernels_only() {
             return Ok(()); // which have no slots
         }
         let room = self.room.grown_for(needs);
@@ -225,7 +228,7 @@ impl State {
     fn settle(&mut self, stream: &RawStream, is_memory: bool) -> Result<(), DecoderFault> {
         self.prepared = None;
         self.wait(stream)?; // a device that is lost shows here
-        if self.has_kernels() {
+        if self.decoder.has_kernels_only() {
             if is_memory {
                 self.give_up_state();
             }
@@ -273,17 +276,13 @@ impl State {
         Ok(status)
     }
 
-    fn has_kernels(&self) -> bool {
-        self.decoder.engines() == 0
-    }
-
     /// Memory that was short may not be any more: now and then, more pictures are tried.
     fn has_memory_for(&mut self, pictures: usize) {
         if pictures < self.most {
             return; // as long as memory was never short
         }
         self.calls_of_most += 1;
-        let calls = match self.has_kernels() && self.most > 0 {
+        let calls = match self.decoder.has_kernels_only() && self.most > 0 {
             true => KERNELS_BEFORE_MORE,
             false => CALLS_BEFORE_MORE,
         };
@@ -295,7 +294,7 @@ impl State {
 
     /// The fewest pictures that are worth a call.
     fn least(&self) -> usize {
-        match self.has_kernels() {
+        match self.decoder.has_kernels_only() {
             true => KERNELS_LEAST,
             false => 1,
         }
@@ -314,10 +313,11 @@ impl State {
     ) -> Result<Option<Status>, DecoderFault> {
         let shared = self.decoder.0.clone();
         let functions = &shared.library.functions;
-        let (file, mut filled) = match self.has_kernels() && pictures.len() < KERNELS_LEAST {
-            true => (SMALL.blank(self.sampling), pictures.to_vec()),
-            false => (Vec::new(), Vec::new()),
-        };
+        let (file, mut filled) =
+            match self.decoder.has_kernels_only() && pictures.len() < KERNELS_LEAST {
+                true => (SMALL.blank(self.sampling), pictures.to_vec()),
+                false => (Vec::new(), Vec::new()),
+            };
         let pictures = match file.is_empty() {
             true => pictures,
             false => {
@@ -370,7 +370,7 @@ impl State {
             )
         };
         // Kernels run on behind the call, which has the lists until then. (And the time that they take is the decoder's.)
-        if self.has_kernels() {
+        if self.decoder.has_kernels_only() {
             let done = shared.driver.record(stream, false);
             if let Err(error) = done.and_then(|done| done.sleep()) {
                 let _ = self.wait(stream);

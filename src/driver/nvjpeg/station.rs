@@ -152,9 +152,9 @@ const _: () = assert!(size_of::<Picture>().is_multiple_of(align_of::<u32>()));
 impl Station {
     /// How large the arenas of a loader's decoder are.
     pub(crate) fn arena_bytes(decoder: &Decoder) -> usize {
-        match decoder.engines() {
-            0 => KERNELS_ARENA_BYTES,
-            _ => DECODER_ARENA_BYTES,
+        match decoder.has_kernels_only() {
+            true => KERNELS_ARENA_BYTES,
+            false => DECODER_ARENA_BYTES,
         }
     }
 
@@ -196,7 +196,7 @@ impl Station {
 
     /// Whether kernels decode, for there is no hardware.
     pub(crate) fn has_kernels_only(&self) -> bool {
-        self.states.decoder.engines() == 0
+        self.states.decoder.has_kernels_only()
     }
 
     /// The most pictures of a chunk.
@@ -353,7 +353,7 @@ impl States {
     ) -> Result<Vec<Verdict>, DecoderFault> {
         let mut verdicts = vec![Verdict::Decoded; works.len()];
         let drawing = |at: &usize| &works[*at].drawing;
-        let has_kernels = self.decoder.engines() == 0;
+        let has_kernels = self.decoder.has_kernels_only();
         let state_of = |at: &usize| match has_kernels {
             true => Sampling::Both,
             false => drawing(at).sampling,
