@@ -119,7 +119,9 @@ impl FileBytes {
         if end > self.buffer.len() {
             self.buffer.resize(end, 0);
         }
-        self.buffer.copy_within(part.clone(), at);
+        if at != part.start {
+            self.buffer.copy_within(part.clone(), at);
+        }
         self.buffer[begin..at].copy_from_slice(before);
         self.buffer[at + part.len()..end].copy_from_slice(behind);
         self.content = begin..end;

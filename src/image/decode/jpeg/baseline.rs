@@ -446,9 +446,8 @@ impl<'a> Reader<'a> {
         let mut seen = 0;
         let mut at = 0;
         loop {
-            at += next_ff(&self.rest[at..]).ok_or(OnCpu::Data)?;
+            at += next_in_data(&self.rest[at..]).ok_or(OnCpu::Data)?;
             match self.rest.get(at + 1).ok_or(OnCpu::Data)? {
-                0 => {}
                 marker @ 0xD0..=0xD7 if u64::from(marker & 7) == seen % 8 && seen < restarts => {
                     seen += 1;
                 }
@@ -539,21 +538,21 @@ fn makes_sense(table: &[u8], class: usize) -> bool {
     (1..=256).contains(&symbols.len()) && taken < 1 << 16 && symbols.iter().all(is_possible)
 }
 
-/// The place of the next byte 0xFF.
-fn next_ff(bytes: &[u8]) -> Option<usize> {
-    // Most blocks have none, which the compiler finds out for many bytes at once.
+/// The place of the next byte 0xFF that is not followed by 0, as it is where it is the data's own.
+fn next_in_data(bytes: &[u8]) -> Option<usize> {
+    // All but the last block have none, which the compiler finds out for many bytes at once.
     const BLOCK: usize = 64;
-    let is_there = |block: &&[u8; BLOCK]| {
-        block
-            .iter()
-            .fold(false, |seen, byte| seen | (*byte == 0xFF))
+    let behind = bytes.get(1..)?;
+    let is_there = |(block, behind): &(&[u8; BLOCK], &[u8; BLOCK])| {
+        let pairs = block.iter().zip(*behind);
+        pairs.fold(false, |seen, (byte, next)| {
+            seen | ((*byte == 0xFF) & (*next != 0))
+        })
     };
-    let without = bytes
-        .as_chunks::<BLOCK>()
-        .0
-        .iter()
-        .take_while(|block| !is_there(block))
-        .count();
-    let rest = &bytes[without * BLOCK..];
-    Some(without * BLOCK + rest.iter().position(|byte| *byte == 0xFF)?)
+    let blocks = bytes.as_chunks::<BLOCK>().0.iter();
+    let blocks = blocks.zip(behind.as_chunks::<BLOCK>().0);
+    let without = BLOCK * blocks.take_while(|block| !is_there(block)).count();
+    let mut pairs = bytes[without..].windows(2);
+    let place = pairs.position(|pair| pair[0] == 0xFF && pair[1] != 0)?;
+    Some(without + place)
 }
