@@ -359,7 +359,8 @@ def best(args):
         return session.attempt(settings) if time_is_left() else 0.0
 
     for variant in args.variant:
-        for load, threads in itertools.product(args.loads, args.threads):
+        loads = args.loads if variant == "whole" else args.loads[-1:]
+        for load, threads in itertools.product(loads, args.threads):
             # Without the hardware decoder, all that counts is how many threads there are.
             if variant == "whole" or "whole" not in args.variant or threads == max(args.threads):
                 attempt(settings_of(args, variant, threads, load))
@@ -412,7 +413,7 @@ def main():
     parser.add_argument("folder", nargs="?", help="a class folder of JPEGs")
     parser.add_argument("--device", default="cuda:0", help="cuda:N; cpu: the variant cpu, without any GPU")
     parser.add_argument("--threads", type=listed(int), default=[1, 2, 4, 8, 16], help="of the pipeline (1,2,4,8,16)")
-    parser.add_argument("--loads", type=listed(float), default=[1.0, 0.9, 0.65], help="hw_decoder_load (1.0,0.9,0.65)")
+    parser.add_argument("--loads", type=listed(float), default=[1.0, 0.9, 0.8, 0.65], help="hw_decoder_load (1.0,0.9,0.8,0.65)")
     parser.add_argument("--variant", type=listed(str), help="whole, fused, cpu (all with --best, else whole)")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=3, help="how long each result is measured (3)")

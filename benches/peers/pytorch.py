@@ -3,8 +3,12 @@
 
     python3 pytorch.py tensor --device cuda:0 --workers 0,8,16 --seconds 5 --json
 
-Needs torch, and torchvision (with Pillow) for `jpeg`. PyTorch is used as its documentation advises: worker processes
-that persist, page-locked batches, non-blocking copies. Where users know a faster way, that is a variant of its own.
+Needs torch, torchvision (with Pillow) for `jpeg`, and timm for its variant `timm`. PyTorch is used as its documentation advises:
+worker processes that persist and have one thread each, page-locked batches, non-blocking copies. Where users know a faster way,
+that is a variant of its own; without `--variant`, all are measured.
+
+Epochs follow each other without a pause, as with timm's `MultiEpochsDataLoader`: the workers load the next epoch's batches
+while the last ones are taken. With `--epochs apart` each epoch asks the loader for a new iterator, as most programs do.
 
 A result counts the CPU seconds and the memory of worker processes too: memory that processes share counts once.
 """
@@ -14,18 +18,21 @@ import gc
 import hashlib
 import itertools
 import json
+import math
 import os
+import random
 import resource
 import statistics
 import sys
 import time
 import warnings
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset, default_collate
 
 try:
     import torchvision
@@ -38,6 +45,7 @@ PEER = "pytorch " + ".".join(torch.__version__.split("+")[0].split(".")[:2])
 DTYPES = {"u8": torch.uint8, "f32": torch.float32}
 SIDE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -66,6 +74,14 @@ class Batches(Rows):
 
 class Floats(Rows):
     """A list of Python floats, which become a tensor when they are collated (as `f64`)."""
+
+
+class Table(TensorDataset):
+    """Rows of several tensors, whole batches at once."""
+
+    def __getitems__(self, indices):
+        indices = torch.tensor(indices)
+        return tuple(part.index_select(0, indices) for part in self.tensors)
 
 
 class Busy(Dataset):
@@ -100,7 +116,10 @@ class Images(Dataset):
         ]
         if not self.files:
             sys.exit(f"{folder}: no JPEGs in folders of classes")
-        self.by_pillow = variant == "pil"
+        self.by_pillow = variant in ("pil", "timm")
+        if variant == "timm":
+            self.transform = timm_transform()
+            return
         steps = [v2.RandomResizedCrop(SIDE, antialias=True), v2.RandomHorizontalFlip()]
         if self.by_pillow:
             steps.append(v2.PILToTensor())
@@ -121,8 +140,212 @@ class Images(Dataset):
         return self.transform(image), label
 
 
+class Files(Images):
+    """The same files, not decoded: a batch is their bytes one after the other, how many each has, and the labels."""
+
+    def __getitems__(self, indices):
+        paths, labels = zip(*(self.files[index] for index in indices))
+        encoded = [torchvision.io.read_file(path) for path in paths]
+        return torch.cat(encoded), torch.tensor([len(part) for part in encoded]), torch.tensor(labels)
+
+
+def timm_transform():
+    from timm.data import create_transform
+
+    return create_transform(
+        SIDE, is_training=True, color_jitter=None, interpolation="bilinear", mean=MEAN, std=STD, use_prefetcher=True
+    )
+
+
 def as_it_is(batch):
     return batch
+
+
+# Loaders around a `DataLoader`, or in its place.
+
+
+class Shuffles(Sampler):
+    """Permutations without end, each of as many as fill whole batches."""
+
+    def __init__(self, count, batch_size, seed):
+        self.count, self.whole, self.seed = count, count - count % batch_size, seed
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.seed)
+        while True:
+            yield from torch.randperm(self.count, generator=generator)[: self.whole].tolist()
+
+
+class Joined:
+    """Epochs of a loader whose sampler never ends: its workers do not pause between two."""
+
+    def __init__(self, loader, batches_per_epoch):
+        self.loader, self.batches_per_epoch = loader, batches_per_epoch
+        self.batches = None
+
+    def __len__(self):
+        return self.batches_per_epoch
+
+    def __iter__(self):
+        if self.batches is None:
+            self.batches = iter(self.loader)
+        return itertools.islice(self.batches, len(self))
+
+
+class Wrapped:
+    """A loader around another, with as many batches."""
+
+    def __init__(self, loader, device):
+        self.loader, self.device = loader, device
+
+    def __len__(self):
+        return len(self.loader)
+
+
+class SentAhead(Wrapped):
+    """Sends each batch on a stream of its own, while the program works on the one before: NVIDIA's `data_prefetcher`."""
+
+    def __iter__(self):
+        if self.device.type != "cuda":
+            yield from self.loader
+            return
+        stream, ahead = torch.cuda.Stream(self.device), None
+        for batch in itertools.chain(self.loader, [None]):
+            now = ahead
+            if batch is not None:
+                with torch.cuda.stream(stream):
+                    ahead = batch.to(self.device, non_blocking=True)
+                arrival = stream.record_event()
+            if now is not None:
+                torch.cuda.current_stream().wait_event(arrived)
+                now.record_stream(torch.cuda.current_stream())
+                yield now
+            arrived = arrival
+
+
+class DecodedThere(Wrapped):
+    """`torchvision.io.decode_jpeg` of a whole batch on the GPU, a batch ahead in a thread, then crops and resizes there."""
+
+    def decode(self, batches):
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        encoded, sizes, labels = batch
+        files = list(encoded.split(sizes.tolist()))
+        mode = torchvision.io.ImageReadMode.RGB
+        return torchvision.io.decode_jpeg(files, mode=mode, device=self.device), labels
+
+    def __iter__(self):
+        batches = iter(self.loader)
+        with ThreadPoolExecutor(1) as thread:
+            ahead = thread.submit(self.decode, batches)
+            while (decoded := ahead.result()) is not None:
+                ahead = thread.submit(self.decode, batches)
+                pictures, labels = decoded
+                cropped = torch.cat([resized_crop(picture) for picture in pictures])
+                flips = (torch.rand(len(cropped), 1, 1, 1) < 0.5).to(self.device, non_blocking=True)
+                yield torch.where(flips, cropped.flip(3), cropped), labels
+
+
+def resized_crop(picture):
+    """As `RandomResizedCrop`, which draws with tensors and takes longer for that than the GPU for the rest."""
+    height, width = picture.shape[1:]
+    for _ in range(10):
+        area = height * width * random.uniform(*SCALE)
+        ratio = math.exp(random.uniform(*map(math.log, RATIO)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            break
+    else:
+        w = h = min(width, height)
+    top, left = random.randint(0, height - h), random.randint(0, width - w)
+    crop = picture[None, :, top : top + h, left : left + w].float()
+    return torch.nn.functional.interpolate(crop, (SIDE, SIDE), mode="bilinear", antialias=True)
+
+
+class Gathered:
+    """No `DataLoader`: all threads gather the rows of a batch into page-locked memory, of which there are a few in turn."""
+
+    def __init__(self, rows, batch_size, device):
+        self.rows, self.batch_size = rows, batch_size
+        pin = device.type == "cuda"
+        self.buffers = [torch.empty((batch_size, *rows.shape[1:]), dtype=rows.dtype, pin_memory=pin) for _ in range(3)]
+        self.sent = [torch.cuda.Event() for _ in self.buffers] if pin else None
+
+    def __len__(self):
+        return len(self.rows) // self.batch_size
+
+    def __iter__(self):
+        order = torch.randperm(len(self.rows))
+        for number in range(len(self)):
+            at = number % len(self.buffers)
+            if self.sent:
+                self.sent[at].synchronize()
+            chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
+            yield torch.index_select(self.rows, 0, chosen, out=self.buffers[at])
+            if self.sent:  # the consumer's copy is under way
+                self.sent[at].record()
+
+
+class Registered:
+    """No `DataLoader` either: the data set is page-locked where it lies, and each row is sent from there."""
+
+    def __init__(self, rows, batch_size, device):
+        self.rows, self.batch_size, self.device = rows, batch_size, device
+        register(rows)
+        self.views = rows.unbind()
+
+    def __len__(self):
+        return len(self.rows) // self.batch_size
+
+    def __iter__(self):
+        order = torch.randperm(len(self.rows)).tolist()
+        for begin in range(0, len(self) * self.batch_size, self.batch_size):
+            chosen = [self.views[index] for index in order[begin : begin + self.batch_size]]
+            batch = torch.empty((self.batch_size, *self.rows.shape[1:]), dtype=self.rows.dtype, device=self.device)
+            torch._foreach_copy_(list(batch.unbind()), chosen, non_blocking=True)
+            yield batch
+
+    def close(self):
+        unregister(self.rows)
+
+
+class Sliced:
+    """No `DataLoader` either: the whole data set is put into an epoch's order at once, and batches are slices of that."""
+
+    def __init__(self, parts, batch_size, pin=False):
+        self.parts, self.batch_size, self.pin = parts, batch_size, pin
+
+    def __len__(self):
+        return len(self.parts[0]) // self.batch_size
+
+    def __iter__(self):
+        order = torch.randperm(len(self.parts[0]), device=self.parts[0].device)
+        shuffled = [part.index_select(0, order) for part in self.parts]
+        if self.pin:
+            shuffled = [part.pin_memory() for part in shuffled]
+        slices = zip(*(part.split(self.batch_size) for part in shuffled))
+        return itertools.islice(slices if len(shuffled) > 1 else (batch for (batch,) in slices), len(self))
+
+
+class Indexed(Sliced):
+    """The same, but each batch is gathered when it is asked for."""
+
+    def __iter__(self):
+        order = torch.randperm(len(self.parts[0]), device=self.parts[0].device)
+        for chosen in itertools.islice(order.split(self.batch_size), len(self)):
+            yield tuple(part.index_select(0, chosen) for part in self.parts)
+
+
+def register(tensor):
+    status = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
+    if int(status) != 0:
+        sys.exit(f"cudaHostRegister of {tensor.nbytes} bytes: error {int(status)}")
+
+
+def unregister(tensor):
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
 
 
 # Measuring.
@@ -353,15 +576,28 @@ def report(args, record):
 # Workloads.
 
 
-def make_loader(args, device, dataset, workers, batch_size, collate=default_collate, pin=True):
+def make_loader(
+    args, device, dataset, workers, batch_size, collate=default_collate, pin=True, joined=False, per_epoch=None, around=None
+):
+    """With `joined`, epochs do not pause; they have so many batches, if not as many as the data set fills. `around` makes another
+    loader of the loader."""
     pin = pin and device.type == "cuda"
     more = {}
-    if workers:
+    if workers:  # each sets the number of its threads to one by itself
         more = {"persistent_workers": True, "prefetch_factor": args.prefetch, "multiprocessing_context": "fork"}
+        if args.any_order:
+            more["in_order"] = False
+    if joined:
+        count = per_epoch * batch_size if per_epoch else len(dataset)
+        more["sampler"] = Shuffles(count, batch_size, args.seed)
+    else:
+        more["shuffle"] = True
+    batches = len(dataset) // batch_size
+    if not batches:
+        sys.exit("the data set does not fill one batch: raise --samples")
     loader = DataLoader(
         dataset,
         batch_size=batch_size,
-        shuffle=True,
         drop_last=True,
         num_workers=workers,
         collate_fn=collate,
@@ -369,7 +605,8 @@ def make_loader(args, device, dataset, workers, batch_size, collate=default_coll
         generator=torch.Generator().manual_seed(args.seed),
         **more,
     )
-    return loader if len(loader) else sys.exit("the data set does not fill one batch: raise --samples")
+    loader = around(loader, device) if around else loader
+    return Joined(loader, per_epoch or batches) if joined else loader
 
 
 def random_rows(count, dtype, seed):
@@ -384,13 +621,20 @@ def random_rows(count, dtype, seed):
 
 
 def rows_loader(args, device, variant, rows, workers, batch_size):
+    own = {
+        "gathered": lambda: Gathered(rows, batch_size, device),
+        "registered": lambda: Registered(rows, batch_size, device),
+        "sliced": lambda: Sliced([rows], batch_size),
+    }
+    if variant in own:
+        return own[variant]()
     dataset, collate = {
         "workers": (Rows, default_collate),
         "no_workers": (Rows, default_collate),
         "batched": (Batches, as_it_is),
         "floats": (Floats, default_collate),
     }[variant]
-    return make_loader(args, device, dataset(rows), workers, batch_size, collate)
+    return make_loader(args, device, dataset(rows), workers, batch_size, collate, joined=args.epochs == "joined")
 
 
 def wanted(args, *variants):
@@ -407,7 +651,9 @@ def tensor(args, device):
 
         for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [0, CORES]):
             size = batch_size * rows[0].nbytes
-            for variant in wanted(args, *(["workers"] if workers else ["no_workers", "batched"])):
+            # Those without a DataLoader have no workers: 0 stands for all threads.
+            alone = ["no_workers", "batched", "gathered"] + (["registered"] if device.type == "cuda" else [])
+            for variant in wanted(args, *(["workers", "batched"] if workers else alone)):
                 limits = [limit_gb_s(device, size)]
                 loader = rows_loader(args, device, variant, rows, workers, batch_size)
                 run = Run(loader, take, device, args.seconds or 5)
@@ -415,6 +661,8 @@ def tensor(args, device):
                 limit = None if None in limits else statistics.mean(limits)
                 config = {"variant": variant, "device": str(device), "workers": workers, "batch_size": batch_size}
                 report(args, config | {"dtype": name, "limit_gb_s": limit} | run.record())
+                if variant == "registered":
+                    loader.close()
                 del loader
         del rows
 
@@ -427,13 +675,44 @@ def tiny(args, _):
         return len(batch), batch.nbytes
 
     for batch_size, workers in itertools.product(args.batch_size or [32], args.workers or [0, 4]):
-        for variant in wanted(args, *(["workers"] if workers else ["no_workers", "batched"]), "floats"):
+        for variant in wanted(args, *(["workers", "batched"] if workers else ["no_workers", "batched", "sliced"]), "floats"):
             rows = scalars.tolist() if variant == "floats" else scalars
             loader = rows_loader(args, host, variant, rows, workers, batch_size)
             run = Run(loader, take, host, args.seconds or 5)
             config = {"variant": variant, "device": "cpu", "workers": workers, "batch_size": batch_size}
             record = {"dtype": "f64" if variant == "floats" else "f32"} | run.record()
             report(args, config | record | {"gb_s": None, "ns_per_batch": 1e9 / record["batches_s"]})
+
+
+def table(args, device):
+    """A million rows of 20 `f32` and a target, to the device: as a data set, put into order at once, and kept on the device."""
+    rows = args.samples or 1_000_000
+    parts = (torch.rand(rows, 20), torch.rand(rows))
+
+    def take(batch):
+        sent = [part.to(device, non_blocking=True) for part in batch]
+        return len(sent[0]), sum(part.nbytes for part in sent)
+
+    for batch_size, workers in itertools.product(args.batch_size or [32, 1024], args.workers or [0, 2, 8]):
+        alone = ["no_workers", "batched", "sliced", "resident", "resident_sliced"]
+        for variant in wanted(args, *(["workers", "batched"] if workers else alone)):
+            there = [part.to(device) for part in parts] if variant.startswith("resident") else None
+            own = {
+                "sliced": lambda: Sliced(parts, batch_size, pin=device.type == "cuda"),
+                "resident": lambda: Indexed(there, batch_size),
+                "resident_sliced": lambda: Sliced(there, batch_size),
+            }
+            if variant in own:
+                loader = own[variant]()
+            else:
+                dataset, collate = (Table, as_it_is) if variant == "batched" else (TensorDataset, default_collate)
+                joined = args.epochs == "joined"
+                loader = make_loader(args, device, dataset(*parts), workers, batch_size, collate, joined=joined)
+            run = Run(loader, take, device, args.seconds or 5)
+            config = {"variant": variant, "device": str(device), "workers": workers, "batch_size": batch_size}
+            record = {"dtype": "f32"} | run.record() | ({"gb_s": None} if there else {})
+            report(args, config | record | {"ns_per_batch": 1e9 / record["batches_s"]})
+            del loader, there
 
 
 def roundtrip(args, device):
@@ -451,7 +730,8 @@ def roundtrip(args, device):
     def pinned_like():
         return torch.empty(shape, pin_memory=device.type == "cuda")
 
-    for variant in wanted(args, "pageable", "pin_each", "reused", "staged"):
+    on_device = ["registered", "pieces"] if device.type == "cuda" else []
+    for variant in wanted(args, "pageable", "pin_each", "reused", "staged", *on_device):
         forget_pinned(device)
         if variant == "pageable":  # into memory that has been touched: fresh pages would cost more than the copy
             target = torch.zeros(shape)
@@ -465,6 +745,17 @@ def roundtrip(args, device):
             target = pinned_like().copy_(source)
             to = lambda: there.copy_(target, non_blocking=True)
             back = lambda: target.copy_(there, non_blocking=True)
+        elif variant == "registered":  # the program's own memory, page-locked where it lies, once
+            target = torch.zeros(shape)
+            register(source)
+            register(target)
+            to = lambda: there.copy_(source, non_blocking=True)
+            back = lambda: target.copy_(there, non_blocking=True)
+        elif variant == "pieces":
+            target = torch.zeros(shape)
+            pieces = Pieces(device)
+            to = lambda: pieces.send(source, there)
+            back = lambda: pieces.fetch(there, target)
         else:
             stage, target = pinned_like(), torch.zeros(shape)
 
@@ -490,7 +781,47 @@ def roundtrip(args, device):
             rate = {"gb_s": size / statistics.mean(seconds) / 1e9, "limit_gb_s": limits[direction]}
             more = {"direction": direction, "size_bytes": size, "steps": len(seconds)}
             report(args, config | rate | cost | more | {"ms_per_step": 1e3 * statistics.mean(seconds)})
-        target = stage = None
+        if variant == "registered":
+            unregister(source)
+            unregister(target)
+        target = stage = pieces = None
+
+
+class Pieces:
+    """Staged in pieces: all threads copy one into page-locked memory, or out of it, while others travel."""
+
+    def __init__(self, device, count=4, size=4 << 20):
+        self.size = size  # elements: 16 MiB
+        self.stages = [torch.empty(size, pin_memory=True) for _ in range(count)]
+        self.done = [torch.cuda.Event() for _ in range(count)]
+
+    def of(self, tensor):
+        return tensor.view(-1).split(self.size)
+
+    def send(self, source, there):
+        for number, (piece, target) in enumerate(zip(self.of(source), self.of(there))):
+            at = number % len(self.stages)
+            self.done[at].synchronize()
+            target.copy_(self.stages[at][: len(piece)].copy_(piece), non_blocking=True)
+            self.done[at].record()
+
+    def fetch(self, there, target):
+        under_way = deque()
+
+        def arrive():
+            at, piece = under_way.popleft()
+            self.done[at].synchronize()
+            piece.copy_(self.stages[at][: len(piece)])
+
+        for number, (piece, source) in enumerate(zip(self.of(target), self.of(there))):
+            if len(under_way) == len(self.stages):
+                arrive()
+            at = number % len(self.stages)
+            self.stages[at][: len(piece)].copy_(source, non_blocking=True)
+            self.done[at].record()
+            under_way.append((at, piece))
+        while under_way:
+            arrive()
 
 
 class Step:
@@ -566,12 +897,14 @@ def calibrate(args, loader, goal):
 def overlap(args, device):
     """What the loop loses to loading: steps with a batch that lies on the device, and the same with loaded ones.
 
+    `loss` copies each batch on the stream of the step, in front of it; `ahead` on a stream of its own, beside the step before.
     Samples cost so much CPU that loading, with half of the cores, takes 0.8 of a step.
     """
     step = Step(device, args.step_ms or 20)
     warm, count = 10, max(20, int((args.seconds or 2) / step.seconds))
     rows = random_rows(2_000, torch.uint8, args.seed)
-    for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [max(1, CORES // 2)]):
+    configs = itertools.product(args.batch_size or [256], args.workers or [max(1, CORES // 2)])
+    for (batch_size, workers), variant in itertools.product(configs, wanted(args, "loss", "ahead")):
         # More batches than it takes: no epoch's end lies in a window.
         dataset = Busy(rows, (2_000 + count) * batch_size)
         loader = make_loader(args, device, dataset, workers, batch_size)
@@ -581,7 +914,7 @@ def overlap(args, device):
         def loaded():
             nonlocal peak
             loader = make_loader(args, device, dataset, workers, batch_size)
-            batches = iter(loader)
+            batches = iter(SentAhead(loader, device) if variant == "ahead" else loader)
             firsts.append(timed(device, lambda: next(batches)))
             half = steps(device, step, batches, warm, count)
             peak = memory_mb() if peak is None else peak
@@ -606,7 +939,7 @@ def overlap(args, device):
         costs = [beside[1] for _, beside in pairs]
         cpu, window = (sum(cost[key] for cost in costs) for key in ("cpu_s", "window_s"))
         record = {
-            "variant": "loss",
+            "variant": variant,
             "device": str(device),
             "workers": workers,
             "batch_size": batch_size,
@@ -641,31 +974,46 @@ def images(args, variant):
         sys.exit("decoding needs torchvision and Pillow")
     if args.data is None:
         sys.exit("--data: which class folder of JPEGs?")
-    dataset = Images(args.data, variant)
+    dataset = (Files if variant == "torchvision_gpu" else Images)(args.data, variant)
     if args.samples:
         dataset.files = dataset.files[: args.samples]
     return dataset
 
 
 def jpeg(args, device):
-    """Each variant ends in normalised `f32` images on the device; `torchvision_u8` normalises them there."""
+    """Each variant ends in normalised `f32` images on the device; all but `pil` and `torchvision` normalise them there."""
     mean = torch.tensor(MEAN, device=device).view(3, 1, 1) * 255
     scale = 1 / (torch.tensor(STD, device=device).view(3, 1, 1) * 255)
 
     def take(batch):
         pictures, labels = (part.to(device, non_blocking=True) for part in batch)
-        if pictures.dtype == torch.uint8:
+        if not normalised:
             pictures = pictures.float().sub_(mean).mul_(scale)
-        return len(pictures), batch[0].nbytes + batch[1].nbytes
+        return len(pictures), (batch[0].nbytes + batch[1].nbytes) if sent else 0
 
     configs = itertools.product(args.batch_size or [256], args.workers or [CORES])
-    for (batch_size, workers), variant in itertools.product(
-        configs, wanted(args, "pil", "torchvision", "torchvision_u8")
-    ):
-        loader = make_loader(args, device, images(args, variant), workers, batch_size)
+    variants = wanted(args, "pil", "torchvision", "torchvision_u8", "torchvision_gpu", "timm")
+    for (batch_size, workers), variant in itertools.product(configs, variants):
+        collate, around = default_collate, None
+        if variant == "torchvision_gpu":
+            collate, around = as_it_is, DecodedThere
+        elif variant == "timm":
+            try:
+                from timm.data.loader import PrefetchLoader, fast_collate
+            except ImportError:
+                print("note: no timm, so its variant is left out", file=sys.stderr)
+                continue
+            collate = fast_collate
+            if device.type == "cuda":  # it sends batches on a stream of its own, and normalises them
+                around = lambda loader, device: PrefetchLoader(loader, mean=MEAN, std=STD, device=device)
+        normalised = variant in ("pil", "torchvision") or (variant == "timm" and around is not None)
+        sent = around is None
+        how = {"joined": args.epochs == "joined", "around": around}
+        loader = make_loader(args, device, images(args, variant), workers, batch_size, collate, **how)
         run = Run(loader, take, device, args.seconds or 5)
         config = {"variant": variant, "device": str(device), "workers": workers, "batch_size": batch_size}
-        report(args, config | {"dtype": "f32"} | run.record())
+        record = {"dtype": "f32"} | run.record()
+        report(args, config | record | ({} if sent else {"gb_s": None}))
         del loader
 
 
@@ -677,7 +1025,7 @@ def startup(args, device):
         for batch_size, workers in itertools.product(args.batch_size or [256], args.workers or [CORES]):
             forget_pinned(device)
             window = Window()
-            dataset = Rows(rows) if variant == "tensor" else images(args, "pil")
+            dataset = Rows(rows) if variant == "tensor" else images(args, "torchvision_u8")
             open_data = perf_counter() - window.begun
             begun = perf_counter()
             loader = make_loader(args, device, dataset, workers, batch_size)
@@ -698,7 +1046,7 @@ def startup(args, device):
                 "device": str(device),
                 "workers": workers,
                 "batch_size": batch_size,
-                "dtype": "u8" if variant == "tensor" else "f32",
+                "dtype": "u8",
                 "first_batch_ms": in_hand[0],
                 "peak_rss_mb": memory_mb(),
                 "pinned_mb": pinned_mb(device),
@@ -710,8 +1058,30 @@ def startup(args, device):
                 "second_epoch_first_batch_ms": in_hand[1],
                 "second_epoch_first_on_device_ms": arrived[1],
             }
-            report(args, record | window.end())
+            cost = window.end()
             del first, batches, loader
+            report(args, record | cost | boundaries(args, device, dataset, workers, batch_size))
+
+
+def boundaries(args, device, dataset, workers, batch_size):
+    """Waits for the first batch of an epoch behind the last of another, and for the others, where epochs are joined and the
+    program takes a quarter longer with a batch than loading does."""
+    short, count = min(6, len(dataset) // batch_size), 8
+    loader = make_loader(args, device, dataset, workers, batch_size, joined=True, per_epoch=short)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    seconds = 1.25 * load_time(args, batches, workers)
+    for _ in range(2 * short):
+        next(batches)
+        time.sleep(seconds)
+    across, within = [], []
+    for number in range((count + 1) * short):
+        asked = perf_counter()
+        pictures_of(next(batches)).to(device, non_blocking=True)
+        (within if number % short else across).append(perf_counter() - asked)
+        time.sleep(seconds)
+    waits = {"boundary": across, "within": within}
+    found = {f"{name}_ms": milliseconds(times, 0.5) for name, times in waits.items()}
+    return found | {f"{name}_max_ms": milliseconds(times, 1.0) for name, times in waits.items()}
 
 
 def pictures_of(batch):
@@ -721,7 +1091,7 @@ def pictures_of(batch):
 def breakdown(args, device):
     """Loading, transfer and processing of a batch in milliseconds, each waited for: with pinning, and without."""
     step = Step(device, args.step_ms or 2)
-    dataset = images(args, "pil") if args.data else Rows(random_rows(args.samples or 20_000, torch.uint8, args.seed))
+    dataset = images(args, "torchvision_u8") if args.data else Rows(random_rows(args.samples or 20_000, torch.uint8, args.seed))
     configs = itertools.product(args.batch_size or [256], args.workers or [CORES])
     for (batch_size, workers), pinned in itertools.product(configs, (True, False)):
         loader = make_loader(args, device, dataset, workers, batch_size, pin=pinned)
@@ -746,7 +1116,7 @@ def breakdown(args, device):
             "device": str(device),
             "workers": workers,
             "batch_size": batch_size,
-            "dtype": "f32" if args.data else "u8",
+            "dtype": "u8",
             "samples_s": samples / cost["window_s"],
             "batches_s": len(loading) / cost["window_s"],
             "gb_s": sent / cost["window_s"] / 1e9,
@@ -791,7 +1161,7 @@ def limits(args, device):
 
 
 WORKLOADS = {
-    work.__name__: work for work in (limits, tensor, tiny, roundtrip, overlap, jpeg, startup, breakdown)
+    work.__name__: work for work in (limits, tensor, tiny, table, roundtrip, overlap, jpeg, startup, breakdown)
 }
 
 
@@ -814,6 +1184,8 @@ def main():
     parser.add_argument("--samples", type=int, help="samples in the data set")
     parser.add_argument("--variant", type=listed(str), help="only these variants")
     parser.add_argument("--prefetch", type=int, default=2, help="batches that each worker loads ahead (2)")
+    parser.add_argument("--epochs", choices=["joined", "apart"], default="joined", help="tensor, tiny, table, jpeg (joined)")
+    parser.add_argument("--any-order", action="store_true", help="batches as workers have them (in_order=False)")
     parser.add_argument("--frames", type=int, default=10, help="roundtrip: frames in the batch (10)")
     parser.add_argument("--pairs", type=int, default=7, help="overlap: with and without loading, so often (7)")
     parser.add_argument("--step-ms", type=float, help="how long the device works on a batch (20; breakdown: 2)")
