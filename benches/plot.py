@@ -31,7 +31,9 @@ VARIANTS = {
     "registered": "registered",
     "workers": "",
     "no_workers": "",
-    "batched": "batched, no workers",
+    "batched": "whole batches",
+    "gathered": "gathered by hand",
+    "sliced": "an epoch's order at once",
     "floats": "from floats",
     "get_batch": "get_batch",
     "get": "get",
@@ -39,7 +41,14 @@ VARIANTS = {
 # Ours in cold colours, peers in warm and grey ones; the same thing has one colour in all plots.
 COLOURS = {
     "pinfeed": {"": "#0b57d0", "f32": "#00838f", "registered": "#7b1fa2", "ahead": "#0a8043"},
-    "pytorch": {"": "#c2410c", "f32": "#8a5a00", "batched": "#a3195b", "batched f32": "#7d4e57"},
+    "pytorch": {
+        "": "#c2410c",
+        "f32": "#8a5a00",
+        "batched": "#a3195b",
+        "batched f32": "#7d4e57",
+        "gathered": "#d2691e",
+        "registered": "#b8860b",
+    },
     "dataloader-rs": {"": "#57606a"},
 }
 
