@@ -211,16 +211,16 @@ class SentAhead(Wrapped):
             return
         stream, ahead = torch.cuda.Stream(self.device), None
         for batch in itertools.chain(self.loader, [None]):
-            now = ahead
+            coming = None
             if batch is not None:
                 with torch.cuda.stream(stream):
-                    ahead = batch.to(self.device, non_blocking=True)
-                arrival = stream.record_event()
-            if now is not None:
+                    coming = batch.to(self.device, non_blocking=True), stream.record_event()
+            if ahead is not None:
+                now, arrived = ahead
                 torch.cuda.current_stream().wait_event(arrived)
                 now.record_stream(torch.cuda.current_stream())
                 yield now
-            arrived = arrival
+            ahead = coming
 
 
 class DecodedThere(Wrapped):
