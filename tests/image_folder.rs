@@ -260,7 +260,7 @@ fn a_loader_gets_past_files_of_all_sorts() {
     let kinds = [
         "12-bits.jpg",
         "lossless.jpg",
-        "palette.tif",
+        "ycbcr.tif",
         "no-frame.gif",
         "picture.jp2",
     ];

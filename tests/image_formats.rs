@@ -156,6 +156,36 @@ fn damage_is_an_error_or_what_libjpeg_makes_of_it() {
     assert_eq!(refused > 15, !cfg!(feature = "turbojpeg"), "{refused}");
 }
 
+/// Advice is given where it helps: libjpeg-turbo takes no more scans than the default decoder, and leaves CMYK to it.
+#[test]
+fn the_feature_is_advised_where_it_decodes() {
+    let said = |file: Vec<u8>| match decode(&file, false) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let read = |name: &str| fs::read(fixtures().join("pictures").join(name)).unwrap();
+    let damaged = |name: &str| {
+        let mut file = read(name);
+        let end = file.len() - 2;
+        file.drain(end - 60..end);
+        said(file)
+    };
+    let advised = |said: String| {
+        assert_eq!(said.contains("turbojpeg"), DECODER == "default", "{said}");
+    };
+    advised(said(read("sampled-3x1.jpg")));
+    advised(said(read("arithmetic.jpg")));
+    advised(damaged("444-37x11.jpg"));
+    for never in [
+        said(read("many-scans.jpg")),
+        said(read("12-bits.jpg")),
+        said(read("ycbcr.tif")),
+        damaged("cmyk.jpg"),
+    ] {
+        assert!(!never.is_empty() && !never.contains("feature"), "{never}");
+    }
+}
+
 /// Whatever the format, and not in its decoder's words ("failed to fill whole buffer").
 #[test]
 fn files_that_are_cut_off_are_said_to_be() {

@@ -74,8 +74,16 @@ pub(super) enum Cause {
     Truncated(&'static str),
     #[error("its header contradicts itself: {0}")]
     Contradiction(&'static str),
-    #[error("its JPEG data are damaged: {0}{advice}", advice = DAMAGE_ADVICE)]
-    Damaged(&'static str),
+    #[error("its JPEG data are damaged: {what}{advice}", advice = if *turbo { DAMAGE_ADVICE } else { "" })]
+    Damaged {
+        what: &'static str,
+        /// Whether libjpeg-turbo may decode it, and is not there.
+        turbo: bool,
+    },
+    #[error("its TIFF data are damaged: {0}")]
+    DamagedTiff(&'static str),
+    #[error("its decoder panicked, which is a bug of the decoder: {0}")]
+    Panicked(String),
     #[error("it has {0} scans, and at most {most} are decoded", most = MOST_SCANS)]
     TooManyScans(usize),
     #[error(
@@ -204,13 +212,8 @@ impl fmt::Display for Advice {
     }
 }
 
-/// The feature that decodes damaged JPEG files as far as possible.
-const DAMAGE_ADVICE: &str = match cfg!(feature = "turbojpeg") {
-    true => "", // it is CMYK
-    false => {
-        " (with pinfeed's feature `turbojpeg` it would be decoded as libjpeg does, with the damage in the picture)"
-    }
-};
+/// The feature that decodes damaged JPEG files as far as possible. Not all: some damage ends libjpeg's decoding, too.
+const DAMAGE_ADVICE: &str = " (pinfeed's feature `turbojpeg` decodes what libjpeg decodes of it, with the damage in the picture)";
 
 /// Each scan takes as long as decoding a whole picture, and a file may claim thousands. Encoders write about ten. (This is
 /// also the default decoder's limit for progressive files.)

@@ -32,8 +32,10 @@ use crate::{Sample, SampleRng, Tensor};
 /// The formats are JPEG, PNG, WebP, GIF, TIFF, BMP and PNM, and any others that the program enables in the `image` crate.
 /// The format is recognized by the content. Grey is repeated in all three channels. Palettes are looked up. Alpha is dropped:
 /// transparent pixels keep the colour that the file stores, and what the first frame of a GIF does not cover has its
-/// transparent colour. Of 16 bits, the upper 8 are kept. CMYK is converted without a colour profile. Of an animation, or of a
-/// file with several pages, the first picture is taken.
+/// transparent colour. Where TIFF says that colours were multiplied by alpha (`ExtraSamples` is 1), they are divided by it, as Pillow
+/// does; pixels whose alpha is 0 become black. Other channels of TIFF beside RGB, such as infrared, are dropped. Of 16 bits, the
+/// upper 8 are kept. Grey of 1, 2 or 4 bits is stretched to 0..=255. CMYK is converted without a colour profile. Of an animation, or
+/// of a file with several pages, the first picture is taken.
 ///
 /// With the feature `turbojpeg`, libjpeg-turbo decodes JPEG files in grey and YCbCr. If the transform begins with a crop, it
 /// decodes only the box that the crop needs. Its pixels differ from the default decoder's by rounding (by at most 4 of 255
@@ -41,19 +43,21 @@ use crate::{Sample, SampleRng, Tensor};
 ///
 /// # Errors
 ///
-/// An empty, truncated or broken file is an error of its sample: an [`ImageError`] that names the file.
+/// An empty, truncated or broken file is an error of its sample: an [`ImageError`] that names the file. So is one at which a
+/// decoder panics.
 ///
 /// A JPEG file with damage inside its data is refused if the damage can be detected: a code that is in no table, data that end
 /// too soon, a missing restart marker. Of files with one damaged place, that is about a quarter; with restart markers, 4 in 10;
 /// of progressive files, 6 in 10. Other damage decodes to a valid picture that nothing can tell from an intact one; libjpeg
 /// decodes the same pixels without a warning. (In 1 file of 250, the damaged data have the right length but impossible
 /// coefficients. There the damaged blocks differ from libjpeg's.) With the feature `turbojpeg`, files in grey and YCbCr decode
-/// as with libjpeg: the damage is in the picture.
+/// as with libjpeg: the damage is in the picture. What libjpeg itself gives up on, even behind the last row, is an error.
 ///
 /// What is not supported is an error that names it and says what to do: other formats; JPEG with 12 bits, lossless JPEG, or
-/// more than 100 scans; TIFF with a palette, or grey TIFF with alpha or in floating point. Without the feature `turbojpeg`,
-/// so are JPEG files with arithmetic coding and a few rare layouts: luma coarser than chroma; subsampled channels that are not
-/// interleaved; at most four columns with half as many of chroma. A PNG file is refused if the checksum of its pixels or its
+/// more than 100 scans; TIFF in YCbCr or L\*a\*b\* colours, in signed integers, in grey of floating point or of more than two
+/// channels, of 12, 32 or 64 bits, or compressed by anything but LZW, deflate, PackBits, Group 4 fax and JPEG. Without the feature
+/// `turbojpeg`, so are JPEG files with arithmetic coding and a few rare layouts: a sampling factor of 3; luma coarser than chroma;
+/// subsampled channels that are not interleaved; at most four columns with half as many of chroma. A PNG file is refused if the checksum of its pixels or its
 /// palette is wrong (Pillow ignores that of the pixels). The checksums of other chunks are ignored.
 ///
 /// # Examples

@@ -24,8 +24,9 @@ use crate::{Sample, Tensor};
 /// A batch of them is a `Tensor<u8>` of shape `[n, height, width]`. Labels are taken from the nearest pixel and never mixed.
 /// Operations on colours do not change them.
 ///
-/// A file is a PNG in grey or with a palette, whose indices are the labels (as in PASCAL VOC), or a grey TIFF, PGM or PBM. With
-/// one bit a pixel, the labels are 0 (black) and 1, as in `numpy.array` of Pillow's mode "1".
+/// A file is a PNG or TIFF in grey or with a palette, whose indices are the labels (as in PASCAL VOC), or a PGM or PBM. Labels of 1,
+/// 2 and 4 bits are the values in the file: 0 (black) to 1, 3 or 15. (Pillow stretches grey of 2 and 4 bits to 0..=255.) In TIFF
+/// whose white is 0, they are counted from black, too.
 ///
 /// # Errors
 ///
@@ -244,7 +245,7 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
         return Err(Cause::Empty);
     }
     match decode::format(bytes)? {
-        ImageFormat::Png => decode_png(bytes, max_pixels),
+        ImageFormat::Png => decode::caught(|| decode_png(bytes, max_pixels)),
         ImageFormat::Jpeg => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
         _ => {
             let decoding = DecodeOptions {

@@ -1,50 +1,10 @@
-//! Checks the tags of TIFF files and the chunks of WebP and PNG files before a decoder sees them: the decoders allocate memory for values
-//! and embedded pictures, whose sizes may differ from the picture's, and panic at palettes that are none.
+//! Checks the chunks of WebP and PNG files before a decoder sees them: the decoders allocate memory for embedded pictures, whose
+//! sizes may differ from the picture's, and panic at palettes that are none.
 
 use image::metadata::Orientation;
 
-use super::{Cause, jpeg};
+use super::Cause;
 use crate::image::size::Size;
-
-/// Whether a file is TIFF with 64-bit offsets (BigTIFF), which the `image` crate reads but does not recognize.
-pub(super) fn is_big_tiff(bytes: &[u8]) -> bool {
-    bytes.starts_with(b"II\x2B\0\x08\0\0\0") || bytes.starts_with(b"MM\0\x2B\0\x08\0\0")
-}
-
-/// Refuses a TIFF file if a tag has more values than the file has bytes, or if the first picture consists of tiles or JPEG
-/// pictures with more than `max_pixels`.
-pub(super) fn check_tiff(bytes: &[u8], max_pixels: u64) -> Result<(), Cause> {
-    let Some(tags) = Tags::read(bytes) else {
-        return Ok(()); // the decoder reports it
-    };
-    let len = bytes.len() as u64;
-    let mut read = tags.tags().filter(|tag| tag.number < PRIVATE);
-    if read.any(|tag| tag.size() > len) {
-        return Err(Cause::Contradiction(
-            "a tag of its first page has more values than the file has bytes",
-        ));
-    }
-    let side = |tag| tags.values(tag).next().unwrap_or(0);
-    let check = |width: u64, height: u64| match width.saturating_mul(height) > max_pixels {
-        true => Err(Cause::PartTooLarge {
-            width,
-            height,
-            max_pixels,
-        }),
-        false => Ok(()),
-    };
-    check(side(TILE_WIDTH), side(TILE_HEIGHT))?;
-    if side(COMPRESSION) != JPEG {
-        return Ok(());
-    }
-    for offset in tags.values(STRIPS).chain(tags.values(TILES)) {
-        let part = usize::try_from(offset).ok().and_then(|at| bytes.get(at..));
-        if let Some(frame) = part.and_then(jpeg::FrameHeader::read) {
-            check(frame.size.width.into(), frame.size.height.into())?;
-        }
-    }
-    Ok(())
-}
 
 /// Refuses a PNG file of colours from a palette that has not three bytes for each of 1 to 256 colours.
 pub(super) fn check_png(bytes: &[u8]) -> Result<(), Cause> {
@@ -71,103 +31,6 @@ pub(super) fn check_png(bytes: &[u8]) -> Result<(), Cause> {
         rest = next.unwrap_or_default(); // the decoder reports it
     }
     Ok(())
-}
-
-/// The first private tag. The decoder does not read private tags, so they may be cut off.
-const PRIVATE: u16 = 0x8000;
-const COMPRESSION: u16 = 259;
-const JPEG: u64 = 7;
-const STRIPS: u16 = 273;
-const TILE_WIDTH: u16 = 322;
-const TILE_HEIGHT: u16 = 323;
-const TILES: u16 = 324;
-
-/// The tags of a TIFF file's first page.
-struct Tags<'a> {
-    bytes: &'a [u8],
-    little: bool,
-    big: bool,
-    /// The entries, back to back.
-    entries: &'a [u8],
-}
-
-struct Tag<'a> {
-    number: u16,
-    kind: u64,
-    count: u64,
-    /// The values, or their offset.
-    place: &'a [u8],
-}
-
-impl Tag<'_> {
-    /// The size of its values in bytes.
-    fn size(&self) -> u64 {
-        self.count.saturating_mul(value_size(self.kind))
-    }
-}
-
-fn value_size(kind: u64) -> u64 {
-    match kind {
-        3 | 8 => 2,
-        4 | 9 | 11 | 13 => 4,
-        5 | 10 | 12 | 16..=18 => 8,
-        _ => 1,
-    }
-}
-
-impl<'a> Tags<'a> {
-    fn read(bytes: &'a [u8]) -> Option<Tags<'a>> {
-        let mut tags = Tags {
-            bytes,
-            little: bytes.starts_with(b"II"),
-            big: is_big_tiff(bytes),
-            entries: &[],
-        };
-        let (place, width, entry) = if tags.big { (8, 8, 20) } else { (4, 2, 12) };
-        let start = tags.number(bytes.get(place..)?.get(..if tags.big { 8 } else { 4 })?);
-        let page = bytes.get(usize::try_from(start).ok()?..)?;
-        let count = usize::try_from(tags.number(page.get(..width)?)).ok()?;
-        let entries = &page[width..];
-        tags.entries = &entries[..entries.len().min(count.saturating_mul(entry))];
-        Some(tags)
-    }
-
-    fn tags(&self) -> impl Iterator<Item = Tag<'a>> + '_ {
-        let wide = if self.big { 8 } else { 4 };
-        let entries = self.entries.chunks_exact(4 + 2 * wide);
-        entries.map(move |entry| Tag {
-            number: self.number(&entry[..2]) as u16,
-            kind: self.number(&entry[2..4]),
-            count: self.number(&entry[4..4 + wide]),
-            place: &entry[4 + wide..],
-        })
-    }
-
-    /// The integers of a tag; none if the file does not hold all of them.
-    fn values(&self, number: u16) -> impl Iterator<Item = u64> + '_ {
-        let tag = self.tags().find(|tag| tag.number == number);
-        let values = tag.and_then(|tag| {
-            let size = usize::try_from(tag.size()).ok()?;
-            let values = match tag.place.get(..size) {
-                Some(values) => values,
-                None => {
-                    let at = usize::try_from(self.number(tag.place)).ok()?;
-                    self.bytes.get(at..)?.get(..size)?
-                }
-            };
-            Some(values.chunks_exact(value_size(tag.kind) as usize))
-        });
-        values.into_iter().flatten().map(|value| self.number(value))
-    }
-
-    fn number(&self, bytes: &[u8]) -> u64 {
-        match self.little {
-            true => little(bytes),
-            false => bytes
-                .iter()
-                .fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
-        }
-    }
 }
 
 /// Refuses a WebP file that is cut off, or that contains a picture larger than its canvas.

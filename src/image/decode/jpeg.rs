@@ -23,6 +23,8 @@ pub(super) struct FrameHeader {
     channels: usize,
     /// Whether some channels are subsampled.
     sampled: bool,
+    /// Whether a channel is sampled three times in a unit.
+    is_sampled_oddly: bool,
     /// Whether no channel is finer than the first, luma.
     luma_is_finest: bool,
     /// How often luma is sampled in a unit, across.
@@ -99,6 +101,10 @@ impl FrameHeader {
             sampled: channels
                 .iter()
                 .any(|channel| factors(channel) != (across, down)),
+            is_sampled_oddly: channels
+                .iter()
+                .map(factors)
+                .any(|(across, down)| across == 3 || down == 3),
             luma_is_finest: channels
                 .iter()
                 .map(factors)
@@ -132,6 +138,11 @@ impl FrameHeader {
             && (finer.is_none() || finer == self.finer)
     }
 
+    /// The number of channels.
+    pub(super) fn channels(&self) -> usize {
+        self.channels
+    }
+
     /// Refuses what no decoder here reads.
     pub(super) fn check(&self) -> Result<(), Cause> {
         let what = match self.kind {
@@ -158,6 +169,7 @@ impl FrameHeader {
             _ if self.is_narrow() => {
                 "JPEG of at most four columns, whose chroma has fewer columns than its luma"
             }
+            _ if self.is_sampled_oddly => "JPEG with a sampling factor of 3",
             _ if !self.luma_is_finest => "JPEG whose luma is coarser than its chroma",
             // Without subsampling, the decoder combines the channels of such a file correctly.
             0xC0 | 0xC1 if self.in_first_scan < self.channels && self.sampled => {
@@ -181,29 +193,52 @@ impl FrameHeader {
 }
 
 impl FrameHeader {
-    /// Decodes a file with Huffman codes by the default decoder, as grey or RGB. Fails if the file is damaged such that the decoder
+    /// Decodes a file with Huffman codes by the default decoder. Fails if the file is damaged such that the decoder
     /// would make up pixels. Returns false if it declined: a few rare layouts are left to the `image` crate, which runs the same
     /// decoder less strictly.
     pub(super) fn decode(
         &self,
         bytes: &[u8],
-        grey: bool,
+        channels: Channels,
         pixels: &mut [u8],
     ) -> Result<bool, Cause> {
+        let damaged = |what| self.damaged(bytes, what);
         let progressive = self.kind == 0xC2;
         if self.in_first_scan < self.channels && !progressive {
-            walk::check(bytes).map_err(Cause::Damaged)?;
+            walk::check(bytes).map_err(damaged)?;
             return Ok(false);
         }
         if progressive {
-            walk::check_first_scan(bytes).map_err(Cause::Damaged)?;
+            walk::check_first_scan(bytes).map_err(damaged)?;
         }
-        let seen = watch::decode(bytes, grey, progressive, pixels);
+        let seen = watch::decode(bytes, channels, progressive, pixels);
         if seen != watch::Verdict::Nothing {
-            walk::check(bytes).map_err(Cause::Damaged)?;
+            walk::check(bytes).map_err(damaged)?;
         }
         Ok(seen != watch::Verdict::Refusal)
     }
+
+    /// The error for damage that the default decoder refuses.
+    fn damaged(&self, bytes: &[u8], what: &'static str) -> Cause {
+        match scans(bytes) {
+            scans if scans > MOST_SCANS => Cause::TooManyScans(scans),
+            _ if has_two_frames(bytes) => TWO_FRAMES,
+            _ => Cause::Damaged {
+                what,
+                // It leaves CMYK to the default decoder.
+                turbo: !cfg!(feature = "turbojpeg") && matches!(self.channels, 1 | 3),
+            },
+        }
+    }
+}
+
+/// What the default decoder makes of the channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Channels {
+    Grey,
+    Rgb,
+    /// Nothing.
+    AsStored,
 }
 
 /// The tables that a file has, and those that it needs: one bit each.
@@ -297,6 +332,19 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 /// The number of scans in a file.
 fn scans(bytes: &[u8]) -> usize {
     markers(bytes).filter(|marker| *marker == 0xDA).count()
+}
+
+/// The error for several frames, at the second of which libjpeg stops, too.
+pub(super) const TWO_FRAMES: Cause = Cause::Damaged {
+    what: "it has two frames",
+    turbo: false,
+};
+
+/// Whether there are several frames.
+pub(super) fn has_two_frames(bytes: &[u8]) -> bool {
+    let is_frame =
+        |marker: &u8| matches!(marker, 0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF);
+    markers(bytes).filter(is_frame).nth(1).is_some()
 }
 
 /// Whether the file has its end marker. Without it, the file is cut off, and the decoder would make up the rest.

@@ -1,11 +1,13 @@
 //! From the bytes of a file to RGB pixels.
 //!
-//! It first checks what a file claims, because the decoders would trust it: see [`jpeg`] and [`container`].
+//! It first checks what a file claims, because the decoders would trust it: see [`jpeg`], [`container`] and [`tiff`].
 
 mod container;
 mod foreign;
 mod gif;
 mod jpeg;
+mod panics;
+mod tiff;
 #[cfg(feature = "turbojpeg")]
 #[expect(unsafe_code, reason = "it calls libjpeg-turbo")]
 mod turbo;
@@ -17,6 +19,8 @@ pub use jpeg::baseline::OnCpu;
 
 #[cfg(all(test, feature = "nvjpeg", feature = "turbojpeg"))]
 pub(in crate::image) use turbo::tests::{compressed_as, planes};
+
+pub(in crate::image) use panics::caught;
 
 use std::io::Cursor;
 
@@ -63,6 +67,7 @@ enum Decoder<'a> {
     /// A decoder of the `image` crate for a part of the picture. Black surrounds it.
     Inset(Box<dyn ImageDecoder + 'a>, Rect<u32>),
     Gif(Box<gif::Gif<'a>>),
+    Tiff(Box<tiff::Tiff<'a>>),
     /// The default JPEG decoder, with the file.
     Jpeg(Box<dyn ImageDecoder + 'a>, &'a [u8], jpeg::FrameHeader),
     /// libjpeg-turbo, with the file.
@@ -72,6 +77,10 @@ enum Decoder<'a> {
 
 /// Reads a picture's header. The format is recognized by the content, because extensions lie.
 pub(in crate::image) fn open(bytes: &[u8], decoding: DecodeOptions) -> Result<Picture<'_>, Cause> {
+    caught(|| read_header(bytes, decoding))
+}
+
+fn read_header(bytes: &[u8], decoding: DecodeOptions) -> Result<Picture<'_>, Cause> {
     if bytes.is_empty() {
         return Err(Cause::Empty);
     }
@@ -84,6 +93,17 @@ pub(in crate::image) fn open(bytes: &[u8], decoding: DecodeOptions) -> Result<Pi
             decoder: Decoder::Gif(gif),
             stored,
             orientation: Orientation::NoTransforms,
+        });
+    }
+    if format == ImageFormat::Tiff {
+        let tiff = Box::new(tiff::Tiff::open(bytes, decoding)?);
+        return Ok(Picture {
+            stored: tiff.size(),
+            orientation: match decoding.exif_orientation {
+                true => tiff.orientation(),
+                false => Orientation::NoTransforms,
+            },
+            decoder: Decoder::Tiff(tiff),
         });
     }
     let exif_orientation = decoding.exif_orientation;
@@ -117,9 +137,6 @@ pub(in crate::image) fn open(bytes: &[u8], decoding: DecodeOptions) -> Result<Pi
         // The decoder may refuse a single row as too large, with a less helpful error.
         check_size(png_size(bytes)?, 0, decoding)?;
         container::check_png(bytes)?;
-    }
-    if format == ImageFormat::Tiff {
-        container::check_tiff(bytes, decoding.max_pixels)?;
     }
     let mut decoder = decoder(bytes, format, decoding)?;
     let (width, height) = decoder.dimensions();
@@ -186,9 +203,10 @@ fn inset<'a>(
 /// The format of a file, if it can be decoded.
 pub(in crate::image) fn format(bytes: &[u8]) -> Result<ImageFormat, Cause> {
     match image::guess_format(bytes) {
-        Ok(format) if format.reading_enabled() || format == ImageFormat::Gif => Ok(format),
+        Ok(format @ (ImageFormat::Gif | ImageFormat::Tiff)) => Ok(format),
+        Ok(format) if format.reading_enabled() => Ok(format),
         Ok(format) => Err(foreign::disabled(bytes, format)),
-        Err(_) if container::is_big_tiff(bytes) => Ok(ImageFormat::Tiff),
+        Err(_) if tiff::is_big(bytes) => Ok(ImageFormat::Tiff),
         Err(_) => Err(foreign::cause(bytes)),
     }
 }
@@ -238,7 +256,7 @@ fn max_bytes(max_pixels: u64) -> u64 {
     max_pixels.saturating_mul(4)
 }
 
-/// How much a decoder may allocate. Of the formats that are enabled by default, PNG and TIFF respect it.
+/// How much a decoder may allocate. Of the formats that are enabled by default, PNG respects it.
 fn limits(bytes: &[u8], format: ImageFormat, max_pixels: u64) -> Result<Limits, Cause> {
     const DECODERS_OWN_BYTES: u64 = 64 << 20;
     let pixels = match format {
@@ -325,6 +343,16 @@ impl Picture<'_> {
         rgb: &mut [u8],
         raw: &mut Buffer,
     ) -> Result<(), Cause> {
+        caught(|| self.decode_upright(part, shrunk, rgb, raw))
+    }
+
+    fn decode_upright(
+        self,
+        part: Rect<u32>,
+        shrunk: u32,
+        rgb: &mut [u8],
+        raw: &mut Buffer,
+    ) -> Result<(), Cause> {
         let (stored, orientation) = (self.stored, self.orientation);
         if orientation == Orientation::NoTransforms {
             if self.may_leave_gaps() {
@@ -347,33 +375,25 @@ impl Picture<'_> {
         match self.decoder {
             #[cfg(feature = "turbojpeg")]
             Decoder::Turbo(..) => false,
+            Decoder::Tiff(_) => false,
             _ => true,
         }
     }
 
     /// Decodes grey values as labels: one byte for each pixel.
     pub(in crate::image) fn decode_labels(self, labels: &mut [u8]) -> Result<(), Cause> {
-        match self.decoder {
-            Decoder::Any(decoder) => match decoder.color_type() {
-                ColorType::L8 => {
-                    // With one bit, the labels are 0 and 1, as in PNG and Pillow's mode "1". The decoder gives 0 and 255.
-                    let one_bit = decoder.original_color_type() == ExtendedColorType::L1;
-                    decoder.read_image(labels)?;
-                    if one_bit {
-                        labels
-                            .iter_mut()
-                            .for_each(|label| *label = (*label != 0).into());
-                    }
-                    Ok(())
-                }
-                color => Err(Cause::NotAMask(format!("{color:?}"))),
-            },
-            Decoder::Inset(..) => Err(Cause::NotAMask("of a film".into())),
-            Decoder::Gif(..) => Err(Cause::NotAMask("of a GIF file".into())),
-            Decoder::Jpeg(..) => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
+        let what = match self.decoder {
+            Decoder::Any(decoder) => return caught(|| decode_labels(decoder, labels)),
+            Decoder::Tiff(tiff) => {
+                return caught(|| tiff.decode_labels(labels, &mut Buffer::default()));
+            }
+            Decoder::Inset(..) => "of a film",
+            Decoder::Gif(..) => "of a GIF file",
+            Decoder::Jpeg(..) => "of a JPEG file, which changes them",
             #[cfg(feature = "turbojpeg")]
-            Decoder::Turbo(..) => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
-        }
+            Decoder::Turbo(..) => "of a JPEG file, which changes them",
+        };
+        Err(Cause::NotAMask(what.into()))
     }
 
     fn decode_stored(
@@ -389,6 +409,7 @@ impl Picture<'_> {
                 decode_any(decoder, rgb, raw)
             }
             Decoder::Gif(gif) => gif.decode(rgb, raw),
+            Decoder::Tiff(tiff) => tiff.decode(rgb, raw),
             Decoder::Inset(decoder, place) if place == Rect::whole(self.stored) => {
                 decode_any(decoder, rgb, raw)
             }
@@ -409,12 +430,12 @@ impl Picture<'_> {
                 let decoded = match color {
                     ColorType::L8 => {
                         let grey = raw.zeroed(decoder.total_bytes() as usize);
-                        frame.decode(bytes, true, grey)? && {
+                        frame.decode(bytes, jpeg::Channels::Grey, grey)? && {
                             to_rgb(color, grey, rgb)?;
                             true
                         }
                     }
-                    _ => frame.decode(bytes, false, rgb)?,
+                    _ => frame.decode(bytes, jpeg::Channels::Rgb, rgb)?,
                 };
                 match decoded {
                     true => Ok(()),
@@ -428,6 +449,22 @@ impl Picture<'_> {
             Decoder::Turbo(bytes, header) => turbo::decode(bytes, header, part, shrunk, rgb),
         }
     }
+}
+
+/// Decodes grey values as labels. With one bit, the labels are 0 and 1, as in PNG and Pillow's mode "1": the decoder gives 0 and 255.
+fn decode_labels(decoder: Box<dyn ImageDecoder + '_>, labels: &mut [u8]) -> Result<(), Cause> {
+    let color = decoder.color_type();
+    if color != ColorType::L8 {
+        return Err(Cause::NotAMask(format!("{color:?}")));
+    }
+    let one_bit = decoder.original_color_type() == ExtendedColorType::L1;
+    decoder.read_image(labels)?;
+    if one_bit {
+        labels
+            .iter_mut()
+            .for_each(|label| *label = (*label != 0).into());
+    }
+    Ok(())
 }
 
 fn decode_any(

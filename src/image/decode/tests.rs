@@ -288,6 +288,54 @@ fn a_panic_while_decoding_leaves_the_thread_usable() {
     }
 }
 
+/// A decoder with a bug.
+struct Panicking(ColorType);
+
+impl ImageDecoder for Panicking {
+    fn dimensions(&self) -> (u32, u32) {
+        (2, 2)
+    }
+
+    fn color_type(&self) -> ColorType {
+        self.0
+    }
+
+    fn read_image(self, pixels: &mut [u8]) -> image::ImageResult<()> {
+        pixels.fill(7);
+        panic!("no such table: {}", 9)
+    }
+
+    fn read_image_boxed(self: Box<Self>, pixels: &mut [u8]) -> image::ImageResult<()> {
+        (*self).read_image(pixels)
+    }
+}
+
+#[test]
+fn a_decoder_that_panics_is_an_error_of_its_picture() {
+    let panicking = |color, orientation| Picture {
+        decoder: Decoder::Any(Box::new(Panicking(color))),
+        stored: Size {
+            width: 2,
+            height: 2,
+        },
+        orientation,
+    };
+    let says = "its decoder panicked, which is a bug of the decoder: no such table: 9";
+    for color in [ColorType::Rgb8, ColorType::L8, ColorType::Rgba16] {
+        for orientation in [Orientation::NoTransforms, Orientation::Rotate90] {
+            let picture = panicking(color, orientation);
+            let whole = Rect::whole(picture.size());
+            let decoded = picture.decode_into(whole, 1, &mut [0; 12], &mut Buffer::default());
+            assert_eq!(decoded.unwrap_err().to_string(), says);
+        }
+    }
+    let mask = panicking(ColorType::L8, Orientation::NoTransforms);
+    let error = mask.decode_labels(&mut [0; 4]).unwrap_err();
+    assert_eq!(error.to_string(), says);
+    let error = caught::<()>(|| std::panic::panic_any(7)).unwrap_err();
+    assert!(error.to_string().ends_with("no message"), "{error}");
+}
+
 #[test]
 fn what_looks_like_a_frame_is_one_only_where_a_segment_begins() {
     let file = with_segment(&quarters(), 0xFE, b"\xFF\xC3\0\x0B no frame");

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int, c_void};
 
 use turbojpeg_sys as tj;
 
-use super::jpeg::FrameHeader;
+use super::jpeg::{FrameHeader, TWO_FRAMES, has_two_frames};
 use crate::image::error::{Cause, MOST_SCANS};
 use crate::image::size::{Rect, Size};
 
@@ -90,11 +90,15 @@ pub(super) fn decode(
         })??;
         match ending {
             Ending::Clean => return Ok(()),
+            // The library sees the second only where rows that are needed end behind it.
+            Ending::Warned(_) if has_two_frames(bytes) => return Err(TWO_FRAMES),
+            Ending::Warned(message) if !is_warning(&message) => return Err(Cause::Turbo(message)),
             Ending::Warned(_) if rgb.last_chunk() != Some(&mark) => return Ok(()),
             Ending::Warned(message) => early = Some(message),
         }
     }
-    Err(early.unwrap_or(Cause::Damaged("it ends early")))
+    let early = early.map(Cause::Turbo);
+    Err(early.unwrap_or(Cause::Turbo("it ended early".to_owned())))
 }
 
 /// How decoding ended.
@@ -102,9 +106,23 @@ pub(super) fn decode(
 enum Ending {
     /// All pixels were written.
     Clean,
-    /// The file is damaged. If an error behind the warning ended decoding early, the library does not tell, but its last message is
-    /// the error's.
-    Warned(Cause),
+    /// The file is damaged. If an error behind the warning ended decoding, the library does not tell, but its last message is the
+    /// error's.
+    Warned(String),
+}
+
+/// How the messages of libjpeg's warnings begin: `JWRN_...` in jerror.h.
+const WARNINGS: [&str; 6] = [
+    "Corrupt JPEG data",
+    "Premature end of JPEG file",
+    "Inconsistent progression sequence",
+    "Invalid SOS parameters for sequential JPEG",
+    "Unknown Adobe color transform code",
+    "Warning:",
+];
+
+fn is_warning(message: &str) -> bool {
+    WARNINGS.iter().any(|warning| message.starts_with(warning))
 }
 
 thread_local! {
@@ -297,16 +315,20 @@ impl Decompressor {
         match code {
             0 => Ok(Ending::Clean),
             // Damage within a complete file shows as damaged pixels.
-            _ if warned() => Ok(Ending::Warned(self.error())),
+            _ if warned() => Ok(Ending::Warned(self.message())),
             _ => Err(self.error()),
         }
     }
 
     fn error(&mut self) -> Cause {
+        Cause::Turbo(self.message())
+    }
+
+    fn message(&mut self) -> String {
         self.failed = true;
         // SAFETY: the handle is alive, and its message is a string that is valid until the next call with it.
         let message = unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.handle)) };
-        Cause::Turbo(message.to_string_lossy().into_owned())
+        message.to_string_lossy().into_owned()
     }
 }
 

@@ -58,7 +58,7 @@ fn a_palette_is_not_looked_up() {
 #[test]
 fn other_files_of_grey_are_masks_too() {
     let labels = [9, 8, 7, 6, 5, 200];
-    for format in [ImageFormat::Pnm, ImageFormat::Tiff, ImageFormat::Bmp] {
+    for format in [ImageFormat::Pnm, ImageFormat::Bmp] {
         let mut file = Cursor::new(Vec::new());
         let grey = image::GrayImage::from_vec(3, 2, labels.to_vec()).unwrap();
         grey.write_to(&mut file, format).unwrap();
@@ -73,12 +73,60 @@ fn other_files_of_grey_are_masks_too() {
     }
 }
 
+fn fixture(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/pictures/");
+    std::fs::read(format!("{folder}{name}")).unwrap()
+}
+
+/// Values are not stretched to 0..=255, as they are where the same file is a picture. (Pillow stretches 2 and 4 bits in either
+/// case.) Those of a palette are not looked up.
+#[test]
+fn labels_of_tiff_are_the_values_in_the_file() {
+    let shown = |name: &str| {
+        let image = LazyImage::encoded(fixture(name)).decode().unwrap();
+        image
+            .as_slice()
+            .iter()
+            .copied()
+            .step_by(3)
+            .collect::<Vec<_>>()
+    };
+    for (name, most) in [
+        ("grey-2.tif", 3),
+        ("grey-4.tif", 15),
+        ("grey.tif", 255),
+        ("tiles-lzw-grey.tif", 255),
+        // Black is 0, also where the file has it otherwise.
+        ("white-is-zero-2.tif", 3),
+        ("white-is-zero-4.tif", 15),
+        ("white-is-zero.tif", 255),
+    ] {
+        let stretched = shown(name).into_iter().map(|grey| grey / (255 / most));
+        assert_eq!(
+            read(fixture(name)).unwrap(),
+            stretched.collect::<Vec<_>>(),
+            "{name}"
+        );
+    }
+    // Pillow's palette of greys has each value's own grey.
+    assert_eq!(read(fixture("palette.tif")).unwrap(), shown("palette.tif"));
+    for (name, what) in [
+        ("grey-alpha.tif", "grey of 8 bits beside other channels"),
+        ("grey-16.tif", "grey of 16 bits"),
+        ("rgb-raw.tif", "RGB of 8 bits"),
+        ("cmyk.tif", "CMYK of 8 bits"),
+    ] {
+        let said = read(fixture(name)).unwrap_err();
+        let expected = format!("its pixels are {what}, and those of a mask are labels");
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
 /// As those of a PNG file of one bit, and of Pillow's mode "1".
 #[test]
 fn labels_of_one_bit_are_0_and_1() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/pictures/");
     for name in ["bits.tif", "bits-group4.tif"] {
-        let file = std::fs::read(format!("{folder}{name}")).unwrap();
+        let file = fixture(name);
         let shown = LazyImage::encoded(file.clone()).decode().unwrap();
         let white = shown.as_slice().iter().step_by(3).map(|grey| grey / 255);
         let labels = read(file).unwrap();

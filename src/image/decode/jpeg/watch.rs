@@ -12,6 +12,8 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
+use super::Channels;
+
 /// The outcome of decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -23,8 +25,13 @@ pub(super) enum Verdict {
     Refusal,
 }
 
-/// Decodes a file as RGB, or as grey.
-pub(super) fn decode(bytes: &[u8], grey: bool, progressive: bool, pixels: &mut [u8]) -> Verdict {
+/// Decodes a file.
+pub(super) fn decode(
+    bytes: &[u8],
+    channels: Channels,
+    progressive: bool,
+    pixels: &mut [u8],
+) -> Verdict {
     let stream = PaddedFile::new(bytes, progressive);
     let doubt = Cell::new(stream.doubt);
     let watched = Watched {
@@ -33,17 +40,23 @@ pub(super) fn decode(bytes: &[u8], grey: bool, progressive: bool, pixels: &mut [
         run: 0,
         doubt: &doubt,
     };
-    let color = if grey {
-        ColorSpace::Luma
-    } else {
-        ColorSpace::RGB
-    };
     let options = DecoderOptions::default()
         .set_strict_mode(true)
         .set_max_width(usize::MAX)
-        .set_max_height(usize::MAX)
-        .jpeg_set_out_colorspace(color);
-    let decoded = JpegDecoder::new_with_options(watched, options).decode_into(pixels);
+        .set_max_height(usize::MAX);
+    let mut decoder = JpegDecoder::new_with_options(watched, options);
+    let color = match channels {
+        Channels::Grey => Some(ColorSpace::Luma),
+        Channels::Rgb => Some(ColorSpace::RGB),
+        Channels::AsStored => match decoder.decode_headers() {
+            Ok(()) => decoder.input_colorspace(),
+            Err(_) => return Verdict::Refusal,
+        },
+    };
+    if let Some(color) = color {
+        decoder.set_options(options.jpeg_set_out_colorspace(color));
+    }
+    let decoded = decoder.decode_into(pixels);
     match (decoded, doubt.get()) {
         (Err(_), _) => Verdict::Refusal,
         (Ok(()), true) => Verdict::Doubt,

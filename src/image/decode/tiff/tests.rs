@@ -1,0 +1,306 @@
+//! Every layout that a writer may choose shows the same picture.
+
+use std::io::Write;
+
+use super::*;
+use crate::image::decode::DecodeOptions;
+
+/// How a file is laid out.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    size: [usize; 2],
+    samples: usize,
+    /// Bytes of a sample.
+    bytes: usize,
+    colours: u32,
+    part: Option<[usize; 2]>,
+    is_planar: bool,
+    compression: u32,
+    predicts: bool,
+    is_little: bool,
+}
+
+/// A sample: its upper byte is the picture.
+fn sample(x: usize, y: usize, channel: usize) -> u16 {
+    let shade = (x * 7 + y * 5 + channel * 60) as u16;
+    shade << 8 | (x + y) as u16 & 0xFF
+}
+
+impl Layout {
+    fn part(&self) -> [usize; 2] {
+        self.part.unwrap_or([self.size[0], 7])
+    }
+
+    fn number(&self, value: u64, bytes: usize) -> Vec<u8> {
+        match self.is_little {
+            true => value.to_le_bytes()[..bytes].to_vec(),
+            false => value.to_be_bytes()[8 - bytes..].to_vec(),
+        }
+    }
+
+    /// The bytes of one part, before compression.
+    fn samples_of(&self, left: usize, top: usize, rows: usize, channels: &[usize]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for y in top..top + rows {
+            let mut left_of = vec![0_u16; channels.len()];
+            for x in left..left + self.part()[0] {
+                for (at, channel) in channels.iter().enumerate() {
+                    // The padding is noise.
+                    let value = match x < self.size[0] && y < self.size[1] {
+                        true => sample(x, y, *channel),
+                        false => 0x5A5A,
+                    };
+                    let value = if self.bytes == 1 { value >> 8 } else { value };
+                    let before = std::mem::replace(&mut left_of[at], value);
+                    let value = match self.predicts {
+                        true => value.wrapping_sub(before),
+                        false => value,
+                    };
+                    bytes.extend(self.number(value.into(), self.bytes));
+                }
+            }
+        }
+        bytes
+    }
+
+    fn file(&self) -> Vec<u8> {
+        let mut file = match self.is_little {
+            true => b"II*\0\0\0\0\0".to_vec(),
+            false => b"MM\0*\0\0\0\0".to_vec(),
+        };
+        let channels: Vec<usize> = (0..self.samples).collect();
+        let planes: Vec<&[usize]> = match self.is_planar {
+            true => channels.chunks(1).collect(),
+            false => vec![&channels],
+        };
+        let [part_width, part_height] = self.part();
+        let (mut offsets, mut lengths) = (Vec::new(), Vec::new());
+        for plane in planes {
+            for top in (0..self.size[1]).step_by(part_height) {
+                for left in (0..self.size[0]).step_by(part_width) {
+                    let rows = match self.part {
+                        Some(_) => part_height,
+                        None => part_height.min(self.size[1] - top),
+                    };
+                    let part = packed(self.compression, &self.samples_of(left, top, rows, plane));
+                    offsets.push(file.len() as u64);
+                    lengths.push(part.len() as u64);
+                    file.extend(part);
+                }
+            }
+        }
+        let one = |tag: u16, value: usize| (tag, vec![value as u64]);
+        let mut tags = vec![
+            one(WIDTH, self.size[0]),
+            one(HEIGHT, self.size[1]),
+            (258, vec![8 * self.bytes as u64; self.samples]),
+            one(COMPRESSION, self.compression as usize),
+            one(262, self.colours as usize),
+            one(277, self.samples),
+            one(PLANAR, 1 + usize::from(self.is_planar)),
+            one(PREDICTOR, 1 + usize::from(self.predicts)),
+        ];
+        match self.part {
+            Some(_) => tags.extend([
+                one(TILE_WIDTH, part_width),
+                one(TILE_HEIGHT, part_height),
+                (TILES, offsets),
+                (TILE_BYTES, lengths),
+            ]),
+            None => tags.extend([
+                one(STRIP_HEIGHT, part_height),
+                (STRIPS, offsets),
+                (STRIP_BYTES, lengths),
+            ]),
+        }
+        let page = file.len() as u64;
+        file.splice(4..8, self.number(page, 4));
+        let mut behind = file.len() + 2 + 12 * tags.len();
+        let (mut entries, mut values) = (self.number(tags.len() as u64, 2), Vec::new());
+        for (tag, numbers) in tags {
+            entries.extend(self.number(tag.into(), 2));
+            entries.extend(self.number(4, 2));
+            entries.extend(self.number(numbers.len() as u64, 4));
+            let bytes: Vec<u8> = numbers.iter().flat_map(|n| self.number(*n, 4)).collect();
+            match bytes.len() {
+                4 => entries.extend(bytes),
+                len => {
+                    entries.extend(self.number(behind as u64, 4));
+                    values.extend(bytes);
+                    behind += len;
+                }
+            }
+        }
+        [file, entries, values].concat()
+    }
+
+    fn expected(&self) -> Vec<u8> {
+        let channels = if self.samples < 3 { [0; 3] } else { [0, 1, 2] };
+        let [width, height] = self.size;
+        let pixels = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+        let pixels = pixels.flat_map(|(x, y)| channels.map(|at| (sample(x, y, at) >> 8) as u8));
+        pixels.collect()
+    }
+}
+
+fn packed(compression: u32, bytes: &[u8]) -> Vec<u8> {
+    match compression {
+        5 => weezl::encode::Encoder::with_tiff_size_switch(weezl::BitOrder::Msb, 8)
+            .encode(bytes)
+            .unwrap(),
+        8 => {
+            let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), Default::default());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        }
+        // Pieces of at most 5, of which some are runs; and a length that says nothing.
+        32773 => {
+            let pieces = bytes.chunk_by(|a, b| a == b).flat_map(|run| run.chunks(5));
+            let pieces = pieces.flat_map(|run| match run.len() {
+                1 => vec![0, run[0]],
+                len => vec![(1 - len as i16) as u8, run[0]],
+            });
+            [0x80].into_iter().chain(pieces).collect()
+        }
+        _ => bytes.to_vec(),
+    }
+}
+
+fn decode(file: &[u8], max_pixels: u64) -> Result<Vec<u8>, Cause> {
+    let decoding = DecodeOptions {
+        max_pixels,
+        ..DecodeOptions::default()
+    };
+    let tiff = Tiff::open(file, decoding)?;
+    let Size { width, height } = tiff.size();
+    let mut rgb = vec![0x55; width as usize * height as usize * 3];
+    tiff.decode(&mut rgb, &mut Buffer::default())?;
+    Ok(rgb)
+}
+
+/// All that a writer may choose, but for the rarest.
+fn layouts() -> impl Iterator<Item = Layout> {
+    let mut layouts = Vec::new();
+    for size in [[16, 17], [35, 18], [3, 5]] {
+        for (samples, colours) in [(1, 1), (2, 1), (3, 2), (5, 2)] {
+            for part in [None, Some([16, 16]), Some([32, 16])] {
+                for choice in 0..64 {
+                    let is = |bit: u32| choice >> bit & 1 == 1;
+                    let compression = [1, 5, 8, 32773][choice as usize & 3];
+                    layouts.push(Layout {
+                        size,
+                        samples,
+                        bytes: 1 + usize::from(is(2)),
+                        colours,
+                        part,
+                        is_planar: is(3) && samples > 1,
+                        compression,
+                        predicts: is(4) && matches!(compression, 5 | 8),
+                        is_little: is(5),
+                    });
+                }
+            }
+        }
+    }
+    layouts.into_iter()
+}
+
+#[test]
+fn all_layouts_have_the_same_pixels() {
+    for layout in layouts() {
+        let file = layout.file();
+        match decode(&file, 1 << 20) {
+            Ok(pixels) => assert!(pixels == layout.expected(), "{layout:?}"),
+            Err(error) => panic!("{layout:?}: {error}"),
+        }
+    }
+}
+
+/// However many bytes are missing, it is an error; and so is a part that lies beyond the file.
+#[test]
+fn a_file_that_is_cut_off_is_an_error() {
+    for compression in [1, 5, 8, 32773] {
+        let layout = Layout {
+            size: [17, 18],
+            samples: 3,
+            bytes: 1,
+            colours: 2,
+            part: Some([16, 16]),
+            is_planar: true,
+            compression,
+            predicts: false,
+            is_little: true,
+        };
+        let file = layout.file();
+        for len in 0..file.len() {
+            assert!(decode(&file[..len], 1 << 20).is_err(), "{layout:?}: {len}");
+        }
+        let page = u32::from_le_bytes(*file[4..].first_chunk().unwrap()) as usize;
+        // Without what lies between the header and the page: the parts' data are too short.
+        for missing in [1, 100] {
+            let mut short = file.clone();
+            short.drain(page - missing..page);
+            short[4..8].copy_from_slice(&((page - missing) as u32).to_le_bytes());
+            assert!(decode(&short, 1 << 20).is_err(), "{layout:?}: {missing}");
+        }
+    }
+}
+
+#[test]
+fn limits_hold_for_tiles_and_for_channels() {
+    let layout = Layout {
+        size: [3, 5],
+        samples: 3,
+        bytes: 1,
+        colours: 2,
+        part: Some([64, 64]),
+        is_planar: false,
+        compression: 1,
+        predicts: false,
+        is_little: true,
+    };
+    assert!(decode(&layout.file(), 64 * 64).is_ok());
+    let error = decode(&layout.file(), 64 * 64 - 1).unwrap_err();
+    assert!(matches!(error, Cause::PartTooLarge { .. }), "{error}");
+    // A tile of 6 channels has more than 4 bytes for each pixel of the limit.
+    let many = Layout {
+        samples: 6,
+        ..layout
+    };
+    let error = decode(&many.file(), 64 * 64).unwrap_err();
+    assert!(matches!(error, Cause::Memory), "{error}");
+    assert!(decode(&many.file(), 64 * 96).is_ok());
+}
+
+/// Whatever its tags say, a file is a picture or an error, and what is not decoded has a name.
+#[test]
+fn any_value_of_a_tag_is_a_picture_or_an_error() {
+    let layout = Layout {
+        size: [17, 18],
+        samples: 3,
+        bytes: 1,
+        colours: 2,
+        part: Some([16, 16]),
+        is_planar: true,
+        compression: 5,
+        predicts: true,
+        is_little: true,
+    };
+    let file = layout.file();
+    let page = u32::from_le_bytes(*file[4..].first_chunk().unwrap()) as usize;
+    let count = usize::from(file[page]);
+    let values = [0, 1, 2, 3, 4, 7, 9, 255, 65_535, 65_536, 1 << 30, u32::MAX];
+    for entry in 0..count {
+        for part in [0, 4, 8] {
+            for value in values {
+                let mut changed = file.clone();
+                let at = page + 2 + 12 * entry + part;
+                changed[at..at + 4].copy_from_slice(&value.to_le_bytes());
+                if let Err(error) = decode(&changed, 1 << 16) {
+                    let said = error.to_string();
+                    assert!(!said.contains("Unknown("), "{said}");
+                }
+            }
+        }
+    }
+}
