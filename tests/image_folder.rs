@@ -251,6 +251,29 @@ fn a_file_that_cannot_be_used_is_named() {
     }
 }
 
+/// 20 GiB would take all memory. The file is sparse, and has no room on the disk.
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let root = folder(&["a/1.png", "a/2.png"]);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(root.path().join("a/2.png"))
+        .unwrap();
+    file.set_len(20 << 30).unwrap();
+    let data = ImageFolder::open(root.path()).unwrap();
+    assert!(load(&data, 0).is_ok());
+    let error = load(&data, 1).unwrap_err().to_string();
+    assert!(error.starts_with(&data.describe(1).unwrap()), "{error}");
+    let says = "the file has 21474836480 bytes or more, and max_file_bytes is 1073741824";
+    assert!(error.ends_with(says), "{error}");
+    let error = load(&data.clone().max_file_bytes(10), 0).unwrap_err();
+    assert!(
+        error.to_string().ends_with("max_file_bytes is 10"),
+        "{error}"
+    );
+    assert!(load(&data.max_file_bytes(1_000), 0).is_ok());
+}
+
 /// Each bad file is an error in its batch's place, with its path; whatever it is, the files beside it are loaded by the same
 /// threads.
 #[test]
@@ -339,6 +362,12 @@ fn a_list_of_files_keeps_its_order() {
         (numbers.labels(), numbers.classes().len()),
         (&[10, 2][..], 0)
     );
+    let mixed = ImageFolder::from_list([("a.png", "10"), ("b.png", "2"), ("c.png", "nan")]);
+    let said = mixed.unwrap_err().to_string();
+    assert!(
+        said.starts_with("`ImageFolder::from_list`: sample 2: its class `nan` is no integer"),
+        "{said}"
+    );
     let none: [(&str, &str); 0] = [];
     let error = ImageFolder::from_list(none).unwrap_err();
     assert!(error.to_string().contains("empty"), "{error}");
@@ -359,6 +388,22 @@ fn a_list_can_be_a_text_file() {
         (&["barks".into(), "meows".into()][..], &[0, 1][..])
     );
     assert!((0..2).all(|index| load(&data, index).is_ok()));
+
+    // As others write them: with a byte order mark, and blanks around path and class.
+    let list = put(
+        root.path(),
+        "list.txt",
+        b"\xEF\xBB\xBFdog/c.png \t 10\r\n  cat/a b.png\t2 \n",
+    );
+    let data = ImageFolder::open_list(&list).unwrap();
+    assert_eq!(names(&data, root.path()), ["dog/c.png", "cat/a b.png"]);
+    assert_eq!((data.labels(), data.classes().len()), (&[10, 2][..], 0));
+    let list = put(root.path(), "list.txt", b"\xEF\xBB\xBFdog/c.png\n");
+    let data = ImageFolder::open_list(&list).unwrap();
+    assert_eq!(names(&data, root.path()), ["dog/c.png"]);
+    // Files without endings have no heading.
+    let list = put(root.path(), "list.txt", b"a\tx\nb\ty\n");
+    assert_eq!(ImageFolder::open_list(&list).unwrap().len(), 2);
 
     // Without classes, they are the folders: the same labels as when the folder is opened.
     let list = put(root.path(), "list.txt", b"dog/c.png\ncat/a b.png");
@@ -394,6 +439,35 @@ fn a_list_that_makes_no_sense_is_an_error_with_the_line() {
     assert!(said(b"cat/a.png\ncat/b.png 3\n").starts_with("line 2 (`cat/b.png 3`)"));
     assert!(said(b"a.png\n").starts_with("line 1"));
     assert!(said(b"a.png\t \n").starts_with("line 1"));
+    // A list as Caffe has them, more columns, and no path.
+    for line in ["a/b.jpg 3", "a/b.jpg,3", "a.jpg\t3\ttrain", "\t3", " \t3"] {
+        let expected = format!("line 1 (`{line}`) is neither path, tab and class");
+        assert!(said(line.as_bytes()).starts_with(&expected));
+    }
+    assert!(
+        said(b"a.jpg\t1\nb.jpg\tnan\nc.jpg\t10\n")
+            .starts_with("line 2: its class `nan` is no integer")
+    );
+    assert!(said(b"\npath\tlabel\na.jpg\t1\n").contains("(`path\tlabel`) seems to be a heading"));
+    assert!(said(b"path\tlabel\na.jpg\tcat\n").contains("seems to be a heading"));
+    assert!(
+        said(b"a\tlabel\nb\t10\nc\t2\n").starts_with("line 1: its class `label` is no integer")
+    );
+    assert!(said(b"a.jpg\t1.0\nb.jpg\t10.0\n").starts_with("line 1: its class `1.0` is a number"));
+    assert!(said(b"\xFF\xFEa\0\t\0").starts_with("line 1 is UTF-16"));
+    assert!(said(b"a.jpg\tx\nb\xE9.jpg\tx\n").starts_with("line 2 is not UTF-8"));
+    // Sparse: as large as no memory is.
+    let list = put(root.path(), "list.txt", b"a.jpg\tcat\n");
+    let file = fs::OpenOptions::new().write(true).open(&list).unwrap();
+    file.set_len(20 << 30).unwrap();
+    let error = ImageFolder::open_list(&list).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("line 2 has more than 65,536 bytes")
+    );
+    let error = ImageFolder::open_index(root.path(), &list).unwrap_err();
+    assert!(error.to_string().contains("it is not an index"));
     let error = ImageFolder::open_list(root.path().join("none.txt")).unwrap_err();
     assert!(
         matches!(error, Error::Io { .. }) && error.to_string().contains("none.txt"),

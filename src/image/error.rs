@@ -62,6 +62,8 @@ impl std::error::Error for ImageError {
 pub(super) enum Cause {
     #[error("there are no bytes: the file is empty")]
     Empty,
+    #[error("the file has {bytes} bytes or more, and max_file_bytes is {max_file_bytes}")]
+    FileTooLarge { bytes: u64, max_file_bytes: u64 },
     #[error("its content is not a picture in a known format")]
     UnknownFormat,
     #[error("its content is {0}, not a picture")]

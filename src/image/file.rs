@@ -40,11 +40,33 @@ pub(super) struct FileBytes {
     home: Option<Arc<Buffers>>,
 }
 
+/// Why a file was not read.
+#[derive(Debug)]
+pub(super) enum ReadFault {
+    Io(io::Error),
+    /// It has so many bytes, or more.
+    TooLarge(u64),
+}
+
+impl From<io::Error> for ReadFault {
+    fn from(error: io::Error) -> ReadFault {
+        ReadFault::Io(error)
+    }
+}
+
 impl Buffers {
-    /// Reads a file.
-    pub(super) fn read(self: &Arc<Buffers>, path: &Path) -> io::Result<FileBytes> {
+    /// Reads a file of at most `most` bytes.
+    pub(super) fn read(
+        self: &Arc<Buffers>,
+        path: &Path,
+        most: u64,
+    ) -> Result<FileBytes, ReadFault> {
         let mut file = File::open(path)?;
-        let expected = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        let expected = file.metadata()?.len();
+        if expected > most {
+            return Err(ReadFault::TooLarge(expected));
+        }
+        let expected = usize::try_from(expected).unwrap_or(usize::MAX);
         let mut bytes = FileBytes {
             // (One byte more: the end is found when nothing is read into it.)
             buffer: self.take(expected.saturating_add(1))?,
@@ -53,6 +75,10 @@ impl Buffers {
         };
         loop {
             let end = bytes.content.end;
+            // It may be longer than it says: a pipe or a device has no end.
+            if end as u64 > most {
+                return Err(ReadFault::TooLarge(end as u64));
+            }
             if end == bytes.buffer.len() {
                 grow(&mut bytes.buffer, 2 * end)?;
             }
@@ -60,7 +86,7 @@ impl Buffers {
                 Ok(0) => return Ok(bytes),
                 Ok(read) => bytes.content.end += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -186,12 +212,12 @@ mod tests {
         for size in edges {
             let content = numbers(size);
             let path = file(&content);
-            assert!(buffers.read(Path::new("/nonexistent")).is_err());
+            assert!(buffers.read(Path::new("/nonexistent"), u64::MAX).is_err());
             assert!(
-                buffers.read(path.path()).unwrap().as_ref() == content,
+                buffers.read(path.path(), u64::MAX).unwrap().as_ref() == content,
                 "{size}"
             );
-            let two = [(); 2].map(|()| buffers.read(path.path()).unwrap());
+            let two = [(); 2].map(|()| buffers.read(path.path(), u64::MAX).unwrap());
             assert!(two.iter().all(|one| one.as_ref() == content), "{size}");
         }
     }
@@ -201,9 +227,40 @@ mod tests {
     #[test]
     fn a_file_may_be_longer_than_it_says() {
         let buffers = Arc::new(Buffers::default());
-        let read = buffers.read(Path::new("/proc/self/maps")).unwrap();
+        let read = buffers
+            .read(Path::new("/proc/self/maps"), u64::MAX)
+            .unwrap();
         assert!(read.as_ref().ends_with(b"\n"));
-        assert!(buffers.read(Path::new("/proc")).is_err(), "a folder");
+        assert!(
+            buffers.read(Path::new("/proc"), u64::MAX).is_err(),
+            "a folder"
+        );
+    }
+
+    #[test]
+    fn a_file_may_not_be_larger_than_the_limit() {
+        let buffers = Arc::new(Buffers::default());
+        let path = file(&numbers(1_000));
+        assert_eq!(
+            buffers.read(path.path(), 1_000).unwrap().as_ref(),
+            numbers(1_000)
+        );
+        let error = buffers.read(path.path(), 999);
+        assert!(matches!(error, Err(ReadFault::TooLarge(1_000))));
+        // Sparse: it takes no room on the disk, and would take all memory.
+        path.as_file().set_len(20 << 30).unwrap();
+        let error = buffers.read(path.path(), 1 << 30);
+        assert!(matches!(error, Err(ReadFault::TooLarge(bytes)) if bytes == 20 << 30));
+        assert_eq!(buffers.0.lock().bytes, LEAST);
+    }
+
+    /// The kernel says that it has no bytes, and gives them without end.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_file_without_an_end_ends_at_the_limit() {
+        let buffers = Arc::new(Buffers::default());
+        let error = buffers.read(Path::new("/dev/zero"), 1 << 20);
+        assert!(matches!(error, Err(ReadFault::TooLarge(_))));
     }
 
     #[test]
@@ -212,15 +269,15 @@ mod tests {
         let path = file(&numbers(1 << 20));
         let kept = || buffers.0.lock().bytes;
         let many: Vec<FileBytes> = (0..70)
-            .map(|_| buffers.read(path.path()).unwrap())
+            .map(|_| buffers.read(path.path(), u64::MAX).unwrap())
             .collect();
         assert_eq!(kept(), 0);
         drop(many);
         assert_eq!(kept(), MOST);
-        let one = buffers.read(path.path()).unwrap();
+        let one = buffers.read(path.path(), u64::MAX).unwrap();
         assert_eq!(kept(), MOST - (2 << 20));
         let giant = file(&numbers(LEAST << (SIZES - 1)));
-        drop(buffers.read(giant.path()).unwrap());
+        drop(buffers.read(giant.path(), u64::MAX).unwrap());
         assert_eq!(kept(), MOST - (2 << 20), "what is larger is not kept");
         drop(one);
         assert_eq!(kept(), MOST);
@@ -231,12 +288,12 @@ mod tests {
     fn a_small_file_has_a_small_buffer() {
         let buffers = Arc::new(Buffers::default());
         let [large, small] = [3 << 20, 1_000].map(|size| file(&numbers(size)));
-        drop(buffers.read(large.path()).unwrap());
-        let many = [(); 3].map(|()| buffers.read(small.path()).unwrap());
+        drop(buffers.read(large.path(), u64::MAX).unwrap());
+        let many = [(); 3].map(|()| buffers.read(small.path(), u64::MAX).unwrap());
         assert!(many.iter().all(|file| file.buffer.len() == LEAST));
         assert_eq!(buffers.0.lock().bytes, 4 << 20, "the large one waits");
         assert_eq!(
-            buffers.read(large.path()).unwrap().as_ref(),
+            buffers.read(large.path(), u64::MAX).unwrap().as_ref(),
             numbers(3 << 20)
         );
     }
@@ -249,7 +306,7 @@ mod tests {
         let path = file(&content);
         for from in [
             FileBytes::from(content.clone()),
-            buffers.read(path.path()).unwrap(),
+            buffers.read(path.path(), u64::MAX).unwrap(),
         ] {
             let mut bytes = from;
             bytes.frame(b"before", 100..900, b"!");

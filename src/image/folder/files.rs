@@ -127,16 +127,18 @@ pub(super) struct FileListBuilder {
     names: Names,
     /// Each file's class, numbered in the order of their first appearance.
     classes: Vec<usize>,
-    seen: HashMap<String, usize>,
+    /// The number of each class, and where it appeared first.
+    seen: HashMap<String, (usize, u64)>,
 }
 
 impl FileListBuilder {
-    pub(super) fn push(&mut self, path: &Path, class: &str) -> Result<()> {
+    /// Adds a file. `at` is its place for errors.
+    pub(super) fn push(&mut self, path: &Path, class: &str, at: u64) -> Result<()> {
         self.names.push(path.as_os_str())?;
         let next = self.seen.len();
         let class = match self.seen.get(class) {
-            Some(&class) => class,
-            None => *self.seen.entry(class.to_owned()).or_insert(next),
+            Some(&(class, _)) => class,
+            None => self.seen.entry(class.to_owned()).or_insert((next, at)).0,
         };
         self.classes.push(class);
         Ok(())
@@ -147,28 +149,101 @@ impl FileListBuilder {
     }
 
     /// Finishes the list. If `numbers` allows it and all classes are integers, these become the labels. Otherwise the labels index
-    /// the sorted names.
-    pub(super) fn finish(self, root: &Path, numbers: bool) -> FileList {
-        let mut names: Vec<(String, usize)> = self.seen.into_iter().collect();
-        names.sort_unstable();
-        let mut labels: Vec<i64> = vec![0; names.len()];
-        let parsed: Option<Vec<i64>> = names.iter().map(|(name, _)| whole_number(name)).collect();
-        let as_numbers = parsed.filter(|_| numbers);
-        for (index, (_, class)) in names.iter().enumerate() {
-            labels[*class] = match &as_numbers {
+    /// the sorted names. Fails if `numbers` allows it and some are numbers: sorted as names, 10 would come before 2.
+    pub(super) fn finish(self, root: &Path, numbers: bool) -> Result<FileList, MixedClasses> {
+        let seen = self.seen.into_iter();
+        let mut classes: Vec<Class> = seen
+            .map(|(name, (number, at))| Class { name, number, at })
+            .collect();
+        classes.sort_unstable_by(|left, right| left.name.cmp(&right.name));
+        let as_numbers = match numbers {
+            true => numbers_of(&classes)?,
+            false => None,
+        };
+        let mut labels: Vec<i64> = vec![0; classes.len()];
+        for (index, class) in classes.iter().enumerate() {
+            labels[class.number] = match &as_numbers {
                 Some(numbers) => numbers[index],
                 None => index as i64,
             };
         }
-        FileList {
+        Ok(FileList {
             root: root.to_owned(),
             names: Arc::new(self.names),
             labels: self.classes.iter().map(|&class| labels[class]).collect(),
             classes: match as_numbers {
                 Some(_) => Vec::new(),
-                None => names.into_iter().map(|(name, _)| name).collect(),
+                None => classes.into_iter().map(|class| class.name).collect(),
             },
-        }
+        })
+    }
+}
+
+/// A class of a list that is being built.
+struct Class {
+    name: String,
+    /// That in the order of appearance.
+    number: usize,
+    /// Where it appeared first.
+    at: u64,
+}
+
+/// Classes some of which are numbers, and not all are integers.
+#[derive(Debug)]
+pub(super) struct MixedClasses {
+    /// The first that is no integer, and its place.
+    other: (String, u64),
+    /// The first that is one.
+    integer: Option<(String, u64)>,
+}
+
+impl MixedClasses {
+    /// The message, in which places are lines or something else.
+    pub(super) fn say(&self, place: &str) -> String {
+        let (other, at) = &self.other;
+        let beside = match &self.integer {
+            Some((integer, at)) => format!("no integer, and `{integer}` of {place} {at} is one"),
+            None => "a number, but no integer as it is usually written".to_owned(),
+        };
+        format!(
+            "{place} {at}: its class `{other}` is {beside}. Write all classes as integers (such as 1, not 1.0, +1 or 01), which are \
+             labels then, or none of them; is this {place} a heading, or a missing value?"
+        )
+    }
+}
+
+/// The labels that the classes are; `None` if they are names.
+fn numbers_of(classes: &[Class]) -> Result<Option<Vec<i64>>, MixedClasses> {
+    let numbers: Vec<Option<i64>> = classes
+        .iter()
+        .map(|class| whole_number(&class.name))
+        .collect();
+    if let Some(all) = numbers.iter().copied().collect() {
+        return Ok(Some(all));
+    }
+    // As names, numbers of one length (01 to 12) have their own order.
+    let is_padded = |class: &Class| class.name.bytes().all(|byte| byte.is_ascii_digit());
+    let length = classes.first().map_or(0, |class| class.name.len());
+    let are_padded = |class: &Class| is_padded(class) && class.name.len() == length;
+    if !classes.iter().any(|class| is_numeric(&class.name)) || classes.iter().all(are_padded) {
+        return Ok(None);
+    }
+    let first = |wanted: &dyn Fn(usize) -> bool| {
+        let found = classes
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| wanted(*index));
+        let found = found.map(|(_, class)| class).min_by_key(|class| class.at);
+        found.map(|class| (class.name.clone(), class.at))
+    };
+    let integer = first(&|index| numbers[index].is_some());
+    let others = |index: usize| match integer {
+        Some(_) => numbers[index].is_none(),
+        None => is_numeric(&classes[index].name),
+    };
+    match first(&others) {
+        Some(other) => Err(MixedClasses { other, integer }),
+        None => Ok(None),
     }
 }
 
@@ -177,6 +252,11 @@ fn whole_number(text: &str) -> Option<i64> {
     text.parse()
         .ok()
         .filter(|number: &i64| number.to_string() == text)
+}
+
+/// Whether a text is a number, in any spelling. `nan` and `inf` are names.
+fn is_numeric(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_digit()) && text.parse::<f64>().is_ok()
 }
 
 /// File names, back to back.
@@ -288,12 +368,16 @@ fn to_os_str(bytes: &[u8]) -> &OsStr {
 mod tests {
     use super::*;
 
-    fn list(items: &[(&str, &str)], numbers: bool) -> FileList {
+    fn built(items: &[(&str, &str)], numbers: bool) -> Result<FileList, MixedClasses> {
         let mut builder = FileListBuilder::default();
-        for (path, class) in items {
-            builder.push(Path::new(path), class).unwrap();
+        for (at, (path, class)) in items.iter().enumerate() {
+            builder.push(Path::new(path), class, at as u64).unwrap();
         }
         builder.finish(Path::new("root"), numbers)
+    }
+
+    fn list(items: &[(&str, &str)], numbers: bool) -> FileList {
+        built(items, numbers).unwrap()
     }
 
     #[test]
@@ -324,6 +408,44 @@ mod tests {
             (padded.labels(), padded.classes()),
             (&[1, 0][..], &["09".into(), "10".into()][..])
         );
+    }
+
+    /// Sorted as names, 10 would come before 2, and all labels would be wrong.
+    #[test]
+    fn numbers_beside_anything_else_are_refused() {
+        for other in ["nan", "", "label", "1.0", "+1", "01", "1e3", "-0", " 3"] {
+            for at in 0..3 {
+                let mut classes = ["10", "2", "3"];
+                classes[at] = other;
+                let items = classes.map(|class| ("a", class));
+                let said = built(&items, true).unwrap_err().say("line");
+                let expected = format!("line {at}: its class `{other}` is no integer, and `");
+                assert!(said.starts_with(&expected), "{said}");
+                // The names of folders are names, whatever they are.
+                assert_eq!(list(&items, false).classes().len(), 3);
+            }
+        }
+        for (classes, other) in [
+            (["2.0", "10.0"], 0),
+            (["cat", "+1"], 1),
+            (["1.5", "cat"], 0),
+        ] {
+            let items = classes.map(|class| ("a", class));
+            let said = built(&items, true).unwrap_err().say("sample");
+            let expected = format!("sample {other}: its class `{}` is a number", classes[other]);
+            assert!(said.starts_with(&expected), "{said}");
+        }
+        for names in [
+            ["nan", "cat"],
+            ["7up", "inf"],
+            ["n02", "n10"],
+            ["001", "002"],
+        ] {
+            assert_eq!(
+                list(&names.map(|class| ("a", class)), true).classes().len(),
+                2
+            );
+        }
     }
 
     #[test]

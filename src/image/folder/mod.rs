@@ -21,7 +21,8 @@ use self::progress::Pace;
 #[cfg(feature = "nvjpeg")]
 use super::Decode;
 use super::decode::DecodeOptions;
-use super::file::Buffers;
+use super::error::{Cause, ImageError};
+use super::file::{Buffers, ReadFault};
 use super::lazy::LazyImage;
 use super::plan::ImageTransform;
 use crate::dataset::{Fingerprint, Pass, read_ahead};
@@ -65,6 +66,7 @@ pub struct ImageFolder {
     decoding: DecodeOptions,
     #[cfg(feature = "nvjpeg")]
     decode: Decode,
+    max_file_bytes: u64,
     read_ahead: usize,
     buffers: Arc<Buffers>,
 }
@@ -72,6 +74,9 @@ pub struct ImageFolder {
 /// How many files are read ahead by default. (Measured with workers that take 1.7 ms for a picture, on a disk that reads a file of
 /// 110 KB in half a millisecond: 256 was no faster than 64.)
 const READ_AHEAD: usize = 64;
+
+/// How large a file may be by default: half as much again as the largest picture of RGBA takes uncompressed.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 impl ImageFolder {
     /// Lists the class folders in `root`, and the pictures in them. If that takes longer than two seconds, it logs its progress
@@ -155,13 +160,16 @@ impl ImageFolder {
     /// Reads a list of pictures from a text file: a path, a tab and a class on each line. It opens no picture.
     ///
     /// Relative paths are relative to the folder of the list. Without tab and class, the class is the name of the picture's
-    /// folder, so the output of `find train -name '*.JPEG'` is a list of an ImageNet folder. Empty lines are skipped. Classes and
-    /// labels are as in [`from_list`](ImageFolder::from_list). The samples keep the list's order.
+    /// folder, so the output of `find train -name '*.JPEG'` is a list of an ImageNet folder. Empty lines, blanks around path and
+    /// class, and a byte order mark are skipped. (A path that begins or ends with a blank, or has a tab, needs
+    /// [`from_list`](ImageFolder::from_list).) Lists of Caffe and others, with a blank or a comma between path and class, are refused.
+    /// Classes and labels are as in [`from_list`](ImageFolder::from_list). The samples keep the list's order.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the list cannot be read; [`Error::DataSet`] if it is empty or a line is malformed. Both name the list, and
-    /// the latter the line.
+    /// [`Error::Io`] if the list cannot be read; [`Error::DataSet`] if it is empty, a line is malformed, not UTF-8 or longer than 64
+    /// KiB, the first line seems to be a heading, or some classes are numbers and not all are integers. Both name the list, and the
+    /// latter the line.
     pub fn open_list(list: impl AsRef<Path>) -> Result<ImageFolder> {
         text::read(list.as_ref()).map(ImageFolder::new)
     }
@@ -170,11 +178,13 @@ impl ImageFolder {
     ///
     /// A class is a name or a number. Names become the [`classes`](ImageFolder::classes), in code-point order as with folders, and
     /// a sample's label is the index of its name. If all classes are integers (also as text), they are the labels themselves, and
-    /// there are no names.
+    /// there are no names. Integers are those in their usual spelling: `1.0`, `+1` and `01` are none. Where all classes are digits
+    /// of one length (`01` to `12`), they are names.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the list is empty; [`Error::DataSet`] if a path is not Unicode, on systems other than Unix.
+    /// [`Error::Option`] if the list is empty, or some classes are numbers and not all are integers (sorted as names, `10` would come
+    /// before `2`); [`Error::DataSet`] if a path is not Unicode, on systems other than Unix.
     ///
     /// # Examples
     ///
@@ -194,13 +204,16 @@ impl ImageFolder {
         C: fmt::Display,
     {
         let mut files = files::FileListBuilder::default();
-        for (path, class) in list {
-            files.push(path.as_ref(), &class.to_string())?;
+        for (index, (path, class)) in list.into_iter().enumerate() {
+            files.push(path.as_ref(), &class.to_string(), index as u64)?;
         }
+        let refused = |reason| refused("ImageFolder::from_list", reason);
         if files.is_empty() {
-            return Err(refused("ImageFolder::from_list", "the list is empty"));
+            return Err(refused("the list is empty".to_owned()));
         }
-        Ok(ImageFolder::new(files.finish(Path::new(""), true)))
+        let files = files.finish(Path::new(""), true);
+        let files = files.map_err(|mixed| refused(mixed.say("sample")))?;
+        Ok(ImageFolder::new(files))
     }
 
     fn new(files: FileList) -> ImageFolder {
@@ -210,6 +223,7 @@ impl ImageFolder {
             decoding: DecodeOptions::default(),
             #[cfg(feature = "nvjpeg")]
             decode: Decode::Cpu,
+            max_file_bytes: MAX_FILE_BYTES,
             read_ahead: READ_AHEAD,
             buffers: Arc::default(),
         }
@@ -232,6 +246,14 @@ impl ImageFolder {
     /// [`LazyImage::max_pixels`].
     pub fn max_pixels(mut self, pixels: u64) -> ImageFolder {
         self.decoding.max_pixels = pixels;
+        self
+    }
+
+    /// The most bytes that a picture's file may have. Default: 1 GiB.
+    ///
+    /// A larger file is an [`ImageError`](super::ImageError) of its sample, before it is read.
+    pub fn max_file_bytes(mut self, bytes: u64) -> ImageFolder {
+        self.max_file_bytes = bytes;
         self
     }
 
@@ -311,9 +333,17 @@ impl Dataset for ImageFolder {
         else {
             return Err(format!("sample {index} of {} pictures", self.files.len()).into());
         };
-        let file = match self.buffers.read(&path) {
+        let file = match self.buffers.read(&path, self.max_file_bytes) {
             Ok(file) => file,
-            Err(source) => return Err(Error::Io { path, source }.into()),
+            Err(ReadFault::Io(source)) => return Err(Error::Io { path, source }.into()),
+            Err(ReadFault::TooLarge(bytes)) => {
+                let max_file_bytes = self.max_file_bytes;
+                let cause = Cause::FileTooLarge {
+                    bytes,
+                    max_file_bytes,
+                };
+                return Err(ImageError::new(Some(path), cause).into());
+            }
         };
         let image = LazyImage::of_file(file)
             .path(path)
