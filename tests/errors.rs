@@ -99,6 +99,40 @@ fn nothing_is_said_twice() {
     assert_eq!(report(&error), [said]);
 }
 
+/// A file's error begins with its path, which is also how the data set describes the sample.
+#[cfg(feature = "image")]
+#[test]
+fn a_path_is_not_said_twice() {
+    use pinfeed::image::{ImageFolder, ImageTransform};
+
+    let root = tempfile::tempdir().unwrap();
+    let class = root.path().join("cats");
+    std::fs::create_dir(&class).unwrap();
+    for name in ["broken.jpg", "gone.jpg", "large.jpg"] {
+        std::fs::write(class.join(name), b"<html>404</html>").unwrap();
+    }
+    std::fs::write(class.join("large.jpg"), [0; 100]).unwrap();
+    let data = ImageFolder::open(root.path()).unwrap().max_file_bytes(99);
+    std::fs::remove_file(class.join("gone.jpg")).unwrap();
+    // The header is read in `get` without a transform, and when the row is filled with one.
+    for data in [data.clone(), data.transform(ImageTransform::eval(8))] {
+        let errors = DataLoader::builder(data).batch_size(1).build().unwrap();
+        let said: Vec<_> = errors
+            .epoch(0)
+            .filter_map(Result::err)
+            .map(|error| error.to_string())
+            .collect();
+        assert_eq!(said.len(), 3);
+        for (at, (said, name)) in said.iter().zip(["broken", "gone", "large"]).enumerate() {
+            let path = class.join(format!("{name}.jpg")).display().to_string();
+            let start =
+                format!("sample {at}, row 0 of batch {at} in epoch 0, failed to load: {path}");
+            assert!(said.starts_with(&start), "{said}");
+            assert_eq!(said.matches(&path).count(), 1, "{said}");
+        }
+    }
+}
+
 #[test]
 fn a_panic_is_told_by_its_message() {
     let error = second(from_fn(6, |index, _| {

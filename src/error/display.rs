@@ -12,7 +12,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Option { option, reason } => write!(f, "`{option}`: {reason}"),
-            Error::Sample(sample, _) => write!(f, "{sample} failed to load"),
+            Error::Sample(sample, cause) => {
+                sample.say(f, &cause.to_string())?;
+                f.write_str(" failed to load")
+            }
             Error::SamplePanicked(sample, message) => {
                 write!(f, "{sample} panicked while loading: {message}")
             }
@@ -209,8 +212,17 @@ fn because(f: &mut fmt::Formatter<'_>, cause: &dyn StdError) -> fmt::Result {
 
 impl fmt::Display for SampleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.say(f, "")
+    }
+}
+
+impl SampleId {
+    /// Writes all but a description with which `cause` begins, as the error of a file begins with its path.
+    fn say(&self, f: &mut fmt::Formatter<'_>, cause: &str) -> fmt::Result {
         write!(f, "sample {}", self.index)?;
-        if let Some(description) = &self.description {
+        if let Some(description) = &self.description
+            && !cause.starts_with(description)
+        {
             write!(f, " ({description})")?;
         }
         write!(

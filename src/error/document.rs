@@ -36,16 +36,38 @@ impl DocumentError {
 
 impl fmt::Display for DocumentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.description {
-            Some(description) => write!(f, "document {} ({description})", self.document),
-            None => write!(f, "document {}", self.document),
-        }?;
-        write!(f, ": {}", self.cause)
+        let cause = self.cause.to_string();
+        write!(f, "document {}", self.document)?;
+        // A file's error begins with its path.
+        if let Some(description) = &self.description
+            && !cause.starts_with(description)
+        {
+            write!(f, " ({description})")?;
+        }
+        write!(f, ": {cause}")
     }
 }
 
 impl StdError for DocumentError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.cause.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_not_said_twice() {
+        let said = |cause: &str| {
+            let description = Some("texts/7.txt".to_owned());
+            DocumentError::new(7, description, cause.into()).to_string()
+        };
+        assert_eq!(said("no tokens"), "document 7 (texts/7.txt): no tokens");
+        assert_eq!(
+            said("texts/7.txt cannot be read"),
+            "document 7: texts/7.txt cannot be read"
+        );
     }
 }
