@@ -10,9 +10,9 @@ const ROOT: &str = "root";
 fn list(items: &[(&str, &str)]) -> FileList {
     let mut builder = FileListBuilder::default();
     for (path, class) in items {
-        builder.push(Path::new(path), class).unwrap();
+        builder.push(Path::new(path), class, 0).unwrap();
     }
-    builder.finish(Path::new(ROOT), true)
+    builder.finish(Path::new(ROOT), true).unwrap()
 }
 
 fn animals() -> FileList {
