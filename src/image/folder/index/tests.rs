@@ -12,7 +12,8 @@ fn list(items: &[(&str, &str)]) -> FileList {
     for (path, class) in items {
         builder.push(Path::new(path), class, 0).unwrap();
     }
-    builder.finish(Path::new(ROOT), true).unwrap()
+    let numbers = items.iter().all(|(_, class)| class.parse::<i64>().is_ok());
+    builder.finish(Path::new(ROOT), numbers).unwrap()
 }
 
 fn animals() -> FileList {
