@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use crate::batch::Batch;
 use crate::dataset::{HostRows, StoredRows, TensorDataset, TensorRows, sealed};
 use crate::device::{Device, DeviceTensor, table};
-use crate::error::{CollateError, Result};
+use crate::error::{CollateError, Error, Result};
 use crate::sync::Arc;
 use crate::tensor::{
     Column, Element, Field, Filled, Layout, Row, Sample, Shape, TableColumn, Tensor, are_below,
@@ -102,13 +102,25 @@ pub struct DeviceTable<R> {
 }
 
 impl<R: DeviceRows> DeviceTable<R> {
-    fn new(tensors: R, rows: usize) -> Result<DeviceTable<R>> {
+    /// The first dimensions are asked of the columns themselves, whatever was asked of the tensors before.
+    fn new(tensors: R) -> Result<DeviceTable<R>> {
         table::same_device(tensors.devices().iter())?;
-        Ok(DeviceTable {
-            fields: tensors.into_columns()?.into(),
-            rows,
-            tensors: PhantomData,
-        })
+        let fields: Arc<[TableField]> = tensors.into_columns()?.into();
+        let rows = fields.first().map_or(0, |field| field.rows);
+        match fields.iter().find(|field| field.rows != rows) {
+            None => Ok(DeviceTable {
+                fields,
+                rows,
+                tensors: PhantomData,
+            }),
+            Some(other) => Err(Error::option(
+                "TensorDataset::new",
+                format!(
+                    "tensor 0 has {rows} rows and another has {}: a table has as many of each",
+                    other.rows
+                ),
+            )),
+        }
     }
 }
 
@@ -169,7 +181,7 @@ impl<'a> Rows<'a> {
     ///
     /// If the table has no row of a number.
     fn new(table: &'a [TableField], numbers: &'a Tensor<i64>) -> Rows<'a> {
-        let rows = table.first().map_or(0, |field| field.rows);
+        let rows = table.first().map_or(0, |field| field.rows); // as many as each of the others
         // Each was checked before. But a sample of the program's own could have written into the field, and the kernel trusts it.
         let are_there = are_below(numbers.as_slice().iter().map(|&row| row as u64), rows);
         assert!(are_there, "rows of a table that it does not have");
@@ -215,8 +227,7 @@ impl<T: Element> TensorRows for DeviceTensor<T> {
     }
 
     fn stored(self) -> Result<DeviceTable<Self>> {
-        let rows = self.shape().first().copied().unwrap_or(0);
-        DeviceTable::new(self, rows)
+        DeviceTable::new(self)
     }
 }
 
@@ -250,8 +261,7 @@ macro_rules! tuples {
             }
 
             fn stored(self) -> Result<DeviceTable<Self>> {
-                let rows = self.0.shape().first().copied().unwrap_or(0);
-                DeviceTable::new(self, rows)
+                DeviceTable::new(self)
             }
         }
     )*};

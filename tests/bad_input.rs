@@ -10,11 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use pinfeed::collate::{Relocation, Tensors, Upload};
 use pinfeed::dataset::Fingerprint;
+use pinfeed::error::CollateError;
 use pinfeed::loader::{Builder, LastBatch, LoaderState, StreamState, World};
+use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::{RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
 use pinfeed::stream::{self, Shard, StreamSource};
-use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, Result, SampleRng, Tensor, from_fn};
+use pinfeed::{
+    Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, Result, Sample, SampleRng,
+    Tensor, from_fn,
+};
 
 const WORKERS: [usize; 3] = [0, 1, 3];
 
@@ -461,4 +467,103 @@ fn a_stream_of_other_files_is_refused() {
     );
     // Refused, a loader stands where it stood.
     assert_eq!((other.state().epoch(), other.state().items()), (0, 0));
+}
+
+/// Eight bytes for each of 64 rows, aligned for any element.
+#[repr(align(8))]
+struct Page([u8; 512]);
+
+#[derive(Clone)]
+struct Shared(Arc<Page>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.0
+    }
+}
+
+/// A batch that shows a tensor of bytes, and gives another one over the same memory.
+struct Recast {
+    shown: Tensor<u8>,
+    given: Tensor<f64>,
+}
+
+impl Recast {
+    fn of(rows: usize) -> Recast {
+        let memory = Shared(Arc::new(Page([1; 512])));
+        Recast {
+            shown: Tensor::from_owner_at(memory.clone(), 0, &[rows, 8]).unwrap(),
+            given: Tensor::from_owner_at(memory, 0, &[rows, 1]).unwrap(),
+        }
+    }
+}
+
+impl Batch for Recast {
+    type OnDevice = DeviceTensor<f64>;
+
+    fn tensors(&self, visit: &mut Tensors<'_>) {
+        visit.add(&self.shown);
+    }
+
+    fn relocate(self, _: &mut Relocation) -> Recast {
+        self
+    }
+
+    fn upload(self, upload: &mut Upload) -> DeviceTensor<f64> {
+        upload.tensor(self.given)
+    }
+}
+
+/// A sample whose batches are such, and which says that they are nothing but its rows.
+struct Recasting;
+
+impl Sample for Recasting {
+    type Batch = Recast;
+    type Plan = Field<u8>;
+    type Rest = u8;
+    const DENSE: bool = true;
+
+    fn plan<'a>(
+        _: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<u8>, CollateError> {
+        layout.field(&[8])
+    }
+
+    fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<u8, CollateError> {
+        row.slice_mut(field)?.fill(1);
+        Ok(0)
+    }
+
+    fn finish(_: Field<u8>, rows: Vec<u8>, _: &mut Filled) -> Recast {
+        Recast::of(rows.len())
+    }
+}
+
+/// The device's memory was laid out by what the batch showed: eight times as many elements do not fit, nor does one element of
+/// eight bytes at an address of bytes. (In parts, the shape that was shown is that of the whole batch.)
+#[test]
+fn a_batch_gives_the_elements_that_it_showed() {
+    let device = Device::cpu();
+    let sent = std::panic::catch_unwind(|| Recast::of(4).to_device(&Device::cpu(), true));
+    let message = sent.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("elements of f64"), "{message}");
+    assert!(message.contains("showed it with u8"), "{message}");
+
+    device.cut_batches_at(128, 64);
+    for workers in [0, 2] {
+        let loader = DataLoader::builder(from_fn(64, |_, _| Ok(Recasting)))
+            .batch_size(32)
+            .num_workers(workers)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
+        for epoch in 0..3 {
+            for batch in loader.epoch(epoch).to_device(&device, 2) {
+                let error = batch.unwrap_err().to_string();
+                assert!(error.contains("showed it with u8"), "{error}");
+            }
+        }
+    }
+    assert_eq!(device.memory().device_held_bytes, 0);
 }

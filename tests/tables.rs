@@ -5,7 +5,7 @@
 #[macro_use]
 extern crate watch;
 
-use pinfeed::dataset::{Subset, random_split};
+use pinfeed::dataset::{Subset, TensorRows, random_split};
 use pinfeed::loader::{LastBatch, World};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, TensorDataset,
@@ -280,5 +280,21 @@ fn a_small_batch_may_be_kept() {
     assert_eq!((kept.len(), loader.stats().unpinned), (4, 0));
     for (number, batch) in kept {
         assert_eq!(contents(batch), expected[number]);
+    }
+}
+
+/// What a table trusts it asks itself: `TensorDataset::new` is not the only way to one.
+#[test]
+fn a_table_on_a_device_has_as_many_rows_of_each_tensor() {
+    let device = Device::cpu();
+    let there = |rows| Tensor::<i64>::zeros(&[rows]).to_device(&device, false);
+    let stored = |one, other| (there(one).unwrap(), there(other).unwrap()).stored();
+    assert!(stored(10, 10).is_ok());
+    for (one, other) in [(10, 3), (3, 10)] {
+        let error = stored(one, other).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("tensor 0 has {one} rows")),
+            "{error}"
+        );
     }
 }

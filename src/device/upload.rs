@@ -192,6 +192,7 @@ pub(super) struct Placed {
     /// An address to compare, not to follow.
     identity: usize,
     bytes: usize,
+    dtype: DType,
     block: Arc<DeviceBlock>,
     address: u64,
     /// The tensor's shape on the device, if the region is only a part of it.
@@ -208,6 +209,7 @@ impl Placed {
         Placed {
             identity: region.identity.as_ptr() as usize,
             bytes: region.bytes,
+            dtype: region.dtype,
             block: Arc::clone(block),
             address,
             shape,
@@ -422,7 +424,7 @@ impl Upload {
     ///
     /// # Panics
     ///
-    /// If it is not the next of the tensors that `Batch::tensors` added: a mistake in an implementation of `Batch`.
+    /// If it is not the next of the tensors that `Batch::tensors` added, element type included: a mistake in an implementation of `Batch`.
     pub fn tensor<T: Element>(&mut self, tensor: Tensor<T>) -> DeviceTensor<T> {
         let Some(placed) = self.placed.next() else {
             panic!("Upload::tensor: Batch::tensors showed fewer tensors");
@@ -431,6 +433,13 @@ impl Upload {
             placed.identity == tensor.identity().as_ptr() as usize
                 && placed.bytes == tensor.size_bytes(),
             "Upload::tensor: Batch::tensors showed the tensors in another order"
+        );
+        // Its memory on the device was laid out by the type that was shown.
+        assert!(
+            placed.dtype == T::DTYPE,
+            "Upload::tensor: the tensor has elements of {}, and Batch::tensors showed it with {}",
+            T::DTYPE,
+            placed.dtype
         );
         let shape = placed.shape.unwrap_or_else(|| tensor.shape().clone());
         DeviceTensor::new(placed.block, placed.address, shape, self.done.clone())

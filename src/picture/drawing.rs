@@ -43,6 +43,8 @@ pub struct DecoderLimits {
 }
 
 /// A picture that has a row of a batch, and is not decoded yet: what becomes of its file, which the row keeps. (Public in name only.)
+///
+/// What becomes of its pixels is asked once, when the picture is left to a device.
 pub trait EncodedPicture: Send + Sync {
     /// What becomes of its pixels.
     fn drawing(&self) -> &Drawing;
@@ -50,11 +52,6 @@ pub trait EncodedPicture: Send + Sync {
     /// How they are changed then. At most [`Change::MOST`].
     fn changes(&self) -> &[Change] {
         &[]
-    }
-
-    /// The width and height of its row's picture.
-    fn size(&self) -> [u32; 2] {
-        Change::last_size(self.changes(), self.drawing().size)
     }
 
     /// Decodes its file on this thread, into its row: the same pixels, but for the decoder's rounding.
@@ -67,10 +64,37 @@ pub trait EncodedPicture: Send + Sync {
 
 impl fmt::Debug for dyn EncodedPicture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EncodedPicture")
-            .field("drawing", self.drawing())
-            .field("changes", &self.changes())
-            .finish_non_exhaustive()
+        f.debug_struct("EncodedPicture").finish_non_exhaustive()
+    }
+}
+
+/// What becomes of a picture's pixels, as it said once: both are sound. Whoever takes memory for it and whoever writes there go by this.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Steps {
+    drawing: Drawing,
+    changes: Box<[Change]>,
+}
+
+impl Steps {
+    /// Asks the picture. `None`: what it says is not [sound](Drawing::is_sound).
+    pub(crate) fn of(picture: &dyn EncodedPicture) -> Option<Steps> {
+        let (drawing, changes) = (*picture.drawing(), picture.changes().into());
+        let is_sound = drawing.is_sound() && Change::are_sound(&changes, drawing.size);
+        is_sound.then_some(Steps { drawing, changes })
+    }
+
+    pub(crate) fn drawing(&self) -> &Drawing {
+        &self.drawing
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The width and height of the row's picture.
+    pub(crate) fn size(&self) -> [u32; 2] {
+        Change::last_size(&self.changes, self.drawing.size)
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) use change::ChangeMemory;
 pub use change::{Change, Cut};
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) use change::{Counts, passes};
+#[cfg(feature = "nvjpeg")]
+pub(crate) use drawing::Steps;
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) use drawing::tiles;
 #[cfg(feature = "nvjpeg")]

@@ -14,10 +14,13 @@ pub(crate) const ALIGNMENT: usize = 256;
 
 /// The plan of one batch: its fields, one after the other in a single slab, each at a 256-byte boundary.
 ///
+/// The library makes it and lends it to [`Sample::plan`](crate::Sample::plan), which adds fields. It cannot be copied or replaced: where a
+/// batch's rows lie, and who keeps them, follows from the layout that its own table was made with.
+///
 /// # Examples
 ///
 /// In [`Sample`](crate::Sample#examples).
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Layout {
     rows: usize,
     name: &'static str,
@@ -32,7 +35,7 @@ pub struct Layout {
 }
 
 /// What the layout knows about a field.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct FieldSpec {
     pub(super) name: &'static str,
     dtype: DType,
@@ -47,7 +50,7 @@ pub(super) struct FieldSpec {
 }
 
 /// How a field's rows lie in the slab.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum Form {
     /// Consecutive, one for each sample.
     Dense,

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::meter::{Meter, Reasons};
-use crate::picture::EncodedPicture;
+use crate::picture::{EncodedPicture, Steps};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// A row whose picture is not decoded yet.
@@ -15,6 +15,8 @@ use crate::sync::{AtomicBool, Mutex, Ordering};
 pub(crate) struct PictureRow {
     /// Its number, among the rows of its batch or part.
     pub(crate) row: usize,
+    /// What becomes of its pixels. Only this counts, whatever the picture says later.
+    pub(crate) steps: Steps,
     pub(crate) picture: Box<dyn EncodedPicture>,
     pub(super) file: EncodedFile,
 }
@@ -55,7 +57,7 @@ struct Noted {
 /// What a row has.
 #[derive(Debug)]
 pub(super) enum Content {
-    Picture(Box<dyn EncodedPicture>, EncodedFile),
+    Picture(Steps, Box<dyn EncodedPicture>, EncodedFile),
     Pixels,
     /// Pixels, for the device does not decode the picture.
     PixelsBecause(&'static str),
@@ -100,8 +102,9 @@ impl Pictures {
             noted.field == field && matches!(noted.content, Content::Picture(..))
         });
         let pictures = of_field.filter_map(|noted| match noted.content {
-            Content::Picture(picture, file) => Some(PictureRow {
+            Content::Picture(steps, picture, file) => Some(PictureRow {
                 row: noted.row,
+                steps,
                 picture,
                 file,
             }),
@@ -151,13 +154,26 @@ pub(super) fn rows_of_pixels(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::Drawing;
+    use crate::picture::{Drawing, Filter, Sampling};
+
+    /// A single pixel.
+    const DRAWING: Drawing = Drawing {
+        source: [1; 2],
+        sampling: Sampling::None,
+        bounds: [0, 0, 1, 1],
+        window: [0.0, 0.0, 1.0, 1.0],
+        place: [0, 0, 1, 1],
+        size: [1; 2],
+        filter: Filter::Bilinear,
+        flip: [false; 2],
+        fill: [0; 3],
+    };
 
     struct Encoded;
 
     impl EncodedPicture for Encoded {
         fn drawing(&self) -> &Drawing {
-            unreachable!("nobody draws it")
+            &DRAWING
         }
 
         fn draw(
@@ -199,7 +215,8 @@ mod tests {
     #[test]
     fn reasons_wait_for_pictures() {
         let because = Content::PixelsBecause;
-        let picture = || Content::Picture(Box::new(Encoded), EncodedFile::InRow(0));
+        let steps = || Steps::of(&Encoded).unwrap();
+        let picture = || Content::Picture(steps(), Box::new(Encoded), EncodedFile::InRow(0));
         let all = || {
             vec![
                 (0, 0, because("one")),

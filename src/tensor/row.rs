@@ -13,7 +13,7 @@ use crate::error::CollateError;
 use crate::memory::copy_streaming;
 use crate::meter::Decoding;
 #[cfg(feature = "nvjpeg")]
-use crate::picture::{DecoderLimits, EncodedPicture};
+use crate::picture::{DecoderLimits, EncodedPicture, Steps};
 use crate::sync::Arc;
 use crate::tuning::STREAMED_ROW_BYTES;
 
@@ -204,7 +204,7 @@ impl<'a> Row<'a> {
     ///
     /// # Panics
     ///
-    /// If the device does [not decode](Row::decoder).
+    /// If the device does [not decode](Row::decoder), or if what the picture says of its pixels is not sound.
     #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
     pub fn leave_encoded(
@@ -216,7 +216,10 @@ impl<'a> Row<'a> {
         let (Some(_), Some(sources)) = (self.layout.decodes(field), self.sources) else {
             panic!("Row::leave_encoded: the batch's device does not decode");
         };
-        let [width, height] = picture.size().map(|side| side as usize);
+        let Some(steps) = Steps::of(&*picture) else {
+            panic!("Row::leave_encoded: the picture's drawing or changes are not sound");
+        };
+        let [width, height] = steps.size().map(|side| side as usize);
         if field.row_shape[..] != [height, width, 3] {
             return Err(self.mismatch(field, [height, width, 3].as_slice().into()));
         }
@@ -234,7 +237,7 @@ impl<'a> Row<'a> {
             }
             None => EncodedFile::Elsewhere(Box::new(file)),
         };
-        let content = Content::Picture(picture, file);
+        let content = Content::Picture(steps, picture, file);
         sources.pictures.note(field.index, self.row, content);
         Ok(())
     }

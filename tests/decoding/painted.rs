@@ -33,6 +33,8 @@ pub enum How {
     RefusedByLibrary,
     /// A library fails at it, in words that do not speak of the picture.
     Breaks,
+    /// It says once what becomes of its pixels, and then something else.
+    Lies,
 }
 
 /// What a test decides, and sees.
@@ -166,6 +168,8 @@ impl Script {
                 how,
                 side,
                 drawing: drawing(side),
+                other: drawing(100 * side),
+                asked: AtomicUsize::new(0),
                 file: file(number, how, side),
                 was_refused: AtomicBool::new(false),
                 script: Arc::clone(self),
@@ -212,7 +216,7 @@ pub fn sent(device: &Device, bytes: usize) -> usize {
 /// A file of tests/drivers/libnvjpeg.c. One of three is larger than its row.
 fn file(number: u64, how: How, side: usize) -> Vec<u8> {
     let kind = match how {
-        How::Well | How::OnCpu => b'c',
+        How::Well | How::OnCpu | How::Lies => b'c',
         How::Breaks => b'#',
         _ => b'b',
     };
@@ -243,6 +247,8 @@ struct Paint {
     how: How,
     side: usize,
     drawing: Drawing,
+    other: Drawing,
+    asked: AtomicUsize,
     file: Vec<u8>,
     was_refused: AtomicBool,
     script: Arc<Script>,
@@ -250,7 +256,10 @@ struct Paint {
 
 impl EncodedPicture for Paint {
     fn drawing(&self) -> &Drawing {
-        &self.drawing
+        match self.asked.fetch_add(1, Ordering::Relaxed) {
+            1.. if self.how == How::Lies => &self.other,
+            _ => &self.drawing,
+        }
     }
 
     fn draw(&self, file: &[u8], row: &mut [u8]) -> Result<(), BoxError> {
@@ -276,8 +285,14 @@ impl EncodedPicture for Paint {
 
 impl Paint {
     fn paint(&self, row: &mut [u8]) -> Result<(), BoxError> {
+        assert_eq!(row.len(), self.side * self.side * 3);
         match self.how {
-            How::Well | How::OnCpu | How::Refused | How::RefusedByLibrary | How::Breaks => {}
+            How::Well
+            | How::OnCpu
+            | How::Refused
+            | How::RefusedByLibrary
+            | How::Breaks
+            | How::Lies => {}
             How::Damaged | How::DamagedOnce => {
                 return Err(format!("picture {} is damaged", self.number).into());
             }

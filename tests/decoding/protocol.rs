@@ -461,6 +461,24 @@ fn a_panic_costs_its_own_batch() {
     }
 }
 
+/// A row has the size that its picture said first, whatever it says to whoever writes there.
+#[test]
+fn a_picture_is_asked_once_what_becomes_of_it() {
+    let (script, device) = (Arc::<Script>::default(), Device::cpu());
+    script.set(5, How::Lies);
+    let loader = builder::<Tensor<u8>>(&script, 8, &device).batch_size(4);
+    let loader = loader.num_workers(2).build().unwrap();
+    for epoch in 0..2 {
+        let mut batches = loader.epoch(epoch).to_device(&device, 2);
+        for (first, batch) in (0..).step_by(4).zip(batches.by_ref()) {
+            let pixels = batch.unwrap().to_host(false).unwrap().wait().unwrap();
+            let colours = pixels.as_slice().chunks(ROW_BYTES).map(|row| row[0]);
+            assert!(colours.eq((first..first + 4).map(colour)), "epoch {epoch}");
+        }
+        assert!(epoch == 0 || batches.stats().device_decoded == 8);
+    }
+}
+
 /// Batches that fail together say why, each of them.
 #[test]
 fn what_fails_together_says_why() {

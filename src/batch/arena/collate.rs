@@ -3,7 +3,6 @@
 use std::ptr::NonNull;
 
 use super::Arena;
-use crate::batch::stack::check_rows;
 use crate::error::{CollateError, Error, Result, StackMisfit};
 use crate::sync::Arc;
 use crate::system::usable_memory_bytes;
@@ -69,12 +68,12 @@ impl Arena {
         let planned_from = if S::ALIKE { 1 } else { count };
         let planned = S::plan(samples.iter().take(planned_from), &mut layout);
         let plan = planned.map_err(|error| misfit(0, error))?;
-        check_rows(&layout, count).map_err(|error| misfit(0, error))?;
         let (base, memory) = self.room(layout.size_bytes())?;
         let mut rest = Vec::with_capacity(count);
         for (place, sample) in samples.into_iter().enumerate() {
             // SAFETY: `room` returned as many initialized and aligned bytes as the layout has, which `memory` keeps and
-            // nothing else reaches (*one owner per slab*); no device gathers its rows, so none is scattered.
+            // nothing else reaches (*one owner per slab*); the layout was made here, without a device that gathers its rows, so none is
+            // scattered (*a layout is its batch's own*).
             let mut row = unsafe { Row::new(&layout, base, place, None, false) };
             let filled = sample.fill(&plan, &mut row);
             let filled = filled.and_then(|left| row.complete().map(|()| left));

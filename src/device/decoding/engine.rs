@@ -9,7 +9,7 @@ use super::memory::Taken;
 use super::memory::{Counted, Fixed};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::{BoxError, Error, Result, panic_message};
-use crate::picture::EncodedPicture;
+use crate::picture::{EncodedPicture, Steps};
 use crate::tuning::HARDWARE_CHUNK;
 
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -24,9 +24,10 @@ const PATH: &str = "PINFEED_NVJPEG";
 #[cfg(all(target_os = "linux", not(miri)))]
 const BACKEND: &str = "PINFEED_NVJPEG_BACKEND";
 
-/// A picture, its file, and the address of the row that is made of it.
+/// A picture, what becomes of its pixels, its file, and the address of the row that is made of it.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
+    pub(super) steps: &'a Steps,
     pub(super) picture: &'a dyn EncodedPicture,
     pub(super) file: &'a [u8],
     pub(super) row: u64,
@@ -37,8 +38,8 @@ impl<'a> Work<'a> {
     fn coded(self) -> nvjpeg::Work<'a> {
         nvjpeg::Work {
             bytes: self.file,
-            drawing: *self.picture.drawing(),
-            changes: self.picture.changes(),
+            drawing: *self.steps.drawing(),
+            changes: self.steps.changes(),
             row: self.row,
         }
     }
@@ -239,7 +240,7 @@ impl Engine {
     ///
     /// The row must be device memory of the size of what is drawn and changed, and nothing else may use it meanwhile.
     pub(super) unsafe fn redraw(&self, work: Work<'_>) -> Result<Result<(), BoxError>> {
-        let [width, height] = work.picture.size().map(|side| side as usize);
+        let [width, height] = work.steps.size().map(|side| side as usize);
         let mut row = vec![0; width * height * 3];
         // Unwind safety: a row that is not made is not copied. (A panic is the picture's own, and costs no other batch anything.)
         let draw = AssertUnwindSafe(|| work.picture.draw(work.file, &mut row));

@@ -44,7 +44,7 @@ impl Job {
         let mut waiting = Waiting::default();
         for (field, rows) in fields.iter().enumerate() {
             for (number, picture) in pictures_of(rows).1.iter().enumerate() {
-                waiting.push(picture.picture.drawing().sampling, field, number);
+                waiting.push(picture.steps.drawing().sampling, field, number);
             }
         }
         Job {
@@ -67,6 +67,7 @@ impl Job {
         let (rows, pictures) = pictures_of(&self.fields[field]);
         let picture = &pictures[picture];
         Work {
+            steps: &picture.steps,
             picture: &*picture.picture,
             file: rows.file_of(picture),
             row: self.fields[field].to + (picture.row * rows.row_bytes()) as u64,
@@ -82,7 +83,7 @@ impl Job {
     }
 
     pub(super) fn sampling(&self, origin: Origin) -> Sampling {
-        self.picture(origin).picture.drawing().sampling
+        self.picture(origin).steps.drawing().sampling
     }
 
     /// Counts its pictures, which are all made.
