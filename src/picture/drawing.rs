@@ -78,7 +78,8 @@ pub(crate) struct Steps {
 impl Steps {
     /// Asks the picture. `None`: what it says is not [sound](Drawing::is_sound).
     pub(crate) fn of(picture: &dyn EncodedPicture) -> Option<Steps> {
-        let (drawing, changes) = (*picture.drawing(), picture.changes().into());
+        let drawing = *picture.drawing();
+        let changes: Box<[Change]> = picture.changes().into();
         let is_sound = drawing.is_sound() && Change::are_sound(&changes, drawing.size);
         is_sound.then_some(Steps { drawing, changes })
     }
