@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pinfeed::collate::{Relocation, Tensors, Upload};
-use pinfeed::dataset::Fingerprint;
+use pinfeed::dataset::{Cacheable, Fingerprint, Staged, StagedDataset};
 use pinfeed::error::CollateError;
 use pinfeed::loader::{Builder, LastBatch, LoaderState, StreamState, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
@@ -566,4 +566,104 @@ fn a_batch_gives_the_elements_that_it_showed() {
         }
     }
     assert_eq!(device.memory().device_held_bytes, 0);
+}
+
+/// A data set may say any size, and be wrong: of its samples, of what they take, and of how far ahead it looks.
+struct Boastful;
+
+impl Dataset for Boastful {
+    type Sample = i64;
+
+    fn len(&self) -> u64 {
+        40
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        Ok(index as i64)
+    }
+
+    fn at_once(&self) -> usize {
+        usize::MAX
+    }
+
+    fn lookahead(&self) -> usize {
+        usize::MAX
+    }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        Some(usize::MAX)
+    }
+}
+
+/// A number that counts as more memory than there is.
+#[derive(Clone)]
+struct Heavy(i64);
+
+impl Cacheable for Heavy {
+    fn share(&self) -> Heavy {
+        Heavy(self.0)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// A source whose answers are said to be that large.
+struct HeavySource(usize);
+
+impl StagedDataset for HeavySource {
+    type Raw = u64;
+    type Sample = i64;
+
+    fn len(&self) -> u64 {
+        40
+    }
+
+    fn fetch(&self, index: u64) -> Result<u64, BoxError> {
+        Ok(index)
+    }
+
+    fn decode(&self, _: u64, raw: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        Ok(raw as i64)
+    }
+
+    fn raw_bytes(&self, _: &u64) -> usize {
+        self.0
+    }
+}
+
+#[test]
+fn sizes_that_are_made_up_cost_nothing() {
+    let staged = |raw_bytes, max_bytes| {
+        let staged = Staged::new(HeavySource(raw_bytes)).in_flight(usize::MAX);
+        staged.ahead(usize::MAX).max_bytes(max_bytes)
+    };
+    let heavy = || numbers(40).map(|number, _| Ok((Heavy(number), Heavy(number), vec![Heavy(0)])));
+    type Numbers = Box<dyn Dataset<Sample = i64>>;
+    let sets: Vec<Box<dyn Fn() -> Numbers>> = vec![
+        Box::new(|| Box::new(Boastful)),
+        Box::new(move || Box::new(staged(usize::MAX, 1 << 30))),
+        Box::new(move || Box::new(staged(usize::MAX, usize::MAX))),
+        Box::new(move || Box::new(staged(usize::MAX / 2 + 1, usize::MAX - 1))),
+        Box::new(move || Box::new(staged(1, usize::MAX))),
+        Box::new(move || Box::new(heavy().cached(1 << 20).map(|(number, ..), _| Ok(number.0)))),
+    ];
+    let device = Device::cpu();
+    for (number, set) in sets.iter().enumerate() {
+        for workers in WORKERS {
+            let loader = DataLoader::builder(set())
+                .batch_size(4)
+                .num_workers(workers);
+            let loader = loader.pin_memory(&device).build().unwrap();
+            for epoch in 0..2 {
+                let batches = outcomes(loader.epoch(epoch)).into_iter();
+                let seen: Vec<i64> = batches.flat_map(Result::unwrap).collect();
+                assert!(
+                    seen.into_iter().eq(0..40),
+                    "set {number}, {workers} workers"
+                );
+            }
+        }
+    }
 }

@@ -117,7 +117,7 @@ impl<A: Cacheable + Clone> Cacheable for Vec<A> {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.capacity() * size_of::<A>() + heap_bytes_of(self)
+        (self.capacity() * size_of::<A>()).saturating_add(heap_bytes_of(self))
     }
 }
 
@@ -128,14 +128,18 @@ impl<A: Cacheable> Cacheable for Arc<[A]> {
     }
 
     fn heap_bytes(&self) -> usize {
-        2 * size_of::<usize>() + size_of_val(&**self) + heap_bytes_of(self)
+        let own = 2 * size_of::<usize>() + size_of_val(&**self);
+        own.saturating_add(heap_bytes_of(self))
     }
 }
 
-/// What entries own. (Those that need no drop own nothing, and are not looked at.)
+/// What entries own. (Those that need no drop own nothing, and are not looked at.) A program's type may say anything, so the sum saturates.
 fn heap_bytes_of<A: Cacheable>(entries: &[A]) -> usize {
     match std::mem::needs_drop::<A>() {
-        true => entries.iter().map(A::heap_bytes).sum(),
+        true => {
+            let each = entries.iter().map(A::heap_bytes);
+            each.fold(0, usize::saturating_add)
+        }
         false => 0,
     }
 }
@@ -214,7 +218,7 @@ macro_rules! tuples {
             }
 
             fn heap_bytes(&self) -> usize {
-                0 $(+ self.$index.heap_bytes())+
+                0usize$(.saturating_add(self.$index.heap_bytes()))+
             }
         }
     )*};

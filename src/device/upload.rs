@@ -56,7 +56,7 @@ pub(crate) struct Region {
 
 impl Tensors<'_> {
     pub(crate) fn size_bytes(&self) -> usize {
-        self.regions.iter().map(|region| region.bytes).sum()
+        size_bytes(&self.regions)
     }
 
     /// Adds one tensor.
@@ -97,6 +97,12 @@ impl Tensors<'_> {
     pub(super) fn meter(&self) -> Option<Arc<Meter>> {
         self.regions.iter().find_map(Region::meter)
     }
+}
+
+/// The bytes of all. (Views of one tensor may be more together than there are addresses.)
+fn size_bytes(regions: &[Region]) -> usize {
+    let each = regions.iter().map(|region| region.bytes);
+    each.fold(0, usize::saturating_add)
 }
 
 impl Region {
@@ -250,7 +256,7 @@ impl Counted {
     /// Decides whether an upload is measured; `None` if nobody counts it.
     pub(super) fn of(device: &Arc<DeviceInner>, regions: &[Region]) -> Option<Counted> {
         let meter = regions.iter().find_map(Region::meter)?;
-        let stands_for = meter.stands_for(regions.iter().map(|region| region.bytes).sum());
+        let stands_for = meter.stands_for(size_bytes(regions));
         if stands_for.is_some() {
             meter.measured_by(device);
         }

@@ -362,7 +362,7 @@ impl<S: Stages> Staged<S> {
     ///
     /// What is being fetched counts as the largest so far, because nobody knows before. (So the first sample of all is fetched alone.) If
     /// a worker waits for a sample for which there is no room, it is fetched nevertheless, one at a time: the bound may be exceeded by
-    /// one sample, and by samples that are larger than all before.
+    /// one sample, and by samples that are larger than all before. `usize::MAX` is no bound.
     pub fn max_bytes(self, bytes: usize) -> Staged<S> {
         self.limited(|limits| limits.max_bytes = bytes)
     }

@@ -71,8 +71,8 @@ pub(super) struct State<R> {
     awaited: BTreeMap<u64, Option<Instant>>,
     /// When the first of these is to be [expired](State::expire), or earlier.
     first_due: Option<Instant>,
-    /// What was fetched and is not decoded.
-    held_bytes: usize,
+    /// What was fetched and is not decoded. A source may say anything of how much that is, and no sum of it overflows.
+    held_bytes: u128,
     /// The largest that was fetched so far.
     largest: Option<usize>,
     stats: StagedStats,
@@ -143,6 +143,11 @@ pub(super) fn is_past(end: Option<Instant>, now: Instant) -> bool {
     end.is_some_and(|end| end <= now)
 }
 
+/// A sum of bytes, as statistics have it.
+fn shown(bytes: u128) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
 /// How something that was fetched counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
@@ -164,7 +169,7 @@ impl<R> State<R> {
         StagedStats {
             running: self.runs.len(),
             overdue: self.overdue,
-            held_bytes: self.held_bytes,
+            held_bytes: shown(self.held_bytes),
             ..self.stats
         }
     }
@@ -256,7 +261,7 @@ impl<R> State<R> {
         self.stats.cancelled += 1;
         gone.aborts.extend(request.abort);
         if let Stage::Done(outcome, bytes) = request.stage {
-            self.held_bytes -= bytes;
+            self.held_bytes -= bytes as u128;
             gone.outcomes.push(outcome);
         }
     }
@@ -336,7 +341,7 @@ impl<R> State<R> {
 
     /// What was taken is decoded.
     pub(super) fn release(&mut self, counted: Counted) {
-        self.held_bytes -= counted.bytes;
+        self.held_bytes -= counted.bytes as u128;
         self.awaited.remove(&counted.number);
     }
 
@@ -407,8 +412,9 @@ impl<R> State<R> {
         let number = urgent.or_else(|| self.queued.first().copied())?;
         // What runs may become as large as the largest so far. Before anything came, one tells how large they are.
         let each = self.largest.unwrap_or(limits.max_bytes);
-        let more = each.saturating_mul(running + 1);
-        let fits = self.held_bytes.saturating_add(more) <= limits.max_bytes;
+        let more = each as u128 * (running as u128 + 1);
+        let is_unlimited = limits.max_bytes == usize::MAX;
+        let fits = is_unlimited || self.held_bytes + more <= limits.max_bytes as u128;
         // One is always allowed: if nothing else is there, or somebody waits, and for nothing that runs.
         let is_alone = running == 0 && self.held_bytes == 0;
         let is_awaited = urgent.is_some() && self.awaited.is_empty();
@@ -474,8 +480,8 @@ impl<R> State<R> {
             return Some(outcome);
         };
         request.stage = Stage::Done(outcome, bytes);
-        self.held_bytes += bytes;
-        self.stats.most_bytes = self.stats.most_bytes.max(self.held_bytes);
+        self.held_bytes += bytes as u128;
+        self.stats.most_bytes = self.stats.most_bytes.max(shown(self.held_bytes));
         if let Some(waiter) = &request.waiter
             && !planted("whoever waits for a request is not told")
         {

@@ -81,3 +81,34 @@ fn without_a_timeout_all_keep_their_places() {
         (None, (0, None))
     );
 }
+
+/// A source may say of each sample that it is larger than memory: the sum is right, and comes back to nothing.
+#[test]
+fn sizes_add_up_whatever_they_are() {
+    let limits = Limits {
+        in_flight: 3,
+        max_bytes: usize::MAX - 1,
+        ..LIMITS
+    };
+    let (mut state, now) = (state(3), Instant::now());
+    let started: Vec<_> = std::iter::from_fn(|| state.start(&limits, now)).collect();
+    assert_eq!(started.len(), 3);
+    for (number, _) in started {
+        assert!(state.finish(number, Ok(Ok(())), usize::MAX).is_none());
+    }
+    assert_eq!(state.held_bytes, 3 * usize::MAX as u128);
+    let stats = state.stats();
+    assert_eq!(
+        (stats.held_bytes, stats.most_bytes),
+        (usize::MAX, usize::MAX)
+    );
+    let waiter = Arc::default();
+    for index in 0..3 {
+        let number = state.take_on(index, 0, None);
+        let Found::Done(_, counted) = state.find(number, &waiter, now) else {
+            panic!("it is done");
+        };
+        state.release(counted);
+    }
+    assert_eq!(state.held_bytes, 0);
+}
