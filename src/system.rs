@@ -1,6 +1,7 @@
 //! Calls to the operating system (page-locking, memory sizes, reading ahead), each with a portable fallback.
 
 pub(crate) mod numa;
+pub(crate) mod room;
 
 use std::sync::OnceLock;
 

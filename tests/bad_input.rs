@@ -11,11 +11,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pinfeed::collate::{Relocation, Tensors, Upload};
-use pinfeed::dataset::{Cacheable, Fingerprint, Staged, StagedDataset};
+use pinfeed::dataset::{
+    Cacheable, Fingerprint, Packed, Packing, Staged, StagedDataset, Subset, document_lengths,
+    random_split,
+};
+use pinfeed::device::DeviceBuffers;
 use pinfeed::error::CollateError;
 use pinfeed::loader::{Builder, LastBatch, LoaderState, StreamState, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
-use pinfeed::sampler::{RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
+use pinfeed::sampler::{
+    FixedBatchSampler, GroupedBatchSampler, RandomSampler, Sampler, SequentialSampler,
+    SubsetRandomSampler, TokenBatchSampler, WeightedRandomSampler,
+};
 use pinfeed::stream::{self, Shard, StreamSource};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, Result, Sample, SampleRng,
@@ -666,4 +673,103 @@ fn sizes_that_are_made_up_cost_nothing() {
             }
         }
     }
+}
+
+/// Lists are as long as the program says. Those that do not fit are refused before they are made, whoever would make them; the error says
+/// how much they take.
+#[test]
+fn lists_that_do_not_fit_are_refused() {
+    const MANY: u64 = 1 << 50;
+    let (device, backwards) = (Device::cpu(), || (0..MANY).rev());
+    let documents = || vec![vec![1u32]];
+    let with_slabs = |bytes| {
+        let loader = DataLoader::builder(numbers(8)).max_batch_bytes(bytes);
+        loader.pin_memory(&device).build().err()
+    };
+    let streamed_with_slabs = |bytes| {
+        let loader = DataLoader::stream(streamed(8)).max_batch_bytes(bytes);
+        loader.pin_memory(&device).build().err()
+    };
+    assert!(with_slabs(4096).is_none() && streamed_with_slabs(4096).is_none());
+    let refused: [(&str, Option<Error>); 14] = [
+        (
+            "9007199254740992 bytes",
+            random_split(numbers(MANY), [0.8, 0.2], 1).err(),
+        ),
+        (
+            "random_split",
+            random_split(numbers(MANY), &[1, MANY - 1], 1).err(),
+        ),
+        ("Subset::new", Subset::new(numbers(MANY), backwards()).err()),
+        (
+            "SubsetRandomSampler",
+            SubsetRandomSampler::new(backwards(), 1).err(),
+        ),
+        (
+            "FixedBatchSampler",
+            FixedBatchSampler::new(RandomSampler::new(MANY, 1), 8).err(),
+        ),
+        (
+            "GroupedBatchSampler",
+            GroupedBatchSampler::new(backwards(), 8, 1).err(),
+        ),
+        (
+            "TokenBatchSampler",
+            TokenBatchSampler::new(backwards().map(|_| 1), 8, 1).err(),
+        ),
+        (
+            "Packed::new",
+            Packed::new(documents(), &[MANY], 1, Packing::BestFit).err(),
+        ),
+        ("buffers", DeviceBuffers::new(&device, 1 << 40).err()),
+        ("buffers", DeviceBuffers::new(&device, 1 << 59).err()),
+        ("buffers", DeviceBuffers::new(&device, usize::MAX).err()),
+        ("max_batch_bytes", with_slabs(1 << 45)),
+        ("max_batch_bytes", with_slabs(usize::MAX)),
+        ("max_batch_bytes", streamed_with_slabs(usize::MAX)),
+    ];
+    for (says, error) in refused {
+        let error = error.unwrap();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Option { .. }), "{text}");
+        assert!(text.contains(says) && text.contains("bytes"), "{text}");
+    }
+}
+
+/// A sampler may say one length when its batches are planned, and another when they are listed.
+#[test]
+fn an_order_that_outgrows_memory_is_its_epochs_error() {
+    struct Growing(AtomicU64);
+
+    impl Sampler for Growing {
+        fn len(&self) -> u64 {
+            self.0.fetch_add(1 << 50, Ordering::Relaxed)
+        }
+
+        fn index(&self, _: u64, position: u64) -> u64 {
+            position
+        }
+    }
+
+    let sampler = FixedBatchSampler::new(Growing(AtomicU64::new(8)), 4).unwrap();
+    for workers in [0, 2] {
+        let loader = DataLoader::builder(numbers(8)).batch_sampler(sampler.clone());
+        let loader = loader.num_workers(workers).build().unwrap();
+        let batches = outcomes(loader.epoch(0));
+        let [Err(error)] = &batches[..] else {
+            panic!("{batches:?}");
+        };
+        assert!(error.contains("the indices of an epoch take"), "{error}");
+    }
+}
+
+/// The lengths of documents are a list that grows with those that are there.
+#[test]
+fn documents_are_counted_however_many_are_said_to_be_there() {
+    let documents = from_fn(1 << 50, |index, _| match index {
+        0..100 => Ok(vec![1u32; index as usize]),
+        _ => Err("it is not there".into()),
+    });
+    let error = document_lengths(&documents).unwrap_err();
+    assert_eq!(error.document, 100);
 }

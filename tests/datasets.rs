@@ -295,6 +295,26 @@ fn parts_are_as_long_as_pytorchs() {
     }
 }
 
+/// Of as many sizes as the program's text says, there are as many parts; otherwise it is a list of them.
+#[test]
+fn parts_come_as_their_sizes_do() {
+    let data = || Arc::new((0..10i64).collect::<Vec<_>>());
+    let [one, other] = random_split(data(), [0.7, 0.3], 7).unwrap();
+    assert_eq!((one.len(), other.len()), (7, 3));
+    let [first] = random_split(data(), &[10], 7).unwrap();
+    assert_eq!(first.len(), 10);
+    let lengths = vec![7u64, 3];
+    let lists: [Vec<Subset<_>>; 3] = [
+        random_split(data(), &lengths, 7).unwrap(),
+        random_split(data(), &lengths[..], 7).unwrap(),
+        random_split(data(), lengths, 7).unwrap(),
+    ];
+    for parts in lists {
+        assert!(parts[0].indices().eq(one.indices()));
+        assert!(parts[1].indices().eq(other.indices()) && parts.len() == 2);
+    }
+}
+
 #[test]
 fn parts_that_do_not_make_a_whole_are_refused() {
     let lengths = |sizes: &[u64]| reason(random_split(vec![0u8; 10], sizes, 7));
@@ -320,7 +340,7 @@ proptest! {
         seen.sort_unstable();
         prop_assert!(seen.into_iter().eq(0..len as i64));
         let again = random_split((0..len as i64).collect::<Vec<_>>(), &cuts, seed).unwrap();
-        prop_assert!(parts.iter().zip(&again).all(|(one, other)| one.indices() == other.indices()));
+        prop_assert!(parts.iter().zip(&again).all(|(one, other)| one.indices().eq(other.indices())));
     }
 }
 
@@ -329,7 +349,7 @@ fn splits_are_random() {
     let first = |seed| {
         random_split(vec![0u8; 10], &[4, 6], seed).unwrap()[0]
             .indices()
-            .to_vec()
+            .collect::<Vec<_>>()
     };
     // Each sample is in the first part of 4 of 10 splits: 2,000 of 5,000, with a standard deviation of 35.
     let mut counts = [0u64; 10];

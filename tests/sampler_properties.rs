@@ -140,7 +140,7 @@ fn random_with_replacement(made: Made) -> Case {
 
 fn subset(made: Made) -> Case {
     let listed: Vec<u64> = (0..made.num).map(|at| made.number(at, made.len)).collect();
-    let sampler = SubsetRandomSampler::new(listed.clone(), made.seed);
+    let sampler = SubsetRandomSampler::new(listed.clone(), made.seed).unwrap();
     samples(made, sampler, move |order| sorted(order) == sorted(&listed))
 }
 

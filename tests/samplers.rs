@@ -70,7 +70,7 @@ fn samplers() -> impl Strategy<Value = Box<dyn Sampler>> {
             }
         ),
         (prop::collection::vec(any::<u64>(), 0..200), any::<u64>()).prop_map(|(indices, seed)| {
-            Box::new(SubsetRandomSampler::new(indices, seed)) as Box<dyn Sampler>
+            Box::new(SubsetRandomSampler::new(indices, seed).unwrap()) as Box<dyn Sampler>
         }),
         (weights, 0u64..200, any::<u64>(), any::<bool>()).prop_map(
             |(weights, num_samples, seed, replacement)| {
@@ -146,7 +146,7 @@ proptest! {
 
     #[test]
     fn a_subset_comes_up_as_it_was_listed(indices in prop::collection::vec(0u64..50, 0..100), seed: u64, epoch: u64) {
-        let sampler = SubsetRandomSampler::new(indices.clone(), seed);
+        let sampler = SubsetRandomSampler::new(indices.clone(), seed).unwrap();
         prop_assert_eq!(sorted(order(&sampler, epoch)), sorted(indices));
     }
 
@@ -213,7 +213,7 @@ proptest! {
 /// From the documented behaviour of `torch.utils.data` (PyTorch 2).
 #[test]
 fn epochs_have_what_pytorchs_have() {
-    let subset = |indices: &[u64]| SubsetRandomSampler::new(indices.iter().copied(), 7);
+    let subset = |indices: &[u64]| SubsetRandomSampler::new(indices.iter().copied(), 7).unwrap();
     let weighted = |weights: &[f64], count| WeightedRandomSampler::new(weights, count, 7).unwrap();
     type Row<'a> = (Box<dyn Sampler>, usize, Option<&'a [u64]>);
     #[rustfmt::skip]
@@ -293,7 +293,7 @@ fn the_part_of_a_permutation_is_evenly_drawn() {
 
 #[test]
 fn a_subsets_orders_are_evenly_drawn() {
-    let sampler = SubsetRandomSampler::new([0, 1, 2, 3], 5);
+    let sampler = SubsetRandomSampler::new([0, 1, 2, 3], 5).unwrap();
     let orders = (0..24_000).map(|epoch| {
         let order = order(&sampler, epoch);
         order.iter().fold(0, |number, index| number * 4 + index)
@@ -427,7 +427,7 @@ fn epochs_and_seeds_have_their_own_orders() {
     let makers: [Make; 5] = [
         Box::new(move |seed| Box::new(random(seed))),
         Box::new(move |seed| Box::new(random(seed).with_replacement())),
-        Box::new(|seed| Box::new(SubsetRandomSampler::new(0..40, seed))),
+        Box::new(|seed| Box::new(SubsetRandomSampler::new(0..40, seed).unwrap())),
         Box::new(move |seed| Box::new(weighted(seed))),
         Box::new(move |seed| Box::new(weighted(seed).without_replacement().unwrap())),
     ];
@@ -497,7 +497,7 @@ fn mixtures_of_nothing_are_refused() {
 fn an_order_that_does_not_fit_the_data_set_is_an_error_of_its_batch() {
     let numbers = || DataLoader::builder(vec![0i64, 1, 2]).batch_size(1);
     let loader = numbers()
-        .sampler(SubsetRandomSampler::new([1, 3], 7))
+        .sampler(SubsetRandomSampler::new([1, 3], 7).unwrap())
         .build()
         .unwrap();
     let batches: Vec<_> = loader.epoch(0).collect();
@@ -565,8 +565,8 @@ fn fingerprints_tell_orders_apart() {
         Box::new(RandomSampler::new(100, 8)),
         Box::new(RandomSampler::new(100, 7).num_samples(90)),
         Box::new(RandomSampler::new(100, 7).with_replacement()),
-        Box::new(SubsetRandomSampler::new(0..50, 7)),
-        Box::new(SubsetRandomSampler::new(1..51, 7)),
+        Box::new(SubsetRandomSampler::new(0..50, 7).unwrap()),
+        Box::new(SubsetRandomSampler::new(1..51, 7).unwrap()),
         Box::new(weighted(&[1.0, 2.0, 3.0], 3, 7)),
         Box::new(weighted(&[1.0, 2.0, 3.0], 3, 8)),
         Box::new(weighted(&[1.0, 2.0, 4.0], 3, 7)),

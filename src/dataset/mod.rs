@@ -24,7 +24,7 @@ pub use packed::{Document, Packed, document_lengths};
 pub use packing::Packing;
 pub(crate) use packing::{Piece, Rows};
 pub use pass::Pass;
-pub use split::{SplitSize, random_split};
+pub use split::{SplitSize, SplitSizes, random_split};
 #[cfg(feature = "tokio")]
 pub use staged::{AsyncStagedDataset, OnRuntime};
 pub use staged::{Staged, StagedDataset, StagedStats};

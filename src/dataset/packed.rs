@@ -10,6 +10,7 @@ use crate::error::{BoxError, DocumentError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
+use crate::system::room;
 use crate::tensor::{Element, PackedRow, Tensor};
 use crate::tuning::INDICES_AT_ONCE;
 
@@ -124,7 +125,10 @@ impl<D: Dataset<Sample: Document>> Packed<D> {
                 "the documents have {total} tokens, more than 2⁶⁴ - 1"
             )));
         }
-        let rows = Rows::new(lengths, n, packing).map_err(|reason| refused(reason.into()))?;
+        let token_bytes = size_of::<<D::Sample as Document>::Token>();
+        room::check_room(u64::from(n), token_bytes)
+            .map_err(|no_room| refused(format!("a row of {n} tokens takes {no_room}")))?;
+        let rows = Rows::new(lengths, n, packing).map_err(refused)?;
         Ok(Packed {
             documents,
             rows,
@@ -291,11 +295,17 @@ pub fn document_lengths<D: Dataset<Sample: Document>>(
     documents: &D,
 ) -> Result<Vec<u64>, DocumentError> {
     let (len, at_once) = (documents.len(), documents.at_once().max(1));
-    let mut lengths = Vec::with_capacity(len as usize);
+    let mut lengths = Vec::new(); // as long as it becomes: a data set may say any length
     for from in (0..len).step_by(at_once) {
         let indices: Vec<u64> = (from..len).take(at_once).collect();
         let found = get_documents(documents, &indices)?;
-        lengths.extend(found.iter().map(|found| found.tokens().len() as u64));
+        for (document, found) in (from..).zip(&found) {
+            let length = found.tokens().len() as u64;
+            room::push(&mut lengths, length).map_err(|no_room| {
+                let cause = format!("the list of lengths takes {no_room}");
+                failed(documents, document, cause.into())
+            })?;
+        }
     }
     Ok(lengths)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::sampler::{RandomSampler, Sampler};
+use crate::system::room::{NoRoom, check_room};
 
 /// The epoch that documents are shuffled as, which no training comes to: a loader with this seed has other orders.
 const SHUFFLED_AS: u64 = u64::MAX - 1;
@@ -85,7 +86,13 @@ pub(crate) struct Part {
 
 impl Rows {
     /// Packs documents into rows of `n` tokens.
-    pub(crate) fn new(lengths: &[u64], n: u32, packing: Packing) -> Result<Rows, &'static str> {
+    pub(crate) fn new(lengths: &[u64], n: u32, packing: Packing) -> Result<Rows, String> {
+        check_rows(lengths, n, packing).map_err(|no_room| {
+            format!(
+                "the list of what lies in which row takes {no_room}: make rows longer, pack the documents in shards, or leave out those that \
+                 are very long"
+            )
+        })?;
         let (order, count) = match packing {
             Packing::BestFit => return Rows::fitted(lengths, n),
             Packing::Concatenated => (None, lengths.len()),
@@ -103,7 +110,7 @@ impl Rows {
         Ok(Rows::Stream { ends, order })
     }
 
-    fn fitted(lengths: &[u64], n: u32) -> Result<Rows, &'static str> {
+    fn fitted(lengths: &[u64], n: u32) -> Result<Rows, String> {
         let (mut parts, mut rests) = (Vec::new(), Vec::new());
         for (document, length) in (0..).zip(lengths) {
             let whole = u32::try_from(length / u64::from(n)).map_err(|_| TOO_MANY)?;
@@ -223,6 +230,22 @@ impl Rows {
         }
     }
 }
+
+/// Refuses rows whose list exceeds the memory that the process may use: a length is a number that the program says, and may be wrong.
+fn check_rows(lengths: &[u64], n: u32, packing: Packing) -> Result<(), NoRoom> {
+    let documents = lengths.len() as u64;
+    match packing {
+        Packing::Concatenated | Packing::Shuffled { .. } => check_room(documents, size_of::<u64>()),
+        Packing::BestFit => {
+            let parts = lengths.iter().map(|length| length.div_ceil(u64::from(n)));
+            let parts = parts.fold(documents, u64::saturating_add);
+            check_room(parts, PART_BYTES)
+        }
+    }
+}
+
+/// What each part takes while rows are fitted: itself, as a rest, too, its row, and where rows begin, twice.
+const PART_BYTES: usize = 2 * size_of::<Part>() + 3 * size_of::<usize>();
 
 const TOO_MANY: &str = "the documents have more tokens than can be counted";
 

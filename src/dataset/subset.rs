@@ -6,15 +6,14 @@ use super::{Dataset, Pass, get_some, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
-use crate::sync::Arc;
+use crate::sampler::Indices;
 use crate::tensor::Column;
 
 /// Some samples of a data set, as a data set; PyTorch's `Subset`.
 ///
 /// Sample `i` is the sample at `indices[i]` of the data set inside. An index may be listed more than once. The list
-/// takes 8 bytes for each, and clones share it; for the first few of a large data set,
-/// [`SequentialSampler`](crate::sampler::SequentialSampler) needs none. [`random_split`](crate::dataset::random_split)
-/// makes several.
+/// takes 8 bytes for each, and clones share it; it takes none if each index is one more than the one before, as in a range.
+/// [`random_split`](crate::dataset::random_split) makes several.
 ///
 /// # Examples
 ///
@@ -24,7 +23,7 @@ use crate::tensor::Column;
 ///
 /// let letters = vec![b'a', b'b', b'c', b'd'];
 /// let vowels = Subset::new(letters, [0])?;
-/// assert_eq!((vowels.len(), vowels.indices()), (1, &[0][..]));
+/// assert!(vowels.indices().eq([0]));
 /// let batch = DataLoader::builder(vowels).build()?.epoch(0).next().unwrap()?;
 /// assert_eq!(batch.as_slice(), b"a");
 ///
@@ -35,7 +34,7 @@ use crate::tensor::Column;
 #[derive(Clone)]
 pub struct Subset<D> {
     dataset: D,
-    indices: Arc<[u64]>,
+    indices: Indices,
 }
 
 impl<D: Dataset> Subset<D> {
@@ -43,23 +42,45 @@ impl<D: Dataset> Subset<D> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if an index is not below the data set's length. (A data set that becomes shorter later makes
-    /// errors of the batches that need what is gone.)
+    /// [`Error::Option`] if an index is not below the data set's length (a data set that becomes shorter later makes
+    /// errors of the batches that need what is gone), or if the list exceeds the memory that the process may use.
     pub fn new(dataset: D, indices: impl IntoIterator<Item = u64>) -> Result<Subset<D>> {
-        let (indices, len): (Arc<[u64]>, _) = (indices.into_iter().collect(), dataset.len());
-        if let Some(at) = indices.iter().position(|index| *index >= len) {
-            let reason = format!(
-                "index {} is not below {len}, the number of samples (it is the list's number {at})",
-                indices[at]
-            );
-            return Err(Error::option("Subset::new", reason));
+        let refused = |reason| Error::option("Subset::new", reason);
+        let (indices, len) = (indices.into_iter(), dataset.len());
+        let least = indices.size_hint().0;
+        let mut outside = None;
+        let inside = indices.zip(0u64..).map_while(|(index, at)| {
+            if index >= len {
+                outside = Some((index, at));
+            }
+            (index < len).then_some(index)
+        });
+        let indices = Indices::new(least, inside);
+        if let Some((index, at)) = outside {
+            return Err(refused(format!(
+                "index {index} is not below {len}, the number of samples (it is the list's number {at})"
+            )));
         }
+        let indices = indices.map_err(|no_room| {
+            refused(format!(
+                "the list takes {no_room}: list fewer indices, or give a range, which takes none"
+            ))
+        })?;
         Ok(Subset { dataset, indices })
     }
 
-    /// The samples' indices in the data set inside.
-    pub fn indices(&self) -> &[u64] {
-        &self.indices
+    /// Of indices that are below the data set's length.
+    pub(super) fn of(dataset: D, indices: Vec<u64>) -> Subset<D> {
+        Subset {
+            dataset,
+            indices: Indices::from(indices),
+        }
+    }
+
+    /// The samples' indices in the data set inside, in order.
+    pub fn indices(&self) -> impl ExactSizeIterator<Item = u64> {
+        let count = usize::try_from(self.indices.len()).unwrap_or(usize::MAX);
+        (0..count).map(|at| self.indices.get(at as u64).unwrap_or_default()) // (there is one at each)
     }
 
     /// The data set inside.
@@ -69,7 +90,7 @@ impl<D: Dataset> Subset<D> {
 
     /// The index in the data set inside, if there still is such a sample.
     fn inside(&self, index: u64) -> Option<u64> {
-        let inside = *self.indices.get(usize::try_from(index).ok()?)?;
+        let inside = self.indices.get(index)?;
         (inside < self.dataset.len()).then_some(inside)
     }
 }
@@ -78,7 +99,7 @@ impl<D: Dataset> Dataset for Subset<D> {
     type Sample = D::Sample;
 
     fn len(&self) -> u64 {
-        self.indices.len() as u64
+        self.indices.len()
     }
 
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<D::Sample, BoxError> {
@@ -148,7 +169,8 @@ impl<D: Dataset> Dataset for Subset<D> {
         let mut print = Fingerprint::new();
         print.add_number(u64::from(self.dataset.fingerprint()));
         print.add_number(self.len());
-        spread(self.len(), 64).for_each(|at| print.add_number(self.indices[at as usize]));
+        let indices = spread(self.len(), 64).filter_map(|at| self.indices.get(at));
+        indices.for_each(|index| print.add_number(index));
         print.finish()
     }
 }

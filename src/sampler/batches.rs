@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::fingerprint::{Fingerprint, spread};
 use crate::sync::Arc;
+use crate::system::room::{NoRoom, list_of};
 
 /// Puts batches together: which samples each batch of an epoch has; PyTorch's `batch_sampler`.
 ///
@@ -134,6 +135,24 @@ impl Batches {
         Batches {
             indices: Vec::with_capacity(samples),
             ends: Vec::with_capacity(batches),
+        }
+    }
+
+    /// Room for an epoch's order.
+    pub(super) fn order_of(samples: u64) -> Result<Vec<u64>, NoRoom> {
+        list_of(samples, 0)
+    }
+
+    /// Cuts an order into batches of this size; the last one has what is left.
+    pub(super) fn of_size(mut order: Vec<u64>, batch_size: usize, drop_last: bool) -> Batches {
+        if drop_last {
+            order.truncate(order.len() / batch_size * batch_size);
+        }
+        let whole = (batch_size..=order.len()).step_by(batch_size);
+        let last = (!order.len().is_multiple_of(batch_size)).then_some(order.len());
+        Batches {
+            ends: whole.chain(last).map(|end| end as u64).collect(),
+            indices: order,
         }
     }
 

@@ -6,6 +6,7 @@ use super::{BatchSampler, Batches, Sampler};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Arc;
+use crate::system::room::{NoRoom, check_room};
 
 /// Batches of one size, out of any order; PyTorch's `BatchSampler`.
 ///
@@ -35,9 +36,10 @@ impl FixedBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `batch_size` is 0.
+    /// [`Error::Option`] if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may use.
     pub fn new(sampler: impl Sampler, batch_size: usize) -> Result<FixedBatchSampler> {
         check_batch_size("FixedBatchSampler::new", batch_size)?;
+        check_lists("FixedBatchSampler::new", sampler.len(), 1)?;
         Ok(FixedBatchSampler {
             sampler: Arc::new(sampler),
             batch_size,
@@ -53,10 +55,12 @@ impl FixedBatchSampler {
 
 impl BatchSampler for FixedBatchSampler {
     fn batches(&self, epoch: u64) -> Batches {
-        let order = order(&*self.sampler, epoch);
-        let chunks = order.chunks(self.batch_size);
-        let is_kept = |chunk: &&[u64]| !self.drop_last || chunk.len() == self.batch_size;
-        chunks.filter(is_kept).collect()
+        // (It may have become longer since.)
+        let mut order = Batches::order_of(self.sampler.len()).unwrap_or_else(|no_room| {
+            panic!("the indices of an epoch take {no_room}");
+        });
+        self.sampler.indices(epoch, 0, &mut order);
+        Batches::of_size(order, self.batch_size, self.drop_last)
     }
 
     fn fingerprint(&self) -> u32 {
@@ -78,11 +82,19 @@ impl fmt::Debug for FixedBatchSampler {
     }
 }
 
-/// All indices of an epoch's order.
-pub(super) fn order(sampler: &(impl Sampler + ?Sized), epoch: u64) -> Vec<u64> {
-    let mut order = vec![0; sampler.len() as usize];
-    sampler.indices(epoch, 0, &mut order);
-    order
+/// Refuses epochs of so many samples, which are listed so many times when their batches are made.
+pub(super) fn check_lists(option: &'static str, samples: u64, lists: usize) -> Result<()> {
+    let checked = check_room(samples, lists * size_of::<u64>());
+    checked.map_err(|no_room| lists_exceed(option, no_room))
+}
+
+pub(super) fn lists_exceed(option: &'static str, no_room: NoRoom) -> Error {
+    Error::option(
+        option,
+        format!(
+            "the lists of an epoch take {no_room}: batches of one size, by `batch_size` and `sampler`, take no lists"
+        ),
+    )
 }
 
 pub(super) fn check_batch_size(option: &'static str, batch_size: usize) -> Result<()> {

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 
-use super::fixed::{check_batch_size, order};
+use super::fixed::{check_batch_size, check_lists, lists_exceed};
 use super::permutation::Permutation;
-use super::{BatchSampler, Batches, RandomSampler};
+use super::{BatchSampler, Batches, RandomSampler, Sampler};
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, spread};
 use crate::sync::Arc;
+use crate::system::room;
+use crate::tuning::INDICES_AT_ONCE;
 
 /// Batches of samples of one group: of one aspect ratio, one resolution, one length; as torchvision's `GroupedBatchSampler`.
 ///
@@ -36,7 +38,7 @@ use crate::sync::Arc;
 #[derive(Clone)]
 pub struct GroupedBatchSampler {
     /// Each sample's group, counted from 0 as they came up.
-    groups: Arc<[u32]>,
+    groups: Arc<Vec<u32>>,
     count: usize,
     batch_size: usize,
     seed: u64,
@@ -51,7 +53,8 @@ impl GroupedBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if `batch_size` is 0.
+    /// [`Error::Option`](crate::Error::Option) if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may
+    /// use.
     pub fn new<K: Hash + Eq>(
         keys: impl IntoIterator<Item = K>,
         batch_size: usize,
@@ -63,9 +66,11 @@ impl GroupedBatchSampler {
             let next = numbers.len() as u32;
             *numbers.entry(key).or_insert(next)
         });
-        let groups = groups.collect();
+        const NEW: &str = "GroupedBatchSampler::new";
+        let groups = room::collect(groups).map_err(|no_room| lists_exceed(NEW, no_room))?;
+        check_lists(NEW, groups.len() as u64, LISTS)?;
         Ok(GroupedBatchSampler {
-            groups,
+            groups: Arc::new(groups),
             count: numbers.len(),
             batch_size,
             seed,
@@ -80,6 +85,12 @@ impl GroupedBatchSampler {
         GroupedBatchSampler { shuffle, ..self }
     }
 
+    /// The order in which samples come, if it is not the data set's.
+    fn random(&self) -> Option<RandomSampler> {
+        let samples = self.groups.len() as u64;
+        self.shuffle.then(|| RandomSampler::new(samples, self.seed))
+    }
+
     /// Leaves out batches that have fewer samples than the others: up to one of each group, of other samples in each epoch. Off by
     /// default.
     pub fn drop_last(self, drop_last: bool) -> GroupedBatchSampler {
@@ -87,22 +98,24 @@ impl GroupedBatchSampler {
     }
 }
 
+/// How often a sample is listed while an epoch's batches are made: where it waits for others of its group, in its batch, and in the batches'
+/// order.
+pub(super) const LISTS: usize = 3;
+
 impl BatchSampler for GroupedBatchSampler {
     fn batches(&self, epoch: u64) -> Batches {
         let samples = self.groups.len();
-        let order = match self.shuffle {
-            true => order(&RandomSampler::new(samples as u64, self.seed), epoch),
-            false => (0..samples as u64).collect(),
-        };
         let mut open = vec![Vec::new(); self.count];
         let mut batches = Batches::with_capacity(samples, samples / self.batch_size + self.count);
-        for index in order {
-            let batch = &mut open[self.groups[index as usize] as usize];
-            batch.push(index);
-            if batch.len() == self.batch_size {
-                batches.push(batch.drain(..));
+        in_windows(samples, INDICES_AT_ONCE, self.random(), epoch, |indices| {
+            for &mut index in indices {
+                let batch = &mut open[self.groups[index as usize] as usize];
+                batch.push(index);
+                if batch.len() == self.batch_size {
+                    batches.push(batch.drain(..));
+                }
             }
-        }
+        });
         if !self.drop_last {
             let left = open.iter().filter(|batch| !batch.is_empty());
             batches.extend(left);
@@ -135,6 +148,27 @@ impl fmt::Debug for GroupedBatchSampler {
             .field("shuffle", &self.shuffle)
             .field("drop_last", &self.drop_last)
             .finish()
+    }
+}
+
+/// Calls `take` with all samples of an epoch, so many at a time, in random order or in the data set's.
+pub(super) fn in_windows(
+    samples: usize,
+    window: usize,
+    random: Option<RandomSampler>,
+    epoch: u64,
+    mut take: impl FnMut(&mut [u64]),
+) {
+    let mut indices = vec![0; window.min(samples)];
+    for start in (0..samples).step_by(window) {
+        let indices = &mut indices[..window.min(samples - start)];
+        match &random {
+            Some(order) => order.indices(epoch, start as u64, indices),
+            None => (start as u64..)
+                .zip(&mut *indices)
+                .for_each(|(own, index)| *index = own),
+        }
+        take(indices);
     }
 }
 

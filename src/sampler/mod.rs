@@ -23,6 +23,7 @@ mod alias;
 mod batches;
 mod fixed;
 mod grouped;
+mod indices;
 mod mixture;
 #[cfg_attr(
     target_arch = "x86_64",
@@ -43,6 +44,7 @@ mod weighted;
 pub use batches::{BatchSampler, Batches};
 pub use fixed::FixedBatchSampler;
 pub use grouped::GroupedBatchSampler;
+pub(crate) use indices::Indices;
 pub use mixture::MixtureSampler;
 pub use random::RandomSampler;
 pub use sequential::SequentialSampler;

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::{RandomSampler, Sampler};
-use crate::sync::Arc;
+use super::{Indices, RandomSampler, Sampler};
+use crate::error::{Error, Result};
 
 /// Listed samples once, in a random order that differs in each epoch; PyTorch's `SubsetRandomSampler`.
 ///
 /// An index that is listed twice comes up twice. The list is not compared with the data set: an index that is not below
-/// its length is an error of the batch that needs it. The list takes 8 bytes for each index; the order is evaluated as
-/// [`RandomSampler`]'s is. An empty list makes empty epochs.
+/// its length is an error of the batch that needs it. The list takes 8 bytes for each index, and none if each is one more than the one before,
+/// as in a range; the order is evaluated as [`RandomSampler`]'s is. An empty list makes empty epochs.
 ///
 /// For a subset that is a data set of its own, such as the one that validates, see
 /// [`Subset`](crate::dataset::Subset) and [`random_split`](crate::dataset::random_split).
@@ -21,7 +21,7 @@ use crate::sync::Arc;
 /// use pinfeed::sampler::SubsetRandomSampler;
 ///
 /// let samples: Vec<i64> = (0..100).collect();
-/// let odd = SubsetRandomSampler::new((0..100).filter(|index| index % 2 == 1), 17);
+/// let odd = SubsetRandomSampler::new((0..100).filter(|index| index % 2 == 1), 17)?;
 /// let loader = DataLoader::builder(samples).batch_size(25).sampler(odd).build()?;
 /// let mut seen = Vec::new();
 /// for batch in &loader {
@@ -33,16 +33,26 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct SubsetRandomSampler {
-    indices: Arc<[u64]>,
+    indices: Indices,
     order: RandomSampler,
 }
 
 impl SubsetRandomSampler {
     /// Makes random orders of the samples at `indices`: a `Vec`, a range, or any iterator.
-    pub fn new(indices: impl IntoIterator<Item = u64>, seed: u64) -> SubsetRandomSampler {
-        let indices: Arc<[u64]> = indices.into_iter().collect();
-        let order = RandomSampler::new(indices.len() as u64, seed);
-        SubsetRandomSampler { indices, order }
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if the list exceeds the memory that the process may use.
+    pub fn new(indices: impl IntoIterator<Item = u64>, seed: u64) -> Result<SubsetRandomSampler> {
+        let indices = indices.into_iter();
+        let indices = Indices::new(indices.size_hint().0, indices).map_err(|no_room| {
+            let reason = format!(
+                "the list takes {no_room}: list fewer indices, or give a range, which takes none"
+            );
+            Error::option("SubsetRandomSampler::new", reason)
+        })?;
+        let order = RandomSampler::new(indices.len(), seed);
+        Ok(SubsetRandomSampler { indices, order })
     }
 }
 
@@ -52,14 +62,14 @@ impl Sampler for SubsetRandomSampler {
     }
 
     fn index(&self, epoch: u64, position: u64) -> u64 {
-        self.indices[self.order.index(epoch, position) as usize]
+        let mut index = [self.order.index(epoch, position)];
+        self.indices.look_up(&mut index);
+        index[0]
     }
 
     fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
         self.order.indices(epoch, start, indices);
-        for index in indices {
-            *index = self.indices[*index as usize];
-        }
+        self.indices.look_up(indices);
     }
 }
 

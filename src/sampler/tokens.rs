@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use super::fixed::order;
-use super::grouped::shuffled;
+use super::fixed::{check_lists, lists_exceed};
+use super::grouped::{LISTS, in_windows, shuffled};
 use super::{BatchSampler, Batches, RandomSampler};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::sync::Arc;
+use crate::system::room;
 
 /// Batches of sequences of similar lengths, as many as a budget of tokens holds: no batch has more than `budget` tokens when all of its
 /// rows are padded to its longest.
@@ -38,7 +39,7 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct TokenBatchSampler {
-    lengths: Arc<[u32]>,
+    lengths: Arc<Vec<u32>>,
     budget: u64,
     seed: u64,
     window: usize,
@@ -56,13 +57,16 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a single sample is longer than the budget; it says which.
+    /// [`Error::Option`] if a single sample is longer than the budget (it says which), or if the lists of an epoch exceed the memory that the
+    /// process may use.
     pub fn new(
         lengths: impl IntoIterator<Item = u32>,
         budget: u64,
         seed: u64,
     ) -> Result<TokenBatchSampler> {
-        let lengths: Arc<[u32]> = lengths.into_iter().collect();
+        const NEW: &str = "TokenBatchSampler::new";
+        let lengths = room::collect(lengths).map_err(|no_room| lists_exceed(NEW, no_room))?;
+        check_lists(NEW, lengths.len() as u64, LISTS)?;
         let is_too_long = |length: &u32| tokens(*length) > budget;
         if let Some(index) = lengths.iter().position(is_too_long) {
             let reason = format!(
@@ -70,13 +74,13 @@ impl TokenBatchSampler {
                  (dataset::Subset)",
                 lengths[index]
             );
-            return Err(Error::option("TokenBatchSampler::new", reason));
+            return Err(Error::option(NEW, reason));
         }
         let total: u64 = lengths.iter().copied().map(tokens).sum();
         let rows = budget.saturating_mul(lengths.len() as u64) / total.max(1);
         let window = rows.saturating_mul(BATCHES_IN_WINDOW);
         Ok(TokenBatchSampler {
-            lengths,
+            lengths: Arc::new(lengths),
             budget,
             seed,
             window: usize::try_from(window).unwrap_or(usize::MAX).max(1),
@@ -143,16 +147,15 @@ impl TokenBatchSampler {
 impl BatchSampler for TokenBatchSampler {
     fn batches(&self, epoch: u64) -> Batches {
         let samples = self.lengths.len();
-        let mut order = match self.shuffle {
-            true => order(&RandomSampler::new(samples as u64, self.seed), epoch),
-            false => (0..samples as u64).collect(),
-        };
+        let random = self
+            .shuffle
+            .then(|| RandomSampler::new(samples as u64, self.seed));
         let mut batches = Batches::with_capacity(samples, 0);
-        for window in order.chunks_mut(self.window) {
+        in_windows(samples, self.window, random, epoch, |window| {
             // Those of equal lengths stay in random order.
             window.sort_by_key(|index| self.tokens_of(*index));
             self.cut(window, &mut batches);
-        }
+        });
         match self.shuffle {
             true => shuffled(&batches, self.seed, epoch),
             false => batches,

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
+use crate::system::room::check_room;
 
 /// Samples drawn by weight, with replacement unless [told otherwise](WeightedRandomSampler::without_replacement);
 /// PyTorch's `WeightedRandomSampler`.
@@ -57,15 +58,28 @@ enum Draws {
     WithoutReplacement(Arc<Successive>),
 }
 
+/// What each weight takes while the table is made: a copy of it, its column (16 bytes), its height, and a place among those that are not
+/// placed yet, in a list that grows. (An order without replacement takes no more.)
+const MAKING_BYTES: usize = 48;
+
 impl WeightedRandomSampler {
     /// Makes a sampler that draws sample `i` with a probability proportional to `weights[i]`, at each of an epoch's
     /// `num_samples` positions.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there are no weights, if one is negative, infinite or not a number, or if all are 0.
+    /// [`Error::Option`] if there are no weights, if one is negative, infinite or not a number, if all are 0, or if what is made of them
+    /// exceeds the memory that the process may use.
     pub fn new(weights: &[f64], num_samples: u64, seed: u64) -> Result<WeightedRandomSampler> {
-        check_weights("WeightedRandomSampler::new", weights)?;
+        const NEW: &str = "WeightedRandomSampler::new";
+        check_weights(NEW, weights)?;
+        check_room(weights.len() as u64, MAKING_BYTES).map_err(|no_room| {
+            let reason = format!(
+                "the table of {} weights takes {no_room}: give each group of samples a weight instead (MixtureSampler)",
+                weights.len()
+            );
+            Error::option(NEW, reason)
+        })?;
         Ok(WeightedRandomSampler {
             num_samples,
             seed,

@@ -311,7 +311,7 @@ fn drawn_samples_go_on(backend: &Backend) {
                 .unwrap()
                 .num_samples(33),
         ),
-        Arc::new(SubsetRandomSampler::new(10..37, 7)),
+        Arc::new(SubsetRandomSampler::new(10..37, 7).unwrap()),
     ];
     for sampler in samplers {
         let drawn = || DataLoader::builder(plain()).sampler(Arc::clone(&sampler));

@@ -286,51 +286,58 @@ fn of_several_failures_the_first_is_reported() {
     });
 }
 
-/// `plan` may do what it likes to the layout that it is lent, also exchange it: no row lies outside of the slab.
+/// A layout cannot leave its batch (tests/ui/fail/layout_kept_for_another_batch.rs), but a field can: no row of another size is written.
 #[test]
-fn an_exchanged_layout_is_refused() {
+fn a_field_of_another_layout_is_refused() {
     struct Exchanged;
 
-    /// The layout of a smaller batch.
-    static SMALL: Mutex<Option<Layout>> = Mutex::new(None);
+    /// A field whose rows are longer.
+    static LONG: Mutex<Option<Arc<Field<f64>>>> = Mutex::new(None);
 
     impl Sample for Exchanged {
         type Batch = Tensor<f64>;
-        type Plan = Field<f64>;
+        type Plan = Arc<Field<f64>>;
         type Rest = ();
 
         fn plan<'a>(
             _: impl Iterator<Item = &'a Self> + Clone,
             layout: &mut Layout,
-        ) -> Result<Field<f64>, CollateError> {
-            let field = layout.field(&[8])?;
-            let mut small = SMALL.lock().unwrap();
-            match &*small {
-                Some(small) if layout.rows() == 1_000 => *layout = small.clone(),
-                _ if layout.rows() < 1_000 => *small = Some(layout.clone()),
-                _ => {}
+        ) -> Result<Arc<Field<f64>>, CollateError> {
+            let mut long = LONG.lock().unwrap();
+            match &*long {
+                Some(long) if layout.rows() == 1_000 => {
+                    layout.field::<f64>(&[4])?;
+                    Ok(Arc::clone(long))
+                }
+                _ => {
+                    let field = Arc::new(layout.field(&[8])?);
+                    *long = Some(Arc::clone(&field));
+                    Ok(field)
+                }
             }
-            Ok(field)
         }
 
-        fn fill(self, plan: &Field<f64>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        fn fill(self, plan: &Arc<Field<f64>>, row: &mut Row<'_>) -> Result<(), CollateError> {
             row.write(plan, &[1.0; 8])
         }
 
-        fn finish(plan: Field<f64>, _: Vec<()>, filled: &mut Filled) -> Tensor<f64> {
-            filled.take(plan)
+        fn finish(_: Arc<Field<f64>>, _: Vec<()>, _: &mut Filled) -> Tensor<f64> {
+            Tensor::zeros(&[0])
         }
     }
 
-    watched("an_exchanged_layout_is_refused", |_| {
+    watched("a_field_of_another_layout_is_refused", |_| {
         for workers in [0, 2] {
             let dataset = pinfeed::from_fn(2_500, |_, _| Ok(Exchanged));
             let builder = DataLoader::builder(dataset).batch_size(1_000);
             let loader = builder.num_workers(workers).build().unwrap();
-            loader.epoch(0).for_each(drop); // its last batch is small
+            loader.epoch(0).for_each(drop); // some of its batches have the long rows
             for batch in loader.epoch(1).take(2) {
                 let error = batch.unwrap_err();
-                assert!(error.to_string().contains("layout"), "{error}");
+                assert!(
+                    error.to_string().contains("whose layout does not hold it"),
+                    "{error}"
+                );
             }
         }
     });

@@ -20,7 +20,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         let held_out = (0..len).filter(|index| index % 10 == 0);
         let validation = DataLoader::builder(samples)
             .batch_size(BATCH)
-            .sampler(SubsetRandomSampler::new(held_out, 17))
+            .sampler(SubsetRandomSampler::new(held_out, 17)?)
             .build()?;
 
         let mut counts = vec![0u32; len as usize];

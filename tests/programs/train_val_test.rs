@@ -7,12 +7,8 @@ use pinfeed::{DataLoader, Dataset};
 
 pub fn main() -> Result<(), Box<dyn Error>> {
     let rows: Vec<([f32; 2], i64)> = (0..250).map(|n| ([n as f32, 1.0], n % 2)).collect();
-    let parts = random_split(rows, &[0.8, 0.1, 0.1], 42)?;
-    let lengths: Vec<u64> = parts.iter().map(|part| part.len()).collect();
-    assert_eq!(lengths, [200, 25, 25]);
-    let Ok([train, val, test]) = <[_; 3]>::try_from(parts) else {
-        return Err("three fractions, three parts".into());
-    };
+    let [train, val, test] = random_split(rows, [0.8, 0.1, 0.1], 42)?;
+    assert_eq!((train.len(), val.len(), test.len()), (200, 25, 25));
 
     let noisy = train.map(|(features, label), rng| Ok((features.map(|x| x + rng.range(-0.1..0.1)), label)));
     let train = DataLoader::builder(noisy).batch_size(32).shuffle(true).num_workers(2).build()?;
