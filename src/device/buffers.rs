@@ -13,6 +13,7 @@ use crate::driver::RawEvent;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::sync::{Arc, Mutex};
+use crate::system::room::room_for;
 use crate::tensor::ALIGNMENT;
 
 /// A few buffers in device memory, in which batches lie in turn, at addresses that stay: what a captured CUDA graph needs.
@@ -225,7 +226,7 @@ impl DeviceBuffers {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `count` is 0.
+    /// [`Error::Option`] if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
     pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
         if count == 0 {
             return Err(Error::option(
@@ -233,13 +234,20 @@ impl DeviceBuffers {
                 "are 0: a batch needs one, and another for the next to travel meanwhile",
             ));
         }
+        let mut buffers = room_for(count as u64).map_err(|no_room| {
+            let reason = format!(
+                "are {count}, and the list of so many takes {no_room}: a program needs two or three"
+            );
+            Error::option("buffers", reason)
+        })?;
+        buffers.resize_with(count, || Buffer::Unmade);
         let set = BufferSet {
             device: device.clone(),
             count,
             state: Mutex::new(Turns {
                 layout: None,
                 next: 0,
-                buffers: (0..count).map(|_| Buffer::Unmade).collect(),
+                buffers,
             }),
         };
         Ok(DeviceBuffers { set: Arc::new(set) })

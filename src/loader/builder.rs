@@ -356,7 +356,7 @@ impl<D, C> Builder<D, C> {
 
     /// Makes every slab at least this large. Then, even if batches vary in size, no page-locked memory is allocated once
     /// there are enough slabs. By default slabs grow with the largest batch seen. Needs
-    /// [`pin_memory`](Builder::pin_memory).
+    /// [`pin_memory`](Builder::pin_memory). [`build`](Builder::build) refuses more than the memory that the process may use.
     pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
         self.max_batch_bytes = Some(bytes);
         self

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Builder, Sharding};
 use crate::error::{Error, Result};
 use crate::pipeline::Workers;
+use crate::system::room::check_room;
 
 impl<D, C> Builder<D, C> {
     /// Refuses what makes no sense. Returns the batch size of this rank.
@@ -44,6 +45,14 @@ impl<D, C> Builder<D, C> {
                 "sampler",
                 "excludes shuffle: the sampler is the order; leave shuffle out",
             ));
+        }
+        if let Some(bytes) = self.max_batch_bytes {
+            check_room(1, bytes).map_err(|no_room| {
+                let reason = format!(
+                    "is {no_room}: every slab would be that large, so name the size of the largest batch"
+                );
+                Error::option("max_batch_bytes", reason)
+            })?;
         }
         let needs_device = [
             ("strict_pinning", self.strict),
