@@ -86,6 +86,8 @@ pub(crate) struct Meter {
     pub(crate) retried: Sum,
     has_used_up_quota: AtomicBool,
     has_used_up_retries: AtomicBool,
+    /// A call for several samples panicked, and none of them did alone.
+    has_panicked_together: AtomicBool,
     /// What the first of them are, and why they failed.
     bad_samples: Mutex<Vec<String>>,
     /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
@@ -189,6 +191,11 @@ impl Meter {
         !self.has_used_up_retries.swap(true, Ordering::Relaxed)
     }
 
+    /// Returns `true` the first time.
+    pub(crate) fn many_panicked(&self) -> bool {
+        !self.has_panicked_together.swap(true, Ordering::Relaxed)
+    }
+
     pub(crate) fn bad_samples(&self) -> Vec<String> {
         self.bad_samples.lock().clone()
     }
@@ -238,6 +245,7 @@ impl Meter {
             retried,
             has_used_up_quota: _,
             has_used_up_retries: _,
+            has_panicked_together: _,
             bad_samples,
             get_share: _,
             number: _,

@@ -201,7 +201,7 @@ fn a_cache_asks_for_what_it_does_not_have() {
     assert_eq!((cached.stats().hits, cached.stats().misses), (80, 40));
 }
 
-/// One sample that fails costs its batch; replaced or left out, it costs nothing else; so it is where the whole call panics.
+/// One sample that fails costs its batch; replaced or left out, it costs nothing else. Where the call panics, and no sample does, the batch fails.
 #[test]
 fn failures_are_those_of_their_samples() {
     for workers in [0, 3] {
@@ -268,6 +268,102 @@ fn failures_are_those_of_their_samples() {
                 "{said}"
             );
         }
+    }
+}
+
+/// A sample that panics in a call for several is alone to blame: what comes is the same on any number of workers and ranks, and however
+/// many share a call.
+#[test]
+fn a_panic_is_its_own_samples() {
+    const BAD: [u64; 4] = [13, 17, 44, 95];
+    struct Panicking(usize);
+    impl Dataset for Panicking {
+        type Sample = (i64, i64);
+
+        fn len(&self) -> u64 {
+            96
+        }
+
+        fn get(&self, index: u64, rng: &mut SampleRng) -> Result<(i64, i64), BoxError> {
+            assert!(!BAD.contains(&index), "sample {index} panics");
+            Ok((index as i64, rng.range(0..1_000_000)))
+        }
+
+        fn at_once(&self) -> usize {
+            self.0
+        }
+    }
+    let builder = |at_once, workers, on_error| {
+        DataLoader::builder(Panicking(at_once))
+            .shuffle(true)
+            .seed(4)
+            .num_workers(workers)
+            .on_error(on_error)
+    };
+    for on_error in [
+        OnError::Skip { at_most: 4 },
+        OnError::Replace { at_most: 9 },
+    ] {
+        let one_by_one = builder(1, 0, on_error).batch_size(24).build().unwrap();
+        let expected = rows(&one_by_one, 0);
+        let left_out = 4 * usize::from(matches!(on_error, OnError::Skip { .. }));
+        assert_eq!(expected.len(), 96 - left_out);
+        for (at_once, workers) in [(5, 0), (7, 1), (7, 3), (100, 2)] {
+            let whole = builder(at_once, workers, on_error).batch_size(24);
+            let whole = whole.build().unwrap();
+            assert_eq!(rows(&whole, 0), expected, "{at_once}, {workers} workers");
+            let stats = whole.stats();
+            assert!((4..=9).contains(&(stats.replaced + stats.skipped)));
+            let mut both: Vec<(i64, i64)> = Vec::new();
+            for rank in 0..2 {
+                let half = builder(at_once, workers, on_error).global_batch_size(24);
+                let half = half.world(World::new(rank, 2).unwrap()).build().unwrap();
+                both.extend(rows(&half, 0));
+            }
+            both.sort_unstable();
+            let mut sorted = expected.clone();
+            sorted.sort_unstable();
+            assert_eq!(both, sorted, "{at_once} at once, {workers} workers");
+        }
+    }
+    // If none may be left out, the error names the first of its batch.
+    for (at_once, workers) in [(1, 0), (7, 0), (7, 3)] {
+        let loader = builder(at_once, workers, OnError::Fail).batch_size(96);
+        let loader: DataLoader<Pair> = loader.build().unwrap();
+        let first = RandomSampler::new(96, 4);
+        let first = (0..96).map(|at| first.index(0, at));
+        let first = first.enumerate().find(|(_, index)| BAD.contains(index));
+        match loader.epoch(0).next() {
+            Some(Err(Error::SamplePanicked(sample, said))) => {
+                assert_eq!(Some((sample.row, sample.index)), first);
+                assert_eq!(said, format!("sample {} panics", sample.index));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A call that panics although each of its samples loads: with a policy for bad samples, none of them is bad.
+#[test]
+fn a_call_that_panics_makes_no_sample_bad() {
+    for workers in [0, 3] {
+        let panics = Numbers {
+            panics: true,
+            ..numbers(100, 6)
+        };
+        let loader = DataLoader::builder(panics)
+            .batch_size(24)
+            .shuffle(true)
+            .seed(4)
+            .num_workers(workers)
+            .on_error(OnError::Skip { at_most: 100 })
+            .build()
+            .unwrap();
+        assert_eq!(
+            rows(&loader, 0),
+            rows(&self::loader(numbers(100, 1), 0, false), 0)
+        );
+        assert_eq!(loader.stats().skipped, 0);
     }
 }
 

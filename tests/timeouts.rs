@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use pinfeed::collate::Arena;
 use pinfeed::error::{CollateError, Stage, TimedOut};
-use pinfeed::loader::Builder;
+use pinfeed::loader::{Builder, OnError};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::Sampler;
 use pinfeed::{
@@ -521,6 +521,88 @@ fn whatever_hangs_costs_its_batch() {
             );
             drop((loader, key));
         }
+    }
+}
+
+/// A sample that hangs while it is filled into its row.
+struct Stuck(u64, Option<Arc<Gate>>);
+
+impl Sample for Stuck {
+    type Batch = Tensor<i64>;
+    type Plan = Field<i64>;
+    type Rest = ();
+    const ALIKE: bool = false; // all samples wait for their slab
+
+    fn plan<'a>(
+        _: impl Iterator<Item = &'a Self> + Clone,
+        layout: &mut Layout,
+    ) -> Result<Field<i64>, CollateError> {
+        layout.field(&[])
+    }
+
+    fn fill(self, plan: &Field<i64>, row: &mut Row<'_>) -> Result<(), CollateError> {
+        if let Some(gate) = &self.1 {
+            gate.hang();
+        }
+        row.write(plan, &[self.0 as i64])
+    }
+
+    fn finish(plan: Field<i64>, _: Vec<()>, filled: &mut Filled) -> Tensor<i64> {
+        filled.take(plan)
+    }
+}
+
+/// Samples 0 and 8 are bad, and this one hangs.
+fn stuck(hangs: Option<(u64, Arc<Gate>)>) -> impl Dataset<Sample = Stuck> {
+    from_fn(12, move |index, _| match index {
+        0 | 8 => Err("it is bad".into()),
+        _ => {
+            let is_one = hangs.as_ref().filter(|(one, _)| *one == index);
+            Ok(Stuck(index, is_one.map(|(_, gate)| Arc::clone(gate))))
+        }
+    })
+}
+
+/// The sample that hangs is named, and not the one whose row it has, or a row that it had if none were left out.
+#[test]
+fn who_took_anothers_row_is_named() {
+    let how = |pin| How {
+        workers: 2,
+        batch: 1,
+        pin,
+    };
+    let device = Device::cpu();
+    let replaced = OnError::Replace { at_most: 9 };
+    // Who takes the row of sample 0?
+    let builder = DataLoader::builder(stuck(None)).on_error(replaced);
+    let loader: DataLoader<Tensor<i64>> = how(false).build(builder, &device);
+    let (_, info) = loader.epoch(0).with_info().next().unwrap().unwrap();
+    let other = info.indices()[0];
+    assert_ne!(other, 0);
+    for pin in [false, true] {
+        let (key, gate) = Gate::new();
+        let builder = DataLoader::builder(stuck(Some((other, gate)))).on_error(replaced);
+        let loader: DataLoader<Tensor<i64>> = how(pin).build(builder, &device);
+        let error = loader.epoch(0).next().unwrap().unwrap_err();
+        let late = late(&error);
+        let sample = late.sample.as_ref().unwrap();
+        assert_eq!((late.stage, late.batch), (Stage::Filling, 0), "{error}");
+        assert_eq!((sample.index, sample.row), (other, 0), "{error}");
+        drop((loader, key));
+
+        // Sample 8 is left out of rows 6 to 11.
+        let (key, gate) = Gate::new();
+        let builder = DataLoader::builder(stuck(Some((10, gate))));
+        let builder = builder.on_error(OnError::Skip { at_most: 9 });
+        let loader: DataLoader<Tensor<i64>> = How {
+            batch: 6,
+            ..how(pin)
+        }
+        .build(builder, &device);
+        let error = loader.epoch(0).nth(1).unwrap().unwrap_err();
+        let sample = self::late(&error).sample.as_ref().unwrap();
+        assert_eq!((sample.index, sample.row), (10, 4), "{error}");
+        drop((loader, key));
     }
 }
 

@@ -103,6 +103,11 @@ pub trait Dataset: Send + Sync + 'static {
     /// A call may take as long as all of its samples together ([`timeout`](crate::loader::Builder::timeout)). If it hangs, nobody sees at which of
     /// them, so the error names them all.
     ///
+    /// If a call panics, its samples are got again, one by one and by [`get`](Dataset::get), with new generators: those that fail or panic
+    /// alone are the bad ones ([`OnError`](crate::loader::OnError)), so which samples shared a call makes no difference. Whatever the call has done
+    /// by then is done twice. If each of them loads alone, the panic is the batch's error with [`OnError::Fail`](crate::loader::OnError::Fail);
+    /// otherwise they are used, and the log warns once in an epoch.
+    ///
     /// # Examples
     ///
     /// ```
@@ -184,7 +189,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// too.
     ///
     /// The worker loads nothing until it returns, so start work that continues without the worker. Several workers may call it at
-    /// once. A panic is reported as that of the sample that the worker gets next.
+    /// once. A panic is an error of the batch that the worker loads next, whatever [`OnError`](crate::loader::OnError) says.
     fn will_need(&self, indices: &[u64], pass: Pass) {
         let _ = (indices, pass);
     }

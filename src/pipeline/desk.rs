@@ -63,8 +63,9 @@ pub(crate) struct Desk {
     state: AtomicUsize,
     // The rest is for whoever looks on, and orders nothing but itself.
     doing: PlainUsize,
+    /// The row of its place, also where a unit is made again without some of them.
     row: PlainUsize,
-    /// The index of the sample; `u64::MAX` if it is not known here.
+    /// The index of the sample; `u64::MAX` if it is not known here, or is the one that the order has for the row.
     index: AtomicU64,
     /// How many samples one call gets: those from `row` on.
     count: PlainUsize,
@@ -203,11 +204,15 @@ impl Desk {
         self.gets(index);
     }
 
-    /// It begins to fill a sample that was loaded before.
-    pub(super) fn fills(&self, row: usize) {
+    /// It begins to fill a sample that was loaded before. `index`: the sample's, if it is not the one that the order has for the row.
+    pub(super) fn fills(&self, row: usize, index: impl FnOnce() -> Option<u64>) {
         match self.is_timed {
             true => {
+                let index = index();
                 self.samples(row, Instant::now());
+                if let Some(index) = index {
+                    self.index.store(index, Ordering::Relaxed);
+                }
                 self.is(Doing::Filling);
             }
             false => self.comes_to(row),

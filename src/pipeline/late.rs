@@ -210,7 +210,7 @@ impl<B: Batch> Pipeline<B> {
             // What it calls of the program's may panic, and says so itself.
             let pass = &overdue.pass;
             let id = || {
-                // (Only where no unit is made again, so rows are those of the place.)
+                // (Several are got in one call only where no unit is made again.)
                 let others = (seen.row + 1..seen.row + seen.count)
                     .map(|row| pass.order.index(place.epoch, place.position(row)));
                 let others = others.collect();

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::desk::{Desk, Doing};
 use super::guard::drop_each;
 use super::recipe::DatasetRecipe;
-use super::recovery::{Loading, Replaced, Settled};
+use super::recovery::{Loading, OnError, Replaced, Settled};
 use super::schedule::{Claimed, Loaded};
 use super::source::{Failed, Indices, Source};
 use super::stopwatch::Stopwatch;
@@ -86,8 +86,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let count = claimed.len();
         let at = self.at;
         at.comes_to(match &claimed {
-            Claimed::Rows(rows) => rows.start,
-            Claimed::Parked(_) => 0,
+            Claimed::Rows(rows) if !rows.is_empty() => self.source.row_of_place(rows.start),
+            Claimed::Rows(_) | Claimed::Parked(_) => 0,
         });
         let mut left = match claimed {
             Claimed::Rows(rows)
@@ -129,7 +129,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                 Ok(Err(NotLoaded::Failed(failure))) => self.source.failed(failure),
                 Err(payload) => {
                     let message = panic_message(payload);
-                    self.source.sample_panicked(at.row(), message)
+                    let row = self.source.row_made(at.row());
+                    self.source.sample_panicked(row, message)
                 }
             };
             match self.recover(failed) {
@@ -211,8 +212,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             let row = (rows.start < end).then_some(rows.start)?;
             rows.start += 1;
             at.comes_to(row);
-            if announces {
-                source.announce(row..row + 1);
+            if announces && let Err(failed) = self.announce(row..row + 1) {
+                return Some(Err(failed));
             }
             let sample = match watch.begins(&source.pass.meter) {
                 false => source.get(row, row, indices.of(row)),
@@ -294,13 +295,13 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                 watch.are_loaded(start, count, &source.pass.meter);
             }
             let (row, sample) = got.next()?;
-            self.at.fills(row);
+            self.at.fills(row, || None);
             Some(sample.map(|sample| (row, sample)))
         };
         self.table.load(next, run, took, ask)
     }
 
-    /// Gets the samples of these rows in one call. If it panics, all of them did: each row has its result.
+    /// Gets the samples of these rows in one call. If it panics, each is got alone, to find out which of them is bad.
     fn get_many(
         &self,
         rows: Range<usize>,
@@ -309,21 +310,73 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     ) -> Vec<Got<D::Sample>> {
         let (source, at) = (self.source, self.at);
         at.comes_to(rows.start);
+        if self.loading == Loading::Solo
+            && let Err(failed) = self.announce(rows.clone())
+        {
+            return vec![(rows.start, Err(failed))];
+        }
         // Unwind safety: what a panic leaves behind is only dropped.
         let get = AssertUnwindSafe(|| {
-            if self.loading == Loading::Solo {
-                source.announce(rows.clone());
-            }
             at.samples(rows.start, start);
             let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
             at.gets_many(own[0], own.len());
             source.get_many(rows.clone(), &own)
         });
-        catch_unwind(get).unwrap_or_else(|payload| {
-            let message = panic_message(payload);
-            let failed = |row| (row, Err(source.sample_panicked(row, message.clone())));
-            rows.map(failed).collect()
-        })
+        match catch_unwind(get) {
+            Ok(got) => got,
+            Err(payload) => self.get_each(rows, indices, &panic_message(payload)),
+        }
+    }
+
+    /// Gets the samples of these rows one by one, whose common call panicked with this message. Which samples share a call depends on the
+    /// workers and the ranks, so what becomes of a sample must not depend on the others.
+    #[cold]
+    fn get_each(
+        &self,
+        rows: Range<usize>,
+        indices: &mut Indices<'_>,
+        message: &str,
+    ) -> Vec<Got<D::Sample>> {
+        let (source, at) = (self.source, self.at);
+        let (first, count) = (rows.start, rows.len());
+        let mut got = Vec::with_capacity(count);
+        for row in rows {
+            at.samples(row, Instant::now());
+            let get = AssertUnwindSafe(|| {
+                let index = indices.of(row);
+                at.gets(index);
+                source.get(row, row, index)
+            });
+            let sample = catch_unwind(get)
+                .unwrap_or_else(|payload| Err(source.sample_panicked(row, panic_message(payload))));
+            let ends = sample.is_err() && self.recipe.on_error == OnError::Fail;
+            got.push((row, sample));
+            if ends {
+                break; // its batch fails, whatever the others are
+            }
+        }
+        if got.iter().any(|(_, sample)| sample.is_err()) {
+            return got;
+        }
+        // None of them is bad: it was the call.
+        if self.recipe.on_error == OnError::Fail {
+            drop_each(got);
+            let said =
+                format!("{message} (in `get_many`, of {count} samples, each of which `get` loads)");
+            let failed = Failed {
+                is_samples_own: false,
+                ..source.sample_panicked(first, said)
+            };
+            return vec![(first, Err(failed))];
+        }
+        if source.pass.meter.many_panicked() {
+            let (epoch, batch) = (source.place.epoch, source.place.batch);
+            log::warn!(
+                "`get_many` panicked on {count} samples of batch {batch} in epoch {epoch}, each of which `get` loads: {message} (others of \
+                 this epoch are not logged)"
+            );
+        }
+        got
     }
 
     /// Loads rows of a unit that is made again.
@@ -339,9 +392,9 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let mut indices = Indices::new(&source.pass.order, source.place, source.place.rows);
         let next = || {
             let row = rows.next()?;
-            at.comes_to(row);
-            at.samples(row, Instant::now());
             let in_place = source.row_of_place(row);
+            at.comes_to(in_place);
+            at.samples(in_place, Instant::now());
             let other = source.changes.lock().of(in_place);
             let index = match other {
                 None => indices.of(in_place),
@@ -361,10 +414,12 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         ask: &dyn Fn(Needs) -> bool,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
-        let at = self.at;
+        let (source, at) = (self.source, self.at);
         let next = || {
             let parked = parked.next()?;
-            at.fills(parked.0);
+            let in_place = source.row_of_place(parked.0);
+            let replaced = || source.changes.lock().of(in_place);
+            at.fills(in_place, || replaced().map(|replaced| replaced.index));
             Some(Ok(parked))
         };
         self.table.load(next, run, took, ask)
@@ -379,9 +434,10 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         ask: &dyn Fn(Needs) -> bool,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
-        self.at.samples(row, Instant::now());
-        self.at.gets(index);
         let in_place = self.source.row_of_place(row);
+        self.at.comes_to(in_place);
+        self.at.samples(in_place, Instant::now());
+        self.at.gets(index);
         let sample = self.source.get(row, in_place, index);
         let mut sample = Some(sample.map(|sample| (row, sample)));
         self.table.load(|| sample.take(), run, took, ask)

@@ -118,6 +118,15 @@ impl<D: Dataset> Source<'_, D> {
         }
     }
 
+    /// Which of the rows that are made is this row of the place.
+    pub(super) fn row_made(&self, in_place: usize) -> usize {
+        match self.kept {
+            None => in_place,
+            // (They ascend.)
+            Some(kept) => kept.partition_point(|row| *row < in_place),
+        }
+    }
+
     /// The generator of the row with this key.
     #[inline]
     fn rng(&self, key: u64) -> SampleRng {
