@@ -2,12 +2,14 @@
 
 mod display;
 mod document;
+mod shapes;
 mod stack;
 mod temporary;
 
 use std::fmt;
 
 use self::display::FieldName;
+use self::shapes::what_fits;
 use crate::shape::{DType, Shape};
 
 pub use document::DocumentError;
@@ -422,7 +424,7 @@ pub struct ShapeError {
 #[non_exhaustive]
 pub enum CollateError {
     /// Its shape differs from the one that the batch was planned with.
-    #[error("{}its shape is {found}, and the batch's rows are {expected}: make all samples of one shape, or where lengths differ use pinfeed::Padded or pinfeed::Ragged", FieldName(.field))]
+    #[error("{}its shape is {found}, and the batch's rows are {expected}: {}", FieldName(.field), what_fits(expected, found))]
     Shape {
         /// The field's name; empty if it has none.
         field: &'static str,
