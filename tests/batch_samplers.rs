@@ -284,11 +284,13 @@ proptest! {
     #[test]
     fn no_batch_exceeds_its_budget(
         lengths in prop::collection::vec(0..200u32, 0..300), spare in 0..2_000u64, window in 1..400usize, sets_window: bool,
-        most_rows in 1..50usize, seed: u64, shuffles: bool
+        most_rows in 1..50usize, multiple in 0..70usize, seed: u64, shuffles: bool
     ) {
-        let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
-        let budget = u64::from(longest) + spare;
+        let padded = |longest: u32| u64::from(longest).max(1).next_multiple_of(multiple.max(1) as u64);
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let budget = padded(longest) + spare;
         let mut sampler = TokenBatchSampler::new(lengths.iter().copied(), budget, seed).unwrap().shuffle(shuffles);
+        sampler = sampler.multiple_of(multiple).unwrap();
         if sets_window {
             sampler = sampler.window(window).unwrap().most_rows(most_rows).unwrap();
         }
@@ -298,7 +300,7 @@ proptest! {
         prop_assert!(all.into_iter().eq(0..lengths.len() as u64));
         for batch in batches.iter() {
             let longest = batch.iter().map(|index| lengths[*index as usize]).max().unwrap();
-            prop_assert!(batch.len() as u64 * u64::from(longest).max(1) <= budget, "{batch:?}");
+            prop_assert!(batch.len() as u64 * padded(longest) <= budget, "{batch:?}");
             prop_assert!(!sets_window || batch.len() <= most_rows);
         }
         prop_assert_eq!(&batches, &sampler.batches(5));
@@ -385,6 +387,10 @@ fn what_no_batch_holds_is_refused_when_it_is_made() {
     let tokens = TokenBatchSampler::new([0, 0, 0], 2, 0).unwrap();
     assert_eq!(tokens.batches(0).len(), 2, "a length of 0 counts as 1");
     assert!(tokens.clone().window(0).is_err() && tokens.most_rows(0).is_err());
+    let error = TokenBatchSampler::new([5, 70], 75, 0).unwrap();
+    let error = error.multiple_of(8).unwrap().multiple_of(64).unwrap_err();
+    let said = "sample 1 has length 70 (128 with padding to a multiple of 64), and a batch may have 75 tokens";
+    assert!(error.to_string().contains(said), "{error}");
     assert!(FixedBatchSampler::new(RandomSampler::new(3, 0), 0).is_err());
     assert!(GroupedBatchSampler::new([1, 2], 0, 0).is_err());
 }
@@ -411,6 +417,9 @@ fn ready_made_samplers_are_told_apart() {
         Box::new(tokens([3, 4, 6, 6], 12).window(2).unwrap()),
         Box::new(tokens([3, 4, 6, 6], 12).most_rows(1).unwrap()),
         Box::new(tokens([3, 4, 6, 6], 12).shuffle(false)),
+        Box::new(tokens([3, 4, 6, 6], 12).multiple_of(3).unwrap()),
+        Box::new(tokens([4, 4, 8, 8], 12)),
+        Box::new(tokens([4, 4, 8, 8], 12).multiple_of(4).unwrap()),
     ];
     let prints: BTreeSet<u32> = samplers
         .iter()

@@ -18,8 +18,12 @@ use crate::system::room;
 /// the batches are shuffled. So which samples share a batch changes from epoch to epoch. An epoch takes memory and time for all of
 /// its samples.
 ///
-/// The batches are as large as the budget only if the collate pads them ([`collate_fn`](crate::loader::Builder::collate_fn)); of
-/// [`Ragged`](crate::Ragged) samples, which need no padding, they have fewer elements.
+/// The batches are as large as the budget only if they are padded: of [`Padded`](crate::Padded) samples, or by a
+/// [`collate_fn`](crate::loader::Builder::collate_fn). Of [`Ragged`](crate::Ragged) samples, which need no padding, they have fewer elements.
+///
+/// Samples that are padded to a multiple ([`Padded::multiple_of`](crate::Padded::multiple_of)) make longer rows than their lengths say. Tell
+/// [`multiple_of`](TokenBatchSampler::multiple_of) the same multiple, or batches exceed the budget. Give the lengths that samples have in a
+/// batch: what [`truncate`](crate::Padded::truncate) cuts off does not count.
 ///
 /// # Examples
 ///
@@ -42,8 +46,11 @@ pub struct TokenBatchSampler {
     lengths: Arc<Vec<u32>>,
     budget: u64,
     seed: u64,
-    window: usize,
+    /// `None`: as many samples as `BATCHES_IN_WINDOW` have.
+    window: Option<usize>,
     most_rows: usize,
+    /// Rows are padded to a multiple of this.
+    multiple: u64,
     shuffle: bool,
 }
 
@@ -67,26 +74,68 @@ impl TokenBatchSampler {
         const NEW: &str = "TokenBatchSampler::new";
         let lengths = room::collect(lengths).map_err(|no_room| lists_exceed(NEW, no_room))?;
         check_lists(NEW, lengths.len() as u64, LISTS)?;
-        let is_too_long = |length: &u32| tokens(*length) > budget;
-        if let Some(index) = lengths.iter().position(is_too_long) {
-            let reason = format!(
-                "sample {index} has length {}, and a batch may have {budget} tokens: raise the budget, or leave the sample out \
-                 (dataset::Subset)",
-                lengths[index]
-            );
-            return Err(Error::option(NEW, reason));
-        }
-        let total: u64 = lengths.iter().copied().map(tokens).sum();
-        let rows = budget.saturating_mul(lengths.len() as u64) / total.max(1);
-        let window = rows.saturating_mul(BATCHES_IN_WINDOW);
-        Ok(TokenBatchSampler {
+        let sampler = TokenBatchSampler {
             lengths: Arc::new(lengths),
             budget,
             seed,
-            window: usize::try_from(window).unwrap_or(usize::MAX).max(1),
+            window: None,
             most_rows: usize::MAX,
+            multiple: 1,
             shuffle: true,
-        })
+        };
+        sampler.check(NEW)
+    }
+
+    /// Refuses a sample that no batch holds.
+    fn check(self, option: &'static str) -> Result<TokenBatchSampler> {
+        let budget = self.budget;
+        let is_too_long = |length: &u32| self.tokens(*length) > budget;
+        let Some(index) = self.lengths.iter().position(is_too_long) else {
+            return Ok(self);
+        };
+        let length = self.lengths[index];
+        let counts = match self.multiple {
+            1 => String::new(),
+            multiple => format!(
+                " ({} with padding to a multiple of {multiple})",
+                self.tokens(length)
+            ),
+        };
+        let reason = format!(
+            "sample {index} has length {length}{counts}, and a batch may have {budget} tokens: raise the budget, or leave the sample out \
+             (dataset::Subset)"
+        );
+        Err(Error::option(option, reason))
+    }
+
+    /// Counts rows as if they were padded to a multiple of this length: that of
+    /// [`Padded::multiple_of`](crate::Padded::multiple_of), if the samples have one. Default: 1, to the longest. (0 is the same.)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if a single sample is longer than the budget then; it says which.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::sampler::TokenBatchSampler;
+    /// use pinfeed::{DataLoader, Padded, from_fn};
+    ///
+    /// let length = |index: u64| 10 + index as usize * 7 % 90;
+    /// let lengths = (0..1_000).map(|index| length(index) as u32);
+    /// let texts = from_fn(1_000, move |index, _| Ok(Padded::from(vec![1i64; length(index)]).multiple_of(8)));
+    /// let loader = DataLoader::builder(texts)
+    ///     .batch_sampler(TokenBatchSampler::new(lengths, 4_096, 17)?.multiple_of(8)?)
+    ///     .build()?;
+    /// for batch in &loader {
+    ///     let batch = batch?;
+    ///     assert!(batch.len() * batch.padded_len() <= 4_096);
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn multiple_of(self, length: usize) -> Result<TokenBatchSampler> {
+        let multiple = length.max(1) as u64;
+        TokenBatchSampler { multiple, ..self }.check("TokenBatchSampler::multiple_of")
     }
 
     /// Sets how many samples are sorted by length together; as many as 100 batches have, by default.
@@ -99,7 +148,7 @@ impl TokenBatchSampler {
     pub fn window(self, samples: usize) -> Result<TokenBatchSampler> {
         at_least_one("TokenBatchSampler::window", samples)?;
         Ok(TokenBatchSampler {
-            window: samples,
+            window: Some(samples),
             ..self
         })
     }
@@ -123,8 +172,27 @@ impl TokenBatchSampler {
         TokenBatchSampler { shuffle, ..self }
     }
 
+    /// How many tokens a sample counts as. (Of those that have none, a batch would have no end.)
+    fn tokens(&self, length: u32) -> u64 {
+        let length = u64::from(length).max(1);
+        length
+            .checked_next_multiple_of(self.multiple)
+            .unwrap_or(u64::MAX)
+    }
+
     fn tokens_of(&self, index: u64) -> u64 {
-        tokens(self.lengths[index as usize])
+        self.tokens(self.lengths[index as usize])
+    }
+
+    /// How many samples are sorted by length together.
+    fn samples_in_window(&self) -> usize {
+        self.window.unwrap_or_else(|| {
+            let each = self.lengths.iter().map(|length| self.tokens(*length));
+            let total = each.fold(0, u64::saturating_add).max(1);
+            let rows = self.budget.saturating_mul(self.lengths.len() as u64) / total;
+            let window = rows.saturating_mul(BATCHES_IN_WINDOW);
+            usize::try_from(window).unwrap_or(usize::MAX).max(1)
+        })
     }
 
     /// Adds the batches of samples that are sorted by length.
@@ -151,9 +219,9 @@ impl BatchSampler for TokenBatchSampler {
             .shuffle
             .then(|| RandomSampler::new(samples as u64, self.seed));
         let mut batches = Batches::with_capacity(samples, 0);
-        in_windows(samples, self.window, random, epoch, |window| {
+        in_windows(samples, self.samples_in_window(), random, epoch, |window| {
             // Those of equal lengths stay in random order.
-            window.sort_by_key(|index| self.tokens_of(*index));
+            window.sort_by_key(|index| self.lengths[*index as usize].max(1));
             self.cut(window, &mut batches);
         });
         match self.shuffle {
@@ -165,11 +233,14 @@ impl BatchSampler for TokenBatchSampler {
     fn fingerprint(&self) -> u32 {
         let mut print = Fingerprint::new();
         let samples = self.lengths.len() as u64;
-        let sizes = [self.window, self.most_rows].map(|size| size as u64);
+        let sizes = [self.samples_in_window(), self.most_rows].map(|size| size as u64);
         let numbers = [samples, self.budget, self.seed, u64::from(self.shuffle)];
         let numbers = numbers.into_iter().chain(sizes);
         numbers.for_each(|number| print.add_number(number));
         spread(samples, 64).for_each(|at| print.add_number(self.tokens_of(at)));
+        if self.multiple > 1 {
+            print.add_number(self.multiple);
+        }
         print.finish()
     }
 }
@@ -180,16 +251,12 @@ impl fmt::Debug for TokenBatchSampler {
             .field("samples", &self.lengths.len())
             .field("budget", &self.budget)
             .field("seed", &self.seed)
-            .field("window", &self.window)
+            .field("window", &self.samples_in_window())
             .field("most_rows", &self.most_rows)
+            .field("multiple", &self.multiple)
             .field("shuffle", &self.shuffle)
             .finish()
     }
-}
-
-/// How many tokens a sample counts as. (Of those that have none, a batch would have no end.)
-fn tokens(length: u32) -> u64 {
-    u64::from(length).max(1)
 }
 
 fn at_least_one(option: &'static str, count: usize) -> Result<()> {

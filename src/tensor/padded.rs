@@ -84,6 +84,9 @@ impl<T: Element> Padded<T> {
     /// is the same.) With `truncate(512)`, `multiple_of(512)` makes all batches `[n, 512]`, unless all
     /// samples of one are empty.
     ///
+    /// A [`TokenBatchSampler`](crate::sampler::TokenBatchSampler) counts rows to their longest sample: tell its
+    /// [`multiple_of`](crate::sampler::TokenBatchSampler::multiple_of) the same length, or batches exceed its budget.
+    ///
     /// All samples of a batch must have the same: another one is an error of the batch.
     pub fn multiple_of(self, length: usize) -> Padded<T> {
         Padded {
