@@ -31,9 +31,19 @@ pub(crate) struct Meter {
     pub(crate) epochs: Sum,
     /// The last of them.
     pub(crate) epoch: Largest,
+    /// What was made, for which the times of workers are.
     pub(crate) samples: Sum,
     pub(crate) batches: Sum,
+    /// What the program was given.
+    pub(crate) given_samples: Sum,
+    pub(crate) given_batches: Sum,
+    /// Asking the sampler, or the batch sampler.
+    pub(crate) sampling_ns: Sum,
+    /// Pulling items from a stream.
+    pub(crate) pulling_ns: Sum,
     pub(crate) loading_ns: Sum,
+    /// Of that, waiting for what is fetched.
+    pub(crate) fetching_ns: Sum,
     pub(crate) decoding_ns: Sum,
     pub(crate) collating_ns: Sum,
     pub(crate) pinning_ns: Sum,
@@ -47,8 +57,11 @@ pub(crate) struct Meter {
     pub(crate) processing_ns: Sum,
     pub(crate) host_ns: Sum,
     pub(crate) consumer_wait_ns: Sum,
-    /// Of that, the wait for the first batch.
+    /// Of that, the wait for the first batch; and how many of these waits there were.
     pub(crate) first_wait_ns: Sum,
+    pub(crate) first_waits: Sum,
+    /// How much of the consumers' time passed beside that of another, which shares the epochs.
+    pub(crate) parallel_ns: Sum,
     /// How long samples took in the data set, of those that were timed.
     pub(crate) loading_times: Buckets,
     /// How long they took to decode, of those that were.
@@ -92,6 +105,10 @@ pub(crate) struct Meter {
     bad_samples: Mutex<Vec<String>>,
     /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
     pub(crate) get_share: Share,
+    /// The same for the sampler's.
+    pub(crate) sampler_share: Share,
+    /// How long the last batch took that one thread made, in all and for a sample.
+    pub(crate) solo_ns: [Latest; 2],
     /// The number of its epoch, and who records what happens in it, if anybody asks.
     number: u64,
     recorder: Option<Arc<Recorder>>,
@@ -155,12 +172,16 @@ impl Meter {
     }
 
     /// Adds the time that samples took on their way into a batch, in nanoseconds.
-    pub(crate) fn made_in(&self, loading: u64, decoding: u64, collating: u64) {
-        self.loading_ns.add(loading);
-        if decoding > 0 {
-            self.decoding_ns.add(decoding);
-        }
-        self.collating_ns.add(collating);
+    pub(crate) fn made_in(&self, took: TookNs) {
+        let sums = [
+            (&self.sampling_ns, took.sampling),
+            (&self.loading_ns, took.loading),
+            (&self.fetching_ns, took.fetching),
+            (&self.decoding_ns, took.decoding),
+            (&self.collating_ns, took.collating),
+        ];
+        let sums = sums.into_iter().filter(|(_, ns)| *ns > 0);
+        sums.for_each(|(sum, ns)| sum.add(ns));
     }
 
     /// Counts pictures that the CPU decoded.
@@ -208,7 +229,12 @@ impl Meter {
             epoch,
             samples,
             batches,
+            given_samples,
+            given_batches,
+            sampling_ns,
+            pulling_ns,
             loading_ns,
+            fetching_ns,
             decoding_ns,
             collating_ns,
             pinning_ns,
@@ -222,6 +248,8 @@ impl Meter {
             host_ns,
             consumer_wait_ns,
             first_wait_ns,
+            first_waits,
+            parallel_ns,
             most_bytes_in_flight,
             loading_times,
             decoding_times,
@@ -248,6 +276,8 @@ impl Meter {
             has_panicked_together: _,
             bad_samples,
             get_share: _,
+            sampler_share: _,
+            solo_ns: _,
             number: _,
             recorder: _,
             devices: _,
@@ -256,6 +286,11 @@ impl Meter {
             (&self.epochs, epochs),
             (&self.samples, samples),
             (&self.batches, batches),
+            (&self.given_samples, given_samples),
+            (&self.given_batches, given_batches),
+            (&self.sampling_ns, sampling_ns),
+            (&self.pulling_ns, pulling_ns),
+            (&self.fetching_ns, fetching_ns),
             (&self.loading_ns, loading_ns),
             (&self.decoding_ns, decoding_ns),
             (&self.collating_ns, collating_ns),
@@ -270,6 +305,8 @@ impl Meter {
             (&self.host_ns, host_ns),
             (&self.consumer_wait_ns, consumer_wait_ns),
             (&self.first_wait_ns, first_wait_ns),
+            (&self.first_waits, first_waits),
+            (&self.parallel_ns, parallel_ns),
             (&self.unpinned, unpinned),
             (&self.over_budget, over_budget),
             (&self.unlockable, unlockable),
@@ -312,6 +349,17 @@ impl Meter {
     }
 }
 
+/// What the time went to in which samples were made, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TookNs {
+    pub(crate) sampling: u64,
+    pub(crate) loading: u64,
+    /// Of `loading`.
+    pub(crate) fetching: u64,
+    pub(crate) decoding: u64,
+    pub(crate) collating: u64,
+}
+
 impl std::fmt::Debug for Meter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meter").finish_non_exhaustive()
@@ -323,6 +371,8 @@ thread_local! {
     static DECODED_NS: Cell<u64> = const { Cell::new(0) };
     /// An outer scope is already counting.
     static IS_DECODING: Cell<bool> = const { Cell::new(false) };
+    /// The nanoseconds that this thread has waited for what is fetched, within its current piece of work.
+    static FETCHED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Counts the time until it is dropped as decoding by this thread. Only lazy samples use it; for all others the clock
@@ -350,16 +400,34 @@ impl Drop for Decoding {
     }
 }
 
-/// A piece of work that may include decoding. Decoding inside a nested piece of work (a loader that a data set
+/// Counts the time until it is dropped as waiting for what is fetched.
+pub(crate) struct Fetching(Instant);
+
+impl Fetching {
+    pub(crate) fn begin() -> Fetching {
+        Fetching(Instant::now())
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        let elapsed_ns = nanoseconds(self.0.elapsed());
+        FETCHED_NS.with(|fetched_ns| fetched_ns.set(fetched_ns.get() + elapsed_ns));
+    }
+}
+
+/// A piece of work that may include decoding, and waiting for what is fetched. Decoding inside a nested piece of work (a loader that a data set
 /// iterates) counts for the nested one.
 pub(crate) struct Decoded {
     before: u64,
+    fetched_before: u64,
 }
 
 impl Decoded {
     pub(crate) fn begin() -> Decoded {
         Decoded {
             before: DECODED_NS.with(Cell::get),
+            fetched_before: FETCHED_NS.with(Cell::get),
         }
     }
 
@@ -367,11 +435,17 @@ impl Decoded {
     pub(crate) fn ns(&self) -> u64 {
         DECODED_NS.with(Cell::get) - self.before
     }
+
+    /// The nanoseconds that this thread has waited for what is fetched since the start.
+    pub(crate) fn fetched_ns(&self) -> u64 {
+        FETCHED_NS.with(Cell::get) - self.fetched_before
+    }
 }
 
 impl Drop for Decoded {
     fn drop(&mut self) {
         DECODED_NS.with(|decoded_ns| decoded_ns.set(self.before));
+        FETCHED_NS.with(|fetched_ns| fetched_ns.set(self.fetched_before));
     }
 }
 
@@ -400,6 +474,20 @@ impl Share {
         let share = self.0.load(Ordering::Relaxed);
         let part = u128::from(whole) * u128::from(share) / 1000;
         (share <= 1000).then_some(part as u64)
+    }
+}
+
+/// The latest of the numbers seen; `None` before the first.
+#[derive(Debug, Default)]
+pub(crate) struct Latest(AtomicU64);
+
+impl Latest {
+    pub(crate) fn see(&self, number: u64) {
+        self.0.store(number.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|number| *number > 0)
     }
 }
 

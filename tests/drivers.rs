@@ -775,7 +775,7 @@ fn together(stub: &Stub) {
         .unwrap();
     for epoch in 0..3 {
         let batches = loader.epoch(epoch);
-        while batches.stats().batches < BATCHES {
+        while batches.stats().made_batches < BATCHES {
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut there = batches.to_device(&device, BATCHES as usize);

@@ -188,7 +188,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         };
         #[cfg(feature = "nvjpeg")]
         self.watch_share(pass.place(unit));
-        self.epoch.gives(batch);
+        self.epoch.gives(batch, matches!(given, Some(Ok(_))));
         if !has_enough {
             self.send_ahead();
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
+use super::split::Pace;
 use super::state::LoaderState;
 use super::stats::Stats;
 use super::{DataLoader, last};
@@ -90,20 +91,39 @@ pub struct Epoch<'a, B: Batch> {
     waiting: Waiting,
     /// For how long the next batch has been waited for, in nanoseconds.
     waited_ns: u64,
+    /// How far its device has come, of several that share the batches.
+    pace: Option<Arc<Pace>>,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
-    pub(super) fn begin(loader: Loader<'a, B>, beginning: Beginning) -> Epoch<'a, B> {
+    /// `pace`: that of its device, of several that share the batches.
+    pub(super) fn begin(
+        loader: Loader<'a, B>,
+        beginning: Beginning,
+        pace: Option<Arc<Pace>>,
+    ) -> Epoch<'a, B> {
+        let asked = Instant::now();
         let seat = loader.pipeline().begin(beginning);
-        Epoch::at(loader, seat)
+        Epoch::at(loader, seat, pace, asked)
     }
 
-    /// The epoch of a seat that the consumer has come to.
-    pub(super) fn at(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        let epoch = Epoch::unnoted(loader, seat);
+    /// The epoch of a seat that the consumer has come to, which asked for it at this time. (A batch sampler may take long to list its
+    /// batches.)
+    pub(super) fn at(
+        loader: Loader<'a, B>,
+        seat: Seat,
+        pace: Option<Arc<Pace>>,
+        asked: Instant,
+    ) -> Epoch<'a, B> {
+        let mut epoch = Epoch::unnoted(loader, seat);
+        epoch.pace = pace;
+        epoch.has_waited(asked, Instant::now());
         let (loader, seat) = (epoch.loader(), &epoch.seat);
-        seat.meter.epochs.add(1);
+        let is_first = epoch.pace.as_ref().is_none_or(|pace| pace.begins());
+        seat.meter.epochs.add(u64::from(is_first));
         seat.meter.epoch.see(seat.start.epoch);
+        let batching = &epoch.pipeline().options().batching;
+        seat.meter.sampling_ns.add(batching.take_listing_ns());
         // (The run stays where it is if it cannot go on.)
         if !epoch.cut.is_refused() {
             loader.last.lock().begun(seat, &epoch.cut);
@@ -128,6 +148,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             given_at: None,
             waiting: Waiting::default(),
             waited_ns: 0,
+            pace: None,
         }
     }
 
@@ -235,10 +256,13 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// It gives way to the epochs of several devices, which are counted in its place unless some of it was given out.
-    pub(super) fn gives_way(&self) {
-        if self.given() == 0 {
+    /// Returns whether that is so.
+    pub(super) fn gives_way(&self) -> bool {
+        let gives_way = self.given() == 0;
+        if gives_way {
             self.seat.meter.epochs.take_back(1);
         }
+        gives_way
     }
 
     pub(super) fn reference(&self) -> &Loader<'a, B> {
@@ -389,7 +413,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub(super) fn returned(&mut self) -> Instant {
         let now = Instant::now();
         if let Some(given_at) = self.given_at.take() {
-            self.seat.meter.host_ns.add_between(given_at, now);
+            let host_ns = self.seat.meter.host_ns.add_between(given_at, now);
+            self.goes_on(host_ns);
             if let Some(subject) = self.subject(0) {
                 subject.add(Activity::Step, given_at, now, More::Nothing);
             }
@@ -403,14 +428,39 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.seat.meter.subject(batch)
     }
 
-    /// Counts a batch that is given out.
-    pub(super) fn gives(&mut self, batch: u64) {
+    /// The consumer has waited.
+    fn has_waited(&mut self, asked: Instant, came: Instant) {
+        let waited = &self.seat.meter.consumer_wait_ns;
+        let waited_ns = waited.add_between(asked, came);
+        self.waited_ns += waited_ns;
+        self.goes_on(waited_ns);
+    }
+
+    /// The consumer's time goes on.
+    fn goes_on(&self, ns: u64) {
+        if let Some(pace) = &self.pace {
+            self.seat.meter.parallel_ns.add(pace.behind_ns(ns));
+        }
+    }
+
+    /// Counts a batch that is given out, or (`is_made`: no) its error. What became of its samples is known.
+    pub(super) fn gives(&mut self, batch: u64, is_made: bool) {
         self.last = batch;
         self.seat.progress.add(batch);
         let (meter, waited_ns) = (&self.seat.meter, std::mem::take(&mut self.waited_ns));
         meter.consumer_wait_times.count(waited_ns);
         if self.seat.progress.count() == 1 {
             meter.first_wait_ns.add(waited_ns);
+            meter.first_waits.add(1);
+        }
+        if is_made {
+            let rows = self.rows.unwrap_or_else(|| self.cut.batch_rows(batch));
+            let left_out = self.changes.as_ref();
+            let left_out = left_out.map_or(0, |changes| changes.skipped.len());
+            meter.given_batches.add(1);
+            meter
+                .given_samples
+                .add(rows.saturating_sub(left_out) as u64);
         }
         if let Some(ready) = self.waiting.ready.take() {
             meter.ready_batches.count(ready);
@@ -438,8 +488,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let pipeline = self.loader.pipeline();
         let next = pipeline.next(&self.seat, &mut self.taken, asking, &mut self.waiting);
         let came = Instant::now();
-        let waited = &self.seat.meter.consumer_wait_ns;
-        self.waited_ns += waited.add_between(asked, came);
+        self.has_waited(asked, came);
         if let Some(mut subject) = self.subject(1) {
             if matches!(next, Poll::Ready(None)) {
                 subject.batch = None;
@@ -462,8 +511,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// Counts a wait for a batch that the epoch's device decodes, from that time on until now.
     pub(super) fn waited(&mut self, asked: Instant) {
         let came = Instant::now();
-        let waited = &self.seat.meter.consumer_wait_ns;
-        self.waited_ns += waited.add_between(asked, came);
+        self.has_waited(asked, came);
         if let Some(subject) = self.subject(1) {
             subject.add(Activity::Wait, asked, came, More::Nothing);
         }
@@ -476,9 +524,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
             let next = next?;
             // (Asking for a place takes longer than counting.)
             let batch = self.seat.progress.next();
-            self.gives(batch.unwrap_or_else(|| next.pass.place(next.unit).batch));
             self.changes = next.changes;
             self.reaches(next.own);
+            let batch = batch.unwrap_or_else(|| next.pass.place(next.unit).batch);
+            self.gives(batch, next.outcome.is_ok());
             Some(next.outcome.map(|made| match made {
                 Made::Here(batch) => batch,
                 Made::Sent | Made::Decoding(_) => {

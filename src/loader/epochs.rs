@@ -5,10 +5,11 @@ use std::iter::{Fuse, FusedIterator};
 
 use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
+use super::split::Pace;
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::pipeline::{Beginning, Outbox, Portion, Seat, Start};
-use crate::sync::Arc;
+use crate::sync::{Arc, Instant};
 
 /// Several passes over the data set, one after the other: [`DataLoader::epochs`](crate::DataLoader::epochs) makes it.
 ///
@@ -44,6 +45,8 @@ pub struct Epochs<'a, B: Batch, I> {
     following: Option<Seat>,
     /// Which of the rank's batches they have, and for which device.
     share: Portion,
+    /// How far its device has come, of several that share the epochs.
+    pace: Option<Arc<Pace>>,
 }
 
 /// Where the first epoch begins, and the state of its stream.
@@ -51,7 +54,7 @@ type First = Option<(Start, Option<Vec<u8>>)>;
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
-        Epochs::shared(loader, None, numbers.fuse(), Portion::WHOLE)
+        Epochs::shared(loader, None, numbers.fuse(), Portion::WHOLE, None)
     }
 
     pub(super) fn shared(
@@ -59,6 +62,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         first: First,
         numbers: Fuse<I>,
         share: Portion,
+        pace: Option<Arc<Pace>>,
     ) -> Epochs<'a, B, I> {
         Epochs {
             loader,
@@ -66,6 +70,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
             numbers,
             following: None,
             share,
+            pace,
         }
     }
 
@@ -111,9 +116,10 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     /// The next epoch. `true`: it continues the line of the one before.
     fn advance(&mut self) -> Option<(Epoch<'a, B>, bool)> {
         if let Some(seat) = self.following.take() {
+            let asked = Instant::now();
             let joins = self.loader.pipeline().come_to(&seat);
             let epoch = match joins {
-                true => Epoch::at(self.loader.clone(), seat),
+                true => Epoch::at(self.loader.clone(), seat, self.pace.clone(), asked),
                 false => self.begin(seat.start, None),
             };
             return Some((epoch, joins));
@@ -130,8 +136,9 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
             state,
             is_followed: true,
             share: self.share,
+            is_apart: false,
         };
-        Epoch::begin(self.loader.clone(), beginning)
+        Epoch::begin(self.loader.clone(), beginning, self.pace.clone())
     }
 
     /// Lets the next epoch be loaded after this one. `to`: its batches go to the device of this outbox, that many ahead. Returns the

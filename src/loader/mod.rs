@@ -166,14 +166,14 @@ impl<B: Batch> DataLoader<B> {
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
         let start = Start::of(epoch);
         let beginning = Beginning::whole(start, None, false);
-        Epoch::begin(epoch::Loader::Borrowed(self), beginning)
+        Epoch::begin(epoch::Loader::Borrowed(self), beginning, None)
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
     pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
         let start = Start::of(epoch);
         let beginning = Beginning::whole(start, None, false);
-        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), beginning)
+        Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), beginning, None)
     }
 
     /// Gives the epochs of these numbers one after the other, and loads across their boundaries: after the last batches of one epoch,
@@ -274,7 +274,10 @@ impl<B: Batch> DataLoader<B> {
         B: Share,
     {
         let loader = epoch::Loader::Borrowed(self);
-        let beginning = Beginning::whole(Start::of(epoch), None, false);
+        let beginning = Beginning {
+            is_apart: true,
+            ..Beginning::whole(Start::of(epoch), None, false)
+        };
         let seat = loader.pipeline().begin(beginning);
         let mut epoch = Epoch::unnoted(loader, seat);
         let batches = epoch.batches();
@@ -465,8 +468,8 @@ impl<B: Batch> DataLoader<B> {
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
         let seats: Vec<Seat> = self.last.lock().seats().cloned().collect();
-        let of_each = seats.iter().map(|seat| self.stats_of(seat));
-        of_each.reduce(|sum, more| sum + more).unwrap_or_default()
+        let of_each: Vec<Stats> = seats.iter().map(|seat| self.stats_of(seat)).collect();
+        Stats::side_by_side(&of_each)
     }
 
     /// Says where the time went in all epochs of this loader so far: those that are over, those that were left midway, and those that
@@ -534,12 +537,13 @@ impl<B: Batch> DataLoader<B> {
 
     fn stats_of(&self, seat: &Seat) -> Stats {
         let pipeline = self.threads.pipeline();
-        Stats::of(
+        let stats = Stats::of(
             &seat.meter,
             &pipeline.options[seat.share.device],
             pipeline.crew(),
             pipeline.device_share(),
-        )
+        );
+        stats.of_one_device()
     }
 
     /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).

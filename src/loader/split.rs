@@ -6,7 +6,7 @@ use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::pipeline::{Beginning, Options, Portion};
-use crate::sync::{Arc, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering};
 
 impl<'a, B: Batch> Epoch<'a, B> {
     /// Shares the epoch's batches that are to come among devices: gives an epoch for each, to be iterated on a thread of its own.
@@ -71,7 +71,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     {
         let (loader, start) = (self.reference().clone(), self.reached());
         let start = start.shared(targets.len(), loader.pipeline().options().lanes);
-        self.gives_way();
+        let lead = Lead::new(self.gives_way());
         drop(self);
         let shares = shares(&loader, targets).into_iter();
         let epochs = shares.map(|(share, target)| {
@@ -80,8 +80,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
                 state: None,
                 is_followed: false,
                 share,
+                is_apart: false,
             };
-            Epoch::begin(loader.clone(), beginning).to_device(target, depth)
+            let pace = Some(Pace::of(&lead));
+            Epoch::begin(loader.clone(), beginning, pace).to_device(target, depth)
         });
         epochs.collect()
     }
@@ -127,11 +129,62 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
         let ranks = loader.pipeline().options().lanes;
         let first = first.map(|(start, state)| (start.shared(targets.len(), ranks), state));
         let shares = shares(&loader, targets).into_iter();
+        let lead = Lead::new(true);
         let epochs = shares.map(|(share, target)| {
-            let epochs = Epochs::shared(loader.clone(), first.clone(), numbers.clone(), share);
+            let (first, numbers) = (first.clone(), numbers.clone());
+            let pace = Some(Pace::of(&lead));
+            let epochs = Epochs::shared(loader.clone(), first, numbers, share, pace);
             epochs.to_device(target, depth)
         });
         epochs.collect()
+    }
+}
+
+/// How far the devices of a split have come: the one that is ahead stands for all, so that what they do side by side counts once.
+struct Lead {
+    /// How many epochs it has begun.
+    epochs: AtomicU64,
+    /// For how long its consumer has waited and worked, in nanoseconds.
+    ns: AtomicU64,
+}
+
+impl Lead {
+    /// `counts_first`: the epoch that is shared is not counted yet.
+    fn new(counts_first: bool) -> Arc<Lead> {
+        Arc::new(Lead {
+            epochs: AtomicU64::new(u64::from(!counts_first)),
+            ns: AtomicU64::new(0),
+        })
+    }
+}
+
+/// How far one device of a split has come. (All accesses are relaxed: these are statistics.)
+pub(super) struct Pace {
+    lead: Arc<Lead>,
+    epochs: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Pace {
+    fn of(lead: &Arc<Lead>) -> Arc<Pace> {
+        Arc::new(Pace {
+            lead: Arc::clone(lead),
+            epochs: AtomicU64::new(0),
+            ns: AtomicU64::new(0),
+        })
+    }
+
+    /// The device begins its next epoch. Returns whether it is the first that does.
+    pub(super) fn begins(&self) -> bool {
+        let begun = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
+        self.lead.epochs.fetch_max(begun, Ordering::Relaxed) < begun
+    }
+
+    /// The device's consumer has waited or worked for so long. Returns how much of that it was behind another, in nanoseconds.
+    pub(super) fn behind_ns(&self, ns: u64) -> u64 {
+        let own = self.ns.fetch_add(ns, Ordering::Relaxed) + ns;
+        let most = self.lead.ns.fetch_max(own, Ordering::Relaxed);
+        ns - own.saturating_sub(most).min(ns)
     }
 }
 

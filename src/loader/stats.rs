@@ -10,6 +10,9 @@ use super::histogram::Histogram;
 use crate::meter::{MOST_BAD_SAMPLES, Meter};
 use crate::pipeline::{Crew, Options};
 
+/// Of a shorter loop, nobody should be told what limits it: threads that start, and first batches, are most of it.
+const SHORTEST_JUDGED_NS: u64 = 10_000_000;
+
 /// Where the time went: in one epoch ([`Epoch::stats`](super::Epoch::stats), [`DataLoader::stats`](crate::DataLoader::stats)), in all of
 /// them ([`DataLoader::total_stats`](crate::DataLoader::total_stats)), or in several, which are added. It prints as a short table.
 ///
@@ -20,7 +23,7 @@ use crate::pipeline::{Crew, Options};
 /// The sums hold everything. Of the distributions (`..._times`), those of batches and copies hold each of them. `loading_times` and
 /// `decoding_times` hold the samples that were timed, because reading the clock takes as long as loading a small sample: all where a
 /// sample takes more than about 25 us, one in a run of those that take less, and a few in every 16th batch where whole batches take
-/// microseconds. With a [`timeout`](super::Builder::timeout), all are timed. Samples that wait for memory before they
+/// microseconds (and the sums follow from these). With a [`timeout`](super::Builder::timeout), all are timed. Samples that wait for memory before they
 /// are decoded (those of the first batches) are in the sum only.
 ///
 /// # Examples
@@ -49,18 +52,30 @@ use crate::pipeline::{Crew, Options};
 pub struct Stats {
     /// The epoch; of several, that of the highest number.
     pub epoch: u64,
-    /// How many epochs these are.
+    /// How many epochs these are. One that several devices share is one.
     pub epochs: u64,
-    /// Samples in the batches that were made.
+    /// Samples in the batches that the program was given. (Filler rows count; those that were left out do not.)
     pub samples: u64,
-    /// Batches made.
+    /// Batches that the program was given, without those that were errors.
     pub batches: u64,
+    /// Samples in batches that were made: beside those that the program was given, what was loaded ahead. The times of workers are for these.
+    pub made_samples: u64,
+    /// Batches that were made: beside those that the program was given, what was loaded ahead.
+    pub made_batches: u64,
     /// The number of workers that load now; 0 if the caller loads.
     pub workers: usize,
     /// Why it is that many.
     pub crew: Crew,
-    /// Time in the data set's `get`, over all workers, in nanoseconds.
+    /// Time in the sampler, over all workers, in nanoseconds; or the time that the [batch sampler](crate::sampler::BatchSampler) took to list the
+    /// epoch's batches, on whatever thread that was.
+    pub sampling_ns: u64,
+    /// Time to pull items from a stream, by one worker at a time, in nanoseconds.
+    pub pulling_ns: u64,
+    /// Time in the data set's `get`, and in telling it what comes ([`Dataset::will_need`](crate::Dataset::will_need)), over all workers, in
+    /// nanoseconds.
     pub loading_ns: u64,
+    /// Of that, the wait for what a [`Staged`](crate::dataset::Staged) data set fetches.
+    pub fetch_wait_ns: u64,
     /// Time that lazy samples took to make the elements of their rows, over all workers, in nanoseconds: decoding and transforming
     /// pictures and masks, and what your own samples count by [`Row::decoding`](crate::sample::Row::decoding).
     pub decoding_ns: u64,
@@ -83,12 +98,16 @@ pub struct Stats {
     /// Time from the first loan of a device batch to the end of its last, measured by events on the consumer's stream, in
     /// nanoseconds: of the batches that [`processed`](Stats::processed) counts.
     pub processing_ns: u64,
-    /// The host's own time between two batches, in nanoseconds.
+    /// The host's own time between two batches, in nanoseconds; of several devices that share an epoch, the sum over their loops.
     pub host_ns: u64,
-    /// Time that the consumer waited for the loader, in nanoseconds.
+    /// Time that the consumer waited for the loader, in nanoseconds; over all loops, as `host_ns`.
     pub consumer_wait_ns: u64,
     /// Of that, the wait for the first batch (of each epoch), which nobody could load ahead unless the epoch followed another.
     pub first_wait_ns: u64,
+    /// How many these waits were: one for each epoch of each device.
+    pub first_waits: u64,
+    /// How much of `host_ns` and `consumer_wait_ns` passed beside another device's loop, which shares the epochs.
+    parallel_ns: u64,
     /// How long single samples took to load, in nanoseconds. Of samples that the data set gets several at a time, the mean of each call.
     pub loading_times: Histogram,
     /// How long single samples took to decode, in nanoseconds.
@@ -150,10 +169,14 @@ pub struct Stats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Nothing was measured.
+    /// Nothing was measured, or too little: the loop took less than 10 ms.
     Unknown,
     /// The consumer: the training step is slower than the loader.
     Consumer,
+    /// The sampler, or the batch sampler.
+    Sampling,
+    /// The stream, from which one worker at a time pulls items.
+    Pulling,
     /// The data set's `get`.
     Loading,
     /// Lazy samples: decoding and transforming pictures.
@@ -179,11 +202,16 @@ impl Stats {
         Stats {
             epoch: meter.epoch.get(),
             epochs: meter.epochs.get(),
-            samples: meter.samples.get(),
-            batches: meter.batches.get(),
+            samples: meter.given_samples.get(),
+            batches: meter.given_batches.get(),
+            made_samples: meter.samples.get(),
+            made_batches: meter.batches.get(),
             workers,
             crew,
+            sampling_ns: meter.sampling_ns.get(),
+            pulling_ns: meter.pulling_ns.get(),
             loading_ns: meter.loading_ns.get(),
+            fetch_wait_ns: meter.fetching_ns.get(),
             decoding_ns: meter.decoding_ns.get(),
             collating_ns: meter.collating_ns.get(),
             pinning_ns: meter.pinning_ns.get(),
@@ -196,6 +224,8 @@ impl Stats {
             host_ns: meter.host_ns.get(),
             consumer_wait_ns: meter.consumer_wait_ns.get(),
             first_wait_ns: meter.first_wait_ns.get(),
+            first_waits: meter.first_waits.get(),
+            parallel_ns: meter.parallel_ns.get(),
             loading_times: Histogram::of(&meter.loading_times),
             decoding_times: Histogram::of(&meter.decoding_times),
             collating_times: Histogram::of(&meter.collating_times),
@@ -223,9 +253,52 @@ impl Stats {
         }
     }
 
-    /// The wall time of the consumer's loop: the wait for batches, and its own work between them.
+    /// Those of one device, which may be one of several that share the epoch.
+    pub(super) fn of_one_device(self) -> Stats {
+        Stats {
+            epochs: 1,
+            parallel_ns: 0,
+            ..self
+        }
+    }
+
+    /// Those of an epoch that these devices share, each of them once. (One of them may have gone on to the next epoch.)
+    pub(super) fn side_by_side(of_each: &[Stats]) -> Stats {
+        let mut sum: Stats = of_each.iter().cloned().sum();
+        let longest = of_each.iter().map(Stats::wall_ns).max();
+        let mut epochs: Vec<u64> = of_each.iter().map(|stats| stats.epoch).collect();
+        epochs.sort_unstable();
+        epochs.dedup();
+        sum.epochs = epochs.len() as u64;
+        sum.parallel_ns = sum.wall_ns() - longest.unwrap_or(0);
+        sum
+    }
+
+    /// The wall time of the consumer's loop: the wait for batches, and its own work between them. Of several devices that share the
+    /// epochs, whose loops run side by side, the longest.
     pub fn wall_ns(&self) -> u64 {
-        self.consumer_wait_ns + self.host_ns
+        let all = self.consumer_wait_ns + self.host_ns;
+        all.saturating_sub(self.parallel_ns)
+    }
+
+    /// How many samples the program was given in a second of its loop ([`wall_ns`](Stats::wall_ns)).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64))).batch_size(10).num_workers(2).build()?;
+    /// for batch in loader.epoch(0).take(20) {
+    ///     batch?; // the training step
+    /// }
+    /// let stats = loader.stats();
+    /// assert_eq!(stats.samples, 200); // whatever was loaded ahead
+    /// println!("{:.0} samples/s", stats.samples_per_second());
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn samples_per_second(&self) -> f64 {
+        self.samples as f64 * 1e9 / self.wall_ns().max(1) as f64
     }
 
     /// Returns the share of the loop's time that the consumer waited for batches, from 0 to 1. The wait for the first batch counts in
@@ -254,19 +327,25 @@ impl Stats {
 
     /// How long the consumer waited, and how long its loop took: without the first batches, if there are others.
     fn waited_ns(&self) -> (u64, u64) {
-        let first = match self.consumer_wait_times.count() > self.epochs {
+        let first = match self.has_others_than_first() {
             true => self.first_wait_ns,
             false => 0,
         };
         let without = |ns: u64| ns.saturating_sub(first);
-        (without(self.consumer_wait_ns), without(self.wall_ns()))
+        let all = self.consumer_wait_ns + self.host_ns; // over all devices, as the wait
+        (without(self.consumer_wait_ns), without(all))
+    }
+
+    /// Whether the program was given other batches than the first of each epoch.
+    fn has_others_than_first(&self) -> bool {
+        self.consumer_wait_times.count() > self.first_waits
     }
 
     /// Says what limits the loop: the consumer, if it waits for less than a tenth of the time (as
     /// [`starvation`](Stats::starvation) counts); otherwise the stage of the loader that takes longest, divided by the number of threads
-    /// that do it.
+    /// that do it. Nothing, if the loop took less than 10 ms.
     pub fn limit(&self) -> Limit {
-        if self.batches == 0 || self.wall_ns() == 0 {
+        if self.batches == 0 || self.wall_ns() < SHORTEST_JUDGED_NS {
             return Limit::Unknown;
         }
         let (waited, wall) = self.waited_ns();
@@ -275,6 +354,8 @@ impl Stats {
         }
         let workers = self.workers.max(1) as u64;
         let stages = [
+            (Limit::Sampling, self.sampling_ns / workers),
+            (Limit::Pulling, self.pulling_ns),
             (Limit::Loading, self.loading_ns / workers),
             (Limit::Decoding, self.decoding_ns / workers),
             (Limit::DeviceDecoding, self.device_decoding_ns),
@@ -298,9 +379,14 @@ impl AddAssign<&Stats> for Stats {
             epochs,
             samples,
             batches,
+            made_samples,
+            made_batches,
             workers,
             crew,
+            sampling_ns,
+            pulling_ns,
             loading_ns,
+            fetch_wait_ns,
             decoding_ns,
             collating_ns,
             pinning_ns,
@@ -313,6 +399,8 @@ impl AddAssign<&Stats> for Stats {
             host_ns,
             consumer_wait_ns,
             first_wait_ns,
+            first_waits,
+            parallel_ns,
             most_bytes_in_flight,
             loading_times,
             decoding_times,
@@ -340,7 +428,12 @@ impl AddAssign<&Stats> for Stats {
             (&mut self.epochs, epochs),
             (&mut self.samples, samples),
             (&mut self.batches, batches),
+            (&mut self.made_samples, made_samples),
+            (&mut self.made_batches, made_batches),
+            (&mut self.sampling_ns, sampling_ns),
+            (&mut self.pulling_ns, pulling_ns),
             (&mut self.loading_ns, loading_ns),
+            (&mut self.fetch_wait_ns, fetch_wait_ns),
             (&mut self.decoding_ns, decoding_ns),
             (&mut self.collating_ns, collating_ns),
             (&mut self.pinning_ns, pinning_ns),
@@ -353,6 +446,8 @@ impl AddAssign<&Stats> for Stats {
             (&mut self.host_ns, host_ns),
             (&mut self.consumer_wait_ns, consumer_wait_ns),
             (&mut self.first_wait_ns, first_wait_ns),
+            (&mut self.first_waits, first_waits),
+            (&mut self.parallel_ns, parallel_ns),
             (&mut self.unpinned, unpinned),
             (&mut self.over_budget, over_budget),
             (&mut self.unlockable, unlockable),

@@ -287,6 +287,7 @@ impl<B: Batch> StreamLoader<B> {
             epoch: Epoch::begin(
                 Loader::Borrowed(&self.loader),
                 Beginning::whole(start, None, false),
+                None,
             ),
         }
     }
@@ -295,7 +296,7 @@ impl<B: Batch> StreamLoader<B> {
     pub fn owned_epoch(&self, epoch: u64) -> StreamEpoch<'static, B> {
         let start = Start::of(epoch);
         StreamEpoch {
-            epoch: Epoch::begin(self.owned(), Beginning::whole(start, None, false)),
+            epoch: Epoch::begin(self.owned(), Beginning::whole(start, None, false), None),
         }
     }
 

@@ -27,6 +27,11 @@ impl Meters {
         meter
     }
 
+    /// The meter of an epoch that is no part of the run.
+    pub(crate) fn apart(&self, epoch: u64) -> Arc<Meter> {
+        Arc::new(Meter::of(epoch, &self.recorder))
+    }
+
     /// Makes all devices add up what has completed.
     pub(crate) fn settle(&self) {
         let live = self.state.lock().live.clone();

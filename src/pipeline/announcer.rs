@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::{Cut, EpochOrder, Place, Start};
 use super::options::{Options, Portion};
-use super::source::Indices;
+use super::source::{Indices, Sampled};
 use crate::dataset::{Dataset, Pass};
 use crate::error::panic_message;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering, plain, planted};
@@ -129,12 +129,15 @@ impl Drop for EndsPass {
 
 impl Announced {
     /// Announces what comes, up to `lookahead` behind these rows of a unit, which are loaded next. They themselves were announced when
-    /// it returns.
-    pub(super) fn announce(&self, place: &Place, rows: Range<usize>) {
+    /// it returns. Returns how long the sampler took, in nanoseconds.
+    pub(super) fn announce(&self, place: &Place, rows: Range<usize>) -> u64 {
         let first = place.first_row as u64;
         let rows = first + rows.start as u64..first + rows.end as u64;
         let settled = self.settled.load(Ordering::Relaxed);
-        self.announcer.announce(self.id, place.batch, rows, settled);
+        let sampled = Sampled::default();
+        self.announcer
+            .announce(self.id, place.batch, rows, settled, &sampled);
+        sampled.ns()
     }
 
     /// The pass's number, as the samples' generators have it: never 0, and unique as far as passes live at the same time.
@@ -212,13 +215,13 @@ impl Announcer {
     }
 
     /// `rows`: of the batch, those that are loaded next. `settled`: how many batches of the pass are done with.
-    fn announce(&self, id: u64, batch: u64, rows: Range<u64>, settled: u64) {
+    fn announce(&self, id: u64, batch: u64, rows: Range<u64>, settled: u64, sampled: &Sampled) {
         let mut passes = self.passes.lock();
         loop {
             match self.next_step(&mut passes, id, batch, &rows, settled) {
                 Step::Announce(runs) => {
                     drop(passes);
-                    self.tell(runs);
+                    self.tell(runs, sampled);
                     passes = self.passes.lock();
                 }
                 Step::Ask(of, start) => {
@@ -311,7 +314,7 @@ impl Announcer {
     }
 
     /// Tells the data set, without a lock.
-    fn tell(&self, runs: Vec<Run>) {
+    fn tell(&self, runs: Vec<Run>, sampled: &Sampled) {
         // All of them return in the end, even if the data set panics at the first.
         let calls: Vec<(Call<'_>, Run)> = runs
             .into_iter()
@@ -329,7 +332,7 @@ impl Announcer {
             })
             .collect();
         for (call, run) in calls {
-            run.tell(&*self.shared.listener);
+            run.tell(&*self.shared.listener, sampled);
             drop(call);
         }
     }
@@ -468,8 +471,8 @@ impl Drop for Call<'_> {
 }
 
 impl Run {
-    fn tell(self, listener: &dyn Listener) {
-        let mut indices = Indices::new(&self.order, self.place, self.rows.end);
+    fn tell(self, listener: &dyn Listener, sampled: &Sampled) {
+        let mut indices = Indices::new(&self.order, self.place, self.rows.end, sampled);
         let (mut coming, mut count) = ([0; INDICES_AT_ONCE], 0);
         let mut row = self.rows.start;
         // If the order is wrong, that is an error when these samples are loaded.

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::cut::{Listed, Lists, Sharding, Start};
+use super::stopwatch::nanoseconds;
 use crate::error::{Error, Result};
 use crate::sampler::{BatchSampler, Sampler};
-use crate::sync::{Arc, Mutex, OnceLock};
+use crate::sync::{Arc, Instant, Mutex, OnceLock, Ordering, plain};
 
 /// How samples are put together to batches.
 #[derive(Debug, Clone)]
@@ -51,6 +52,14 @@ impl Batching {
         }
     }
 
+    /// How long the program's batch sampler took to list batches since this was asked last, in nanoseconds.
+    pub(crate) fn take_listing_ns(&self) -> u64 {
+        match self {
+            Batching::Even(_) => 0,
+            Batching::Listed(lister) => lister.listing_ns.swap(0, Ordering::Relaxed),
+        }
+    }
+
     /// Refuses to begin an epoch where none of its batches begins.
     pub(crate) fn check(&self, start: Start) -> Result<()> {
         match self {
@@ -68,6 +77,8 @@ pub(crate) struct Lister {
     latest: Mutex<VecDeque<(u64, Shared)>>,
     /// What epoch 0 is like.
     first: OnceLock<FirstEpoch>,
+    /// How long it took to make lists, for the statistics of the epoch that is begun next.
+    listing_ns: plain::AtomicU64,
 }
 
 /// The lists of an epoch, once somebody has made them.
@@ -89,6 +100,7 @@ impl Lister {
             sampler,
             latest: Mutex::default(),
             first: OnceLock::new(),
+            listing_ns: plain::AtomicU64::new(0),
         }
     }
 
@@ -105,7 +117,10 @@ impl Lister {
             lists
         };
         let lists = lists.get_or_init(|| {
+            let start = Instant::now();
             let lists = Lists::of(&*self.sampler, epoch);
+            let ns = nanoseconds(start, Instant::now());
+            self.listing_ns.fetch_add(ns, Ordering::Relaxed);
             if lists.is_empty() {
                 log::warn!("epoch {epoch} is empty: the batch sampler gave no lists");
             }

@@ -216,7 +216,14 @@ impl Duty {
         if batches < BATCHES_WATCHED {
             return;
         }
-        let work_ns = meter.loading_ns.get() + meter.decoding_ns.get() + meter.collating_ns.get();
+        let work = [
+            &meter.sampling_ns,
+            &meter.pulling_ns,
+            &meter.loading_ns,
+            &meter.decoding_ns,
+            &meter.collating_ns,
+        ];
+        let work_ns: u64 = work.iter().map(|sum| sum.get()).sum();
         let seen = Seen {
             work_ns: work_ns / meter.batches.get().max(1),
             host_ns: (now.host_ns - mark.host_ns) / batches,

@@ -113,6 +113,14 @@ impl Cut {
         }
     }
 
+    /// How many rows a whole batch has.
+    pub(crate) fn batch_rows(&self, batch: u64) -> usize {
+        match self {
+            Cut::Even(even) => even.batch_rows(batch),
+            Cut::Listed(listed) => listed.place(0, batch).rows,
+        }
+    }
+
     /// The batch that a unit belongs to.
     pub(crate) fn batch(&self, unit: u64) -> u64 {
         match self {

@@ -9,7 +9,7 @@ use super::guard::drop_each;
 use super::recipe::DatasetRecipe;
 use super::recovery::{Loading, OnError, Replaced, Settled};
 use super::schedule::{Claimed, Loaded};
-use super::source::{Failed, Indices, Source};
+use super::source::{Failed, Indices, Sampled, Source};
 use super::stopwatch::Stopwatch;
 use crate::batch::{Collate, Needs, NotLoaded, Table, Took};
 use crate::dataset::Dataset;
@@ -29,6 +29,9 @@ pub(super) struct Making<'a, D: Dataset, C: Collate<D::Sample>> {
     loading: Loading,
     /// The last of the samples that are left out, if there are any.
     left_out: RefCell<Option<Failed>>,
+    /// How long the sampler took for what is loaded, and how long the data set took to be told what comes, in nanoseconds.
+    sampled: Sampled,
+    announcing_ns: Cell<u64>,
 }
 
 /// What of a claim is not loaded yet.
@@ -62,6 +65,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         table: &'a C::Table,
         at: &'a Desk,
         loading: Loading,
+        watch: &Stopwatch,
     ) -> Making<'a, D, C> {
         Making {
             recipe,
@@ -70,6 +74,11 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             at,
             loading,
             left_out: RefCell::new(None),
+            sampled: match watch.times_sampler() {
+                true => Sampled::default(),
+                false => Sampled::unasked(),
+            },
+            announcing_ns: Cell::new(0),
         }
     }
 
@@ -138,6 +147,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                 Err(failed) => break Some(failed),
             }
         };
+        watch.also(self.sampled.take_ns(), self.announcing_ns.take());
         if failure.is_none() {
             self.table.end_run(run);
         } else {
@@ -162,10 +172,14 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     fn announce(&self, rows: Range<usize>) -> Result<(), Failed> {
         let first = rows.start;
         let announce = AssertUnwindSafe(|| self.source.announce(rows));
-        catch_unwind(announce).map_err(|payload| Failed {
+        let (ns, sampling_ns) = catch_unwind(announce).map_err(|payload| Failed {
             is_samples_own: false,
             ..self.source.sample_panicked(first, panic_message(payload))
-        })
+        })?;
+        self.sampled.add(sampling_ns);
+        let announcing_ns = self.announcing_ns.get() + ns.saturating_sub(sampling_ns);
+        self.announcing_ns.set(announcing_ns);
+        Ok(())
     }
 
     fn load_rows(
@@ -179,7 +193,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         if self.source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
-        let mut indices = Indices::new(&self.source.pass.order, self.source.place, rows.end);
+        let (order, place) = (&self.source.pass.order, self.source.place);
+        let mut indices = Indices::new(order, place, rows.end, &self.sampled);
         if self.is_table() {
             // The first sample says what batch it is, and asks for the slab.
             self.load_each(rows, 1, &mut indices, run, ask, watch, took)?;
@@ -212,14 +227,19 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             let row = (rows.start < end).then_some(rows.start)?;
             rows.start += 1;
             at.comes_to(row);
-            if announces && let Err(failed) = self.announce(row..row + 1) {
-                return Some(Err(failed));
+            if announces {
+                watch.is_in(&source.pass.meter); // the sample before
+                if let Err(failed) = self.announce(row..row + 1) {
+                    return Some(Err(failed));
+                }
             }
             let sample = match watch.begins(&source.pass.meter) {
                 false => source.get(row, row, indices.of(row)),
                 true => {
                     at.samples(row, watch.mark());
+                    let before_ns = self.sampled.measured_ns();
                     let index = indices.of(row);
+                    watch.begins_later(self.sampled.measured_ns() - before_ns);
                     at.gets(index);
                     let sample = source.get(row, row, index);
                     watch.is_loaded(&source.pass.meter);
@@ -284,15 +304,18 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
         let source = self.source;
-        let mut indices = Indices::new(&source.pass.order, source.place, rows.end);
+        let mut indices = Indices::new(&source.pass.order, source.place, rows.end, &self.sampled);
         let next = || {
             if got.len() == 0 && rows.start < rows.end {
                 let end = rows.start.saturating_add(source.dataset.at_once());
                 let some = rows.start..end.min(rows.end);
                 rows.start = some.end;
                 let (start, count) = (Instant::now(), some.len());
+                let others_ns = || self.sampled.measured_ns() + self.announcing_ns.get();
+                let before_ns = others_ns();
                 *got = self.get_many(some, &mut indices, start).into_iter();
-                watch.are_loaded(start, count, &source.pass.meter);
+                let other_ns = others_ns() - before_ns;
+                watch.are_loaded(start, other_ns, count, &source.pass.meter);
             }
             let (row, sample) = got.next()?;
             self.at.fills(row, || None);
@@ -389,7 +412,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
         let (source, at) = (self.source, self.at);
-        let mut indices = Indices::new(&source.pass.order, source.place, source.place.rows);
+        let (order, place) = (&source.pass.order, source.place);
+        let mut indices = Indices::new(order, place, place.rows, &self.sampled);
         let next = || {
             let row = rows.next()?;
             let in_place = source.row_of_place(row);

@@ -112,7 +112,8 @@ impl<B: Batch> Pipeline<B> {
     ) {
         span!("pull", epoch = pass.epoch, unit = unit.0);
         desk.enter(Doing::Pulling, 0);
-        desk.since(Instant::now());
+        let start = Instant::now();
+        desk.since(start);
         let place = pass.place(unit);
         // Unwind safety: a stream that panicked is not asked again.
         let pull = AssertUnwindSafe(|| stream.pull(pass, place, offload, desk));
@@ -126,6 +127,9 @@ impl<B: Batch> Pipeline<B> {
         });
         drop(bar);
         let has_left = desk.leave();
+        if has_left {
+            pass.meter.pulling_ns.add_since(start);
+        }
         let pulled = match pulled {
             Ok(pulled) if has_left => pulled,
             pulled => {

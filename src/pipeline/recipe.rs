@@ -197,7 +197,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
             rows: source.rows(),
             offload: self.offload(memory.offload, &source.place),
         });
-        let making = Making::new(self, source, &table, at, Loading::Solo);
+        let making = Making::new(self, source, &table, at, Loading::Solo, watch);
         making.make_rows(memory.slab, watch)?;
         at.begins(Doing::Collating);
         finish(source, &mut table)
@@ -252,7 +252,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             }
         };
         // (What somebody makes who was given up is not counted.)
-        let spent = (!at.is_given_up()).then(|| watch.end_solo(meter));
+        let spent = (!at.is_given_up()).then(|| watch.end_solo(meter, place.rows));
         if made.is_ok() && spent.is_some() {
             let skipped = changes.lock().skipped.len();
             meter.samples.add((place.rows - skipped) as u64);
@@ -342,7 +342,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
             granted
         };
         let source = self.source();
-        let making = Making::new(&self.recipe, &source, &self.table, at, Loading::Shared);
+        let making = Making::new(
+            &self.recipe,
+            &source,
+            &self.table,
+            at,
+            Loading::Shared,
+            &watch,
+        );
         let (rows, failure) = making.load(claimed, &ask, &mut watch);
         if at.is_given_up() {
             // Nobody counts it.

@@ -53,6 +53,8 @@ pub(crate) struct Beginning {
     pub(crate) is_followed: bool,
     /// Which of this rank's batches it has, and for which device.
     pub(crate) share: Portion,
+    /// It is no part of the run, and its times and batches are not counted.
+    pub(crate) is_apart: bool,
 }
 
 impl Beginning {
@@ -63,6 +65,7 @@ impl Beginning {
             state,
             is_followed,
             share: Portion::WHOLE,
+            is_apart: false,
         }
     }
 }
@@ -75,10 +78,14 @@ impl<B: Batch> Pipeline<B> {
             state,
             is_followed,
             share,
+            is_apart,
         } = beginning;
         let (stream, reached) = self.stream(start, state);
         let unit_ready = Arc::new(Condvar::new());
-        let meter = self.meters.add(start.epoch);
+        let meter = match is_apart {
+            true => self.meters.apart(start.epoch),
+            false => self.meters.add(start.epoch),
+        };
         let announcer = self
             .announcing
             .as_ref()

@@ -1,11 +1,13 @@
 //! The samples of one unit: where its rows come from, and the errors of those that fail.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
 use super::cut::{EpochOrder, Place};
 use super::pass::Pass;
 use super::recovery::{Changes, Retry};
+use super::stopwatch::nanoseconds;
 use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{
@@ -13,7 +15,7 @@ use crate::error::{
     is_temporary,
 };
 use crate::rng::SampleRng;
-use crate::sync::Mutex;
+use crate::sync::{Instant, Mutex};
 use crate::tuning::INDICES_AT_ONCE as CHUNK;
 
 /// Why a unit failed, and at which row. If several rows fail, the first is reported.
@@ -209,11 +211,15 @@ impl<D: Dataset> Source<'_, D> {
         Err(self.not_loaded(row, index, error))
     }
 
-    /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them.
-    pub(super) fn announce(&self, rows: Range<usize>) {
-        if let Some(announced) = &self.pass.announced {
-            announced.announce(&self.place, rows);
-        }
+    /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them. Returns how long it took, and how
+    /// much of that the sampler, in nanoseconds.
+    pub(super) fn announce(&self, rows: Range<usize>) -> (u64, u64) {
+        let Some(announced) = &self.pass.announced else {
+            return (0, 0);
+        };
+        let start = Instant::now();
+        let sampling_ns = announced.announce(&self.place, rows);
+        (nanoseconds(start, Instant::now()), sampling_ns)
     }
 
     /// The index of the sample that takes the row of one that failed.
@@ -365,10 +371,54 @@ impl<D: Dataset> Source<'_, D> {
     }
 }
 
+/// How long the sampler took to say which samples come, in nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Sampled {
+    /// Nobody asks how long it takes.
+    is_unasked: bool,
+    /// What was measured, and what that stands for: of positions that are asked for one by one, some are timed.
+    measured_ns: Cell<u64>,
+    ns: Cell<u64>,
+}
+
+impl Sampled {
+    /// Nobody asks how long it takes.
+    pub(super) fn unasked() -> Sampled {
+        Sampled {
+            is_unasked: true,
+            ..Sampled::default()
+        }
+    }
+
+    pub(super) fn measured_ns(&self) -> u64 {
+        self.measured_ns.get()
+    }
+
+    pub(super) fn ns(&self) -> u64 {
+        self.ns.get()
+    }
+
+    /// How long it took since this was asked last.
+    pub(super) fn take_ns(&self) -> u64 {
+        self.ns.take()
+    }
+
+    /// Somebody else measured that it took so long.
+    pub(super) fn add(&self, ns: u64) {
+        self.ns.set(self.ns.get() + ns);
+    }
+}
+
+/// Of positions that are asked for one by one, so many are timed by one.
+const POSITIONS_PER_TIMED_ONE: usize = 16;
+
 /// The indices of a unit's samples, taken from the order a few dozen at a time.
 pub(super) struct Indices<'a> {
     order: &'a EpochOrder,
     place: Place,
+    sampled: &'a Sampled,
+    /// How often the order was asked.
+    asked: usize,
     /// The first row that is not needed.
     end: usize,
     /// The indices of the rows from `start` on.
@@ -379,10 +429,17 @@ pub(super) struct Indices<'a> {
 
 impl<'a> Indices<'a> {
     /// For rows below `end`.
-    pub(super) fn new(order: &'a EpochOrder, place: Place, end: usize) -> Indices<'a> {
+    pub(super) fn new(
+        order: &'a EpochOrder,
+        place: Place,
+        end: usize,
+        sampled: &'a Sampled,
+    ) -> Indices<'a> {
         Indices {
             order,
             place,
+            sampled,
+            asked: 0,
             end,
             chunk: [0; CHUNK],
             start: 0,
@@ -425,11 +482,27 @@ impl<'a> Indices<'a> {
         let count = CHUNK.min(self.end - row).min(side_by_side);
         let (epoch, position) = (self.place.epoch, self.place.position(row));
         let chunk = &mut self.chunk[..count];
+        // (Lists are looked up in memory.)
+        let is_asked = matches!(self.order, EpochOrder::Sampled(_)) && !self.sampled.is_unasked;
+        let is_timed =
+            is_asked && (count > 1 || self.asked.is_multiple_of(POSITIONS_PER_TIMED_ONE));
+        let start = is_timed.then(Instant::now);
+        self.asked += 1;
         // Unwind safety: after a panic, the numbers are not read.
         let look = AssertUnwindSafe(|| self.order.indices(epoch, position, chunk));
         match std::panic::catch_unwind(look) {
             Ok(()) => self.count = count,
             Err(payload) => drop(crate::error::panic_message(payload)),
+        }
+        if let Some(start) = start {
+            let ns = nanoseconds(start, Instant::now());
+            let stands_for = match side_by_side {
+                1 => POSITIONS_PER_TIMED_ONE.min(self.end - row),
+                _ => 1,
+            };
+            let sampled = self.sampled;
+            sampled.measured_ns.set(sampled.measured_ns.get() + ns);
+            sampled.add(ns.saturating_mul(stands_for as u64));
         }
         &self.chunk[..self.count]
     }

@@ -3,8 +3,10 @@
 //! Reading the clock takes as long as loading a small sample. So only a few samples of a run are timed, and their split stands for the
 //! others. Decoding is counted where it happens ([`Decoded`]).
 
+use std::time::Duration;
+
 use super::schedule::Claimed;
-use crate::meter::{Decoded, Meter, More};
+use crate::meter::{Decoded, Meter, More, TookNs};
 use crate::sync::Instant;
 use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};
 
@@ -33,10 +35,14 @@ impl Timed {
         }
     }
 
-    /// For a unit that one thread makes. The split hardly changes, so it is measured only now and then.
+    /// For a unit that one thread makes. Where batches take microseconds, the split hardly changes, and is measured only now and then.
     pub(super) fn of_solo(meter: &Meter, batch: u64, all: bool) -> Timed {
+        let [whole, each] = [0, 1].map(|of| meter.solo_ns[of].get());
+        // (Of the first one, nobody knows how long it takes.)
+        let all = all || each.is_none_or(|ns| ns >= LONG_SAMPLE_NS);
+        let is_long = whole.is_some_and(|ns| ns >= LONG_BATCH_NS);
         let is_known = meter.get_share.of(0).is_some();
-        match is_known && !batch.is_multiple_of(BATCHES_PER_TIMED_ONE) {
+        match is_known && !is_long && !batch.is_multiple_of(BATCHES_PER_TIMED_ONE) {
             true if !all => Timed::None,
             _ => Timed::First {
                 rows: if all { usize::MAX } else { TIMED_RUN_SAMPLES },
@@ -44,7 +50,17 @@ impl Timed {
             },
         }
     }
+
+    /// Whether any sample is timed.
+    pub(super) fn is_some(self) -> bool {
+        self != Timed::None
+    }
 }
+
+/// What takes less than this is shared, or as short as reading the clock: so not all of such samples, and not all of such batches of one
+/// thread, are timed.
+const LONG_SAMPLE_NS: u64 = 25_000;
+const LONG_BATCH_NS: u64 = 400_000;
 
 impl Spent {
     /// For the timeline.
@@ -70,9 +86,12 @@ pub(super) struct Stopwatch {
     decoded_ns: u64,
     /// Time that calls for several samples at once took.
     many_ns: u64,
+    /// Time that the sampler took, and telling the data set what comes.
+    sampling_ns: u64,
+    announcing_ns: u64,
 }
 
-/// How long a run took, and what of it went where. (The time in which a slab was asked for is in none of them.)
+/// How long a run took, and what of it went where. (The time in which a slab or the sampler was asked is in none of the parts.)
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Spent {
     pub(super) elapsed_ns: u64,
@@ -95,7 +114,28 @@ impl Stopwatch {
             fill_ns: 0,
             decoded_ns: 0,
             many_ns: 0,
+            sampling_ns: 0,
+            announcing_ns: 0,
         }
+    }
+
+    /// Whether samples are timed, so that the sampler is, too.
+    pub(super) fn times_sampler(&self) -> bool {
+        self.timed.is_some()
+    }
+
+    /// The timed sample begins so much later: before it, the sampler was asked for several.
+    #[inline]
+    pub(super) fn begins_later(&mut self, ns: u64) {
+        if ns > 0 {
+            self.mark += Duration::from_nanos(ns);
+        }
+    }
+
+    /// So much of the time went to the sampler, and to telling the data set what comes.
+    pub(super) fn also(&mut self, sampling_ns: u64, announcing_ns: u64) {
+        self.sampling_ns += sampling_ns;
+        self.announcing_ns += announcing_ns;
     }
 
     /// When it was started.
@@ -135,16 +175,23 @@ impl Stopwatch {
         self.is_filling = true;
     }
 
-    /// Several samples were loaded by one call, which began at `start`.
-    pub(super) fn are_loaded(&mut self, start: Instant, samples: usize, meter: &Meter) {
-        let elapsed = nanoseconds(start, Instant::now());
+    /// Several samples were loaded by one call, which began at `start`. So much of the time since then was not the data set's.
+    pub(super) fn are_loaded(
+        &mut self,
+        start: Instant,
+        other_ns: u64,
+        samples: usize,
+        meter: &Meter,
+    ) {
+        let elapsed = nanoseconds(start, Instant::now()).saturating_sub(other_ns);
         let each = elapsed / samples.max(1) as u64;
         meter.loading_times.count(each);
         self.many_ns += elapsed;
     }
 
+    /// The sample before is in its row.
     #[inline]
-    fn is_in(&mut self, meter: &Meter) {
+    pub(super) fn is_in(&mut self, meter: &Meter) {
         if self.is_filling {
             self.is_filling = false;
             self.laps += 1;
@@ -161,12 +208,15 @@ impl Stopwatch {
     pub(super) fn end_run(mut self, meter: &Meter, asked_ns: u64) -> Spent {
         self.is_in(meter);
         let elapsed_ns = nanoseconds(self.started, Instant::now()).saturating_sub(asked_ns);
-        let decoding_ns = self.decoded.ns().min(elapsed_ns);
+        let decoding = self.decoded.ns().min(elapsed_ns);
         let fill_ns = self.fill_ns.saturating_sub(asked_ns + self.decoded_ns);
-        let (loading_ns, collating_ns) = match self.timed {
+        let rest = elapsed_ns - decoding;
+        let sampling = self.sampling_ns.min(rest);
+        let announcing = self.announcing_ns.min(rest - sampling);
+        let rest = rest - sampling - announcing;
+        let (loading, collating) = match self.timed {
             Timed::First { of, .. } if self.laps == of => (self.get_ns, fill_ns),
             _ => {
-                let rest = elapsed_ns - decoding_ns;
                 let measured = u128::from(self.get_ns + fill_ns).max(1);
                 let loading = match self.many_ns {
                     0 => (u128::from(rest) * u128::from(self.get_ns) / measured) as u64,
@@ -175,35 +225,65 @@ impl Stopwatch {
                 (loading, rest - loading)
             }
         };
-        meter.made_in(loading_ns, decoding_ns, collating_ns);
-        Spent {
-            elapsed_ns,
-            loading_ns,
-            decoding_ns,
-            collating_ns,
-        }
+        self.spent(meter, elapsed_ns, sampling, loading + announcing, collating)
     }
 
-    /// Ends a unit that one thread made, and says what the time went to.
-    pub(super) fn end_solo(self, meter: &Meter) -> Spent {
+    /// Ends a unit of so many rows that one thread made, and says what the time went to.
+    pub(super) fn end_solo(mut self, meter: &Meter, rows: usize) -> Spent {
+        self.is_in(meter);
         let elapsed_ns = nanoseconds(self.started, Instant::now());
-        let decoding_ns = self.decoded.ns().min(elapsed_ns);
-        let rest = elapsed_ns - decoding_ns;
+        let decoding = self.decoded.ns().min(elapsed_ns);
+        let rest = elapsed_ns - decoding;
+        let sampling = match self.timed.is_some() {
+            true => {
+                let sampling = self.sampling_ns.min(rest);
+                meter.sampler_share.set(sampling, rest);
+                sampling
+            }
+            false => meter.sampler_share.of(rest).unwrap_or(0),
+        };
+        let announcing = self.announcing_ns.min(rest - sampling);
+        let rest = rest - sampling - announcing;
         if self.many_ns > 0 {
             meter.get_share.set(self.many_ns, rest);
         } else if self.laps > 0 {
             let fill_ns = self.fill_ns.saturating_sub(self.decoded_ns);
             meter.get_share.set(self.get_ns, self.get_ns + fill_ns);
         }
-        let loading_ns = meter.get_share.of(rest).unwrap_or(0);
-        let collating_ns = rest - loading_ns;
-        meter.made_in(loading_ns, decoding_ns, collating_ns);
-        meter.collating_times.count(collating_ns);
+        let loading = match self.laps == rows {
+            true => self.get_ns.min(rest), // all of them were timed
+            false => meter.get_share.of(rest).unwrap_or(0),
+        };
+        meter.solo_ns[0].see(elapsed_ns);
+        meter.solo_ns[1].see(elapsed_ns / rows.max(1) as u64);
+        let collating = rest - loading;
+        meter.collating_times.count(collating);
+        self.spent(meter, elapsed_ns, sampling, loading + announcing, collating)
+    }
+
+    /// Counts what the time went to.
+    fn spent(
+        self,
+        meter: &Meter,
+        elapsed_ns: u64,
+        sampling: u64,
+        loading: u64,
+        collating: u64,
+    ) -> Spent {
+        let decoding = self.decoded.ns().min(elapsed_ns);
+        let fetching = self.decoded.fetched_ns().min(loading);
+        meter.made_in(TookNs {
+            sampling,
+            loading,
+            fetching,
+            decoding,
+            collating,
+        });
         Spent {
             elapsed_ns,
-            loading_ns,
-            decoding_ns,
-            collating_ns,
+            loading_ns: loading,
+            decoding_ns: decoding,
+            collating_ns: collating,
         }
     }
 
@@ -211,8 +291,13 @@ impl Stopwatch {
     pub(super) fn end_collating(self, meter: &Meter) -> u64 {
         let elapsed = nanoseconds(self.started, Instant::now());
         let decoding = self.decoded.ns().min(elapsed);
-        meter.made_in(0, decoding, elapsed - decoding);
-        elapsed - decoding
+        let collating = elapsed - decoding;
+        meter.made_in(TookNs {
+            decoding,
+            collating,
+            ..TookNs::default()
+        });
+        collating
     }
 }
 

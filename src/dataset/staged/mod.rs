@@ -18,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use self::requests::{Counted, Found, Gone, Limits, MOST_OVERDUE, Outcome, State, is_past};
 use super::{Dataset, Pass};
 use crate::error::{BoxError, NoAnswer, panic_message};
+use crate::meter::Fetching;
 use crate::rng::SampleRng;
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, planted, sample_timeout, thread,
@@ -234,6 +235,7 @@ impl<S: Stages> Inner<S> {
                 }
                 Found::Nobody => {
                     drop(state);
+                    let _fetching = Fetching::begin();
                     return (Ok(self.source.fetch_here(index)), nothing());
                 }
                 Found::Wait if is_past(end, now) => {
@@ -255,6 +257,7 @@ impl<S: Stages> Inner<S> {
             // (What begins while this thread sleeps gives way later than that.)
             let later = timeout.and_then(|timeout| now.checked_add(timeout / 2));
             let due = state.next_expiry().filter(|_| timeout.is_some());
+            let _fetching = Fetching::begin();
             match [due, later, end].into_iter().flatten().min() {
                 Some(until) => _ = waiter.wait_until(&mut state, until),
                 None => waiter.wait(&mut state),

@@ -61,25 +61,43 @@ impl Stats {
 
     fn advice(&self) -> &'static str {
         match self.limit() {
-            Limit::Unknown if self.wall_ns() > 0 => {
+            Limit::Unknown if self.wall_ns() == 0 => {
+                "Nothing was measured yet: iterate an epoch first."
+            }
+            Limit::Unknown if self.batches == 0 => {
                 "Nothing was measured: there was no batch without an error."
             }
-            Limit::Unknown => "Nothing was measured yet: iterate an epoch first.",
+            Limit::Unknown => {
+                "The loop is too short to tell what limits it: let it take more than 10 ms."
+            }
             Limit::Consumer if self.workers == 0 || self.crew.is_auto() => {
                 "The training step limits the loop: the loader keeps up."
             }
             Limit::Consumer => {
                 "The training step limits the loop: the loader keeps up, and fewer workers might do."
             }
+            Limit::Sampling => {
+                "The sampler limits the loop: raise num_workers, or make it cheaper (`Sampler::indices` is asked for several positions at \
+                 once; the lists of a batch sampler can be made ahead, by `epochs`)."
+            }
+            Limit::Pulling => {
+                "The stream limits the loop: one worker at a time pulls its items, so do less in its `next` and more in the source's \
+                 `load`, which all workers do, or pull larger items."
+            }
+            Limit::Loading if self.fetch_wait_ns >= self.loading_ns / 2 => {
+                "Requests limit the loop: raise `in_flight` of the Staged data set, its `max_bytes` or `ahead` if these are what is reached, \
+                 or fetch less for a sample."
+            }
             Limit::Loading => {
                 "Loading limits the loop: raise num_workers, or make the data set's `get` cheaper."
             }
             Limit::Decoding if cfg!(feature = "turbojpeg") => {
-                "Decoding limits the loop: raise num_workers, or have less to decode (ImageTransform::scaled_decoding, smaller files)."
+                "Decoding limits the loop: raise num_workers, or have less to decode (smaller files; of JPEG files \
+                 ImageTransform::scaled_decoding)."
             }
             Limit::Decoding => {
-                "Decoding limits the loop: raise num_workers, build with the feature `turbojpeg`, or have less to decode \
-                 (ImageTransform::scaled_decoding, smaller files)."
+                "Decoding limits the loop: raise num_workers, or have less to decode (smaller files; of JPEG files \
+                 ImageTransform::scaled_decoding, and the feature `turbojpeg` decodes them faster)."
             }
             Limit::DeviceDecoding => {
                 "The device's decoder limits the loop: start the program with CUDA_DEVICE_MAX_CONNECTIONS=32 if the device trains meanwhile, let \
@@ -105,7 +123,8 @@ impl Stats {
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wall = Duration::from_nanos(self.wall_ns());
-        let rate = self.samples as f64 / wall.as_secs_f64().max(1e-9);
+        let ahead = self.made_batches.saturating_sub(self.batches);
+        let rate = self.samples_per_second();
         let epoch = self.epoch;
         match self.epochs {
             0 | 1 => write!(f, "epoch {epoch}: ")?,
@@ -122,6 +141,12 @@ impl fmt::Display for Stats {
         match self.crew.is_auto() {
             true => writeln!(f, ": {})", self.crew)?,
             false => writeln!(f, ")")?,
+        }
+        if ahead > 0 {
+            writeln!(
+                f,
+                "loaded ahead: {ahead} batches more, which count below for loading, decoding, collating and pinning"
+            )?;
         }
         self.rows(f)?;
         if self.transfer_ns > 0 && self.transfer_bytes > 0 {
@@ -144,9 +169,17 @@ impl fmt::Display for Stats {
 
 impl Stats {
     fn rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let batches = self.batches.max(1);
+        let (batches, given) = (self.made_batches, self.batches);
         let (samples, none) = (Some("sample"), &Histogram::default());
         let rows = [
+            ("asking the sampler", self.sampling_ns, batches, none, None),
+            (
+                "pulling from the stream",
+                self.pulling_ns,
+                batches,
+                none,
+                None,
+            ),
             (
                 "loading (all workers)",
                 self.loading_ns,
@@ -197,11 +230,11 @@ impl Stats {
                 none,
                 None,
             ),
-            ("host between batches", self.host_ns, batches, none, None),
+            ("host between batches", self.host_ns, given, none, None),
             (
                 "consumer waiting",
                 self.consumer_wait_ns,
-                batches,
+                given,
                 &self.consumer_wait_times,
                 None,
             ),
@@ -214,9 +247,13 @@ impl Stats {
             "stage", "total ms"
         )?;
         for (name, ns, count, times, each) in rows {
-            let is_optional = ["decoding", "transfer", "processing"];
+            let is_optional = ["decoding", "transfer", "processing", "pulling"];
             let is_optional = is_optional.iter().any(|start| name.starts_with(start));
             if is_optional && (ns == 0 || count == 0) {
+                continue;
+            }
+            // A sampler that is as good as free is not worth a line.
+            if name.starts_with("asking") && ns < self.loading_ns.max(self.collating_ns) / 20 {
                 continue;
             }
             write!(
@@ -274,7 +311,7 @@ impl Stats {
                 "queue: {mean:.1} batches were ready when one was asked for, none {none:.0} % of the time"
             )?;
         }
-        if self.consumer_wait_times.count() > self.epochs {
+        if self.has_others_than_first() {
             let (share, first) = (100.0 * self.starvation(), self.first_wait_ns as f64 / 1e6);
             let first_of = if self.epochs > 1 {
                 "the first of each epoch"
@@ -307,6 +344,7 @@ mod tests {
     fn the_last_sentence_names_what_limits_and_the_knob() {
         let stats = Stats {
             batches: 10,
+            made_batches: 10,
             samples: 100,
             workers: 4,
             loading_ns: 4_000_000_000,
@@ -366,6 +404,7 @@ mod tests {
         }
         let stats = Stats {
             epochs: 1,
+            first_waits: 1,
             samples: 30,
             batches: 3,
             workers: 2,
@@ -417,7 +456,7 @@ mod tests {
             ready.count(batches);
         }
         let stats = Stats {
-            batches: 10,
+            made_batches: 10,
             loading_ns: 324_000_000,
             loading_times: Histogram::of(&loading),
             ready_batches: Histogram::of(&ready),
@@ -463,7 +502,7 @@ mod tests {
     fn the_advice_is_for_the_loop_at_hand() {
         let fed = Stats {
             batches: 10,
-            host_ns: 1_000_000,
+            host_ns: 100_000_000,
             unpinned: 3,
             ..Stats::default()
         };
@@ -485,8 +524,8 @@ mod tests {
             ..fed.clone()
         };
         let starved = Stats {
-            loading_ns: 1_000_000,
-            consumer_wait_ns: 1_000_000,
+            loading_ns: 100_000_000,
+            consumer_wait_ns: 100_000_000,
             ..auto.clone()
         };
         let (auto, starved) = (auto.to_string(), starved.to_string());
@@ -499,15 +538,15 @@ mod tests {
         assert!(!starved.contains("raise num_workers"), "{starved}");
 
         let slabs = Stats {
-            slab_wait_ns: 1_000_000,
-            consumer_wait_ns: 1_000_000,
+            slab_wait_ns: 100_000_000,
+            consumer_wait_ns: 100_000_000,
             ..fed.clone()
         };
         assert_eq!(slabs.limit(), Limit::Pinning);
         assert!(!slabs.to_string().contains("prefetch"), "{slabs}");
 
         let failed = Stats {
-            consumer_wait_ns: 1_000_000,
+            consumer_wait_ns: 100_000_000,
             ..Stats::default()
         };
         assert_eq!(failed.limit(), Limit::Unknown);
@@ -521,5 +560,91 @@ mod tests {
                 .to_string()
                 .ends_with("iterate an epoch first.")
         );
+    }
+
+    /// A stage of each kind, and what is said of it.
+    #[test]
+    fn each_stage_has_its_advice() {
+        let of = |stage: fn(&mut Stats) -> &mut u64| {
+            let mut stats = Stats {
+                batches: 10,
+                made_batches: 12,
+                workers: 2,
+                consumer_wait_ns: 1_000_000_000,
+                collating_ns: 1_000_000,
+                ..Stats::default()
+            };
+            *stage(&mut stats) = 2_000_000_000;
+            stats
+        };
+        let sampling = of(|stats| &mut stats.sampling_ns);
+        assert_eq!(sampling.limit(), Limit::Sampling);
+        let said = sampling.to_string();
+        assert!(
+            said.contains("\nasking the sampler              2000.0       166.667\n")
+                && said.contains("Sampler::indices"),
+            "{said}"
+        );
+        assert!(said.contains("\nloaded ahead: 2 batches more"), "{said}");
+        let pulling = of(|stats| &mut stats.pulling_ns);
+        assert_eq!(pulling.limit(), Limit::Pulling);
+        let said = pulling.to_string();
+        assert!(
+            said.contains("\npulling from the stream ") && said.contains("`load`"),
+            "{said}"
+        );
+        assert!(!said.contains("asking the sampler"), "{said}");
+        // What a Staged data set waits for is not made faster by workers.
+        let mut staged = of(|stats| &mut stats.loading_ns);
+        assert!(staged.to_string().contains("num_workers"));
+        staged.fetch_wait_ns = 1_800_000_000;
+        assert_eq!(staged.limit(), Limit::Loading);
+        let said = staged.to_string();
+        assert!(
+            said.contains("`in_flight`") && !said.contains("num_workers"),
+            "{said}"
+        );
+        // No advice for pictures that it does nothing for.
+        let decoding = of(|stats| &mut stats.decoding_ns).to_string();
+        assert!(decoding.contains("of JPEG files"), "{decoding}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_loop_that_is_too_short() {
+        let short = Stats {
+            batches: 1,
+            loading_ns: 900_000,
+            consumer_wait_ns: 1_000_000,
+            ..Stats::default()
+        };
+        assert_eq!(short.limit(), Limit::Unknown);
+        let said = short.to_string();
+        assert!(
+            said.contains("too short") && !said.contains("limits the loop:"),
+            "{said}"
+        );
+    }
+
+    /// Two devices that share an epoch take as long as the longer one; in the sum of what each says, they would not.
+    #[test]
+    fn loops_side_by_side_take_as_long_as_the_longest() {
+        let device = |ms: u64| Stats {
+            epoch: 3,
+            epochs: 1,
+            samples: 300,
+            batches: 30,
+            consumer_wait_ns: ms * 500_000,
+            host_ns: ms * 500_000,
+            ..Stats::default()
+        };
+        let both = Stats::side_by_side(&[device(1_000), device(900)]);
+        assert_eq!((both.epochs, both.samples), (1, 600));
+        assert_eq!(both.wall_ns(), 1_000_000_000);
+        assert_eq!(both.samples_per_second(), 600.0);
+        assert!(
+            both.to_string()
+                .starts_with("epoch 3: 60 batches, 600 samples in 1.00 s (600 samples/s")
+        );
+        assert_eq!(Stats::side_by_side(&[]), Stats::default());
     }
 }

@@ -192,6 +192,14 @@ impl Even {
         self.place(0, unit).rows
     }
 
+    /// How many rows a whole batch has.
+    pub(crate) fn batch_rows(&self, batch: u64) -> usize {
+        match self.is_full(batch) {
+            true => self.batch_size,
+            false => self.batch_place(0, batch).rows,
+        }
+    }
+
     /// Where a whole batch lies.
     pub(crate) fn batch_place(&self, epoch: u64, batch: u64) -> Place {
         self.into_parts(1).place(epoch, batch)
