@@ -101,7 +101,8 @@ pub enum Error {
     /// did; the loader continues.
     TimedOut(Box<TimedOut>),
 
-    /// The batch sampler gave no batches for an epoch, or an empty one. The epoch then has one batch, which is this error.
+    /// The batch sampler panicked, and the epoch has one batch, which is this error; or it gave an empty list, and this is that one's
+    /// batch ([`OnEmpty`](crate::loader::OnEmpty)).
     BatchSampler {
         /// The epoch.
         epoch: u64,

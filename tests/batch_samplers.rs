@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use serde_json::Value;
 
+use pinfeed::collate::Arena;
 use pinfeed::dataset::{FromFn, Pass};
-use pinfeed::loader::{Builder, LastBatch, LoaderState, OnError, Sharding, World};
+use pinfeed::device::DeviceBuffers;
+use pinfeed::loader::{Builder, LastBatch, LoaderState, OnEmpty, OnError, Sharding, World};
 use pinfeed::sampler::{
     BatchSampler, Batches, FixedBatchSampler, GroupedBatchSampler, RandomSampler, Sampler,
     TokenBatchSampler,
 };
-use pinfeed::{BoxError, DataLoader, Error, SampleRng, Tensor, from_fn};
+use pinfeed::{BoxError, DataLoader, Device, Error, Padded, Ragged, SampleRng, Tensor, from_fn};
 
 type Pair = (Tensor<i64>, Tensor<i64>);
 type Get = fn(u64, &mut SampleRng) -> Result<(i64, i64), BoxError>;
@@ -162,13 +164,14 @@ type Seen = (Vec<(i64, i64)>, usize, u64);
 fn seen(
     lists: &[Vec<u64>],
     (ranks, workers, last): (usize, usize, LastBatch),
+    on_empty: OnEmpty,
     (state, most): (&LoaderState, usize),
 ) -> (Vec<Vec<Seen>>, LoaderState) {
     let (mut seen, mut states) = (Vec::new(), Vec::new());
     for rank in 0..ranks {
         let builder = builder(lists.to_vec()).num_workers(workers);
         let builder = builder.last_batch(last).world(world(rank, ranks));
-        let loader = builder.build().unwrap();
+        let loader = builder.on_empty(on_empty).build().unwrap();
         let epoch = loader.resume(0..1, state).unwrap().next();
         let mut batches = Vec::new();
         for batch in epoch.unwrap().with_info().take(most) {
@@ -200,10 +203,15 @@ proptest! {
     #[test]
     fn ranks_and_resumed_runs_share_the_lists(
         lists in some_lists(), runs in prop::collection::vec((1..5usize, 0..4usize, 0..3usize), 0..3), last_ranks in 1..5usize,
-        fills: bool, drops: bool
+        fills: bool, drops: bool, keeps: bool
     ) {
+        // Some lists are empty.
+        let lists: Vec<Vec<u64>> = lists.into_iter().map(|list| if keeps && list[0] % 3 == 0 { vec![] } else { list }).collect();
+        let on_empty = if keeps { OnEmpty::Keep } else { OnEmpty::Fail };
+        let filler = usize::from(!keeps);
+        let positions = |lists: &[Vec<u64>]| lists.iter().map(|list| list.len().max(1) as u64).sum::<u64>();
         let kept = if fills { LastBatch::Fill } else { LastBatch::Partial };
-        let (whole, end) = seen(&lists, (1, 0, kept), (&LoaderState::default(), usize::MAX));
+        let (whole, end) = seen(&lists, (1, 0, kept), on_empty, (&LoaderState::default(), usize::MAX));
         let whole = &whole[0];
         prop_assert_eq!(whole.len(), lists.len());
         for (list, (rows, real, _)) in lists.iter().zip(whole) {
@@ -219,7 +227,7 @@ proptest! {
             if state.epoch() == 1 {
                 break;
             }
-            let (seen, after) = seen(&lists, (ranks, workers, last), (&state.to_string().parse().unwrap(), most));
+            let (seen, after) = seen(&lists, (ranks, workers, last), on_empty, (&state.to_string().parse().unwrap(), most));
             let left = lists.len() - first;
             let steps = if last == LastBatch::Drop { left / ranks } else { left.div_ceil(ranks) };
             for (rank, batches) in seen.iter().enumerate() {
@@ -228,8 +236,8 @@ proptest! {
                     match whole.get(first + step * ranks + rank) {
                         Some(expected) => prop_assert_eq!(batch, expected),
                         None => {
-                            prop_assert_eq!((batch.0.len(), batch.1), (1, 0), "a filler row");
-                            prop_assert_eq!(batch.2, lists.concat().len() as u64 + rank as u64);
+                            prop_assert_eq!((batch.0.len(), batch.1), (filler, 0), "a filler row, or none");
+                            prop_assert_eq!(batch.2, positions(&lists) + rank as u64);
                         }
                     }
                 }
@@ -237,7 +245,7 @@ proptest! {
             first = (first + most.min(steps) * ranks).min(lists.len());
             state = after;
             if most < steps {
-                prop_assert_eq!((state.epoch(), state.position()), (0, lists[..first].concat().len() as u64));
+                prop_assert_eq!((state.epoch(), state.position()), (0, positions(&lists[..first])));
             } else {
                 prop_assert_eq!((state.epoch(), state.position()), (1, 0));
             }
@@ -480,6 +488,12 @@ fn options_that_a_batch_sampler_sets_are_refused() {
         strided.starts_with("`sharding`") && strided.contains("whole lists"),
         "{strided}"
     );
+    let even = DataLoader::builder(vec![1i64]).on_empty(OnEmpty::Keep);
+    let error = even.build::<Tensor<i64>>().unwrap_err().to_string();
+    assert!(
+        error.starts_with("`on_empty`: needs batch_sampler"),
+        "{error}"
+    );
     assert!(
         builder()
             .drop_last(true)
@@ -521,14 +535,13 @@ fn an_epoch_without_lists_is_one_error() {
     for (workers, rank) in [(0, 0), (0, 1), (1, 0), (3, 1)] {
         let lists = lists(|epoch| match epoch {
             1 => panic!("no lists for today"),
-            2 => vec![vec![0], vec![], vec![1], vec![2]],
             epoch => vec![vec![epoch], vec![epoch], vec![epoch]],
         });
         let builder = builder(lists).num_workers(workers).drop_last(true);
         let builder = builder.on_error(OnError::Replace { at_most: 100 });
         let loader = builder.world(world(rank, 2)).build().unwrap();
         let (mut errors, mut good) = (Vec::new(), Vec::new());
-        for epoch in loader.epochs(0..4) {
+        for epoch in loader.epochs(0..3) {
             for batch in epoch {
                 match batch {
                     Ok(batch) => good.push(batch.0.to_vec()),
@@ -537,15 +550,12 @@ fn an_epoch_without_lists_is_one_error() {
                 }
             }
         }
-        assert_eq!(good, [[0], [3]]);
-        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert_eq!(good, [[0], [2]]);
+        assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(
             errors[0].contains("epoch 1") && errors[0].contains("panicked: no lists for today")
         );
-        assert!(
-            errors[1].contains("epoch 2") && errors[1].contains("list 1 (counted from 0) is empty")
-        );
-        assert_eq!(loader.state().epoch(), 4);
+        assert_eq!(loader.state().epoch(), 3);
     }
 }
 
@@ -792,5 +802,340 @@ fn a_bad_sample_is_left_out_of_its_list() {
             seen,
             [(vec![1, 2], 0, 2), (vec![3], 3, 1), (vec![4, 5], 4, 2)]
         );
+    }
+}
+
+/// Lists of which some are empty: the first, some in a row, and the last.
+fn gaps() -> Vec<Vec<u64>> {
+    let lists: [&[u64]; 9] = [
+        &[],
+        &[4, 5, 6],
+        &[],
+        &[],
+        &[9],
+        &[1, 2],
+        &[],
+        &[7, 8, 3, 0],
+        &[],
+    ];
+    lists.map(<[u64]>::to_vec).to_vec()
+}
+
+/// By default, an empty list is an error in its batch's place, and nothing else is lost; or it is left out.
+#[test]
+fn an_empty_list_costs_its_own_batch() {
+    for workers in [0, 1, 3] {
+        for on_error in [
+            OnError::Fail,
+            OnError::Replace { at_most: 9 },
+            OnError::Skip { at_most: 9 },
+        ] {
+            let whole = || builder(gaps()).num_workers(workers).on_error(on_error);
+            let loader = whole().build().unwrap();
+            assert_eq!((loader.len(), loader.batch_size()), (9, 4));
+            let outcomes = outcomes(&loader, 0);
+            for (outcome, (list, number)) in outcomes.iter().zip(gaps().iter().zip(0..)) {
+                match outcome {
+                    Ok(batch) => assert!(
+                        batch
+                            .iter()
+                            .map(|index| *index as u64)
+                            .eq(list.iter().copied())
+                    ),
+                    Err(error) => {
+                        assert!(list.is_empty(), "{error}");
+                        assert!(
+                            error.contains(&format!(
+                                "list {number} (counted from 0) is empty: say by `on_empty`"
+                            )),
+                            "{error}"
+                        );
+                    }
+                }
+            }
+            assert_eq!(
+                outcomes.iter().filter(|outcome| outcome.is_err()).count(),
+                5
+            );
+            let stats = loader.stats();
+            assert_eq!((stats.batches, stats.samples), (4, 10));
+            assert_eq!((stats.replaced, stats.skipped), (0, 0));
+
+            let loader = whole().on_empty(OnEmpty::Skip).build().unwrap();
+            assert_eq!(loader.len(), 4);
+            let batches: Vec<Vec<i64>> = loader.epoch(0).map(indices).collect();
+            assert_eq!(batches, [&[4, 5, 6][..], &[9], &[1, 2], &[7, 8, 3, 0]]);
+        }
+    }
+}
+
+/// An empty batch has its place and its shape, however it is loaded and wherever it goes.
+#[test]
+fn empty_batches_are_kept_in_their_places() {
+    type Loader = DataLoader<(Tensor<f32>, Tensor<i64>, Vec<String>)>;
+    let build = |workers: usize, device: Option<&Device>, how: usize| -> Loader {
+        let samples = from_fn(LEN, |index, _| {
+            let x = Tensor::from_vec(vec![index as f32; 6], &[2, 3])?;
+            Ok((x, index as i64, format!("sample {index}")))
+        });
+        let mut builder = DataLoader::builder(samples)
+            .batch_sampler(gaps())
+            .on_empty(OnEmpty::Keep)
+            .num_workers(workers);
+        if let Some(device) = device {
+            builder = builder.pin_memory(device).pin_by_copy(how == 1);
+        }
+        if how == 2 && workers > 0 {
+            builder = builder.max_bytes_in_flight(100);
+        }
+        builder.build().unwrap()
+    };
+    let lists = gaps();
+    let device = Device::cpu();
+    for workers in [0, 1, 3] {
+        for (pins, how) in [
+            (None, 0),
+            (None, 2),
+            (Some(&device), 0),
+            (Some(&device), 1),
+            (Some(&device), 2),
+        ] {
+            let loader = build(workers, pins, how);
+            for epoch in loader.epochs(0..3) {
+                assert_eq!(epoch.len(), 9);
+                for (batch, list) in epoch.with_info().zip(&lists) {
+                    let ((x, y, names), info) = batch.unwrap();
+                    assert_eq!(x.shape()[..], [list.len(), 2, 3]);
+                    assert!(
+                        y.as_slice()
+                            .iter()
+                            .map(|y| *y as u64)
+                            .eq(list.iter().copied())
+                    );
+                    assert_eq!(
+                        (names.len(), y.shape()[..].to_vec()),
+                        (list.len(), vec![list.len()])
+                    );
+                    assert_eq!((info.rows(), info.real_rows()), (list.len(), list.len()));
+                    assert_eq!(info.indices(), *list);
+                    assert!(info.mask().len() == list.len());
+                }
+            }
+            let stats = loader.stats();
+            assert_eq!(
+                (stats.batches, stats.samples, stats.unpinned),
+                (9, 10, 0),
+                "{stats}"
+            );
+            // On a device, of the loader's own and another.
+            for target in [&device, &Device::cpu()] {
+                for (batch, list) in loader.epoch(3).to_device(target, 2).zip(&lists) {
+                    let (x, y, names) = batch.unwrap();
+                    assert_eq!(
+                        (x.shape()[..].to_vec(), names.len()),
+                        (vec![list.len(), 2, 3], list.len())
+                    );
+                    let y = y.to_host(false).unwrap().wait().unwrap();
+                    assert!(
+                        y.as_slice()
+                            .iter()
+                            .map(|y| *y as u64)
+                            .eq(list.iter().copied())
+                    );
+                }
+            }
+        }
+        // Buffers at fixed addresses are as large as the largest list needs, although the first is empty.
+        let samples = from_fn(LEN, |index, _| Ok([index as f32; 6]));
+        let loader = DataLoader::builder(samples)
+            .batch_sampler(gaps())
+            .on_empty(OnEmpty::Keep);
+        let loader = loader
+            .num_workers(workers)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
+        let buffers = DeviceBuffers::new(&device, 2).unwrap();
+        for (batch, list) in loader.epoch(0).to_device(&buffers, 1).zip(&lists) {
+            assert_eq!(batch.unwrap().shape()[..], [list.len(), 6]);
+        }
+    }
+}
+
+/// Several devices, and batches in any order, share them as any.
+#[test]
+fn empty_batches_are_shared_and_come_in_any_order() {
+    for workers in [0, 3] {
+        let devices = [Device::cpu(), Device::cpu()];
+        let builder = || builder(gaps()).on_empty(OnEmpty::Keep).num_workers(workers);
+        let loader = builder().pin_memory(&devices).build().unwrap();
+        let rows: Vec<Vec<usize>> = std::thread::scope(|scope| {
+            let epochs = loader.epoch(0).split(&devices, 1).into_iter();
+            let looked: Vec<_> = epochs
+                .map(|epoch| scope.spawn(|| epoch.map(|batch| batch.unwrap().0.len()).collect()))
+                .collect();
+            looked.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        // (The second has no list in the last step, and an empty batch.)
+        assert_eq!(rows, [[0, 0, 1, 0, 0], [3, 0, 2, 4, 0]]);
+
+        let loader = builder().in_order(false).build().unwrap();
+        let seen = loader.epoch(0).with_info().map(|batch| {
+            let (batch, info) = batch.unwrap();
+            assert_eq!(batch.0.len(), info.rows());
+            (info.batch(), info.indices())
+        });
+        let mut seen: Vec<(u64, Vec<u64>)> = seen.collect();
+        seen.sort_unstable();
+        assert!(seen.into_iter().map(|(_, indices)| indices).eq(gaps()));
+    }
+}
+
+/// Whatever samples are made of, an empty batch of them has no rows, of the shape that others have.
+#[test]
+fn empty_batches_of_all_kinds() {
+    let lists = || vec![vec![], vec![3, 2, 1], vec![]];
+    for workers in [0, 2] {
+        let texts = from_fn(4, |index, _| {
+            let tokens = vec![index as i64; index as usize];
+            let boxes = vec![[index as f32; 4]; index as usize];
+            let ragged = Ragged::from(boxes);
+            let maybe = (index > 1).then_some([index as i64; 2]);
+            Ok((
+                Padded::from(tokens).multiple_of(8),
+                ragged,
+                maybe,
+                vec![0u8; 5],
+            ))
+        });
+        let loader = DataLoader::builder(texts)
+            .batch_sampler(lists())
+            .on_empty(OnEmpty::Keep);
+        let loader = loader.num_workers(workers).build().unwrap();
+        let batches: Vec<_> = loader.epoch(0).map(Result::unwrap).collect();
+        for (padded, ragged, (maybe, is_there), plain) in [&batches[0], &batches[2]] {
+            assert_eq!((padded.len(), &padded.values.shape()[..]), (0, &[0, 0][..]));
+            assert_eq!((ragged.len(), &ragged.values.shape()[..]), (0, &[0, 4][..]));
+            assert_eq!(ragged.offsets.as_slice(), [0]);
+            assert_eq!((&maybe.shape()[..], is_there.len()), (&[0, 2][..], 0));
+            assert_eq!(plain.shape()[..], [0, 5]);
+        }
+        assert_eq!(batches[1].0.values.shape()[..], [3, 8]);
+
+        // A function is called with no samples; no sample is loaded for it.
+        let numbers = from_fn(4, |index, _| Ok(index as i64));
+        let loader = DataLoader::builder(numbers)
+            .batch_sampler(vec![vec![], vec![], vec![2, 2]])
+            .on_empty(OnEmpty::Keep)
+            .num_workers(workers)
+            .collate_fn(|numbers: Vec<i64>, arena: &mut Arena| {
+                let mut sum = arena.zeros(&[1])?;
+                sum.as_mut_slice().ok_or("it is new")?[0] = numbers.iter().sum::<i64>();
+                Ok(sum)
+            })
+            .build()
+            .unwrap();
+        let sums: Vec<i64> = loader
+            .epoch(0)
+            .map(|sum| sum.unwrap().as_slice()[0])
+            .collect();
+        assert_eq!(sums, [0, 0, 4]);
+    }
+}
+
+/// What rows would be like is told by the first sample of the lists, or another if that one is bad and may be replaced. It is not
+/// announced, and got once for each empty batch.
+#[test]
+fn a_sample_tells_what_empty_batches_are_like() {
+    for (workers, at_once) in [(0, 1), (2, 1), (0, 5), (3, 5)] {
+        struct Kept(Arc<Told>, usize);
+        impl pinfeed::Dataset for Kept {
+            type Sample = [i64; 2];
+
+            fn len(&self) -> u64 {
+                LEN
+            }
+
+            fn get(&self, index: u64, _: &mut SampleRng) -> Result<[i64; 2], BoxError> {
+                self.0.got.lock().unwrap().push(index);
+                if index == 4 {
+                    return Err("it is broken".into());
+                }
+                Ok([index as i64; 2])
+            }
+
+            fn at_once(&self) -> usize {
+                self.1
+            }
+
+            fn lookahead(&self) -> usize {
+                3
+            }
+
+            fn will_need(&self, indices: &[u64], _: Pass) {
+                self.0.told.lock().unwrap().extend(indices);
+            }
+        }
+        let policies = [
+            (OnError::Fail, 0),
+            (OnError::Skip { at_most: 99 }, 6),
+            (OnError::Replace { at_most: 99 }, 6),
+        ];
+        for (on_error, replaced_or_left_out) in policies {
+            let told = Arc::<Told>::default();
+            let loader: DataLoader<Tensor<i64>> =
+                DataLoader::builder(Kept(Arc::clone(&told), at_once))
+                    .batch_sampler(gaps())
+                    .on_empty(OnEmpty::Keep)
+                    .on_error(on_error)
+                    .num_workers(workers)
+                    .build()
+                    .unwrap();
+            let batches: Vec<_> = loader.epoch(0).with_info().collect();
+            for (batch, list) in batches.iter().zip(gaps()) {
+                match batch {
+                    Ok((batch, info)) => {
+                        let left_out = usize::from(
+                            list.contains(&4) && matches!(on_error, OnError::Skip { .. }),
+                        );
+                        assert_eq!(batch.shape()[..], [list.len() - left_out, 2]);
+                        assert_eq!(info.indices().len(), batch.shape()[0]);
+                    }
+                    Err(Error::Sample(sample, _)) => {
+                        assert_eq!((on_error, sample.index), (OnError::Fail, 4));
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let failed = batches.iter().filter(|batch| batch.is_err()).count();
+            assert_eq!(failed, if on_error == OnError::Fail { 6 } else { 0 });
+            let stats = loader.stats();
+            // (Each draws another at random, which may be bad as well.)
+            assert!(
+                stats.replaced + stats.skipped >= replaced_or_left_out,
+                "{stats}"
+            );
+            let mut told: Vec<u64> = told.told.lock().unwrap().clone();
+            told.sort_unstable();
+            assert_eq!(told, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        }
+    }
+}
+
+/// A state belongs to what was made of empty lists.
+#[test]
+fn a_state_tells_what_became_of_empty_lists() {
+    let policies = [OnEmpty::Fail, OnEmpty::Keep, OnEmpty::Skip];
+    let build = |on_empty| builder(gaps()).on_empty(on_empty).build().unwrap();
+    let state_of = |on_empty| {
+        let loader = build(on_empty);
+        let _ = loader.epoch(0).take(2).count();
+        loader.state()
+    };
+    for on_empty in policies {
+        for other in policies {
+            let resumed = build(other).resume(0..1, &state_of(on_empty)).is_ok();
+            assert_eq!(resumed, on_empty == other, "{on_empty:?}, {other:?}");
+        }
     }
 }

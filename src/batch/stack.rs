@@ -181,6 +181,9 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         took: &mut Took,
         ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>> {
+        if self.rows == 0 {
+            return self.keep_pattern(next, took);
+        }
         let mut granted = self.granted();
         while let Some(sample) = next() {
             let (row, sample) = sample.map_err(NotLoaded::Sample)?;
@@ -247,7 +250,11 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         let mut parked = std::mem::take(&mut *self.parked.lock());
         parked.sort_unstable_by_key(|(row, _)| *row);
         let planned = self.plan_from(0, parked.iter().map(|(_, sample)| sample));
-        *self.parked.lock() = parked;
+        if self.rows == 0 {
+            drop(parked); // it told what rows would be like
+        } else {
+            *self.parked.lock() = parked;
+        }
         planned.map_err(|error| Failure::Row {
             row: 0,
             planned_from: None,
@@ -275,6 +282,21 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
 }
 
 impl<S: Sample> StackTable<S> {
+    /// Of an empty batch: keeps a sample that tells what rows would be like, until the batch is laid out.
+    #[cold]
+    fn keep_pattern<E>(
+        &self,
+        mut next: impl FnMut() -> Option<Result<(usize, S), E>>,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<E>> {
+        while let Some(sample) = next() {
+            let sample = sample.map_err(NotLoaded::Sample)?;
+            self.parked.lock().push(sample);
+            took.filled += 1; // as far as it is
+        }
+        Ok(())
+    }
+
     /// Called before the first sample is parked or filled: plans the batch from this sample, if one is enough, and asks
     /// for the slab.
     #[inline(never)]

@@ -45,9 +45,14 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// How many bytes a batch's tensor may come to have: as many as it would have in the largest batch, if it is known to have a row for
-    /// each sample.
-    pub(super) fn most_bytes(&self, shape: &[usize], bytes: usize) -> usize {
+    /// each sample. `element_bytes`: of each of its elements.
+    pub(super) fn most_bytes(&self, shape: &[usize], element_bytes: usize, bytes: usize) -> usize {
         let rows = shape.first().copied().unwrap_or(0);
+        if rows == 0 && self.is_dense && !shape.is_empty() {
+            // An empty batch tells what rows are like.
+            let row = Shape::elements(&shape[1..]).unwrap_or(usize::MAX);
+            return row.saturating_mul(element_bytes).saturating_mul(self.most);
+        }
         let has_row_each = self.is_dense || rows == self.of;
         match rows > 0 && rows < self.most && has_row_each {
             true => (bytes / rows).saturating_mul(self.most),

@@ -380,7 +380,8 @@ impl Upload {
         let device = &target.device().inner;
         let size = |region: &Region| {
             let bytes = region.bytes;
-            let most = rows.map_or(bytes, |rows| rows.most_bytes(&region.shape, bytes));
+            let each = region.dtype.size_bytes();
+            let most = rows.map_or(bytes, |rows| rows.most_bytes(&region.shape, each, bytes));
             Size { bytes, most }
         };
         let sizes: Vec<Size> = regions.iter().map(size).collect();

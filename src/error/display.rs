@@ -40,7 +40,7 @@ impl fmt::Display for Error {
             Error::TimedOut(late) => write!(f, "{late}"),
             Error::BatchSampler { epoch, reason } => write!(
                 f,
-                "the batch sampler gave no batches for epoch {epoch} that can be loaded: {reason}"
+                "the batch sampler gave nothing to load in epoch {epoch}: {reason}"
             ),
             Error::Collate(misfit) => misfit.say(f),
             Error::Stack(misfit) => write!(f, "{misfit}"),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use self::options::warn_of_empty_epochs;
 use super::affinity::{Affinity, Machine, Placed};
-use super::{DataLoader, LastBatch, OnError, Order, Sharding, World};
+use super::{DataLoader, LastBatch, OnEmpty, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
@@ -51,6 +51,7 @@ pub struct Builder<D, C> {
     pub(super) seed: u64,
     sampler: Option<Arc<dyn Sampler>>,
     batch_sampler: Option<Arc<dyn BatchSampler>>,
+    on_empty: Option<OnEmpty>,
     num_workers: Workers,
     cores: Option<usize>,
     affinity: Affinity,
@@ -85,6 +86,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             seed: 0,
             sampler: None,
             batch_sampler: None,
+            on_empty: None,
             num_workers: Workers::Fixed(0),
             cores: None,
             affinity: Affinity::None,
@@ -165,6 +167,13 @@ impl<D, C> Builder<D, C> {
     /// ```
     pub fn batch_sampler(mut self, batch_sampler: impl BatchSampler) -> Self {
         self.batch_sampler = Some(Arc::new(batch_sampler));
+        self
+    }
+
+    /// Sets what becomes of an empty list of the [`batch_sampler`](Builder::batch_sampler), which it needs: by default, its batch is an error
+    /// ([`OnEmpty::Fail`]).
+    pub fn on_empty(mut self, on_empty: OnEmpty) -> Self {
+        self.on_empty = Some(on_empty);
         self
     }
 
@@ -528,7 +537,10 @@ impl<D: Dataset, C> Builder<D, C> {
             sharding: self.sharding,
         };
         let batching = match (&self.batch_sampler, &self.sampler) {
-            (Some(lists), _) => Batching::Listed(Arc::new(Lister::new(Arc::clone(lists)))),
+            (Some(lists), _) => {
+                let on_empty = self.on_empty.unwrap_or_default();
+                Batching::Listed(Arc::new(Lister::new(Arc::clone(lists), on_empty)))
+            }
             (None, Some(sampler)) => Batching::Even(even(Arc::clone(sampler))),
             (None, None) if self.shuffle => {
                 Batching::Even(even(Arc::new(RandomSampler::new(len, self.seed))))
@@ -596,6 +608,7 @@ impl<D, C> Builder<D, C> {
             seed: self.seed,
             sampler: self.sampler,
             batch_sampler: self.batch_sampler,
+            on_empty: self.on_empty,
             num_workers: self.num_workers,
             cores: self.cores,
             affinity: self.affinity,

@@ -106,7 +106,10 @@ impl BatchInfo {
         let mut indices = self.planned_indices();
         if let Some(changes) = &self.changes {
             for replaced in &changes.replaced {
-                indices[replaced.row] = replaced.index;
+                // (An empty batch has none: what told its rows was replaced.)
+                if let Some(index) = indices.get_mut(replaced.row) {
+                    *index = replaced.index;
+                }
             }
             let mut row = 0..;
             indices.retain(|_| {

@@ -37,7 +37,7 @@ pub use stream_state::StreamState;
 pub use timeline::{Recording, Timeline};
 pub use world::World;
 
-pub use crate::pipeline::{Crew, LastBatch, OnError, Sharding, Workers};
+pub use crate::pipeline::{Crew, LastBatch, OnEmpty, OnError, Sharding, Workers};
 
 use self::affinity::Placed;
 use self::last::Last;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::cut::{Listed, Lists, Sharding, Start};
+use super::cut::{Listed, Lists, OnEmpty, Sharding, Start};
 use super::stopwatch::nanoseconds;
 use crate::error::{Error, Result};
 use crate::sampler::{BatchSampler, Sampler};
@@ -32,7 +32,7 @@ impl Batching {
     pub(crate) fn fingerprint(&self) -> u32 {
         match self {
             Batching::Even(even) => even.sampler.fingerprint(),
-            Batching::Listed(lister) => lister.sampler.fingerprint(),
+            Batching::Listed(lister) => lister.on_empty.mark(lister.sampler.fingerprint()),
         }
     }
 
@@ -73,6 +73,7 @@ impl Batching {
 /// the program's code, so nobody asks under the board's lock.)
 pub(crate) struct Lister {
     sampler: Arc<dyn BatchSampler>,
+    on_empty: OnEmpty,
     /// Of the epochs that were asked for last. Whoever uses lists holds them as well.
     latest: Mutex<VecDeque<(u64, Shared)>>,
     /// What epoch 0 is like.
@@ -95,9 +96,10 @@ pub(crate) struct FirstEpoch {
 const KEPT: usize = 2;
 
 impl Lister {
-    pub(crate) fn new(sampler: Arc<dyn BatchSampler>) -> Lister {
+    pub(crate) fn new(sampler: Arc<dyn BatchSampler>, on_empty: OnEmpty) -> Lister {
         Lister {
             sampler,
+            on_empty,
             latest: Mutex::default(),
             first: OnceLock::new(),
             listing_ns: plain::AtomicU64::new(0),
@@ -118,11 +120,11 @@ impl Lister {
         };
         let lists = lists.get_or_init(|| {
             let start = Instant::now();
-            let lists = Lists::of(&*self.sampler, epoch);
+            let lists = Lists::of(&*self.sampler, epoch, self.on_empty);
             let ns = nanoseconds(start, Instant::now());
             self.listing_ns.fetch_add(ns, Ordering::Relaxed);
             if lists.is_empty() {
-                log::warn!("epoch {epoch} is empty: the batch sampler gave no lists");
+                log::warn!("epoch {epoch} is empty: the batch sampler gave no lists with samples");
             }
             Arc::new(lists)
         });

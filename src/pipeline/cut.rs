@@ -1,8 +1,10 @@
 //! How an epoch is cut into batches, and batches into parts.
 
+mod empty;
 mod even;
 mod listed;
 
+pub use empty::OnEmpty;
 pub(crate) use even::Even;
 pub(crate) use listed::{Listed, Lists};
 
@@ -97,11 +99,11 @@ impl Cut {
         shape(self) == shape(other)
     }
 
-    /// How many rows a unit has.
+    /// How many rows of a unit are loaded.
     pub(crate) fn rows(&self, unit: u64) -> usize {
         match self {
             Cut::Even(even) => even.rows(unit),
-            Cut::Listed(listed) => listed.place(0, unit).rows,
+            Cut::Listed(listed) => listed.place(0, unit).loaded_rows(),
         }
     }
 
@@ -192,6 +194,7 @@ impl fmt::Debug for EpochOrder {
 ///
 /// Whatever it is, all ranks have equally many batches, so none waits for another in a collective operation. Where a
 /// [batch sampler](crate::sampler::BatchSampler) lists the batches, the last global batch is the last lists, if they are fewer than ranks.
+/// (With [`OnEmpty::Keep`], each rank without a list has an empty batch.)
 ///
 /// *Filler* rows repeat samples from the beginning of the epoch's order, with random numbers of their own. They are a batch's last
 /// rows: [`BatchInfo`](crate::loader::BatchInfo) tells how many rows are real, so that an evaluation counts each sample once.
@@ -316,6 +319,7 @@ pub(crate) struct Place {
     pub(crate) start: u64,
     /// How far apart the positions of its rows are.
     pub(crate) step: u64,
+    /// 0: it is an empty batch.
     pub(crate) rows: usize,
     /// The row of its batch that it begins with: 0, except in later parts of a batch.
     pub(crate) first_row: usize,
@@ -326,6 +330,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Whether it is an empty batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// How many samples are loaded for it: its rows, or a pattern that tells what rows would be like.
+    pub(crate) fn loaded_rows(&self) -> usize {
+        self.rows.max(1)
+    }
+
     /// Whether the unit is its batch's last.
     pub(crate) fn ends_batch(&self) -> bool {
         self.first_row + self.rows == self.batch_rows

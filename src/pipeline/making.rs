@@ -90,9 +90,12 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         ask: &dyn Fn(Needs) -> bool,
         watch: &mut Stopwatch,
     ) -> (Loaded, Option<Failed>) {
+        let count = claimed.len();
+        if !C::IN_PLACE && self.source.place.is_empty() {
+            return self.without_pattern(count);
+        }
         let mut took = Took::default();
         let mut run = Run::<D, C>::default();
-        let count = claimed.len();
         let at = self.at;
         at.comes_to(match &claimed {
             Claimed::Rows(rows) if !rows.is_empty() => self.source.row_of_place(rows.start),
@@ -165,6 +168,17 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             leaves_out || loaded.filled + loaded.parked == count,
             "a row is missing, or there twice, and nobody says why"
         );
+        (loaded, failure)
+    }
+
+    /// A function collates the samples of an empty batch, which are none.
+    fn without_pattern(&self, claimed: usize) -> (Loaded, Option<Failed>) {
+        let failure = self.source.check().err();
+        let loaded = Loaded {
+            claimed,
+            filled: if failure.is_none() { claimed } else { 0 },
+            parked: 0,
+        };
         (loaded, failure)
     }
 
@@ -475,7 +489,11 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let row_of_place = source.row_of_place(row);
         let before = source.changes.lock().of(row_of_place);
         let attempt = before.map_or(0, |before| before.attempt);
-        let (on_error, takes_any) = (self.recipe.on_error, self.table.takes_any());
+        let on_error = match source.place.is_empty() {
+            true => self.recipe.on_error.of_pattern(),
+            false => self.recipe.on_error,
+        };
+        let takes_any = self.table.takes_any();
         let meter = &source.pass.meter;
         let settled = on_error.settle(failed, attempt, self.loading, takes_any, meter);
         match settled {

@@ -45,7 +45,7 @@ pub(crate) use batching::{Batching, EvenBatching, Lister};
 pub(crate) use consumer::{Asking, Patience, Taken, Waiting};
 pub use crew::{Crew, Workers};
 pub(crate) use cut::{Cut, EpochOrder, Place, Start};
-pub use cut::{LastBatch, Sharding};
+pub use cut::{LastBatch, OnEmpty, Sharding};
 pub(crate) use given::Given;
 pub(crate) use guard::drop_each;
 pub(crate) use options::{Options, Pinning, Portion};

@@ -176,6 +176,9 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
     /// What of a unit is left to the device, which is about to be made.
     #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
     fn offload(&self, offload: Offload, place: &Place) -> Offload {
+        if place.is_empty() {
+            return Offload::default();
+        }
         #[cfg(feature = "nvjpeg")]
         if offload.decodes.is_some() {
             let own = Some(self.learned.share.of_unit(self.seed, place));
@@ -194,7 +197,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
         at: &Desk,
     ) -> Result<C::Batch, Failed> {
         let mut table = self.collate.open(Opening {
-            rows: source.rows(),
+            rows: source.rows_of_batch(),
             offload: self.offload(memory.offload, &source.place),
         });
         let making = Making::new(self, source, &table, at, Loading::Solo, watch);
@@ -236,7 +239,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let mut watch = Stopwatch::start(timed);
         at.since(watch.started());
         let made = loop {
-            let kept = is_changed.then(|| changes.lock().kept(place.rows));
+            let kept = is_changed.then(|| changes.lock().kept(place.loaded_rows()));
             let kept = kept.as_deref();
             let source = self.source(pass, place, kept, &changes);
             let memory = Memory {
@@ -255,7 +258,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let spent = (!at.is_given_up()).then(|| watch.end_solo(meter, place.rows));
         if made.is_ok() && spent.is_some() {
             let skipped = changes.lock().skipped.len();
-            meter.samples.add((place.rows - skipped) as u64);
+            meter.samples.add(place.rows.saturating_sub(skipped) as u64);
             // A batch in parts is made when the last of them is sent.
             meter.batches.add(u64::from(!pass.plan().is_cut()));
         }

@@ -241,6 +241,15 @@ impl OnError {
         }
     }
 
+    /// What becomes of a sample that only tells what the rows of an empty batch would be like: it cannot be left out, for there is no
+    /// other.
+    pub(super) fn of_pattern(self) -> OnError {
+        match self {
+            OnError::Skip { at_most } => OnError::Replace { at_most },
+            other => other,
+        }
+    }
+
     /// Whether batches may have fewer rows than their places say.
     pub(super) fn skips(self) -> bool {
         matches!(self, OnError::Skip { .. })

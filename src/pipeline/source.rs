@@ -98,18 +98,26 @@ impl<D: Dataset> Source<'_, D> {
         self.kept.is_some()
     }
 
-    /// Refuses the rows of an epoch whose batch sampler gave nothing to load.
+    /// Refuses the rows of a batch for which the batch sampler gave nothing to load.
     #[inline]
     pub(super) fn check(&self) -> Result<(), Failed> {
         match &self.pass.order {
             EpochOrder::Sampled(_) => Ok(()),
-            EpochOrder::Listed(listed) => listed.check(self.place.epoch).map_err(Failed::of_unit),
+            EpochOrder::Listed(listed) => listed.check_batch(&self.place).map_err(Failed::of_unit),
         }
     }
 
-    /// How many rows are made. Rows are counted without those that are left out.
+    /// How many rows the unit will have.
+    pub(super) fn rows_of_batch(&self) -> usize {
+        match self.place.is_empty() {
+            true => 0,
+            false => self.rows(),
+        }
+    }
+
+    /// How many rows are loaded. Rows are counted without those that are left out.
     pub(super) fn rows(&self) -> usize {
-        self.kept.map_or(self.place.rows, <[usize]>::len)
+        self.kept.map_or(self.place.loaded_rows(), <[usize]>::len)
     }
 
     /// Which row of its place this is.
@@ -214,7 +222,9 @@ impl<D: Dataset> Source<'_, D> {
     /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them. Returns how long it took, and how
     /// much of that the sampler, in nanoseconds.
     pub(super) fn announce(&self, rows: Range<usize>) -> (u64, u64) {
-        let Some(announced) = &self.pass.announced else {
+        // (What an empty batch is like is not announced, because nobody asked for it.)
+        let announced = self.pass.announced.as_ref();
+        let Some(announced) = announced.filter(|_| !self.place.is_empty()) else {
             return (0, 0);
         };
         let start = Instant::now();
@@ -228,7 +238,7 @@ impl<D: Dataset> Source<'_, D> {
         let (epoch, place) = (self.place.epoch, &self.place);
         let row = self.row_of_place(row);
         let mut rng = SampleRng::for_replacement(self.seed, epoch, place.key(row));
-        let others = place.rows as u64 - 1;
+        let others = (place.rows as u64).saturating_sub(1);
         let is_listed = matches!(self.pass.order, EpochOrder::Listed(_));
         let mut position = 0;
         for _ in 0..attempt {

@@ -53,8 +53,8 @@ pub trait BatchSampler: Send + Sync + 'static {
     ///
     /// It is called once for each epoch of each loader, before anything of the epoch is loaded: by a worker for an epoch that
     /// follows another ([`DataLoader::epochs`](crate::DataLoader::epochs)), otherwise by the thread that begins the epoch. (Again,
-    /// if the program comes back to an epoch after others.) If it panics, or gives an empty list, the epoch has one batch, which is
-    /// that error.
+    /// if the program comes back to an epoch after others.) If it panics, the epoch has one batch, which is that error. What becomes of an
+    /// empty list, the builder says ([`OnEmpty`](crate::loader::OnEmpty)): by default, its batch is an error.
     fn batches(&self, epoch: u64) -> Batches;
 
     /// A fingerprint of all epochs' batches, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another batch sampler.
@@ -156,7 +156,7 @@ impl Batches {
         }
     }
 
-    /// Adds a batch of these samples. (A batch without samples is an error of its epoch.)
+    /// Adds a batch of these samples. (Of one without samples, the builder says what becomes: [`OnEmpty`](crate::loader::OnEmpty).)
     pub fn push(&mut self, indices: impl IntoIterator<Item = u64>) {
         self.indices.extend(indices);
         self.ends.push(self.indices.len() as u64);

@@ -127,7 +127,8 @@ impl<S: Optional> Sample for Option<S> {
         layout: &mut Layout,
     ) -> Result<Self::Plan, CollateError> {
         let values = samples.clone().flatten();
-        if !S::TELLS_SHAPE && values.clone().next().is_none() && samples.clone().next().is_some() {
+        let has_rows = layout.rows() > 0 && samples.clone().next().is_some();
+        if !S::TELLS_SHAPE && values.clone().next().is_none() && has_rows {
             return Err(CollateError::AllNone {
                 field: layout.name(),
             });

@@ -128,7 +128,8 @@ impl<T: Element> Sample for PackedRow<T> {
             ));
         }
         // Each sample writes the ends of its segments. No sample owns the first place; `finish` writes it.
-        let ends = samples.scan(1, |end, sample| {
+        // (An empty batch is planned from a sample that it has not.)
+        let ends = samples.take(layout.rows()).scan(1, |end, sample| {
             *end += sample.segments().count();
             Some(*end)
         });

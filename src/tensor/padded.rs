@@ -334,7 +334,9 @@ impl<T: Element> Sample for Padded<T> {
         samples: impl Iterator<Item = &'a Self> + Clone,
         layout: &mut Layout,
     ) -> Result<Plan<T>, CollateError> {
-        if samples.clone().count() != layout.rows() {
+        // (An empty batch is planned from a sample that it has not.)
+        let rows = layout.rows();
+        if samples.clone().count() != rows && rows > 0 {
             return Err(CollateError::Other(
                 "a batch of `Padded` samples is planned from all of them: `Sample::ALIKE` of what holds them must be false".into(),
             ));
@@ -347,7 +349,7 @@ impl<T: Element> Sample for Padded<T> {
             },
             Padded::padding,
         );
-        let longest = samples.map(Padded::len).max().unwrap_or(0);
+        let longest = samples.take(rows).map(Padded::len).max().unwrap_or(0);
         let longest = longest.checked_next_multiple_of(padding.multiple);
         let mut shape = vec![longest.ok_or(CollateError::TooLarge)?];
         shape.extend(first.map_or(&[][..], Padded::row_shape));

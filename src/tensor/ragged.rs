@@ -177,7 +177,8 @@ impl<T: Element> Sample for Ragged<T> {
         let row_shape = samples.clone().next().map_or(&[][..], Ragged::row_shape);
         let mut places = vec![0usize];
         let mut end = 0usize;
-        for sample in samples {
+        // (An empty batch is planned from a sample that it has not.)
+        for sample in samples.take(layout.rows()) {
             let next = end.checked_add(sample.len());
             // Rows without elements take no memory, however many there are.
             end = next

@@ -71,7 +71,13 @@ impl<D, C> Builder<D, C> {
     /// A batch sampler says all of what these say.
     fn check_batch_sampler(&self) -> Result<()> {
         if self.batch_sampler.is_none() {
-            return Ok(());
+            return match self.on_empty {
+                None => Ok(()),
+                Some(_) => Err(Error::option(
+                    "on_empty",
+                    "needs batch_sampler: only its lists can be empty; leave it out",
+                )),
+            };
         }
         let excluded = [
             ("batch_size", self.batch_size.is_some()),

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::Place;
+use super::{OnEmpty, Place};
 use crate::error::{Error, Result, panic_message};
 use crate::sampler::{BatchSampler, Batches};
 use crate::sync::Arc;
@@ -11,6 +11,9 @@ use crate::sync::Arc;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
     batches: Batches,
+    /// Which of them are empty, and have a pattern in the place of their samples.
+    empty: Vec<usize>,
+    on_empty: OnEmpty,
     most_rows: usize,
     /// Why there is nothing to load. Then there is one list of one row, whose batch is that error.
     refused: Option<Refused>,
@@ -26,23 +29,10 @@ enum Refused {
 
 impl Lists {
     /// Asks the batch sampler, which is the program's: not under the board's lock.
-    pub(crate) fn of(sampler: &dyn BatchSampler, epoch: u64) -> Lists {
-        let batches = catch_unwind(AssertUnwindSafe(|| sampler.batches(epoch)));
-        let refused = match &batches {
-            Ok(batches) => batches
-                .iter()
-                .position(<[u64]>::is_empty)
-                .map(|empty| {
-                    format!(
-                        "its list {empty} (counted from 0) is empty: a batch has at least one sample, so leave the list out"
-                    )
-                }),
-            Err(_) => None,
-        };
-        match (batches, refused) {
-            (Ok(batches), None) => Lists::new(batches, None),
-            (Ok(_), Some(reason)) => Lists::refused(Refused::Lists(reason)),
-            (Err(payload), _) => Lists::refused(Refused::Lists(format!(
+    pub(crate) fn of(sampler: &dyn BatchSampler, epoch: u64, on_empty: OnEmpty) -> Lists {
+        match catch_unwind(AssertUnwindSafe(|| sampler.batches(epoch))) {
+            Ok(batches) => Lists::new(batches, on_empty, None),
+            Err(payload) => Lists::refused(Refused::Lists(format!(
                 "it panicked: {}",
                 panic_message(payload)
             ))),
@@ -55,13 +45,16 @@ impl Lists {
     }
 
     fn refused(reason: Refused) -> Lists {
-        Lists::new(Batches::from(vec![vec![0]]), Some(reason))
+        Lists::new(Batches::from(vec![vec![0]]), OnEmpty::Fail, Some(reason))
     }
 
-    fn new(batches: Batches, refused: Option<Refused>) -> Lists {
+    fn new(batches: Batches, on_empty: OnEmpty, refused: Option<Refused>) -> Lists {
         let most_rows = batches.iter().map(<[u64]>::len).max().unwrap_or(0);
+        let (batches, empty) = on_empty.settle(batches);
         Lists {
             batches,
+            empty,
+            on_empty,
             most_rows,
             refused,
         }
@@ -74,6 +67,20 @@ impl Lists {
     /// How many samples all lists have together.
     pub(crate) fn samples(&self) -> u64 {
         self.batches.start(self.batches.len())
+    }
+
+    /// The samples of a list.
+    fn get(&self, number: usize) -> Option<&[u64]> {
+        let list = self.batches.get(number)?;
+        Some(if self.is_empty_list(number) {
+            &[]
+        } else {
+            list
+        })
+    }
+
+    fn is_empty_list(&self, number: usize) -> bool {
+        !self.empty.is_empty() && self.empty.binary_search(&number).is_ok()
     }
 
     /// Whether a list begins at a position.
@@ -167,6 +174,22 @@ impl Listed {
         self.lists.check(epoch)
     }
 
+    /// The error of a batch, or of the epoch's only one.
+    pub(crate) fn check_batch(&self, place: &Place) -> Result<()> {
+        self.check(place.epoch)?;
+        let number = self.number(place.batch as usize);
+        match self.lists.on_empty {
+            OnEmpty::Fail if self.lists.is_empty_list(number) => Err(Error::BatchSampler {
+                epoch: place.epoch,
+                reason: format!(
+                    "its list {number} (counted from 0) is empty: say by `on_empty` what becomes of empty lists (OnEmpty::Keep gives an empty \
+                     batch, OnEmpty::Skip leaves it out)"
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn index(&self, position: u64) -> u64 {
         self.lists.batches.indices()[position as usize]
     }
@@ -186,10 +209,13 @@ impl Listed {
 
     pub(super) fn place(&self, epoch: u64, batch: u64) -> Place {
         let (number, samples) = (self.number(batch as usize), self.samples());
-        let (start, rows) = match self.lists.batches.get(number) {
+        let (start, rows) = match self.lists.get(number) {
             Some(list) => (self.lists.batches.start(number), list.len()),
             // One filler row, with a position of its own.
-            None => (samples.saturating_add(self.lane as u64), 1),
+            None => {
+                let rows = usize::from(self.lists.on_empty != OnEmpty::Keep);
+                (samples.saturating_add(self.lane as u64), rows)
+            }
         };
         Place {
             epoch,
@@ -231,7 +257,7 @@ mod tests {
                     .collect()
             })
             .collect();
-        (Arc::new(Lists::of(&lists, 0)), lists)
+        (Arc::new(Lists::of(&lists, 0, OnEmpty::Fail)), lists)
     }
 
     /// Which list each of a lane's batches is; `None`: it has a filler row.
@@ -292,10 +318,12 @@ mod tests {
                 panic!("no lists for {epoch}")
             }
         }
-        let empty = vec![vec![1], vec![], vec![2]];
         let refused = [
-            (Lists::of(&Panics, 3), "it panicked: no lists for 3"),
-            (Lists::of(&empty, 3), "its list 1 (counted from 0) is empty"),
+            (
+                Lists::of(&Panics, 3, OnEmpty::Keep),
+                "it panicked: no lists for 3",
+            ),
+            (Lists::not_resumed("epoch 3 is gone".into()), "is gone"),
         ];
         for (lists, reason) in refused {
             let error = lists.check(3).unwrap_err().to_string();
@@ -310,9 +338,50 @@ mod tests {
                 assert!(listed.check(3).is_err());
             }
         }
-        let none = Lists::of(&Vec::new(), 0);
+        let none = Lists::of(&Vec::new(), 0, OnEmpty::Fail);
         assert!(none.check(0).is_ok() && none.is_empty());
         let listed = Listed::new(Arc::new(none), 0, (0, 1), false);
         assert_eq!((listed.batches(), listed.most_rows()), (0, 0));
+    }
+
+    /// An empty list has a position of its own, so a run that stands before it does not stand behind it.
+    #[test]
+    fn empty_lists_have_positions() {
+        let lists = vec![vec![], vec![7, 8], vec![], vec![], vec![9]];
+        for on_empty in [OnEmpty::Fail, OnEmpty::Keep] {
+            let all = Arc::new(Lists::of(&lists, 0, on_empty));
+            let listed = Listed::new(Arc::clone(&all), 0, (0, 1), false);
+            let places: Vec<Place> = (0..5).map(|batch| listed.place(0, batch)).collect();
+            let of_each = places.iter().map(|place| (place.start, place.rows));
+            assert!(of_each.eq([(0, 0), (1, 2), (3, 0), (4, 0), (5, 1)]));
+            assert_eq!((listed.samples(), listed.most_rows()), (6, 2));
+            for (place, batch) in places.iter().zip(0..) {
+                assert_eq!(listed.position_after(batch), place.start);
+                assert!(all.begins_at(place.start) && place.ends_batch());
+                assert_eq!(place.real_rows(), place.rows);
+                let rest = Listed::new(Arc::clone(&all), place.start, (0, 1), false);
+                assert_eq!(rest.batches(), 5 - batch);
+                // What rows would be like is told by the first sample that there is.
+                let pattern = listed.index(place.position(0));
+                assert!(!place.is_empty() || pattern == 7);
+                let fails = place.is_empty() && on_empty == OnEmpty::Fail;
+                assert_eq!(listed.check_batch(place).is_err(), fails);
+            }
+            // On two ranks, the last of them has no list.
+            let second = Listed::new(Arc::clone(&all), 0, (1, 2), false);
+            let last = second.place(0, 2);
+            let filler = usize::from(on_empty == OnEmpty::Fail);
+            assert_eq!(
+                (second.batches(), last.rows, last.real_rows()),
+                (3, filler, 0)
+            );
+            assert!(second.check_batch(&last).is_ok());
+        }
+        let skips = Lists::of(&lists, 0, OnEmpty::Skip);
+        assert_eq!(skips.batches, Batches::from(vec![vec![7, 8], vec![9]]));
+        let nothing = Lists::of(&vec![vec![], vec![]], 0, OnEmpty::Keep);
+        assert_eq!((nothing.samples(), nothing.most_rows), (2, 0));
+        assert_eq!(nothing.batches, Batches::from(vec![vec![0], vec![0]]));
+        assert!(Lists::of(&vec![vec![]], 0, OnEmpty::Skip).is_empty());
     }
 }
