@@ -273,6 +273,30 @@ fn rows_that_cannot_be_stacked_are_named() {
     }
 }
 
+/// Pictures of unlike sizes are not padded: the advice is a transform.
+#[test]
+fn pictures_of_unlike_sizes_want_a_transform() {
+    let pictures = from_fn(2, |index, _| {
+        Ok(Tensor::<u8>::zeros(&[
+            40 + index as usize,
+            50 - index as usize,
+            3,
+        ]))
+    });
+    let loader = DataLoader::builder(pictures).batch_size(2).build().unwrap();
+    let said = loader.epoch(0).next().unwrap().unwrap_err().to_string();
+    assert!(
+        said.contains(
+            "its shape is [41, 49, 3], and the batch's rows are [40, 50, 3]: pictures need one size"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("`.transform(..)`") && !said.contains("Padded"),
+        "{said}"
+    );
+}
+
 /// What `main` prints of an error by `?`, and `unwrap` of one.
 #[cfg(feature = "image")]
 #[test]

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use pinfeed::loader::{LoaderState, OnEmpty, World};
 use pinfeed::sampler::{BatchSampler, Batches};
-use pinfeed::{Batch, DataLoader, Device, SampleRng, Tensor, from_fn};
+use pinfeed::{DataLoader, Device, SampleRng, Tensor, from_fn};
 
 const SAMPLES: u64 = 60;
 const STEPS: usize = 50;
@@ -20,7 +20,7 @@ struct Poisson {
 
 impl BatchSampler for Poisson {
     fn batches(&self, epoch: u64) -> Batches {
-        let mut rng = SampleRng::for_sampler(self.seed, epoch);
+        let mut rng = SampleRng::for_sampler(self.seed, epoch, 0);
         let mut batches = Batches::new();
         for _ in 0..self.steps {
             batches.push((0..self.samples).filter(|_| rng.bool(self.probability)));
