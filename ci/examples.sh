@@ -6,6 +6,11 @@
 run cargo build --release --examples
 run cargo test --release --package training --lib --test "*"
 run cargo test --release --features candle --doc -- candle
+for example in quickstart tabular text_stream; do
+    run cargo run --release --example "$example"
+done
+run cargo run --release --example text_stream -- LICENSE-MIT
+cargo run --release --example text_stream -- /nonexistent 2>/dev/null && exit 1 # a file that is not there is an error
 run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
 run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
@@ -21,9 +26,9 @@ for example in train imagenet segmentation detection; do # a folder that is not 
     cargo run --release --package training --bin "$example" -- --data /nonexistent 2>/dev/null && exit 1
 done
 sheet=$(mktemp -d)
-cargo run --release --example contact_sheet -- /nonexistent 2>/dev/null && exit 1 # a photo that is not there is an error
-run env -C "$sheet" cargo run --release --manifest-path "$PWD/Cargo.toml" --example contact_sheet
-[[ -s "$sheet/contact-sheet.png" ]]
+cargo run --release --example contact_sheet -- /nonexistent --out "$sheet/sheet.png" 2>/dev/null && exit 1 # a photo that is not there is an error
+run cargo run --release --example contact_sheet -- --out "$sheet/sheet.png"
+[[ -s "$sheet/sheet.png" ]]
 run cargo run --release --example timeline -- --batches 10 --out "$sheet/timeline.html" --trace "$sheet/trace.json"
 grep -q "<canvas" "$sheet/timeline.html"
 python3 -m json.tool "$sheet/trace.json" >/dev/null
@@ -64,6 +69,7 @@ answer 2 train --epochs many
 grep -q 'error: --epochs wants a whole number above 0, such as 4, not "many"' "$errors"
 answer 2 transfer_bandwidth --frame-shape 3 x
 answer 2 ranks --global-batch 0
-answer 2 contact_sheet one.jpg two.png three
-answer 1 contact_sheet /nonexistent.jpg
+answer 2 contact_sheet one.jpg two.png --out three.png
+answer 2 contact_sheet # nothing is written where nobody said so
+answer 1 contact_sheet /nonexistent.jpg --out sheet.png
 grep -q "error: /nonexistent.jpg: " "$errors"

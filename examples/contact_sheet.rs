@@ -1,7 +1,7 @@
 //! Shows the effect of each operation of an `ImageTransform` on a photo: a PNG file with one row per operation, and one
 //! random draw per column.
 //!
-//!     cargo run --release --example contact_sheet -- photo.jpg sheet.png
+//!     cargo run --release --example contact_sheet -- photo.jpg --out sheet.png
 //!
 //! Without a photo, it draws a picture. The last row has a mask and a box, which follow the picture through the same
 //! geometry.
@@ -25,10 +25,10 @@ use args::Options;
 const HELP: &str = "\
 Shows the effect of each operation of an ImageTransform on a photo: one row per operation, one random draw per column.
 
-cargo run --release --example contact_sheet -- [PHOTO [SHEET]]
+cargo run --release --example contact_sheet -- [PHOTO] --out SHEET
 
   PHOTO               a picture: JPEG, PNG, GIF, WebP, TIFF, BMP or PNM (default: one is drawn)
-  SHEET               the PNG file to write (default: contact-sheet.png)
+  --out SHEET         the PNG file to write
   --help              this text";
 
 const SIDE: usize = 160;
@@ -44,13 +44,15 @@ fn main() -> ExitCode {
 }
 
 fn run(mut options: Options) -> Result<(), BoxError> {
-    let (photo, target) = (options.argument(), options.argument());
+    let target = options.path("--out")?;
+    let photo = options.argument();
     options.finish()?;
+    let target =
+        target.ok_or_else(|| args::misuse("--out SHEET names the PNG file to write".into()))?;
     let photo = match photo {
         Some(path) => fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?,
         None => drawn()?,
     };
-    let target = target.unwrap_or_else(|| "contact-sheet.png".into());
 
     let rows = rows();
     let step = SIDE + GAP;

@@ -1,6 +1,6 @@
 //! What does each thread of a loader do when? Draws a timeline of one epoch, as a page for a browser.
 //!
-//!     cargo run --release --example timeline
+//!     cargo run --release --example timeline -- --out timeline.html
 //!
 //! A small loop is fed by workers: samples are loaded (a wait, as for a disk), decoded and copied to the device, and the step takes its
 //! time. One sample in 50 takes ten times as long, so that one sees what that does. Then it prints where the time went, and how fast the
@@ -31,8 +31,8 @@ cargo run --release --example timeline -- [OPTIONS]
   --load-us N         how long a sample takes to load, in microseconds (default: 1000)
   --step-us N         how long a step takes (default: 6000)
   --batches N         batches of the epoch (default: 60)
-  --out FILE          the page (default: timeline.html)
-  --trace FILE        the same for https://ui.perfetto.dev
+  --out FILE          writes the page
+  --trace FILE        writes the same for https://ui.perfetto.dev
   --help              this text";
 
 const BATCH_SIZE: usize = 16;
@@ -78,7 +78,7 @@ struct Options {
     load: Duration,
     step: Duration,
     batches: usize,
-    out: PathBuf,
+    out: Option<PathBuf>,
     trace: Option<PathBuf>,
 }
 
@@ -98,7 +98,7 @@ impl Options {
             load: micros(options.value("--load-us", whole)?, 1_000),
             step: micros(options.value("--step-us", whole)?, 6_000),
             batches: options.positive("--batches")?.unwrap_or(60),
-            out: options.path("--out")?.unwrap_or("timeline.html".into()),
+            out: options.path("--out")?,
             trace: options.path("--trace")?,
         };
         options.finish()?;
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
 fn run(options: args::Options) -> Result<(), BoxError> {
     let options = Options::take(options)?;
     let (load, device) = (options.load, &options.device);
-    let samples = from_fn((options.batches * BATCH_SIZE) as u64, move |index, _| {
+    let samples = from_fn(options.batches * BATCH_SIZE, move |index, _| {
         let is_slow = index % 50 == 49;
         thread::sleep(if is_slow { load * 10 } else { load });
         Ok(Lazy(index))
@@ -141,8 +141,13 @@ fn run(options: args::Options) -> Result<(), BoxError> {
     let at_best = start.elapsed().as_secs_f64();
     println!("If loading cost nothing, the epoch would take {at_best:.2} s.");
 
-    std::fs::write(&options.out, timeline.to_html())?;
-    println!("{}: {} events", options.out.display(), timeline.len());
+    match &options.out {
+        Some(page) => {
+            std::fs::write(page, timeline.to_html())?;
+            println!("{}: {} events", page.display(), timeline.len());
+        }
+        None => println!("{} events; --out FILE writes the page", timeline.len()),
+    }
     if let Some(trace) = &options.trace {
         std::fs::write(trace, timeline.to_chrome_trace())?;
     }

@@ -1,0 +1,61 @@
+//! Lines of text files, tokenised and padded, without an index: a stream. It reads this project's own documents, or yours.
+//!
+//!     cargo run --release --example text_stream [-- FILE..]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use pinfeed::prelude::*;
+use pinfeed::{BoxError, stream};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    if paths.is_empty() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        paths.extend(["README.md", "docs/DESIGN.md", "docs/SAFETY.md"].map(|file| root.join(file)));
+    }
+    let texts = lines(paths).shuffle(500).map(|line: String, _rng| {
+        let tokens = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
+        Ok((Padded::from(tokens.collect::<Vec<_>>()), line))
+    });
+    let loader = DataLoader::stream(texts)
+        .batch_size(32)
+        .seed(1)
+        .num_workers(2)
+        .build()?;
+
+    for epoch in 0..2 {
+        let (mut batches, mut words, mut cells, mut shown) = (0, 0, 0, None);
+        for batch in loader.epoch(epoch) {
+            let (tokens, lines) = batch?; // [32, longest line of these]; the lengths are beside the tokens
+            batches += 1;
+            words += tokens.lengths.as_slice().iter().sum::<i64>();
+            cells += tokens.values.len();
+            shown.get_or_insert((tokens.values.shape().clone(), lines[0].clone()));
+        }
+        let padding = 100.0 * (1.0 - words as f64 / cells as f64);
+        println!(
+            "epoch {epoch}: {batches} batches, {words} words, {padding:.0} % of the cells are padding"
+        );
+        if let Some((shape, line)) = shown {
+            println!("         the first batch is {shape}, and its first line: {line:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The lines of all files, one file after the other. Of several ranks, each reads its own files.
+fn lines(paths: Vec<PathBuf>) -> impl StreamSource<Item = String, Sample = String> {
+    stream::from_fn(move |_epoch, shard| {
+        let own = (0..)
+            .zip(paths.clone())
+            .filter(move |(number, _)| shard.keeps(*number));
+        Ok(own.flat_map(|(_, path)| lines_of(&path).unwrap_or_else(|error| vec![Err(error)])))
+    })
+}
+
+fn lines_of(path: &Path) -> Result<Vec<Result<String, BoxError>>, BoxError> {
+    let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(BufReader::new(file).lines().map(|line| Ok(line?)).collect())
+}
