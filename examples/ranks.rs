@@ -71,7 +71,7 @@ fn run(options: args::Options) -> Result<(), BoxError> {
         return Err(args::misuse(what));
     }
 
-    let numbers = from_fn(options.samples as u64, |index, _rng| Ok(index));
+    let numbers = from_fn(options.samples, |index, _rng| Ok(index));
     let loader: DataLoader<Tensor<i64>> = DataLoader::builder(numbers)
         .batch_size(options.global_batch / ranks)
         .shuffle(true)

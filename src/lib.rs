@@ -93,6 +93,7 @@ mod fingerprint;
 #[cfg(feature = "image")]
 pub mod image;
 pub mod interop;
+mod length;
 pub mod loader;
 #[expect(unsafe_code, reason = "it copies by addresses")]
 mod memory;
@@ -102,6 +103,7 @@ pub mod ops;
 #[doc(hidden)]
 pub mod picture;
 mod pipeline;
+pub mod prelude;
 pub mod rng;
 pub mod sampler;
 mod shape;

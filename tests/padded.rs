@@ -65,7 +65,7 @@ proptest! {
         pin: bool,
     ) {
         let expected = samples.clone();
-        let dataset = from_fn(samples.len() as u64, move |index, _| {
+        let dataset = from_fn(samples.len(), move |index, _| {
             let rows = Padded::from(samples[index as usize].clone());
             let rows = rows.value(value).multiple_of(multiple);
             Ok((index as i64, rows.mask(), rows))

@@ -20,7 +20,7 @@ proptest! {
         pin: bool,
     ) {
         let expected = samples.clone();
-        let dataset = from_fn(samples.len() as u64, move |index, _| {
+        let dataset = from_fn(samples.len(), move |index, _| {
             Ok((index as i64, Ragged::from(samples[index as usize].clone())))
         });
         let mut builder = DataLoader::builder(dataset)

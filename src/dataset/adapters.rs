@@ -4,10 +4,15 @@ use std::fmt;
 
 use super::{Dataset, Pass};
 use crate::error::BoxError;
+use crate::length::Length;
 use crate::rng::SampleRng;
 
 /// Makes a data set of `len` samples from a function of the index and the sample's generator. [`FromFn::describe`]
-/// names its samples in errors.
+/// names its samples in errors. `len` may be a `usize`, such as `paths.len()` ([`Length`]).
+///
+/// # Panics
+///
+/// If `len` is a negative `i32`.
 ///
 /// # Examples
 ///
@@ -25,12 +30,16 @@ use crate::rng::SampleRng;
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub fn from_fn<S, F>(len: u64, f: F) -> FromFn<F>
+#[track_caller]
+pub fn from_fn<S, F>(len: impl Length, f: F) -> FromFn<F>
 where
     S: Send + 'static,
     F: Fn(u64, &mut SampleRng) -> Result<S, BoxError> + Send + Sync + 'static,
 {
-    FromFn { len, f }
+    FromFn {
+        len: len.samples(),
+        f,
+    }
 }
 
 /// The data set that [`from_fn`] makes.

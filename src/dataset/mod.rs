@@ -36,6 +36,7 @@ pub use zip::Zip;
 use std::path::Path;
 
 pub use crate::fingerprint::Fingerprint;
+pub use crate::length::Length;
 
 use crate::error::{BoxError, Error};
 use crate::fingerprint::spread;

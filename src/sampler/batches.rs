@@ -33,7 +33,7 @@ use crate::system::room::{NoRoom, list_of};
 ///     fn batches(&self, epoch: u64) -> Batches {
 ///         let mut batches = Batches::new();
 ///         for (texts, size) in [(&self.short, 4), (&self.long, 2)] {
-///             let order = RandomSampler::new(texts.len() as u64, 17);
+///             let order = RandomSampler::new(texts.len(), 17);
 ///             let shuffled: Vec<u64> = (0..order.len()).map(|at| texts[order.index(epoch, at) as usize]).collect();
 ///             shuffled.chunks(size).for_each(|batch| batches.push(batch.iter().copied()));
 ///         }

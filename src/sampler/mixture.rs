@@ -7,6 +7,7 @@ use super::splits::Splits;
 use super::weighted::check_weights;
 use super::{Sampler, positions};
 use crate::error::{Error, Result};
+use crate::length::Length;
 use crate::sync::Arc;
 
 /// Several data sets mixed by weight, each in its own random order; for a
@@ -67,13 +68,18 @@ struct Set {
 
 impl MixtureSampler {
     /// Makes a mixture of data sets that lie one behind the other: of `lengths[i]` samples and `weights[i]`. Weights need not sum
-    /// to 1.
+    /// to 1. Lengths may be `usize` ([`Length`]).
     ///
     /// # Errors
     ///
     /// [`Error::Option`] if there are not as many weights as lengths, or none; if a weight is negative, infinite or not
     /// a number, or all are 0; if a data set without samples has a weight; or if the lengths' sum is beyond `u64`.
-    pub fn new(lengths: &[u64], weights: &[f64], seed: u64) -> Result<MixtureSampler> {
+    ///
+    /// # Panics
+    ///
+    /// If a length is a negative `i32`.
+    #[track_caller]
+    pub fn new(lengths: &[impl Length], weights: &[f64], seed: u64) -> Result<MixtureSampler> {
         let refused = |reason| Err(Error::option("MixtureSampler::new", reason));
         if lengths.len() != weights.len() {
             return refused(format!(
@@ -84,7 +90,8 @@ impl MixtureSampler {
         }
         check_weights("MixtureSampler::new", weights)?;
         let (mut sets, mut end) = (Vec::with_capacity(lengths.len()), 0u64);
-        for (at, (&len, weight)) in lengths.iter().zip(weights).enumerate() {
+        for (at, (len, weight)) in lengths.iter().zip(weights).enumerate() {
+            let len = len.samples();
             if len == 0 && *weight > 0.0 {
                 return refused(format!(
                     "data set {at} has no samples, and a weight of {weight}: its weight must be 0"
@@ -108,9 +115,14 @@ impl MixtureSampler {
     }
 
     /// Sets how many positions an epoch has. Default: as many as there are samples.
-    pub fn num_samples(self, num_samples: u64) -> MixtureSampler {
+    ///
+    /// # Panics
+    ///
+    /// If `num_samples` is a negative `i32`.
+    #[track_caller]
+    pub fn num_samples(self, num_samples: impl Length) -> MixtureSampler {
         MixtureSampler {
-            num_samples,
+            num_samples: num_samples.samples(),
             ..self
         }
     }

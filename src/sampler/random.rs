@@ -2,6 +2,7 @@
 
 use super::permutation::Permutation;
 use super::{Sampler, positions};
+use crate::length::Length;
 use crate::rng::SampleRng;
 
 /// All samples once, in a random order that differs in each epoch; PyTorch's `RandomSampler`.
@@ -41,8 +42,14 @@ pub struct RandomSampler {
 }
 
 impl RandomSampler {
-    /// Makes random orders of `len` samples.
-    pub fn new(len: u64, seed: u64) -> RandomSampler {
+    /// Makes random orders of `len` samples, which may be a `usize` ([`Length`]).
+    ///
+    /// # Panics
+    ///
+    /// If `len` is a negative `i32`.
+    #[track_caller]
+    pub fn new(len: impl Length, seed: u64) -> RandomSampler {
+        let len = len.samples();
         RandomSampler {
             samples: len,
             seed,
@@ -72,9 +79,14 @@ impl RandomSampler {
     /// assert_eq!(order[..8], [0, 1, 2, 3, 0, 1, 2, 3]);
     /// assert_ne!(order[8], order[9]);
     /// ```
-    pub fn num_samples(self, num_samples: u64) -> RandomSampler {
+    ///
+    /// # Panics
+    ///
+    /// If `num_samples` is a negative `i32`.
+    #[track_caller]
+    pub fn num_samples(self, num_samples: impl Length) -> RandomSampler {
         RandomSampler {
-            num_samples,
+            num_samples: num_samples.samples(),
             ..self
         }
     }
@@ -165,7 +177,7 @@ mod tests {
 
         #[test]
         fn huge_sets_need_no_memory(position in 0u64..1 << 62, seed: u64) {
-            prop_assert!(RandomSampler::new(1 << 62, seed).index(0, position) < 1 << 62);
+            prop_assert!(RandomSampler::new(1u64 << 62, seed).index(0, position) < 1 << 62);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The data set's own order.
 
 use super::Sampler;
+use crate::length::Length;
 
 /// The samples in the data set's order: 0, 1, 2, ...
 ///
@@ -23,9 +24,14 @@ pub struct SequentialSampler {
 }
 
 impl SequentialSampler {
-    /// Makes the order of `len` samples.
-    pub fn new(len: u64) -> SequentialSampler {
-        SequentialSampler { len }
+    /// Makes the order of `len` samples, which may be a `usize` ([`Length`]).
+    ///
+    /// # Panics
+    ///
+    /// If `len` is a negative `i32`.
+    #[track_caller]
+    pub fn new(len: impl Length) -> SequentialSampler {
+        SequentialSampler { len: len.samples() }
     }
 }
 

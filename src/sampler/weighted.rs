@@ -7,6 +7,7 @@ use super::successive::Successive;
 use super::{Sampler, positions};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
+use crate::length::Length;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::system::room::check_room;
@@ -64,13 +65,22 @@ const MAKING_BYTES: usize = 48;
 
 impl WeightedRandomSampler {
     /// Makes a sampler that draws sample `i` with a probability proportional to `weights[i]`, at each of an epoch's
-    /// `num_samples` positions.
+    /// `num_samples` positions, which may be a `usize` ([`Length`]).
     ///
     /// # Errors
     ///
     /// [`Error::Option`] if there are no weights, if one is negative, infinite or not a number, if all are 0, or if what is made of them
     /// exceeds the memory that the process may use.
-    pub fn new(weights: &[f64], num_samples: u64, seed: u64) -> Result<WeightedRandomSampler> {
+    ///
+    /// # Panics
+    ///
+    /// If `num_samples` is a negative `i32`.
+    #[track_caller]
+    pub fn new(
+        weights: &[f64],
+        num_samples: impl Length,
+        seed: u64,
+    ) -> Result<WeightedRandomSampler> {
         const NEW: &str = "WeightedRandomSampler::new";
         check_weights(NEW, weights)?;
         check_room(weights.len() as u64, MAKING_BYTES).map_err(|no_room| {
@@ -81,7 +91,7 @@ impl WeightedRandomSampler {
             Error::option(NEW, reason)
         })?;
         Ok(WeightedRandomSampler {
-            num_samples,
+            num_samples: num_samples.samples(),
             seed,
             weights: weights.into(),
             draws: Draws::WithReplacement(Arc::new(AliasTable::new(weights))),

@@ -59,6 +59,7 @@ pub use shuffle::{Shuffle, ShuffleStream};
 
 use crate::dataset::Document;
 use crate::error::{BoxError, Error};
+use crate::length::Length;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 
@@ -315,20 +316,30 @@ pub trait StreamSource: Send + Sync + 'static {
         Chain::new(self, other)
     }
 
-    /// Gives the first `count` items of each rank.
-    fn take(self, count: u64) -> Take<Self>
+    /// Gives the first `count` items of each rank. `count` may be a `usize` ([`Length`]).
+    ///
+    /// # Panics
+    ///
+    /// If `count` is a negative `i32`.
+    #[track_caller]
+    fn take(self, count: impl Length) -> Take<Self>
     where
         Self: Sized,
     {
-        Take::new(self, count)
+        Take::new(self, count.samples())
     }
 
-    /// Leaves out the first `count` items of each rank. They are pulled, and not loaded.
-    fn skip(self, count: u64) -> Skip<Self>
+    /// Leaves out the first `count` items of each rank. They are pulled, and not loaded. `count` may be a `usize` ([`Length`]).
+    ///
+    /// # Panics
+    ///
+    /// If `count` is a negative `i32`.
+    #[track_caller]
+    fn skip(self, count: impl Length) -> Skip<Self>
     where
         Self: Sized,
     {
-        Skip::new(self, count)
+        Skip::new(self, count.samples())
     }
 
     /// Opens the source again at its end, without end. An epoch of it is infinite: leave it by `break`, or end it by

@@ -442,7 +442,7 @@ fn a_batch_may_be_read_before_it_is_sent() {
                 .to_vec()
         })
         .collect();
-    let samples = from_fn(expected.len() as u64, move |index, rng| {
+    let samples = from_fn(expected.len(), move |index, rng| {
         let image = LazyImage::encoded(std::fs::read(all.path(index).unwrap())?);
         let image = image.transform(&ImageTransform::eval(16), rng);
         Ok(Picture(image.decode_on(Decode::Device)))

@@ -9,7 +9,7 @@ const TABLE: &str = "1.5,0\n2.5,1\nn/a,0\n3.5,1\n4.5,0\n,1\n5.5,1\n6.5,0\n";
 
 pub fn main() -> Result<(), Box<dyn Error>> {
     let lines: Vec<&str> = TABLE.lines().collect();
-    let rows = from_fn(lines.len() as u64, move |index, _| {
+    let rows = from_fn(lines.len(), move |index, _| {
         let (value, label) = lines[index as usize].split_once(',').ok_or("it has no comma")?;
         Ok((value.parse::<f32>()?, label.parse::<i64>()?))
     })

@@ -18,7 +18,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     fs::remove_file(&paths[14])?;
 
     let names = paths.clone();
-    let files = from_fn(paths.len() as u64, move |index, _| {
+    let files = from_fn(paths.len(), move |index, _| {
         let text = fs::read_to_string(&paths[index as usize])?;
         let numbers = text.split(',').map(str::parse);
         Ok(numbers.collect::<Result<Vec<f32>, _>>()?)

@@ -12,7 +12,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     // Row by row: any array will do, also one that does not lie in one piece.
     let (x, y) = (features.clone(), targets.clone());
-    let rows = from_fn(x.nrows() as u64, move |index, _| {
+    let rows = from_fn(x.nrows(), move |index, _| {
         let index = index as usize;
         Ok((x.row(index).to_vec(), y[index]))
     });

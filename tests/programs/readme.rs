@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use pinfeed::device::Loan;
-use pinfeed::{BoxError, DataLoader, Stream, Tensor, from_fn};
+use pinfeed::{BoxError, DataLoader, Padded, Stream, Tensor, from_fn};
 
 /// The first block. It wants a GPU and ImageNet, and is compiled only.
 #[allow(dead_code)]
@@ -40,7 +40,132 @@ fn step(_: &Stream, images: Loan<'_, u8>, labels: Loan<'_, i64>) -> Result<(), p
     Ok(())
 }
 
-/// The second block. It wants several GPUs, and is compiled only.
+/// The second block, a whole program.
+#[rustfmt::skip]
+mod anywhere {
+    mod env_logger {
+        pub fn init() {}
+    }
+
+    use pinfeed::Device;
+    use pinfeed::prelude::*;
+
+    pub
+    fn main() -> Result<(), Box<dyn std::error::Error>> {
+        env_logger::init();                                   // RUST_LOG=warn shows warnings
+        let device = Device::available();                     // the first CUDA device, or the CPU
+        let samples = from_fn(10_000, |index, rng| {
+            let x: Vec<f32> = (0..64).map(|_| rng.f32()).collect(); // read a file here, decode it, augment it
+            Ok((x, index as i64))
+        });
+        let loader = DataLoader::builder(samples).batch_size(100).shuffle(true).num_workers(2).pin_memory(&device).build()?;
+
+        for epoch in loader.epochs(0..3).to_device(&device, 2) {
+            for batch in epoch {
+                let (x, y) = batch?;                          // on the device: [100, 64] and [100]
+                assert_eq!((&x.shape()[..], &y.shape()[..]), (&[100, 64][..], &[100][..]));
+            }
+        }
+        println!("{}", loader.stats());
+        Ok(())
+    }
+}
+
+/// The block on cudarc. It wants a GPU, and is compiled only. (Those on candle are in examples/training/tests/candle.rs.)
+#[cfg(feature = "cuda")]
+#[allow(dead_code, unsafe_code)]
+#[rustfmt::skip]
+fn launch(ptx: cudarc::nvrtc::Ptx) -> Result<(), Box<dyn Error>> {
+    let samples = from_fn(1_000, |index, _| Ok(([index as f32; 64], index as i64)));
+    use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
+    use pinfeed::interop;
+
+    let context = CudaContext::new(0)?;
+    let device = interop::cudarc::device(&context)?;
+    let compute = context.new_stream()?;
+    let stream = interop::cudarc::stream(&device, &compute)?; // the same stream, as the loader sees it
+    let kernel = context.load_module(ptx)?.load_function("step")?;
+
+    let loader = DataLoader::builder(samples).batch_size(100).num_workers(2).pin_memory(&device).build()?;
+    for batch in loader.epoch(0).to_device(&device, 2) {
+        let (x, _) = batch?;
+        let x = x.on(&stream)?;                               // `compute` waits for the copy
+        let (address, len) = (x.address(), x.len() as u32);
+        let mut launch = compute.launch_builder(&kernel);
+        launch.arg(&address).arg(&len);
+        // SAFETY: the kernel takes an address and a length, reads that much, and is on the loan's stream.
+        unsafe { launch.launch(LaunchConfig::for_num_elems(len)) }?;
+    }                                                         // the loan ends: its memory is used again behind the kernel
+    Ok(())
+}
+
+/// A data set of files.
+#[rustfmt::skip]
+fn files() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let paths: Vec<PathBuf> = (0..6).map(|number| folder.path().join(format!("{number}.raw"))).collect();
+    let labels: Vec<i64> = (0..6).collect();
+    for (path, pixels) in paths.iter().zip([12, 12, 12, 12, 5, 12]) {
+        fs::write(path, vec![7; pixels])?; // one is too short
+    }
+
+    let names = paths.clone();
+    let samples = from_fn(paths.len(), move |index, rng| {
+        let image = std::fs::read(&paths[index as usize])?;
+        let flip = rng.bool(0.5); // the same whatever the number of workers
+        Ok((decode(&image, flip)?, labels[index as usize]))
+    })
+    .describe(move |index| names[index as usize].display().to_string());
+
+    let loader = DataLoader::builder(samples).batch_size(2).build()?;
+    let mut errors = Vec::new();
+    for batch in &loader {
+        match batch {
+            Ok((images, labels)) => assert_eq!((&images.shape()[..], labels.len()), (&[2, 2, 2, 3][..], 2)),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    let [error] = &errors[..] else {
+        return Err(format!("one file is broken: {errors:?}").into());
+    };
+    println!("{error}");
+    assert!(error.contains("4.raw") && error.contains("5 elements do not make the shape [2, 2, 3]"), "{error}");
+    Ok(())
+}
+
+fn decode(bytes: &[u8], flip: bool) -> Result<Tensor<u8>, BoxError> {
+    let mut pixels = bytes.to_vec();
+    if flip {
+        pixels.reverse();
+    }
+    Ok(Tensor::from_vec(pixels, &[2, 2, 3])?)
+}
+
+/// A stream of lines.
+#[rustfmt::skip]
+fn lines() -> Result<(), Box<dyn Error>> {
+    use pinfeed::stream::{self, StreamSource};
+
+    let files = ["one two\nthree", "four five six"];
+    let words = stream::from_fn(move |_epoch, shard| {        // the rank that opens it: of several, each gives its own files
+        let own = (0..).zip(files.clone()).filter(move |(number, _)| shard.keeps(*number));
+        Ok(own.flat_map(|(_, text)| text.lines().map(|line| Ok(line.to_owned())).collect::<Vec<_>>()))
+    });
+    let tokens = words.shuffle(1_000).map(|line: String, _rng| {
+        let words = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
+        Ok(Padded::from(words.collect::<Vec<_>>()))
+    });
+    let loader = DataLoader::stream(tokens).batch_size(32).num_workers(2).build()?;
+    let mut lengths: Vec<i64> = Vec::new();
+    for batch in loader.epoch(0) {
+        lengths.extend(batch?.lengths.as_slice());
+    }
+    lengths.sort_unstable();
+    assert_eq!(lengths, [1, 2, 3]);
+    Ok(())
+}
+
+/// The last block. It wants several GPUs, and is compiled only.
 #[allow(dead_code)]
 #[rustfmt::skip]
 fn train_on_several(train: pinfeed::image::ImageFolder) -> Result<(), Box<dyn Error>> {
@@ -70,44 +195,8 @@ fn train_on_several(train: pinfeed::image::ImageFolder) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// The third block: a data set of files.
-#[rustfmt::skip]
 pub fn main() -> Result<(), Box<dyn Error>> {
-    let folder = tempfile::tempdir()?;
-    let paths: Vec<PathBuf> = (0..6).map(|number| folder.path().join(format!("{number}.raw"))).collect();
-    let labels: Vec<i64> = (0..6).collect();
-    for (path, pixels) in paths.iter().zip([12, 12, 12, 12, 5, 12]) {
-        fs::write(path, vec![7; pixels])?; // one is too short
-    }
-
-    let names = paths.clone();
-    let samples = from_fn(paths.len() as u64, move |index, rng| {
-        let image = std::fs::read(&paths[index as usize])?;
-        let flip = rng.bool(0.5); // the same whatever the number of workers
-        Ok((decode(&image, flip)?, labels[index as usize]))
-    })
-    .describe(move |index| names[index as usize].display().to_string());
-
-    let loader = DataLoader::builder(samples).batch_size(2).build()?;
-    let mut errors = Vec::new();
-    for batch in &loader {
-        match batch {
-            Ok((images, labels)) => assert_eq!((&images.shape()[..], labels.len()), (&[2, 2, 2, 3][..], 2)),
-            Err(error) => errors.push(error.to_string()),
-        }
-    }
-    let [error] = &errors[..] else {
-        return Err(format!("one file is broken: {errors:?}").into());
-    };
-    println!("{error}");
-    assert!(error.contains("4.raw") && error.contains("5 elements do not make the shape [2, 2, 3]"), "{error}");
-    Ok(())
-}
-
-fn decode(bytes: &[u8], flip: bool) -> Result<Tensor<u8>, BoxError> {
-    let mut pixels = bytes.to_vec();
-    if flip {
-        pixels.reverse();
-    }
-    Ok(Tensor::from_vec(pixels, &[2, 2, 3])?)
+    anywhere::main()?;
+    files()?;
+    lines()
 }

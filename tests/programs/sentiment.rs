@@ -26,7 +26,7 @@ fn token(word: &str) -> u32 {
 }
 
 pub fn main() -> Result<(), Box<dyn Error>> {
-    let texts = from_fn(TEXTS.len() as u64, |index, _| {
+    let texts = from_fn(TEXTS.len(), |index, _| {
         let (text, label) = TEXTS[index as usize];
         let tokens: Vec<u32> = text.split(' ').map(token).collect();
         let input_ids = Padded::from(tokens).truncate(512).multiple_of(8);

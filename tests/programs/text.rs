@@ -27,7 +27,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     // Not padded: what embedding bags and attention over packed sequences take.
     let texts = tokenized.clone();
-    let ragged = from_fn(texts.len() as u64, move |index, _| {
+    let ragged = from_fn(texts.len(), move |index, _| {
         let (tokens, label) = &texts[index as usize];
         Ok((Ragged::from(tokens.clone()), *label))
     });
@@ -45,7 +45,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(tokens_seen, 18);
 
     // Padded: what most models take.
-    let padded = from_fn(tokenized.len() as u64, move |index, _| {
+    let padded = from_fn(tokenized.len(), move |index, _| {
         let (tokens, label) = &tokenized[index as usize];
         Ok((Padded::from(tokens.clone()), *label))
     });

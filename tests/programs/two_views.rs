@@ -24,7 +24,7 @@ fn file(number: u64) -> Result<Vec<u8>, Box<dyn Error>> {
 
 fn loader(files: &Arc<Vec<Vec<u8>>>, size: usize, decode: Decode, device: &Device) -> pinfeed::Result<DataLoader<Views>> {
     let (files, transform) = (Arc::clone(files), ImageTransform::train(size));
-    let views = from_fn(files.len() as u64, move |index, rng| {
+    let views = from_fn(files.len(), move |index, rng| {
         let file = &files[index as usize];
         let mut view = || LazyImage::encoded(file.clone()).transform(&transform, rng).decode_on(decode);
         Ok((view(), view(), index as i64))
