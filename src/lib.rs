@@ -29,7 +29,8 @@
 //!
 //! # Where to begin
 //!
-//! The root has what every program uses. The rest is in modules:
+//! The root has what every program uses, and [`prelude`] what a program imports by a glob. (`use pinfeed::*;` would also bring the module
+//! [`image`](mod@image), which hides the crate of that name.) The rest is in modules:
 //!
 //! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, packed documents, a
 //!   cache in memory: [`dataset`].
@@ -74,13 +75,20 @@
 //! | `nvtx` | no | the same as ranges of NVTX, in the domain `pinfeed`, which `nsys profile --trace=cuda,nvtx` shows beside the GPU's work; without a profiler they do nothing, and nothing of CUDA is needed to build them |
 //! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs out of memory, to test your own program |
 //!
+//! # Warnings
+//!
+//! What the library has to say goes to the crate [`log`](https://docs.rs/log): that the CPU is used, and why, which sample is slow, which
+//! was replaced, what could not be page-locked. Without a logger nobody sees it. With the crate `env_logger`, that is
+//! `env_logger::init();` in `main`, and `RUST_LOG=warn` in the environment.
+//!
 //! # Threads
 //!
 //! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread (and with
 //! [`timeout`](loader::Builder::timeout), those that hang and were replaced); the CPU device has one thread for
 //! each of its streams; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter`
-//! inside your `Dataset::get` cannot deadlock. It installs no signal handler or panic hook, and sets no environment
-//! variable.
+//! inside your `Dataset::get` cannot deadlock. It installs no signal handler or panic hook. It sets no environment
+//! variable, but one: with the feature `nvjpeg`, on Linux, [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32`, if that is not set
+//! and the process has no other thread.
 
 mod batch;
 pub mod dataset;

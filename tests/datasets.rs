@@ -11,7 +11,10 @@ use proptest::prelude::*;
 
 use pinfeed::dataset::{ConcatDataset, Pass, Subset, random_split};
 use pinfeed::loader::World;
-use pinfeed::sampler::MixtureSampler;
+use pinfeed::sampler::{
+    MixtureSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler,
+};
+use pinfeed::stream::{self, StreamSource};
 use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, TensorDataset, from_fn};
 
 /// A data set of numbers that remembers what it was told, and may change its length.
@@ -755,4 +758,39 @@ fn fingerprints_tell_data_sets_apart() {
     prints.sort_unstable();
     prints.dedup();
     assert_eq!(prints.len(), all);
+}
+
+#[test]
+fn numbers_of_samples_are_what_the_program_has() {
+    let paths = ["a", "b", "c"];
+    assert_eq!(from_fn(paths.len(), |_, _| Ok(0i64)).len(), 3);
+    assert_eq!(from_fn(3, |_, _| Ok(0i64)).len(), 3);
+    assert_eq!(from_fn(3u32, |_, _| Ok(0i64)).len(), 3);
+    assert_eq!(from_fn(u64::MAX, |_, _| Ok(0i64)).len(), u64::MAX);
+    let random = RandomSampler::new(paths.len(), 1).num_samples(paths.len() * 2);
+    assert_eq!(
+        (random.len(), SequentialSampler::new(paths.len()).len()),
+        (6, 3)
+    );
+    let weighted = WeightedRandomSampler::new(&[1.0; 3], paths.len(), 1).unwrap();
+    let mixture = MixtureSampler::new(&[paths.len(), 2], &[0.5, 0.5], 1).unwrap();
+    assert_eq!((weighted.len(), mixture.len()), (3, 5));
+    let stream = stream::from_fn(|_, _| Ok((0..9i64).map(Ok)))
+        .skip(paths.len())
+        .take(paths.len());
+    let batch = DataLoader::stream(stream)
+        .batch_size(9)
+        .build()
+        .unwrap()
+        .epoch(0)
+        .next()
+        .unwrap()
+        .unwrap();
+    assert_eq!(batch.as_slice(), [3, 4, 5]);
+}
+
+#[test]
+#[should_panic(expected = "there cannot be -1 samples")]
+fn a_negative_number_of_samples_is_refused() {
+    let _ = from_fn(-1, |_, _| Ok(0i64));
 }
