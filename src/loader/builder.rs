@@ -333,8 +333,9 @@ impl<D, C> Builder<D, C> {
 
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
-    /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. An epoch holds at most
-    /// `prefetch` + 3 slabs. Batches that take microseconds may share slabs, of 256 KiB at most: a slab is free when the program has
+    /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. A *slab* is a block of this memory that a
+    /// batch is built in, and that the ring has back when the batch was copied and dropped. An epoch holds at most `prefetch` + 3 slabs, or
+    /// `prefetch` + `depth` + 2 if it is sent ahead ([`Epoch::to_device`](crate::loader::Epoch::to_device)). Batches that take microseconds may share slabs, of 256 KiB at most: a slab is free when the program has
     /// dropped the last of its batches. If `prefetch` is not set, there may then be 35 of them, which are made in the first epoch. Where it is known how large they are ([`Dataset::sample_bytes`], or
     /// [`max_batch_bytes`](Builder::max_batch_bytes)), and batches are not large enough to travel in parts, the pin thread makes them as
     /// soon as the loader is built, while the program goes on. If the program holds all of them and waits for one more batch, that batch is in pageable

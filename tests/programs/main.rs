@@ -119,7 +119,7 @@ fn the_readme_shows_lines_of_its_program() {
     let blocks: Vec<_> = readme.split("\n```rust\n").skip(1).collect();
     let candles = |block: &&str| block.contains("candle_core"); // compiled by examples/training/tests/candle.rs
     let blocks: Vec<_> = blocks.into_iter().filter(|block| !candles(block)).collect();
-    assert_eq!(blocks.len(), 6);
+    assert_eq!(blocks.len(), 7);
     let mut program = include_str!("readme.rs").lines().map(str::trim);
     for block in blocks {
         let block = block.split("\n```\n").next().unwrap_or_default();

@@ -141,6 +141,49 @@ fn decode(bytes: &[u8], flip: bool) -> Result<Tensor<u8>, BoxError> {
     Ok(Tensor::from_vec(pixels, &[2, 2, 3])?)
 }
 
+/// A data set of one's own.
+#[rustfmt::skip]
+fn recordings() -> Result<(), Box<dyn Error>> {
+    use pinfeed::{Dataset, SampleRng};
+
+    #[derive(pinfeed::Sample)]
+    struct Clip {
+        samples: Vec<f32>,
+        speaker: i64,
+    }
+
+    struct Recordings {
+        paths: Vec<PathBuf>,
+    }
+
+    impl Dataset for Recordings {
+        type Sample = Clip;
+
+        fn len(&self) -> u64 {
+            self.paths.len() as u64
+        }
+
+        fn get(&self, index: u64, rng: &mut SampleRng) -> Result<Clip, BoxError> {
+            let bytes = std::fs::read(&self.paths[index as usize])?;
+            let volume = rng.range(0.8..1.2) as f32;
+            let samples = bytes.iter().take(16_000).map(|byte| volume * (f32::from(*byte) - 128.0));
+            Ok(Clip { samples: samples.collect(), speaker: index as i64 % 4 })
+        }
+    }
+
+    let folder = tempfile::tempdir()?;
+    let paths: Vec<PathBuf> = (0..6).map(|number| folder.path().join(format!("{number}.raw"))).collect();
+    for path in &paths {
+        fs::write(path, vec![7; 20_000])?;
+    }
+    let loader = DataLoader::builder(Recordings { paths }).batch_size(3).build()?;
+    for batch in &loader {
+        let batch: ClipBatch = batch?;
+        assert_eq!((&batch.samples.shape()[..], &batch.speaker.shape()[..]), (&[3, 16_000][..], &[3][..]));
+    }
+    Ok(())
+}
+
 /// A stream of lines.
 #[rustfmt::skip]
 fn lines() -> Result<(), Box<dyn Error>> {
@@ -198,5 +241,6 @@ fn train_on_several(train: pinfeed::image::ImageFolder) -> Result<(), Box<dyn Er
 pub fn main() -> Result<(), Box<dyn Error>> {
     anywhere::main()?;
     files()?;
+    recordings()?;
     lines()
 }
