@@ -189,7 +189,7 @@ fn recordings() -> Result<(), Box<dyn Error>> {
 fn lines() -> Result<(), Box<dyn Error>> {
     use pinfeed::stream::{self, StreamSource};
 
-    let files = ["one two\nthree", "four five six"];
+    let files = vec!["one two\nthree", "four five six"];
     let words = stream::from_fn(move |_epoch, shard| {        // the rank that opens it: of several, each gives its own files
         let own = (0..).zip(files.clone()).filter(move |(number, _)| shard.keeps(*number));
         Ok(own.flat_map(|(_, text)| text.lines().map(|line| Ok(line.to_owned())).collect::<Vec<_>>()))
