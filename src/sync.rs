@@ -6,6 +6,9 @@
 //! protocols; without the flag, the planted bugs compile to nothing.
 
 #[cfg(not(shuttle))]
+mod held;
+pub(crate) mod log;
+#[cfg(not(shuttle))]
 mod real;
 #[cfg(shuttle)]
 mod scheduled;
@@ -15,6 +18,8 @@ pub(crate) use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 #[cfg(not(shuttle))]
+#[cfg(all(not(shuttle), feature = "testing"))]
+pub(crate) use self::held::locks_held;
 pub(crate) use self::real::*;
 #[cfg(shuttle)]
 pub(crate) use self::scheduled::*;

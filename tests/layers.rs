@@ -97,6 +97,26 @@ fn locks_threads_and_clocks_come_from_sync() {
     }
 }
 
+/// A logger is the program's code, which must not run under a lock: what the library logs is put off until the thread holds none.
+#[test]
+fn what_is_logged_is_logged_without_locks() {
+    let levels = ["error", "warn", "info", "debug", "trace"].map(|level| format!("log::{level}!"));
+    let mut seen = 0;
+    for file in sources() {
+        if ["sync", "system", USER].contains(&file.module.as_str()) {
+            continue; // `system` has no locks, and `image` none of the library's
+        }
+        let imports = file.text.contains("\nuse crate::sync::log;\n");
+        for (line, code) in file.code() {
+            let logs = levels.iter().any(|level| code.contains(level));
+            let path = file.path.display();
+            assert!(!logs || imports, "{path}:{line}: use crate::sync::log");
+            seen += usize::from(logs);
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
+
 #[test]
 fn the_root_is_small() {
     let files = sources();

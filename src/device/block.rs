@@ -8,6 +8,7 @@ use super::stream::{Stream, WeakStream};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
+use crate::sync::log;
 use crate::sync::{Arc, Mutex};
 
 /// A block of the device pool, shared by the tensors that lie in it.

@@ -9,6 +9,8 @@ use crate::driver::RawEvent;
 #[cfg(feature = "nvjpeg")]
 use crate::error::Result;
 use crate::error::{BoxError, Error};
+#[cfg(feature = "nvjpeg")]
+use crate::sync::log;
 use crate::sync::{Arc, Instant, Mutex};
 use crate::tensor::{Home, Storage};
 

@@ -9,6 +9,7 @@ use std::panic::AssertUnwindSafe;
 use crate::driver::{Entered, RawEvent};
 use crate::error::{Result, panic_message};
 use crate::meter::{Enqueued, Meter};
+use crate::sync::log;
 use crate::sync::{Arc, Mutex, planted};
 use crate::tensor::{Scattered, Storage};
 

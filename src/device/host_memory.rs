@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::sync::log;
 use crate::system::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
 /// A block of host memory, which returns to where it came from on drop. Its bytes are always initialized.

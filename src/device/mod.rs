@@ -59,6 +59,7 @@ use crate::driver::{Driver, RawEvent, RawStream, cpu};
 pub use crate::driver::{Way, cpu::Hostile};
 use crate::error::{Error, Result};
 use crate::meter::{Enqueued, Meter, Settle};
+use crate::sync::log;
 use crate::sync::plain::AtomicUsize;
 use crate::sync::{Arc, Mutex, OnceLock, Ordering, planted};
 use crate::tensor::{Element, Offload, Shape, Storage, Tensor};
@@ -310,6 +311,13 @@ impl Device {
     #[cfg(feature = "testing")]
     pub fn cut_batches_at(&self, resident_bytes: usize, least_part_bytes: usize) {
         *self.inner.cut_at.lock() = Some((resident_bytes, least_part_bytes));
+    }
+
+    /// How many of the library's locks the calling thread holds: none where the program's code runs, which is what tests look at.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn locks_held() -> usize {
+        crate::sync::locks_held()
     }
 
     /// Reports the memory that the device's ring and pool hold.

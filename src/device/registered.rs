@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use super::flights::drop_owner;
 use crate::driver::Driver;
 use crate::error::Result;
+use crate::sync::log;
 use crate::sync::{Arc, Mutex, Weak, is_own_thread};
 use crate::tensor::{Backend, Storage};
 

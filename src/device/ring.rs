@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::meter::Sum;
 use crate::sync::{Arc, Instant, Mutex, OnceLock, Signal};
 use crate::system::numa;
+use crate::sync::log;
 
 pub(crate) struct Ring {
     /// Page-locks the blocks; `None` for a ring of pageable blocks.

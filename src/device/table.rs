@@ -15,6 +15,7 @@ use crate::driver::rows::{COLUMNS, Choosing, ChosenColumn, FEW_ROWS};
 use crate::driver::{Driver, RawEvent, RawStream};
 use crate::error::{Error, Result};
 use crate::sync::Arc;
+use crate::sync::log;
 use crate::tensor::{Element, Gathered, RowList, Scattered, Storage, TableColumn};
 
 /// A tensor on a device, of which batches are rows. Nobody can write it any more.

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
+use crate::sync::log;
 use crate::system::numa::{self, Cores};
 
 /// On which cores a loader's threads run: workers, and the pin thread ([`Builder::affinity`](crate::loader::Builder::affinity)).

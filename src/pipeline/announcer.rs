@@ -13,6 +13,7 @@ use super::options::{Options, Portion};
 use super::source::{Indices, Sampled};
 use crate::dataset::{Dataset, Pass};
 use crate::error::panic_message;
+use crate::sync::log;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering, plain, planted};
 use crate::tuning::INDICES_AT_ONCE;
 

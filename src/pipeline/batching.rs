@@ -7,6 +7,7 @@ use super::cut::{Listed, Lists, OnEmpty, Sharding, Start};
 use super::stopwatch::nanoseconds;
 use crate::error::{Error, Result};
 use crate::sampler::{BatchSampler, Sampler};
+use crate::sync::log;
 use crate::sync::{Arc, Instant, Mutex, OnceLock, Ordering, plain};
 
 /// How samples are put together to batches.

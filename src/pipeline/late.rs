@@ -22,6 +22,7 @@ use super::source::Failed;
 use super::station::{Task, What};
 use crate::batch::Batch;
 use crate::error::{Error, SampleId};
+use crate::sync::log;
 use crate::sync::{Arc, Instant, Ordering, planted};
 
 /// A worker's place that is to be filled.

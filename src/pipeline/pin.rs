@@ -15,6 +15,7 @@ use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab, block_bytes};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Activity;
+use crate::sync::log;
 use crate::sync::{Instant, Ordering, planted};
 use crate::trace::span;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::source::Failed;
 use crate::error::{BoxError, SampleId, panic_message};
 use crate::meter::Meter;
+use crate::sync::log;
 use crate::sync::{Condvar, Instant, Mutex};
 
 /// What becomes of a sample that fails to load, or panics.

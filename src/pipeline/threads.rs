@@ -10,6 +10,7 @@ use super::station::Station;
 use super::{Options, Pipeline};
 use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
+use crate::sync::log;
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, is_own_thread, mark_own_thread, set_sample_timeout, thread,
 };

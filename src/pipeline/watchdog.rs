@@ -11,6 +11,7 @@ use super::pass::Pass;
 use super::schedule::Unit;
 use super::seat::Seat;
 use crate::batch::Batch;
+use crate::sync::log;
 use crate::sync::{Arc, Instant};
 use crate::tuning::WORKERS_IN_A_LINE;
 

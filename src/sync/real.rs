@@ -1,13 +1,12 @@
 //! The real primitives.
 
+pub(crate) use super::held::{Condvar, Mutex, MutexGuard, OnceLock, without_locks};
 pub(crate) use std::hint::spin_loop;
-pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(crate) use std::time::Instant;
 pub(crate) use std::{thread, thread_local};
 
 pub(crate) use crossbeam_channel as channel;
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Bugs are planted only in tests/shuttle.

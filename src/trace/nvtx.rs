@@ -7,6 +7,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 
+use crate::sync::log;
 use crate::sync::plain::AtomicPtr;
 use crate::sync::{OnceLock, Ordering};
 

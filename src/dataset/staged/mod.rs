@@ -20,6 +20,7 @@ use super::{Dataset, Pass};
 use crate::error::{BoxError, NoAnswer, panic_message};
 use crate::meter::Fetching;
 use crate::rng::SampleRng;
+use crate::sync::log;
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, planted, sample_timeout, thread,
 };

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::{Inner, StagedDataset, Stages};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
+use crate::sync::log;
 use crate::sync::{Arc, Instant, mark_own_thread, thread};
 
 /// TLS, decompression and the like run on them, and hundreds of them cost addresses only.

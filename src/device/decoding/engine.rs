@@ -15,6 +15,7 @@ use crate::tuning::HARDWARE_CHUNK;
 #[cfg(all(target_os = "linux", not(miri)))]
 use crate::driver::nvjpeg::{self, Backend, DecoderFault, Library, Station};
 use crate::sync::Arc;
+use crate::sync::log;
 
 /// Where nvJPEG is, if the system's loader is not to look for it: a file, or its folder.
 #[cfg(all(target_os = "linux", not(miri)))]

@@ -10,6 +10,7 @@ use super::waiting::{Origin, in_turn};
 use super::{NotDecoded, Undecoded, WhenDecoded};
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result, panic_message};
+use crate::sync::log;
 use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, mark_own_thread, thread};
 
 /// A device's decoder. When it is dropped, what was handed over is decoded, and then its thread ends.

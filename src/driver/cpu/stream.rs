@@ -7,6 +7,7 @@ use super::hostile::Delays;
 use crate::driver::Gather;
 use crate::error::{Error, Result};
 use crate::sync::channel::{Sender, unbounded};
+use crate::sync::log;
 use crate::sync::plain::AtomicU64;
 use crate::sync::{
     Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, Weak, mark_own_thread, thread, thread_local,

@@ -6,6 +6,7 @@
 use std::fs;
 
 use crate::driver::nvjpeg::{CONNECTIONS, variable};
+use crate::sync::log;
 
 /// As many as there can be.
 const MOST: &str = "32";

@@ -13,6 +13,7 @@ use super::{CuStream, Cuda};
 use crate::driver::kernels::ptx;
 use crate::driver::{Gather, Way};
 use crate::error::Result;
+use crate::sync::log;
 use crate::tuning::{BLOCK_THREADS, GATHER_BLOCKS};
 
 /// `cuMemcpyBatchAsync` as of 12.8. (In cuda.h of 13.0, that name means the library's `cuMemcpyBatchAsync_v2`.)

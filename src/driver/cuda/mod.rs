@@ -24,6 +24,7 @@ pub(crate) use objects::{CuEvent, CuStream, PER_THREAD};
 use self::fault::{driver_fault, fault_of};
 use super::{DeviceInfo, RawCopy};
 use crate::error::Result;
+use crate::sync::log;
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Mutex, OnceLock, thread_local};
 

@@ -8,6 +8,7 @@ use super::fault::{DecoderFault, Status};
 use super::library::{Handle, Library};
 use super::memory::{Allocators, HostMemory, Memory, NO_FLAGS};
 use crate::driver::Driver;
+use crate::sync::log;
 use crate::sync::{Arc, Mutex, thread};
 
 /// Which of the GPU's units decodes.

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::Driver;
 use crate::error::Result;
+use crate::sync::log;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Where nvJPEG's own device memory comes from.

@@ -11,6 +11,7 @@ use super::memory::Block;
 use super::slots::Needs;
 use crate::driver::{Driver, RawStream};
 use crate::picture::{PlaneLayout, Sampling};
+use crate::sync::log;
 use crate::tuning::{HARDWARE_CHUNK, KERNELS_FILES_TIMES, KERNELS_LEAST, KERNELS_PICTURE_BYTES};
 
 /// `NVJPEG_OUTPUT_YUV`.

@@ -4,6 +4,7 @@ use super::{Builder, Placed};
 use crate::device::Device;
 use crate::pipeline::{Batching, Options, Pinning, Workers};
 use crate::sync::Arc;
+use crate::sync::log;
 
 impl<D, C> Builder<D, C> {
     /// What the pipeline is told, for each device.
