@@ -557,6 +557,11 @@ impl<B: Batch> DataLoader<B> {
 }
 
 impl<'a, B: Batch> IntoIterator for &'a DataLoader<B> {
+    #[cfg(test)]
+    pub(crate) fn pipeline(&self) -> &Pipeline<B> {
+        self.threads.pipeline()
+    }
+
     type Item = Result<B>;
     type IntoIter = Epoch<'a, B>;
 

@@ -13,6 +13,8 @@ pub(crate) struct Meters {
 struct State {
     /// Those that somebody may still count with.
     live: Vec<Arc<Meter>>,
+    /// When there are so many, it is looked for those that are over. (Not for each: a program may hold thousands of epochs.)
+    look_at: usize,
     /// The sum of the others.
     over: Meter,
 }
@@ -22,7 +24,10 @@ impl Meters {
     pub(crate) fn add(&self, epoch: u64) -> Arc<Meter> {
         let meter = Arc::new(Meter::of(epoch, &self.recorder));
         let mut state = self.state.lock();
-        state.tidy();
+        if state.live.len() >= state.look_at {
+            state.tidy();
+            state.look_at = 2 * state.live.len();
+        }
         state.live.push(Arc::clone(&meter));
         meter
     }

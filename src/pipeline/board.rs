@@ -6,8 +6,8 @@ use super::crew::{Crew, Duty};
 use super::desk::Desk;
 use super::guard::Bin;
 use super::line::{Job, Line};
+use super::lines::Lines;
 use super::options::Portion;
-use super::pass::Pass;
 use super::schedule::{Claimant, Schedule, Unit};
 use super::seat::Seat;
 use super::slots::EpochSlot;
@@ -28,10 +28,7 @@ pub(super) enum Wake {
 
 /// All lines of a loader.
 pub(super) struct Board<B> {
-    lines: Vec<Line<B>>,
-    lines_added: u64,
-    /// Counts claims, so that lines take turns.
-    turn: u64,
+    pub(super) lines: Lines<B>,
     /// How many workers sleep, in each group of [`COPYING_WORKERS`].
     pub(super) idle: Vec<usize>,
     /// How many workers sleep that are off duty.
@@ -60,9 +57,7 @@ pub(super) enum Orphans {
 impl<B: 'static> Board<B> {
     pub(super) fn new(groups: usize, in_flight: Option<Arc<InFlight>>, duty: Duty) -> Board<B> {
         Board {
-            lines: Vec::new(),
-            lines_added: 0,
-            turn: 0,
+            lines: Lines::new(),
             idle: vec![0; groups],
             idle_off_duty: 0,
             duty,
@@ -77,7 +72,7 @@ impl<B: 'static> Board<B> {
     /// A thread panicked: consumers hear of it.
     pub(super) fn breaks(&mut self, how: String) {
         self.broken.get_or_insert(how);
-        for line in &self.lines {
+        for line in self.lines.iter() {
             line.unit_ready.notify_all();
         }
     }
@@ -101,30 +96,27 @@ impl<B: 'static> Board<B> {
         is_wide: Option<bool>,
         least_run: usize,
     ) -> u64 {
-        self.lines_added += 1;
-        self.lines.push(Line {
-            key: self.lines_added,
+        let in_flight = self.in_flight.clone();
+        self.lines.add(|key| Line {
+            key,
             share,
             unit_ready,
             schedule: Schedule::new(is_wide, least_run),
-            last_turn: 0,
-            in_flight: self.in_flight.clone(),
-        });
-        self.lines_added
+            in_flight,
+        })
     }
 
     /// Removes a line that has no epochs left.
     pub(super) fn remove_if_over(&mut self, key: u64) {
-        let is_over = |line: &Line<B>| line.key == key && line.schedule.is_over();
-        self.lines.retain(|line| !is_over(line));
-        if self.line(key).is_none() {
+        if self.line(key).is_some_and(|line| line.schedule.is_over()) {
+            self.lines.remove(key);
             self.orphans.retain(|(line, _)| *line != key);
         }
     }
 
     /// Removes all lines.
     pub(super) fn clear(&mut self, bin: &mut Bin<B>) {
-        for line in &mut self.lines {
+        for line in self.lines.iter_mut() {
             // (Only epochs that were leaked by `mem::forget` are left: others hold the loader.)
             line.schedule.clear(bin.removed());
         }
@@ -132,7 +124,7 @@ impl<B: 'static> Board<B> {
     }
 
     pub(super) fn line(&mut self, key: u64) -> Option<&mut Line<B>> {
-        self.lines.iter_mut().find(|line| line.key == key)
+        self.lines.get(key)
     }
 
     /// Appends an epoch to a line; returns the id of its segment. `is_reached`: the consumer is there already.
@@ -184,15 +176,10 @@ impl<B: 'static> Board<B> {
 
     /// For how many devices there are lines.
     fn devices(&self) -> usize {
-        if self.idle.len() <= 2 {
-            return 1; // the loader knows of no other
+        match self.idle.len() {
+            ..=2 => 1, // the loader knows of no other
+            _ => self.lines.devices().max(1),
         }
-        let lines = self.lines.iter().enumerate();
-        let is_other = |&(index, line): &(usize, &Line<B>)| {
-            let mut before = self.lines[..index].iter();
-            before.all(|before| before.share.device != line.share.device)
-        };
-        lines.filter(is_other).count().max(1)
     }
 
     /// A worker of a group. One group copies as fast as the link of one device; the others work only where loading is more than copying.
@@ -215,18 +202,8 @@ impl<B: 'static> Board<B> {
         {
             return Some(job);
         }
-        self.turn += 1;
-        let turn = self.turn;
-        self.urgent_first();
         let claimant = self.claimant(group, false);
-        [false, true].into_iter().find_map(|beyond| {
-            let claimant = Claimant { beyond, ..claimant };
-            self.lines.iter_mut().find_map(|line| {
-                let job = line.claim(recipe, claimant)?;
-                line.last_turn = turn;
-                Some(job)
-            })
-        })
+        self.lines.claim(recipe, claimant)
     }
 
     /// How many more bytes may be in flight.
@@ -237,32 +214,14 @@ impl<B: 'static> Board<B> {
 
     pub(super) fn has_claim(&mut self, group: usize) -> bool {
         let claimant = self.claimant(group, true);
-        let mut lines = self.lines.iter_mut();
-        !self.orphans.is_empty() || lines.any(|line| line.has_claim(claimant))
-    }
-
-    /// The first unit of each of the device's lines that waits for a slab, in the lines' turn.
-    pub(super) fn waiting(&mut self, device: usize) -> Vec<(Arc<Pass>, Unit)> {
-        self.urgent_first();
-        let lines = self.lines.iter_mut();
-        let lines = lines.filter(|line| line.share.device == device);
-        lines.filter_map(Line::first_waiting).collect()
-    }
-
-    /// Sorts lines whose consumer is blocked to the front, and among equals the one that was served longest ago. Otherwise a line that
-    /// always has work could starve another of workers and slabs.
-    fn urgent_first(&mut self) {
-        if self.lines.len() > 1 {
-            self.lines
-                .sort_unstable_by_key(|line| (!line.schedule.is_blocked(), line.last_turn));
-        }
+        !self.orphans.is_empty() || self.lines.has_claim(claimant)
     }
 
     /// The consumer gets a batch of its epoch, which may show how many workers are needed.
     pub(super) fn watch(&mut self, seat: &Seat) {
-        let is_alone = self.lines.len() == 1;
-        self.duty.serves(is_alone);
-        if let [line] = &*self.lines {
+        let only = self.lines.only();
+        self.duty.serves(only.is_some());
+        if let Some(line) = only {
             let given = seat.progress.count();
             let epoch = (seat.line, seat.segment);
             let most = || match &line.schedule {
@@ -288,10 +247,7 @@ impl<B: 'static> Board<B> {
         let is_enough = |line: &Line<B>| on_duty >= TINY_WORKERS && line.schedule.is_tiny();
         // (Those that were called, and have not come yet, will do it.)
         (1..=self.duty.off()).contains(&self.idle_off_duty)
-            && self
-                .lines
-                .iter()
-                .any(|line| line.schedule.is_blocked() && !is_enough(line))
+            && self.lines.blocked().any(|line| !is_enough(line))
             && self.has_claim(self.group(on_duty))
             && !planted("nobody goes on duty again")
             && self.duty.grow()

@@ -28,8 +28,6 @@ pub(super) struct Line<B> {
     /// Its consumer sleeps here.
     pub(super) unit_ready: Arc<Condvar>,
     pub(super) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
-    /// The turn at which one of its jobs was claimed last.
-    pub(super) last_turn: u64,
     /// The bytes in flight, if they are limited.
     pub(super) in_flight: Option<Arc<InFlight>>,
 }
@@ -152,6 +150,13 @@ impl<B: 'static> Line<B> {
     pub(super) fn has_claim(&mut self, claimant: Claimant) -> bool {
         let claimant = self.with_slabs(claimant);
         self.schedule.has_claim(claimant)
+    }
+
+    /// Whether this claimant found nothing to do because there is nothing: others would find nothing, either, until somebody has had the line in
+    /// hand.
+    pub(super) fn has_nothing_for_any(&self, claimant: Claimant) -> bool {
+        let is_for_others = claimant.is_spare && self.schedule.copies();
+        !is_for_others && !self.schedule.holds_back()
     }
 
     /// How many slabs are left for runs, where units may share them.

@@ -14,6 +14,7 @@ mod given;
 mod guard;
 mod late;
 mod line;
+mod lines;
 mod making;
 mod options;
 mod outbox;

@@ -227,7 +227,7 @@ impl<B: Batch> Pipeline<B> {
                 if board.is_closed {
                     return;
                 }
-                board.waiting(device)
+                board.lines.waiting(device)
             };
             // With nothing to serve, it does not matter which slabs come and go.
             let _interest = (!waiting.is_empty()).then(|| news.interest());

@@ -60,6 +60,11 @@ impl<E, U> Schedule<E, U> {
         held.find(|(unit, bytes)| self.is_free(*unit, *bytes, claimant.free_bytes))
     }
 
+    /// Whether a unit waits until fewer bytes are in flight, of whatever line.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.is_bounded && self.open.iter().any(|entry| entry.held_bytes().is_some())
+    }
+
     /// Whether a unit can have its slab: there is room for it beside the earlier ones that have none, or it is the last resort.
     fn is_free(&self, unit: Unit, bytes: usize, free_bytes: usize) -> bool {
         let before = self.open.iter().take((unit.0 - self.first.0) as usize);
