@@ -6,10 +6,12 @@
 //! The same structure serves loaders that do not pin: its blocks are pageable then, and any number of them may be out.
 
 mod account;
+mod idle;
 mod refusal;
 mod state;
 
 pub(crate) use self::account::{Account, SetAside};
+use self::idle::Idle;
 pub(crate) use self::state::Kind;
 use self::state::{BlockAnswer, BlockRequest, RingState};
 use super::helpers::Helpers;
@@ -411,7 +413,7 @@ impl Ring {
         {
             let mut state = self.state.lock();
             while more(&state)
-                && let Some(block) = state.evict(&[Kind::Whole, Kind::Part])
+                && let Some(block) = state.evict(&[Kind::Whole, Kind::Part], Idle::take_largest)
             {
                 evicted.push(block);
             }
@@ -426,9 +428,7 @@ impl Ring {
     /// (page-locked bytes alive, bytes of them that are idle, budget)
     pub(super) fn bytes(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
-        let free = state.free().filter(|block| block.is_pinned());
-        let free_bytes: usize = free.map(HostBlock::capacity).sum();
-        let idle_bytes = free_bytes + state.leaving_bytes;
+        let idle_bytes = state.idle_pinned_bytes() + state.leaving_bytes;
         (state.pinned_bytes, idle_bytes, state.budget_bytes)
     }
 }
@@ -455,7 +455,8 @@ mod tests {
         let account = Account::open(&ring, Kind::Whole, 1);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES, None)));
-            while ring.state.lock().ahead_bytes == 0 && ring.state.lock().free().next().is_none() {}
+            while ring.state.lock().ahead_bytes == 0 && ring.state.lock().idle_pinned_bytes() == 0 {
+            }
             assert!(ring.take(BYTES / 2).is_some());
             assert!(
                 ring.take_for(&account, BYTES, BYTES, 0, true)

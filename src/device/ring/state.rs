@@ -2,6 +2,7 @@
 //! block.
 
 use super::super::host_memory::{HostBlock, block_bytes};
+use super::idle::Idle;
 use crate::sync::planted;
 use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
@@ -32,26 +33,13 @@ pub(crate) enum Kind {
 
 #[derive(Default)]
 pub(super) struct Shelf {
-    pub(super) free: Vec<HostBlock>,
+    pub(super) free: Idle,
     /// How many blocks there are, idle or out.
     pub(super) blocks: usize,
     /// How many of them are out without an account: downloads, tensors that the program pinned, staged copies.
     pub(super) strays: usize,
     /// How many slabs the open accounts together may have out.
     pub(super) shares: usize,
-}
-
-impl Shelf {
-    /// Takes the smallest idle block that is large enough and not too large. One that is not page-locked is the last
-    /// choice. Among equal ones it takes the one that came back last, because it may still be in the cache.
-    pub(super) fn take_best(&mut self, size: usize, most: usize) -> Option<HostBlock> {
-        let fits = |(_, block): &(usize, &HostBlock)| (size..=most).contains(&block.capacity());
-        let free = self.free.iter().enumerate().rev();
-        let (best, _) = free
-            .filter(fits)
-            .min_by_key(|(_, block)| (!block.is_pinned(), block.capacity()))?;
-        Some(self.free.remove(best))
-    }
 }
 
 /// A request for a block.
@@ -90,8 +78,12 @@ impl BlockRequest {
 }
 
 impl RingState {
-    pub(super) fn free(&self) -> impl Iterator<Item = &HostBlock> {
-        self.shelves.iter().flat_map(|shelf| &shelf.free)
+    /// The bytes of idle blocks that are page-locked.
+    pub(super) fn idle_pinned_bytes(&self) -> usize {
+        self.shelves
+            .iter()
+            .map(|shelf| shelf.free.pinned_bytes())
+            .sum()
     }
 
     /// How many blocks the accounts of one kind have, or may have once they are idle.
@@ -129,7 +121,7 @@ impl RingState {
 
     /// How many bytes the budget has room for if all idle blocks are evicted.
     fn room_bytes(&self) -> usize {
-        let idle_bytes: usize = self.free().map(HostBlock::capacity).sum();
+        let idle_bytes: usize = self.shelves.iter().map(|shelf| shelf.free.bytes()).sum();
         let in_use = self.total_bytes - idle_bytes - self.leaving_bytes;
         self.budget_bytes.saturating_sub(in_use)
     }
@@ -141,9 +133,9 @@ impl RingState {
             return Some(0);
         }
         let reserved_bytes = block_bytes(request.largest)?.checked_mul(request.reserve)?;
-        let idle = self.free().map(HostBlock::capacity);
-        let taken = idle.filter(|bytes| *bytes >= request.size).min();
-        let taken = taken.unwrap_or(request.size);
+        let shelves = self.shelves.iter();
+        let idle = shelves.filter_map(|shelf| shelf.free.best_bytes(request.size));
+        let taken = idle.min().unwrap_or(request.size);
         (taken.saturating_add(reserved_bytes) <= self.room_bytes()).then_some(reserved_bytes)
     }
 
@@ -159,7 +151,7 @@ impl RingState {
         };
         for &kind in shelves {
             let shelf = &mut self.shelves[kind as usize];
-            if let Some(block) = shelf.take_best(size, most) {
+            if let Some(block) = shelf.free.take_best(size, most) {
                 shelf.strays += usize::from(request.is_stray());
                 return Some((block, kind));
             }
@@ -222,10 +214,10 @@ impl RingState {
         }
         let mut evicted = Vec::new();
         if outgrown {
-            evicted.extend(self.evict(&[kind]));
+            evicted.extend(self.evict(&[kind], Idle::take_smallest));
         }
         while !self.will_have_room(size)
-            && let Some(block) = self.evict(&[kind, Kind::Whole, Kind::Part])
+            && let Some(block) = self.evict(&[kind, Kind::Whole, Kind::Part], Idle::take_largest)
         {
             evicted.push(block);
         }
@@ -238,10 +230,15 @@ impl RingState {
 
     /// Removes an idle block for good, from the first of the shelves that has one. If it is page-locked, its bytes count
     /// until they [`left`](RingState::left).
-    pub(super) fn evict(&mut self, shelves: &[Kind]) -> Option<HostBlock> {
-        let mut shelves = shelves.iter();
-        let (block, kind) =
-            shelves.find_map(|&kind| Some((self.shelves[kind as usize].free.pop()?, kind)))?;
+    pub(super) fn evict(
+        &mut self,
+        shelves: &[Kind],
+        take: fn(&mut Idle) -> Option<HostBlock>,
+    ) -> Option<HostBlock> {
+        let (block, kind) = shelves.iter().find_map(|&kind| {
+            let block = take(&mut self.shelves[kind as usize].free)?;
+            Some((block, kind))
+        })?;
         self.shelves[kind as usize].blocks -= 1;
         match block.is_pinned() {
             true => self.leaving_bytes += block.capacity(),
