@@ -20,9 +20,9 @@ use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
+use crate::sync::log;
 use crate::sync::{Arc, Instant, Mutex, OnceLock, Signal};
 use crate::system::numa;
-use crate::sync::log;
 
 pub(crate) struct Ring {
     /// Page-locks the blocks; `None` for a ring of pageable blocks.
@@ -138,6 +138,15 @@ impl Ring {
     /// Whether a slab of this size does not fit into the budget, whatever comes home.
     pub(crate) fn is_beyond_budget(&self, bytes: usize) -> bool {
         block_bytes(bytes).is_none_or(|size| size > self.state.lock().budget_bytes)
+    }
+
+    /// Whether the budget has room for as many blocks of this size as the open accounts have shares.
+    pub(crate) fn has_room_for_shares(&self, bytes: usize) -> bool {
+        let state = self.state.lock();
+        let shares = state.shelves.iter().map(|shelf| shelf.shares);
+        let shares = shares.fold(0, usize::saturating_add);
+        let all_bytes = block_bytes(bytes).map(|size| size.saturating_mul(shares));
+        all_bytes.is_some_and(|all_bytes| all_bytes <= state.budget_bytes)
     }
 
     /// Takes a slab of at least `bytes`, if the budget has room.

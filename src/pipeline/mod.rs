@@ -31,6 +31,7 @@ mod seat;
 mod sending;
 #[cfg(feature = "nvjpeg")]
 mod share;
+mod slab_size;
 mod slots;
 mod solo;
 mod source;
@@ -66,13 +67,12 @@ use self::announcer::Announcing;
 use self::board::Board;
 use self::crew::Duty;
 use self::guard::Guard;
+use self::slab_size::SlabSize;
 use self::threads::Roster;
 use self::work::Recipe;
 use crate::device::{InFlight, Kind, Ring, block_bytes};
 use crate::meter::Meters;
-use crate::sync::{
-    Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, OnceLock, Ordering, Weak,
-};
+use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak};
 
 /// How many pageable slabs are kept for later, where bytes in flight are limited.
 const FEWEST_KEPT: usize = 2;
@@ -100,8 +100,9 @@ pub(crate) struct Pipeline<B> {
     pageable: Arc<Ring>,
     /// The bytes of slabs ahead of the program, if they are limited.
     in_flight: Option<Arc<InFlight>>,
-    /// The largest slab so far of each [`Kind`]. Relaxed: it is a hint.
-    largest_bytes: [AtomicUsize; 2],
+    /// How large slabs of each [`Kind`] are made, and those of runs.
+    slab_sizes: [SlabSize; 2],
+    run_size: SlabSize,
     /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
     /// whose batches are cut finds out for all that follow, so that no more slabs are made.
     is_wide: OnceLock<bool>,
@@ -134,7 +135,8 @@ impl<B: 'static> Pipeline<B> {
             roster: Arc::default(),
             me: Weak::clone(me),
             pageable: Ring::pageable(kept),
-            largest_bytes: Default::default(),
+            slab_sizes: Default::default(),
+            run_size: SlabSize::default(),
             is_wide: OnceLock::new(),
             meters: Arc::default(),
             has_warned: AtomicBool::new(false),
@@ -176,7 +178,7 @@ impl<B: 'static> Pipeline<B> {
 
     /// No more slabs than bytes in flight have room for, one that cannot wait, and one with the program.
     fn slabs_within(&self, slabs: usize, kind: Kind) -> usize {
-        let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
+        let bytes = self.slab_sizes[kind as usize].bytes();
         match &self.in_flight {
             Some(in_flight) if bytes > 0 => {
                 let bytes = block_bytes(bytes).unwrap_or(bytes);

@@ -134,8 +134,10 @@ impl<B: Batch> Pipeline<B> {
         let bar = pass.bar(Activity::Slab, want.unit);
         let start = Instant::now();
         let device = &pinning.device.inner;
-        let largest_bytes = &self.largest_bytes[account.kind() as usize];
-        let largest = largest_bytes.load(Ordering::Relaxed);
+        let size = &self.slab_sizes[account.kind() as usize];
+        let largest = size.for_batch(want.bytes, |bytes| {
+            self.has_room_for_slabs(pinning, account, bytes)
+        });
         // Usually one is idle. Only if not, copies are asked whether they have ended.
         if self.in_flight.is_none()
             && let Some(slab) = device
@@ -143,7 +145,7 @@ impl<B: Batch> Pipeline<B> {
                 .reuse_for(account, want.bytes, largest, want.reserve)
         {
             pass.meter.pinning_ns.add_since(start);
-            if largest_bytes.fetch_max(want.bytes, Ordering::Relaxed) < want.bytes {
+            if size.saw(want.bytes) {
                 device.ring.news().notify(); // others will be as large
             }
             return Ok(slab.for_epoch(pass.meter.clone()));
@@ -160,7 +162,7 @@ impl<B: Batch> Pipeline<B> {
         let charge = match &self.in_flight {
             None => None,
             Some(in_flight) => {
-                let bytes = block_bytes(want.bytes.max(largest)).unwrap_or(usize::MAX);
+                let bytes = block_bytes(largest).unwrap_or(usize::MAX);
                 let reserved = bytes.saturating_mul(want.reserve);
                 let try_charge = || in_flight.try_charge(bytes, reserved, &pass.meter);
                 let charge = try_charge().or_else(|| {
@@ -185,7 +187,9 @@ impl<B: Batch> Pipeline<B> {
         drop(bar);
         match slab {
             Some(slab) => {
-                self.saw_slab(pinning, account, want.bytes);
+                // (Where the budget had no room for one that is larger than the batch, it is as large as that.)
+                let bytes = largest.min(slab.capacity()).max(want.bytes);
+                self.saw_slab(pinning, account, bytes);
                 Ok(slab.for_epoch(pass.meter.clone()).charged(charge))
             }
             None => {
@@ -201,10 +205,22 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
+    /// Whether the budget, and the bytes in flight, have room for all slabs that there may be, if they are so large.
+    pub(super) fn has_room_for_slabs(
+        &self,
+        pinning: &Pinning,
+        account: &Account,
+        bytes: usize,
+    ) -> bool {
+        let of_account = account.limit().saturating_mul(bytes);
+        let in_flight = self.in_flight.as_ref();
+        in_flight.is_none_or(|in_flight| of_account <= in_flight.limit())
+            && pinning.ring().has_room_for_shares(bytes)
+    }
+
     /// Notes how large a slab was wanted.
     pub(super) fn saw_slab(&self, pinning: &Pinning, account: &Account, bytes: usize) {
-        let largest = &self.largest_bytes[account.kind() as usize];
-        if largest.fetch_max(bytes, Ordering::Relaxed) < bytes {
+        if self.slab_sizes[account.kind() as usize].saw(bytes) {
             if self.in_flight.is_some() {
                 account.set_limit(self.slabs_within(account.limit(), account.kind()));
             }
@@ -292,7 +308,7 @@ impl<B: Batch> Pipeline<B> {
         }
         *early = None; // what the program gives back from now on stays given back
         [Kind::Whole, Kind::Part].into_iter().any(|kind| {
-            let bytes = self.largest_bytes[kind as usize].load(Ordering::Relaxed);
+            let bytes = self.slab_sizes[kind as usize].bytes();
             bytes > 0 && ring.make_ahead(kind, bytes, None)
         })
     }

@@ -19,9 +19,10 @@ use crate::batch::Batch;
 use crate::device::{Coming, Piece, Pieces, Slab};
 use crate::error::panic_message;
 use crate::meter::Activity;
-use crate::sync::{Arc, Instant, Ordering};
+use crate::sync::{Arc, Instant};
 use crate::tensor::Offload;
 use crate::trace::span;
+use crate::tuning::RUN_SLAB_BYTES;
 
 /// What the units of a run are made in.
 struct RunMemory {
@@ -186,13 +187,16 @@ impl<B: Batch> Pipeline<B> {
             let (line, _) = board.line_of(pass, Unit(units.start))?;
             line.schedule.reserve_before_run(units)
         };
+        let grown = self.run_size.for_batch(slab.most_bytes, |bytes| {
+            bytes <= RUN_SLAB_BYTES && self.has_room_for_slabs(pinning, account, bytes)
+        });
         // A slab that is larger than its run takes room that later batches may need, if the budget is small.
         let all_bytes = account.limit().saturating_mul(slab.most_bytes);
         let largest = match ring.is_beyond_budget(all_bytes) {
             true => slab.bytes,
-            false => slab.most_bytes,
+            false => grown,
         };
-        let of_epoch = self.largest_bytes[account.kind() as usize].load(Ordering::Relaxed);
+        let of_epoch = self.slab_sizes[account.kind() as usize].bytes();
         let largest = largest.max(of_epoch);
         let taken = ring.take_set_aside(set_aside, slab.bytes, largest, reserve, grow);
         let meter = &pass.meter;
@@ -200,6 +204,7 @@ impl<B: Batch> Pipeline<B> {
         drop(bar);
         let taken = taken.filter(Slab::is_page_locked)?;
         if taken.capacity() >= slab.most_bytes {
+            self.run_size.saw(grown.min(taken.capacity()));
             self.saw_slab(pinning, account, slab.most_bytes);
         }
         // Only the first of them may have waited.

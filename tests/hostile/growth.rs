@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pinfeed::collate::Arena;
+use pinfeed::sampler::{BatchSampler, Batches};
 use pinfeed::{Batch, BoxError, DataLoader, Device, Tensor, from_fn};
 
 use crate::support::{late, late_device, rng, watched};
@@ -162,4 +163,95 @@ fn shares_come_back() {
         assert_eq!(device.release_pinned(), memory.pinned_bytes);
         assert_eq!(device.memory().pinned_bytes, 0);
     });
+}
+
+/// Samples of which each batch has another number, from `first` to `last` of them.
+struct Lists {
+    first: u64,
+    last: u64,
+}
+
+impl BatchSampler for Lists {
+    fn batches(&self, _: u64) -> Batches {
+        let lists = (self.first..=self.last).map(|count| (0..count).collect::<Vec<u64>>());
+        lists.collect::<Vec<_>>().into()
+    }
+}
+
+const ROW_BYTES: usize = 1024;
+
+/// Batches that become larger and larger, as those of a curriculum do: slabs of few sizes are made for them, however many there are, and no
+/// more of them than the budget has room for.
+#[test]
+fn batches_that_grow_slowly_take_few_slabs() {
+    let (first, last) = (100, 700);
+    // Each size is a quarter larger than the one before, apart from the first two.
+    let sizes = 3.0 + (last as f64 / first as f64).ln() / 1.25f64.ln();
+    let largest = last as usize * ROW_BYTES;
+    for (workers, by_copy, slabs_in_budget) in [
+        (0, false, None),
+        (2, false, None),
+        (2, true, None),
+        (2, false, Some(20)),
+        (2, false, Some(5)),
+    ] {
+        let context = format!("{workers} workers, by_copy {by_copy}, budget {slabs_in_budget:?}");
+        let _watch = watch::on(context.clone());
+        let device = Device::cpu();
+        if let Some(slabs) = slabs_in_budget {
+            device.set_pinned_budget_bytes(slabs * largest);
+        }
+        let loader = DataLoader::builder(from_fn(last, |index, _| Ok([index as u8; ROW_BYTES])))
+            .batch_sampler(Lists { first, last })
+            .num_workers(workers)
+            .pin_memory(&device)
+            .pin_by_copy(by_copy)
+            .build()
+            .unwrap();
+        let mut most = 0;
+        for batch in loader.epoch(0).to_device(&device, 1) {
+            batch.unwrap();
+            most = most.max(device.memory().pinned_bytes);
+        }
+        let (memory, stats) = (device.memory(), loader.stats());
+        assert!(most <= memory.pinned_budget_bytes, "{context}: {memory:?}");
+        assert_eq!(stats.unpinned, 0, "{context}: {memory:?}");
+        // Each of the five slabs of an epoch is made anew for each size. (And those that were being made meanwhile.)
+        let slabs = 6.0 * sizes;
+        match slabs_in_budget {
+            // Where there is no room for all slabs of a larger size, they are as large as batches.
+            Some(5) => {}
+            _ => assert!((memory.slabs_made as f64) < slabs, "{context}: {memory:?}"),
+        }
+    }
+}
+
+/// Where batches have one size, slabs have it, too, even if an epoch begins with the short rest of another, or ends with one.
+#[test]
+fn batches_of_one_size_take_not_a_byte_more() {
+    // (Smaller batches would share slabs.)
+    const WIDE: usize = 32 << 10;
+    for workers in [0, 2] {
+        let device = Device::cpu();
+        let loader = DataLoader::builder(from_fn(90, |index, _| Ok([index as u8; WIDE])))
+            .batch_size(20)
+            .num_workers(workers)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
+        let rest = loader.state_at(0, 80);
+        for epoch in loader.resume(0..4, &rest).unwrap() {
+            for batch in epoch.to_device(&device, 1) {
+                batch.unwrap();
+            }
+        }
+        let memory = device.memory();
+        // Some may still be as short as the rest: ten rows.
+        let (full, short) = (20 * WIDE, 10 * WIDE);
+        let is_exact = (0..=5).any(|shorts| {
+            let (rest, is_less) = memory.pinned_bytes.overflowing_sub(shorts * short);
+            !is_less && rest % full == 0 && rest / full + shorts <= 5
+        });
+        assert!(is_exact, "{memory:?}");
+    }
 }
