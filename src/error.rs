@@ -292,6 +292,13 @@ pub enum Error {
         sharers: usize,
     },
 
+    /// A batch was waited for where nobody would make it: in a process that was forked from the loader's, or on one of the loader's own threads.
+    /// The epoch ends with this error.
+    CannotWait {
+        /// Which of them, and what to do.
+        reason: String,
+    },
+
     /// The system could not start a thread; while batches are loaded, one in the place of the last worker, which hangs.
     Thread {
         /// The thread's name.

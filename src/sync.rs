@@ -12,17 +12,19 @@ pub(crate) mod log;
 mod real;
 #[cfg(shuttle)]
 mod scheduled;
+mod within;
 
 pub(crate) use std::sync::atomic::Ordering;
 pub(crate) use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-#[cfg(not(shuttle))]
 #[cfg(all(not(shuttle), feature = "testing"))]
 pub(crate) use self::held::locks_held;
+#[cfg(not(shuttle))]
 pub(crate) use self::real::*;
 #[cfg(shuttle)]
 pub(crate) use self::scheduled::*;
+pub(crate) use self::within::{Within, is_within_code_of};
 
 /// Always the standard library's: for statics, which outlive a scheduled run, and for counters that order nothing,
 /// which would only make schedules longer.

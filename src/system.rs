@@ -5,6 +5,54 @@ pub(crate) mod room;
 
 use std::sync::OnceLock;
 
+/// A process, as a call from a child that was forked from it finds out: a child has none of its parent's threads, and whoever waits for
+/// one there waits for ever. (A system that cannot fork, and a child that was not made by the C library's `fork`, are not noticed.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// How many forks lie between the process and the first of its forefathers that asked.
+    forks: usize,
+}
+
+impl Process {
+    pub(crate) fn this() -> Process {
+        Process {
+            forks: forks::count(),
+        }
+    }
+
+    /// Whether the calling process is this one. It takes as long as a look at a flag.
+    pub(crate) fn is_this(self) -> bool {
+        self == Process::this()
+    }
+}
+
+#[cfg(all(unix, not(miri)))]
+mod forks {
+    use std::sync::Once;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn is_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count() -> usize {
+        static WATCHES: Once = Once::new();
+        // SAFETY: the function is there as long as the program, and does what may be done in a child of a process with threads: it takes no
+        // lock and no memory.
+        WATCHES.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(is_child)) });
+        FORKS.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(not(all(unix, not(miri))))]
+mod forks {
+    pub(super) fn count() -> usize {
+        0
+    }
+}
+
 /// The size of a page. Page-locked memory is rounded up to pages.
 pub(crate) const PAGE_BYTES: usize = 4096;
 

@@ -154,6 +154,7 @@ impl fmt::Display for Error {
                 f,
                 "the tensor is shared by {sharers} views or transfers: drop them, or write into another tensor"
             ),
+            Error::CannotWait { reason } => write!(f, "the batch cannot be waited for: {reason}"),
             Error::Thread { name, .. } => write!(f, "could not start the thread `{name}`"),
         }?;
         match self.cause() {

@@ -235,6 +235,9 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
+        if let Some(refused) = self.epoch.refuses(true) {
+            return refused;
+        }
         let next = self.advance(patience);
         // Last, with the batch in hand and everything ready sent. (Whatever room there is, nobody waits for what would be made there while
         // enough is on its way.)
@@ -272,6 +275,9 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
 
 impl<B: Batch> Drop for DeviceEpoch<'_, B> {
     fn drop(&mut self) {
+        if self.epoch.pipeline().has_lost_threads() {
+            return;
+        }
         self.epoch.pipeline().leave(self.epoch.seat());
         self.outbox.close();
         drop_each(self.failed.take()); // its cause may be the user's to drop

@@ -93,6 +93,8 @@ pub struct Epoch<'a, B: Batch> {
     waited_ns: u64,
     /// How far its device has come, of several that share the batches.
     pace: Option<Arc<Pace>>,
+    /// It was waited for where it cannot be, and ended with that error.
+    has_ended: bool,
 }
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -125,7 +127,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let batching = &epoch.pipeline().options().batching;
         seat.meter.sampling_ns.add(batching.take_listing_ns());
         // (The run stays where it is if it cannot go on.)
-        if !epoch.cut.is_refused() {
+        if !epoch.cut.is_refused() && !epoch.pipeline().has_lost_threads() {
             loader.last.lock().begun(seat, &epoch.cut);
         }
         epoch
@@ -149,6 +151,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             waiting: Waiting::default(),
             waited_ns: 0,
             pace: None,
+            has_ended: false,
         }
     }
 
@@ -517,7 +520,20 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
+    /// What the epoch gives where nobody would make its batches: the error, and no more. `on_device`: they would come from the device.
+    pub(super) fn refuses<T>(&mut self, on_device: bool) -> Option<Poll<Option<Result<T>>>> {
+        if self.has_ended {
+            return Some(Poll::Ready(None));
+        }
+        let error = self.pipeline().refuses_to_wait(on_device)?;
+        (self.has_ended, self.batches) = (true, self.given());
+        Some(Poll::Ready(Some(Err(error))))
+    }
+
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B>>> {
+        if let Some(refused) = self.refuses(false) {
+            return refused;
+        }
         let asked = self.returned();
         let next = self.wait(asked, patience, false);
         next.map(|next| {

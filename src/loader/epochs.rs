@@ -150,7 +150,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     ) -> Option<Arc<Outbox<B>>> {
         let pipeline = epoch.pipeline();
         // Without workers, nothing can be loaded ahead, and nobody needs to know the next epoch.
-        if pipeline.options().workers == 0 {
+        if pipeline.options().workers == 0 || pipeline.is_forked() {
             return None;
         }
         let (seat, outbox) =

@@ -47,7 +47,7 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::pipeline::{Beginning, Portion, Seat, Start, Threads};
 use crate::stream::StreamSource;
-use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Within, is_within_code_of};
 
 /// Loads batches of type `B`. The types of data set and collate are erased, so that a loader fits in a struct's field.
 ///
@@ -444,7 +444,13 @@ impl<B: Batch> DataLoader<B> {
 
     /// What states belong to, if so many devices share each epoch.
     fn owner(&self, devices: u64) -> Owner {
+        assert!(
+            !is_within_code_of(&self.order),
+            "a data set or sampler asks for its loader's state while the loader asks it for its fingerprint, and so waits for itself: a \
+             fingerprint, a description and a sampler's order must not need the state"
+        );
         let owner = *self.order.owner.get_or_init(|| {
+            let _within = Within::code_of(&self.order);
             let options = self.threads.pipeline().options();
             let (samples, data) = (self.order.data)();
             Owner {
@@ -551,17 +557,17 @@ impl<B: Batch> DataLoader<B> {
         self.placed.report()
     }
 
+    #[cfg(test)]
+    pub(crate) fn pipeline(&self) -> &crate::pipeline::Pipeline<B> {
+        self.threads.pipeline()
+    }
+
     fn next_epoch(&self) -> u64 {
         self.next_epoch.fetch_add(1, Ordering::Relaxed)
     }
 }
 
 impl<'a, B: Batch> IntoIterator for &'a DataLoader<B> {
-    #[cfg(test)]
-    pub(crate) fn pipeline(&self) -> &Pipeline<B> {
-        self.threads.pipeline()
-    }
-
     type Item = Result<B>;
     type IntoIter = Epoch<'a, B>;
 

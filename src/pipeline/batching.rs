@@ -8,7 +8,9 @@ use super::stopwatch::nanoseconds;
 use crate::error::{Error, Result};
 use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::log;
-use crate::sync::{Arc, Instant, Mutex, OnceLock, Ordering, plain};
+use crate::sync::{
+    Arc, Instant, Mutex, OnceLock, Ordering, Within, is_within_code_of, plain,
+};
 
 /// How samples are put together to batches.
 #[derive(Debug, Clone)]
@@ -61,6 +63,13 @@ impl Batching {
         }
     }
 
+    /// As [`Lister::refuse_itself`].
+    pub(super) fn refuse_itself(&self) {
+        if let Batching::Listed(lister) = self {
+            lister.refuse_itself();
+        }
+    }
+
     /// Refuses to begin an epoch where none of its batches begins.
     pub(crate) fn check(&self, start: Start) -> Result<()> {
         match self {
@@ -107,8 +116,22 @@ impl Lister {
         }
     }
 
+    /// Refuses a call from within the batch sampler that would wait for it.
+    ///
+    /// # Panics
+    ///
+    /// Within the batch sampler's own code, where it becomes the error of its epoch.
+    pub(crate) fn refuse_itself(&self) {
+        assert!(
+            !is_within_code_of(self),
+            "a batch sampler asks the loader whose batches it lists, and so waits for itself: what it needs (a length, a state, the epoch's \
+             number) must come from elsewhere, such as its own fields"
+        );
+    }
+
     /// The lists of an epoch.
     pub(crate) fn lists(&self, epoch: u64) -> Arc<Lists> {
+        self.refuse_itself();
         let lists = {
             let mut latest = self.latest.lock();
             let at = latest.iter().position(|(kept, _)| *kept == epoch);
@@ -120,10 +143,14 @@ impl Lister {
             lists
         };
         let lists = lists.get_or_init(|| {
-            let start = Instant::now();
-            let lists = Lists::of(&*self.sampler, epoch, self.on_empty);
-            let ns = nanoseconds(start, Instant::now());
-            self.listing_ns.fetch_add(ns, Ordering::Relaxed);
+            let lists = {
+                let _within = Within::code_of(self);
+                let start = Instant::now();
+                let lists = Lists::of(&*self.sampler, epoch, self.on_empty);
+                let ns = nanoseconds(start, Instant::now());
+                self.listing_ns.fetch_add(ns, Ordering::Relaxed);
+                lists
+            };
             if lists.is_empty() {
                 log::warn!("epoch {epoch} is empty: the batch sampler gave no lists with samples");
             }
@@ -134,6 +161,7 @@ impl Lister {
 
     /// What epoch 0 is like; `cut` says which of its lists this rank gets.
     pub(crate) fn first(&self, cut: impl FnOnce(Arc<Lists>) -> Listed) -> FirstEpoch {
+        self.refuse_itself();
         *self.first.get_or_init(|| {
             let cut = cut(self.lists(0));
             FirstEpoch {

@@ -71,8 +71,10 @@ use self::slab_size::SlabSize;
 use self::threads::Roster;
 use self::work::Recipe;
 use crate::device::{InFlight, Kind, Ring, block_bytes};
+use crate::error::Error;
 use crate::meter::Meters;
-use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak};
+use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak, is_within_code_of};
+use crate::system::Process;
 
 /// How many pageable slabs are kept for later, where bytes in flight are limited.
 const FEWEST_KEPT: usize = 2;
@@ -108,6 +110,8 @@ pub(crate) struct Pipeline<B> {
     is_wide: OnceLock<bool>,
     /// Those of all epochs.
     pub(crate) meters: Arc<Meters>,
+    /// Where its threads are.
+    process: Process,
     /// That batches are not page-locked has been logged.
     has_warned: AtomicBool,
     /// That there is no thread to take the place of one that hangs has been logged.
@@ -139,6 +143,7 @@ impl<B: 'static> Pipeline<B> {
             run_size: SlabSize::default(),
             is_wide: OnceLock::new(),
             meters: Arc::default(),
+            process: Process::this(),
             has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
             options,
@@ -167,6 +172,27 @@ impl<B: 'static> Pipeline<B> {
         return self.learned().share.fixed();
         #[cfg(not(feature = "nvjpeg"))]
         None
+    }
+
+    /// Whether this process was forked from that of the loader, and has none of its threads. They may have held any lock at that moment.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_this()
+    }
+
+    /// Why a batch must not be waited for here: nobody would make it. `on_device`: it is to come from the device.
+    pub(crate) fn refuses_to_wait(&self, on_device: bool) -> Option<Error> {
+        let has_threads = self.options().workers > 0 || on_device;
+        let reason = if self.is_forked() && has_threads {
+            "this process was forked from the one that built the loader, and has none of its threads: build the loader in the process that \
+             uses it, after the fork"
+        } else if is_within_code_of(self) {
+            "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, say), \
+             which would wait for itself: give this code a loader of its own, or num_workers(0)"
+        } else {
+            return None;
+        };
+        let reason = reason.to_owned();
+        Some(Error::CannotWait { reason })
     }
 
     /// Tells the device's pin thread to look again.

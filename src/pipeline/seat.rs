@@ -70,6 +70,29 @@ impl Beginning {
     }
 }
 
+impl Seat {
+    /// That of a line that nobody could load.
+    fn without_line(
+        start: Start,
+        share: Portion,
+        reached: Option<Arc<Mutex<Reached>>>,
+        any_order: bool,
+    ) -> Seat {
+        Seat {
+            line: 0, // no line has this number
+            segment: 0,
+            share,
+            start,
+            meter: Arc::default(),
+            progress: Arc::new(Progress::new(start.given, any_order)),
+            reached,
+            unit_ready: Arc::default(),
+            announcer: None,
+            is_followed: false,
+        }
+    }
+}
+
 impl<B: Batch> Pipeline<B> {
     /// Begins a line with one epoch, and lets workers load it.
     pub(crate) fn begin(&self, beginning: Beginning) -> Seat {
@@ -80,7 +103,11 @@ impl<B: Batch> Pipeline<B> {
             share,
             is_apart,
         } = beginning;
+        self.options().batching.refuse_itself();
         let (stream, reached) = self.stream(start, state);
+        if self.has_lost_threads() {
+            return Seat::without_line(start, share, reached, self.options().any_order);
+        }
         let unit_ready = Arc::new(Condvar::new());
         let meter = match is_apart {
             true => self.meters.apart(start.epoch),
@@ -118,6 +145,11 @@ impl<B: Batch> Pipeline<B> {
             self.decide(&seat, destination);
         }
         seat
+    }
+
+    /// Whether the board's lock is for others: those who might hold it are in another process.
+    pub(crate) fn has_lost_threads(&self) -> bool {
+        self.options().workers > 0 && self.is_forked()
     }
 
     /// Appends an epoch that follows the seat's, whose cut has so many `batches`. `to`: its batches go to the device of this outbox, that many
@@ -185,6 +217,9 @@ impl<B: Batch> Pipeline<B> {
     /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and slabs for one epoch are
     /// not enough for both, so this one must begin a line of its own.
     pub(crate) fn come_to(&self, seat: &Seat) -> bool {
+        if self.has_lost_threads() {
+            return true; // its first batch says so
+        }
         // In case no worker found the time: while the epoch before is still there to be joined.
         self.plan_early(seat.line, seat.segment);
         let options = &self.options[seat.share.device];
@@ -224,6 +259,9 @@ impl<B: Batch> Pipeline<B> {
 
     /// The consumer leaves its epoch. It waits for nobody: workers that are busy with a unit find out when they report.
     pub(crate) fn leave(&self, seat: &Seat) {
+        if self.has_lost_threads() {
+            return;
+        }
         let following = {
             let mut board = self.lock();
             let line = board.line(seat.line);
@@ -250,6 +288,9 @@ impl<B: Batch> Pipeline<B> {
 
     /// Gives up the epochs that were appended to the seat's line: nobody will come to them.
     pub(crate) fn truncate(&self, seat: &Seat) {
+        if self.has_lost_threads() {
+            return;
+        }
         let mut board = self.lock();
         if let Some((line, bin)) = board.line(seat.line) {
             line.schedule.truncate(bin.removed());
@@ -268,6 +309,9 @@ impl<B: Batch> Pipeline<B> {
         let options = &self.options[seat.share.device];
         let (given, is_dense) = (seat.progress.given(), self.recipe.hints().is_dense);
         let outbox = Outbox::new(target, given, options.any_order, is_dense, None);
+        if self.has_lost_threads() {
+            return outbox;
+        }
         let (failed, end) = {
             let mut board = self.lock();
             let line = board.line(seat.line).map(|(line, _)| line);

@@ -12,7 +12,8 @@ use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
 use crate::sync::log;
 use crate::sync::{
-    Arc, Condvar, Instant, Mutex, is_own_thread, mark_own_thread, set_sample_timeout, thread,
+    Arc, Condvar, Instant, Mutex, Within, is_own_thread, mark_own_thread, set_sample_timeout,
+    thread,
 };
 use crate::system;
 use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
@@ -261,6 +262,7 @@ impl<B: Batch> Pipeline<B> {
     /// What a thread does whose work consumers wait for. Panics of the program's code are caught where it is called; one of ours must not be
     /// waited for in silence.
     fn run_thread(&self, run: impl FnOnce()) {
+        let _within = Within::code_of(self);
         if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
             self.lock().breaks(panic_message(payload));
         }
@@ -296,8 +298,12 @@ impl<B: Batch> Drop for Threads<B> {
     /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then nobody waits: the threads may be
     /// waiting for that worker, or be dropping its loader. They end by themselves, because each holds all that it uses.
     ///
-    /// With a timeout, a thread that hangs is not waited for, either.
+    /// With a timeout, a thread that hangs is not waited for, either. Nor are threads that another process has, from which this one was
+    /// forked: they hold what they use, here, for ever.
     fn drop(&mut self) {
+        if self.pipeline.is_forked() && self.pipeline.options().workers > 0 {
+            return;
+        }
         self.pipeline.close();
         if !is_own_thread() {
             let timeout = self.pipeline.options().timeout;

@@ -17,9 +17,12 @@ mod drops;
 mod ends;
 mod failures;
 mod forgotten;
+#[cfg(all(unix, not(miri)))]
+mod forked;
 mod giving_back;
 mod growth;
 mod hanging;
+mod itself;
 mod memory;
 mod order;
 mod owners;

@@ -1,0 +1,30 @@
+//! Which code of the program's the calling thread is in, so that a call from there that would wait for that very code is refused.
+
+use std::cell::RefCell;
+
+super::thread_local! {
+    static WITHIN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread is in code that belongs to something, as long as this lives.
+pub(crate) struct Within(());
+
+impl Within {
+    pub(crate) fn code_of<T>(of: &T) -> Within {
+        let name = std::ptr::from_ref(of).addr();
+        WITHIN.with(|within| within.borrow_mut().push(name));
+        Within(())
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        WITHIN.with(|within| within.borrow_mut().pop());
+    }
+}
+
+/// Whether the calling thread is in code that belongs to this.
+pub(crate) fn is_within_code_of<T>(of: &T) -> bool {
+    let name = std::ptr::from_ref(of).addr();
+    WITHIN.with(|within| within.borrow().contains(&name))
+}

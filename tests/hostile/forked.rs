@@ -1,0 +1,141 @@
+//! A process that was forked has what its parent had, apart from the threads: it is told so, and waits for none of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pinfeed::dataset::{Staged, StagedDataset};
+use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor, from_fn, stream};
+
+/// Whether a child does that without a panic, and ends within a minute.
+fn in_child(what: impl FnOnce()) -> bool {
+    // SAFETY: the child runs `what`, which ends by itself, and none of the parent's code after that.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: they take numbers.
+        unsafe { libc::alarm(60) };
+        let is_ok = catch_unwind(AssertUnwindSafe(what)).is_ok();
+        // SAFETY: likewise.
+        unsafe { libc::_exit(i32::from(!is_ok)) }
+    }
+    assert!(child > 0, "{}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: it writes one number.
+    let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(ended, child);
+    status == 0
+}
+
+/// It gives the error, once, and is over.
+fn is_refused<T>(mut batches: impl Iterator<Item = Result<T>>) {
+    match batches.next() {
+        Some(Err(error @ Error::CannotWait { .. })) => {
+            assert!(error.to_string().contains("forked"), "{error}");
+        }
+        Some(Err(error)) => panic!("{error}"),
+        _ => panic!("a batch, or none"),
+    }
+    assert!(batches.next().is_none());
+}
+
+fn numbers(workers: usize, device: &Device) -> DataLoader<Tensor<i64>> {
+    let numbers = from_fn(1_000, |index, _| Ok(index as i64));
+    let builder = DataLoader::builder(numbers).batch_size(8);
+    let builder = builder.num_workers(workers).pin_memory(device);
+    builder.build().unwrap()
+}
+
+#[test]
+fn a_child_is_told_that_it_has_no_workers() {
+    let device = Device::cpu();
+    let loader = numbers(2, &device);
+    let lines = stream::from_fn(|_, _| Ok((0..1_000i64).map(Ok)));
+    let lines = DataLoader::stream(lines).batch_size(8).num_workers(2);
+    let lines = lines.build().unwrap();
+    // Others use the loader meanwhile, and hold its locks now and then.
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(loader.epoch(9).count(), 125);
+            }
+        });
+        for round in 0..10 {
+            let _watch = watch::on(format!("round {round}"));
+            let mut epoch = loader.epoch(0);
+            epoch.next().unwrap().unwrap();
+            let mut sent = loader.epoch(1).to_device(&device, 2);
+            sent.next().unwrap().unwrap();
+            let mut pulled = lines.epoch(0);
+            pulled.next().unwrap().unwrap();
+            let mut epochs = loader.epochs(2..5);
+            let mut first = epochs.next().unwrap();
+            first.next().unwrap().unwrap();
+            let child = AssertUnwindSafe((epoch, sent, pulled, epochs, first));
+            let has_ended = in_child(|| {
+                let AssertUnwindSafe((epoch, sent, pulled, epochs, first)) = { child };
+                is_refused(epoch);
+                is_refused(sent);
+                is_refused(pulled);
+                is_refused(first);
+                epochs.for_each(|epoch| is_refused(epoch));
+                is_refused(loader.epoch(7));
+                is_refused(loader.epoch(8).to_device(&device, 1));
+                is_refused(lines.epoch(7));
+            });
+            assert!(has_ended, "round {round}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A loader that a child drops has no threads to wait for. One without workers, it may use.
+#[test]
+fn a_child_drops_the_loader_and_uses_one_without_workers() {
+    let device = Device::cpu();
+    let (two, none) = (numbers(2, &device), numbers(0, &device));
+    let staged = |workers| {
+        let builder = DataLoader::builder(Staged::new(Slow).in_flight(4));
+        let builder = builder.batch_size(8).num_workers(workers);
+        builder.build().unwrap()
+    };
+    let (staged_two, staged_none) = (staged(2), staged(0));
+    for loader in [&staged_two, &staged_none] {
+        assert_eq!(loader.epoch(0).count(), 5); // its threads are there
+    }
+    let child = AssertUnwindSafe((two, none, staged_two, staged_none));
+    assert!(in_child(|| {
+        let AssertUnwindSafe((two, none, staged_two, staged_none)) = { child };
+        drop(two);
+        drop(staged_two);
+        let batches = none.epoch(0).map(|batch| batch.unwrap().len());
+        assert_eq!(batches.sum::<usize>(), 1_000);
+        let batches = staged_none.epoch(1).map(|batch| batch.unwrap().len());
+        assert_eq!(batches.sum::<usize>(), 40);
+        drop(none);
+        drop(staged_none);
+    }));
+}
+
+/// A source that is far away.
+struct Slow;
+
+impl StagedDataset for Slow {
+    type Raw = i64;
+    type Sample = i64;
+
+    fn len(&self) -> u64 {
+        40
+    }
+
+    fn fetch(&self, index: u64) -> Result<i64, BoxError> {
+        Ok(index as i64)
+    }
+
+    fn decode(&self, _: u64, raw: i64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        Ok(raw)
+    }
+
+    fn raw_bytes(&self, _: &i64) -> usize {
+        8
+    }
+}
