@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use pinfeed::dataset::{AsyncStagedDataset, Staged};
 use pinfeed::loader::Epoch;
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng, Tensor, from_fn};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
 
 const LEN: u64 = 100;
@@ -280,4 +281,87 @@ fn tasks_that_hang() {
         std::thread::yield_now();
     }
     assert_eq!((staged.stats().given_up, staged.stats().overdue), (8, 0));
+}
+
+/// A store that takes its time, by the runtime's clock.
+struct Slow(Duration);
+
+impl AsyncStagedDataset for Slow {
+    type Raw = i64;
+    type Sample = i64;
+
+    fn len(&self) -> u64 {
+        8
+    }
+
+    async fn fetch(&self, index: u64) -> Result<i64, BoxError> {
+        tokio::time::sleep(self.0).await;
+        Ok(index as i64)
+    }
+
+    fn decode(&self, _: u64, raw: i64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        Ok(raw)
+    }
+
+    fn raw_bytes(&self, _: &i64) -> usize {
+        8
+    }
+}
+
+/// Takes an epoch on the calling thread. Returns the first error, if there is one.
+fn epoch_on(runtime: Handle, workers: usize, delay: Duration) -> Option<String> {
+    let data = Staged::on_runtime(Slow(delay), runtime);
+    let loader = DataLoader::builder(data).batch_size(4).num_workers(workers);
+    let loader = loader.build().unwrap();
+    let batches: Vec<_> = loader.epoch(0).collect();
+    assert_eq!(batches.len(), 2);
+    let mut errors = batches.into_iter().filter_map(Result::err);
+    errors.next().map(|error| error.to_string())
+}
+
+/// A loop that blocks the only thread of its runtime is told what to do, and what it is told helps. A runtime that is slow is alive.
+#[test]
+fn a_loop_that_blocks_its_runtime_is_told_so() {
+    let short = Duration::from_millis(5);
+    std::thread::scope(|scope| {
+        for workers in [0, 2] {
+            scope.spawn(move || {
+                let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+                let blocks = async { epoch_on(Handle::current(), workers, short) };
+                let error = runtime.block_on(blocks).unwrap();
+                assert!(
+                    error.contains("multi_thread") && error.contains("spawn_blocking"),
+                    "{error}"
+                );
+                // When the loop lets it run again, it does.
+                let helps = async {
+                    let own = Handle::current();
+                    let on_its_own =
+                        tokio::task::spawn_blocking(move || epoch_on(own, workers, short));
+                    on_its_own.await.unwrap()
+                };
+                assert_eq!(runtime.block_on(helps), None);
+            });
+            scope.spawn(move || {
+                let threads = Builder::new_multi_thread()
+                    .worker_threads(1)
+                    .enable_time()
+                    .build();
+                let runtime = threads.unwrap();
+                let blocks = async move { epoch_on(Handle::current(), workers, short) };
+                let error = runtime.block_on(runtime.spawn(blocks)).unwrap().unwrap();
+                assert!(error.contains("spawn_blocking"), "{error}");
+                // From elsewhere, it is there for the requests.
+                assert_eq!(epoch_on(runtime.handle().clone(), workers, short), None);
+            });
+        }
+        scope.spawn(|| {
+            let runtime = Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_time()
+                .build();
+            let (runtime, long) = (runtime.unwrap(), Duration::from_millis(6_500));
+            assert_eq!(epoch_on(runtime.handle().clone(), 2, long), None);
+        });
+    });
 }

@@ -14,6 +14,7 @@ pub use source::StagedDataset;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
 
 use self::requests::{Counted, Found, Gone, Limits, MOST_OVERDUE, Outcome, State, is_past};
 use super::{Dataset, Pass};
@@ -24,6 +25,7 @@ use crate::sync::log;
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, planted, sample_timeout, thread,
 };
+use crate::system::Process;
 
 /// A data set that fetches ahead: requests run beside the workers, which only decode.
 ///
@@ -163,7 +165,22 @@ pub trait Stages: Send + Sync + Sized + 'static {
 
     /// Sees to it that requests run which may run now.
     fn start(inner: &Arc<Inner<Self>>);
+
+    /// Asks what runs requests for a sign of life, upon which it clears [`State::asked_for_sign`]. `false`: it has threads of its own, which live.
+    fn ask_for_sign(inner: &Arc<Inner<Self>>) -> bool {
+        let _ = inner;
+        false
+    }
+
+    /// The error of a sample whose request cannot run, for there was no sign.
+    fn no_sign() -> BoxError {
+        "no thread fetches it".into()
+    }
 }
+
+/// How long somebody waits for a request before what runs it is asked for a sign of life, and how long that may take.
+const SIGN_AFTER: Duration = Duration::from_secs(1);
+const SIGN_WITHIN: Duration = Duration::from_secs(4);
 
 /// What is shared with whoever runs requests.
 #[doc(hidden)]
@@ -176,6 +193,8 @@ pub struct Inner<S: Stages> {
     /// A thread has ended.
     ended: Condvar,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    /// The process that they run in.
+    process: Process,
 }
 
 impl<S: Stages> Inner<S> {
@@ -208,6 +227,13 @@ impl<S: Stages> Inner<S> {
     fn take(self: &Arc<Self>, index: u64, pass: u32) -> (Outcome<S::Raw>, Held<'_, S>) {
         let waiter = Arc::default();
         let began = Instant::now();
+        let nothing = || Held {
+            inner: self,
+            counted: None,
+        };
+        if !self.process.is_this() {
+            return (Ok(self.source.fetch_here(index)), nothing());
+        }
         let mut state = self.state.lock();
         // (A data set around this one may get samples on threads of its own.)
         let own = sample_timeout();
@@ -216,11 +242,8 @@ impl<S: Stages> Inner<S> {
         let timeout = own.or(of_pass);
         let end = timeout.and_then(|timeout| began.checked_add(timeout));
         let end = end.filter(|_| !planted("a worker waits for a request for ever"));
-        let nothing = || Held {
-            inner: self,
-            counted: Counted::default(),
-        };
         let mut has_started = false;
+        let mut sign_due = began.checked_add(SIGN_AFTER);
         loop {
             let now = Instant::now();
             match state.find(number, &waiter, now) {
@@ -230,7 +253,7 @@ impl<S: Stages> Inner<S> {
                         outcome,
                         Held {
                             inner: self,
-                            counted,
+                            counted: Some(counted),
                         },
                     );
                 }
@@ -246,6 +269,29 @@ impl<S: Stages> Inner<S> {
                 }
                 Found::Wait => {}
             }
+            // Has what runs the request done anything since it was asked for a sign?
+            if is_past(sign_due, now) {
+                let asked = match state.asked_for_sign {
+                    Some(asked) => asked,
+                    None => {
+                        state.asked_for_sign = Some(now);
+                        drop(state);
+                        let is_asked = S::ask_for_sign(self);
+                        state = self.state.lock();
+                        if !is_asked {
+                            (state.asked_for_sign, sign_due) = (None, None);
+                            continue;
+                        }
+                        now
+                    }
+                };
+                sign_due = asked.checked_add(SIGN_WITHIN);
+                if is_past(sign_due, now) {
+                    self.give_up(state, number);
+                    return (Ok(Err(S::no_sign())), nothing());
+                }
+                continue;
+            }
             // What hangs gives way to what waits.
             let is_changed = timeout.is_some() && state.expire(now);
             if is_changed || !has_started {
@@ -259,7 +305,7 @@ impl<S: Stages> Inner<S> {
             let later = timeout.and_then(|timeout| now.checked_add(timeout / 2));
             let due = state.next_expiry().filter(|_| timeout.is_some());
             let _fetching = Fetching::begin();
-            match [due, later, end].into_iter().flatten().min() {
+            match [due, later, end, sign_due].into_iter().flatten().min() {
                 Some(until) => _ = waiter.wait_until(&mut state, until),
                 None => waiter.wait(&mut state),
             }
@@ -286,13 +332,16 @@ impl<S: Stages> Inner<S> {
 /// What was fetched counts until it is decoded, or that failed.
 struct Held<'a, S: Stages> {
     inner: &'a Arc<Inner<S>>,
-    counted: Counted,
+    /// `None`: it was fetched by whoever needs it, or not at all.
+    counted: Option<Counted>,
 }
 
 impl<S: Stages> Drop for Held<'_, S> {
     fn drop(&mut self) {
-        self.inner.state.lock().release(self.counted);
-        S::start(self.inner);
+        if let Some(counted) = self.counted.take() {
+            self.inner.state.lock().release(counted);
+            S::start(self.inner);
+        }
     }
 }
 
@@ -329,6 +378,7 @@ impl<S: Stages> Staged<S> {
                 startable: Condvar::default(),
                 ended: Condvar::default(),
                 threads: Mutex::default(),
+                process: Process::this(),
             })),
         }
     }
@@ -403,14 +453,18 @@ impl<S: Stages> Dataset for Staged<S> {
 
     fn will_need(&self, indices: &[u64], pass: Pass) {
         let inner = self.inner();
-        let gone = inner.state.lock().announce(indices, pass);
-        inner.clear(gone);
+        if inner.process.is_this() {
+            let gone = inner.state.lock().announce(indices, pass);
+            inner.clear(gone);
+        }
     }
 
     fn pass_ended(&self, pass: Pass) {
         let inner = self.inner();
-        let gone = inner.state.lock().end(pass.id());
-        inner.clear(gone);
+        if inner.process.is_this() {
+            let gone = inner.state.lock().end(pass.id());
+            inner.clear(gone);
+        }
     }
 
     fn sample_bytes(&self) -> Option<usize> {
@@ -427,6 +481,9 @@ impl<S: Stages> Drop for Staged<S> {
         let Some(inner) = self.inner.take() else {
             return;
         };
+        if !inner.process.is_this() {
+            return; // its threads are not here, and hold it for ever
+        }
         let gone = inner.state.lock().close();
         inner.startable.notify_all();
         inner.clear(gone);

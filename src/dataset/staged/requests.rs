@@ -84,6 +84,8 @@ pub(super) struct State<R> {
     pub(super) is_lacking: bool,
     /// It was said that [`MOST_OVERDUE`] hang.
     has_said_most: bool,
+    /// When what runs requests was asked for a sign of life, if it has not given it.
+    pub(super) asked_for_sign: Option<Instant>,
 }
 
 struct Request<R> {
@@ -132,6 +134,7 @@ impl<R> Default for State<R> {
             idle: 0,
             is_lacking: false,
             has_said_most: false,
+            asked_for_sign: None,
         }
     }
 }

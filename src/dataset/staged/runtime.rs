@@ -12,13 +12,23 @@ use super::{AsyncStagedDataset, Inner, Staged, Stages};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 use crate::sync::{Arc, Instant};
+use crate::system::Process;
 
 const SHUT_DOWN: &str = "the runtime that fetches samples was shut down";
+
+const FORKED: &str = "this process was forked from the one that has the runtime that fetches samples: make the data set, and its runtime, in \
+                      this one";
+
+const BLOCKED: &str = "the runtime that fetches samples does not run: none of its threads has begun anything for seconds. A loop over a loader \
+                       blocks its thread, which must not be the only one of the runtime: take one of several threads \
+                       (`#[tokio::main]`, `#[tokio::test(flavor = \"multi_thread\")]`), or iterate the loader within \
+                       `tokio::task::spawn_blocking`";
 
 /// An [`AsyncStagedDataset`] with the runtime that its requests run on: [`Staged::on_runtime`] makes it.
 pub struct OnRuntime<S> {
     source: S,
     runtime: Handle,
+    process: Process,
 }
 
 impl<S: fmt::Debug> fmt::Debug for OnRuntime<S> {
@@ -33,10 +43,16 @@ impl<S: AsyncStagedDataset> Staged<OnRuntime<S>> {
     /// No thread waits for a request but the worker that needs its sample. Tasks are aborted when nobody needs them any more. If the
     /// runtime is shut down, samples are errors.
     ///
-    /// Workers wait on threads of their own. With `num_workers(0)`, the thread that iterates the epoch waits: it must not be the only
-    /// thread of the runtime.
+    /// A loop over the loader blocks the thread that it runs on, and must leave the runtime one for the requests. A runtime with a single
+    /// thread has none left if the loop runs within it, as in `#[tokio::main(flavor = "current_thread")]` or a plain `#[tokio::test]`. Then
+    /// samples are errors that say so, after five seconds without a sign of life. Take a runtime with several threads, or iterate
+    /// the loader within `tokio::task::spawn_blocking`.
     pub fn on_runtime(source: S, runtime: Handle) -> Staged<OnRuntime<S>> {
-        Staged::of(OnRuntime { source, runtime })
+        Staged::of(OnRuntime {
+            source,
+            runtime,
+            process: Process::this(),
+        })
     }
 
     /// Returns the source.
@@ -79,7 +95,24 @@ impl<S: AsyncStagedDataset> Stages for OnRuntime<S> {
     }
 
     fn fetch_here(&self, _: u64) -> Result<S::Raw, BoxError> {
-        Err(SHUT_DOWN.into())
+        match self.process.is_this() {
+            true => Err(SHUT_DOWN.into()),
+            false => Err(FORKED.into()),
+        }
+    }
+
+    fn ask_for_sign(inner: &Arc<Inner<OnRuntime<S>>>) -> bool {
+        let waits = Arc::downgrade(inner);
+        inner.source.runtime.spawn(async move {
+            if let Some(inner) = waits.upgrade() {
+                inner.state.lock().asked_for_sign = None;
+            }
+        });
+        true
+    }
+
+    fn no_sign() -> BoxError {
+        BLOCKED.into()
     }
 
     fn start(inner: &Arc<Inner<OnRuntime<S>>>) {
