@@ -2,6 +2,7 @@
 
 mod display;
 mod document;
+mod interrupted;
 mod shapes;
 mod stack;
 mod temporary;
@@ -13,6 +14,7 @@ use self::shapes::what_fits;
 use crate::shape::{DType, Shape};
 
 pub use document::DocumentError;
+pub use interrupted::Interrupted;
 pub use stack::StackMisfit;
 pub use temporary::Temporary;
 pub(crate) use temporary::is_temporary;
@@ -79,7 +81,8 @@ pub enum Error {
         message: String,
     },
 
-    /// A stream did not open, or did not go to where a resumed run stood. The epoch ends with this error.
+    /// A stream did not open, or did not go to where a resumed run stood; or it was [`Interrupted`] together with a stream around it,
+    /// whose items come from its loader. The epoch ends with this error.
     Stream {
         /// The epoch.
         epoch: u64,

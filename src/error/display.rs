@@ -6,7 +6,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::{Error, Misfit, SampleId, Stage, TimedOut};
+use super::{Error, Interrupted, Misfit, SampleId, Stage, TimedOut};
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,6 +28,9 @@ impl fmt::Display for Error {
                 f,
                 "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
             ),
+            Error::Stream { epoch, source } if source.is::<Interrupted>() => {
+                write!(f, "the stream of epoch {epoch} was interrupted")
+            }
             Error::Stream { epoch, .. } => write!(f, "the stream of epoch {epoch} did not open"),
             Error::StreamPanicked {
                 epoch,

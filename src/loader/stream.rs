@@ -115,7 +115,10 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         max_batch_bytes(bytes: usize);
 
         /// Makes a sample an error that takes longer than this, as [`Builder::timeout`]. It holds for pulling one item, too: a stream that
-        /// gives none for longer ends with this error. (The first item of a buffer, shuffled or packed, takes as long as filling it.)
+        /// gives none for longer ends with this error. What fills a buffer, packs a row, or skips items takes as long as it takes, if each
+        /// item of the source comes in time ([`stream::progress`](crate::stream::progress), which a stream of your own calls as well).
+        ///
+        /// A loader that is dropped waits for the item that is being pulled, or loaded, and no longer than this.
         timeout(timeout: Duration);
     }
 

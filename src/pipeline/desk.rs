@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::cut::Place;
 use crate::error::{Error, SampleId, Stage, TimedOut};
 use crate::sync::plain::{AtomicU64, AtomicUsize as PlainUsize};
-use crate::sync::{AtomicUsize, Instant, Ordering};
+use crate::sync::{Arc, AtomicUsize, Instant, Ordering, Weak};
 
 /// The number of a desk that nobody looks at: the consumer's own.
 const NOBODY: usize = usize::MAX;
@@ -56,6 +56,8 @@ const STAGES: [Doing; 8] = [
 #[repr(align(64))]
 pub(crate) struct Desk {
     number: usize,
+    /// A worker's, for what outlives its calls; that of a caller has none.
+    me: Weak<Desk>,
     /// Desks count nanoseconds from here.
     epoch: Instant,
     /// Samples have a timeout, so their beginning is written down.
@@ -86,9 +88,14 @@ pub(super) struct Seen {
 }
 
 impl Desk {
-    pub(super) fn new(number: usize, epoch: Instant, is_timed: bool) -> Desk {
+    pub(super) fn new(number: usize, epoch: Instant, is_timed: bool) -> Arc<Desk> {
+        Arc::new_cyclic(|me| Desk::with(number, Weak::clone(me), epoch, is_timed))
+    }
+
+    fn with(number: usize, me: Weak<Desk>, epoch: Instant, is_timed: bool) -> Desk {
         Desk {
             number,
+            me,
             epoch,
             is_timed,
             state: AtomicUsize::new(FREE),
@@ -102,12 +109,17 @@ impl Desk {
 
     /// The desk of a thread that nobody waits for but itself.
     pub(super) fn of_caller(epoch: Instant) -> Desk {
-        Desk::new(NOBODY, epoch, false)
+        Desk::with(NOBODY, Weak::new(), epoch, false)
     }
 
     /// Whether it is that of the caller, or of the pin thread.
     pub(super) fn is_nobodys(&self) -> bool {
         self.number == NOBODY
+    }
+
+    /// That of a worker, to keep.
+    pub(super) fn shared(&self) -> Option<Arc<Desk>> {
+        self.me.upgrade()
     }
 
     /// The number of its worker.

@@ -214,6 +214,7 @@ impl<B: 'static> Bin<B> {
             let _ = pipeline.is_wide.set(is_wide);
         }
         if let Some(deferred) = &self.deferred {
+            deferred.tell_passes();
             deferred.settle_accounts(pipeline);
         }
         if let Some(device) = self.told {
@@ -233,6 +234,13 @@ impl<B: 'static> Bin<B> {
 }
 
 impl<B: 'static> Deferred<B> {
+    /// Those who pull for an epoch that is gone stop.
+    fn tell_passes(&self) {
+        let passes = self.removed.epochs.iter();
+        let passes = passes.filter_map(|epoch| epoch.pass.as_ref());
+        passes.for_each(|pass| pass.leaves());
+    }
+
     fn settle_accounts(&self, pipeline: &Pipeline<B>) {
         for (account, limit) in &self.limits {
             account.set_limit(pipeline.slabs_within(*limit, account.kind()));

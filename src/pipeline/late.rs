@@ -68,7 +68,7 @@ impl<B: Batch> Board<B> {
             let Some(seen) = seen.filter(|_| desk.give_up()) else {
                 continue;
             };
-            let new = Arc::new(Desk::new(number, began, true));
+            let new = Desk::new(number, began, true);
             let before = Some(Arc::clone(desk));
             self.stations[number].desk = Arc::clone(&new);
             let task = self.stations[number].task.take();

@@ -17,7 +17,7 @@ use super::source::Failed;
 use super::work::{MadeAlone, Recipe, Work};
 use crate::device::{Account, Charge, InFlight, SetAside};
 use crate::error::Result;
-use crate::sync::{Arc, Condvar, planted};
+use crate::sync::{Arc, AtomicBool, Condvar, planted};
 use crate::tensor::Offload;
 
 /// What one consumer iterates: an epoch, or several that follow each other.
@@ -247,6 +247,7 @@ impl<B: 'static> Line<B> {
             announced,
             meter: Arc::clone(&slot.meter),
             account,
+            has_left: AtomicBool::new(false),
         });
         slot.pass = Some(Arc::clone(&pass));
         Some(pass)

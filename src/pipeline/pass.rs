@@ -7,10 +7,10 @@ use super::schedule::{EpochUnits, Unit};
 use crate::device::Account;
 use crate::error::Error;
 use crate::meter::{Activity, Bar, Meter, Subject};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicBool, Ordering, planted};
 use crate::tuning::ONE_ALONE_OF;
 
-/// How the units of one epoch are made, shared by everybody who works on them. It never changes.
+/// How the units of one epoch are made, shared by everybody who works on them. That never changes.
 pub(crate) struct Pass {
     pub(super) line: u64,
     pub(super) segment: u64,
@@ -25,9 +25,22 @@ pub(crate) struct Pass {
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(super) account: Option<Arc<Account>>,
+    /// The epoch has left the board, so nobody waits for its units. Relaxed: the board's lock decides; this is for who is busy without it.
+    pub(super) has_left: AtomicBool,
 }
 
 impl Pass {
+    /// The epoch has left the board.
+    pub(super) fn leaves(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nobody waits for its units any more.
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
+            && !planted("a stream that nobody waits for is pulled")
+    }
+
     /// Where a unit lies in its epoch.
     pub(crate) fn place(&self, unit: Unit) -> Place {
         let cut = &self.units.plan.cut;

@@ -4,7 +4,9 @@
 //! left, the unit is gone again, and the epoch's end is known. So pulling is serial, and the order is the stream's; a unit that is loaded
 //! never turns out to be shorter.
 //!
-//! The stream lies in its epoch's slot while nobody pulls. Whoever pulls has taken it out, so no lock is held meanwhile.
+//! The stream lies in its epoch's slot while nobody pulls. Whoever pulls has taken it out, so no lock is held meanwhile. Between two items,
+//! streams ask whether to go on ([`progress`](crate::stream::progress)): not if the epoch has left the board, or the worker was given up. What
+//! comes of the pull then is dropped, as anything is that is made for a unit that is gone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,6 +21,7 @@ use super::work::{Recipe, Work};
 use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Activity;
+use crate::stream::{Watcher, watched};
 use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Offload;
 use crate::trace::span;
@@ -40,7 +43,6 @@ pub(crate) trait Pull<B>: Send {
         pass: &Arc<Pass>,
         place: Place,
         offload: Offload,
-        at: &Desk,
     ) -> Result<Option<Pulled<B>>>;
 }
 
@@ -100,6 +102,16 @@ impl<B: 'static> OwnItems<B> {
     }
 }
 
+/// What a worker is told between two items: the next one has a timeout of its own, if somebody still waits. `None`: the caller pulls, on
+/// its own thread, and cannot leave the epoch meanwhile.
+fn watcher(desk: &Desk, pass: &Arc<Pass>) -> Option<Watcher> {
+    let (desk, pass) = (desk.shared()?, Arc::clone(pass));
+    Some(Arc::new(move || {
+        desk.begins(Doing::Pulling);
+        !pass.has_left() && !desk.is_given_up()
+    }))
+}
+
 impl<B: Batch> Pipeline<B> {
     /// Pulls the items of a unit, and lets others load them.
     pub(super) fn pull(
@@ -116,9 +128,10 @@ impl<B: Batch> Pipeline<B> {
         desk.since(start);
         let place = pass.place(unit);
         // Unwind safety: a stream that panicked is not asked again.
-        let pull = AssertUnwindSafe(|| stream.pull(pass, place, offload, desk));
+        let pull = AssertUnwindSafe(|| stream.pull(pass, place, offload));
         let bar = pass.bar(Activity::Pull, unit);
-        let pulled = catch_unwind(pull).unwrap_or_else(|payload| {
+        let pulled = watched(watcher(desk, pass), || catch_unwind(pull));
+        let pulled = pulled.unwrap_or_else(|payload| {
             Err(Error::StreamPanicked {
                 epoch: pass.epoch,
                 batch: place.batch,

@@ -3,7 +3,7 @@
 //! A unit's items are a small data set of their own. So they are loaded by the same [`DatasetRecipe`] as any samples, by all workers.
 
 use super::cut::Place;
-use super::desk::{Desk, Doing};
+use super::desk::Desk;
 use super::pass::Pass;
 use super::plan::Hints;
 use super::pull::{OwnItems, Pull, Pulled, Reached, StreamStart};
@@ -15,7 +15,7 @@ use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary};
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
-use crate::stream::{ItemStream, Shard, StreamSource};
+use crate::stream::{ItemStream, Shard, StreamSource, progress};
 use crate::sync::{Arc, Mutex};
 use crate::tensor::Offload;
 
@@ -138,15 +138,15 @@ struct Puller<S: StreamSource, C> {
 
 impl<S: StreamSource, C> Puller<S, C> {
     /// Opens the stream, and goes to where it begins.
-    fn open(&mut self, at: &Desk) -> Result<S::Stream, BoxError> {
+    fn open(&mut self) -> Result<S::Stream, BoxError> {
         let mut stream = self.parts.source.open(self.epoch, self.parts.shard)?;
         if let Some(state) = self.resumed.take() {
-            at.begins(Doing::Pulling);
+            progress()?;
             stream.seek(&state)?;
             return Ok(stream);
         }
         for _ in 0..self.items {
-            at.begins(Doing::Pulling);
+            progress()?;
             if stream.next().is_none() {
                 return Err(format!(
                     "the run that is resumed had {} items of it, and it has fewer now",
@@ -169,19 +169,17 @@ where
         pass: &Arc<Pass>,
         place: Place,
         offload: Offload,
-        at: &Desk,
     ) -> Result<Option<Pulled<C::Batch>>> {
+        let epoch = self.epoch;
+        let failed = |source| Error::Stream { epoch, source };
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => self.open(at).map_err(|source| Error::Stream {
-                epoch: self.epoch,
-                source,
-            })?,
+            None => self.open().map_err(failed)?,
         };
         let first = self.items;
         let (mut slots, mut is_last) = (Vec::new(), false);
         while slots.len() < self.parts.batch_size && !is_last {
-            at.begins(Doing::Pulling);
+            progress().map_err(|interrupted| failed(interrupted.into()))?;
             match stream.next() {
                 Some(Ok(item)) => slots.push(Mutex::new(Slot::Item(item))),
                 Some(Err(error)) => slots.push(Mutex::new(Slot::Failed(error))),

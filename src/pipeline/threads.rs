@@ -171,7 +171,7 @@ impl<B: Batch> Threads<B> {
             ));
         }
         let is_timed = pipeline.options().timeout.is_some();
-        let desk = |number| Arc::new(Desk::new(number, pipeline.began, is_timed));
+        let desk = |number| Desk::new(number, pipeline.began, is_timed);
         pipeline
             .lock()
             .stations

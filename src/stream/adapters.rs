@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::{ItemStream, Shard, StreamSource};
+use super::{ItemStream, Shard, StreamSource, progress};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
@@ -166,11 +166,17 @@ impl<I: ItemStream> ItemStream for SkipStream<I> {
     type Item = I::Item;
 
     fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
-        while self.left > 0 {
+        loop {
+            let item = self.inner.next()?;
+            if self.left == 0 {
+                return Some(item);
+            }
             self.left -= 1;
-            drop(self.inner.next()?);
+            drop(item);
+            if let Err(interrupted) = progress() {
+                return Some(Err(interrupted.into()));
+            }
         }
-        self.inner.next()
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -259,7 +265,10 @@ where
 
 impl<A: StreamSource, B: StreamSource> ChainStream<A, B> {
     fn open_second(&self) -> Result<B::Stream, BoxError> {
-        self.second.open(self.epoch, self.shard.of_child(1))
+        progress()?;
+        let second = self.second.open(self.epoch, self.shard.of_child(1))?;
+        progress()?;
+        Ok(second)
     }
 }
 
@@ -395,6 +404,14 @@ impl<S: StreamSource> RepeatStream<S> {
         let first = self.epoch.wrapping_mul(self.times.unwrap_or(1));
         self.source.open(first.wrapping_add(self.pass), self.shard)
     }
+
+    /// Opens a pass in the middle of a call, before which and after which something else takes its time.
+    fn open_between(&self) -> Result<S::Stream, BoxError> {
+        progress()?;
+        let inner = self.open()?;
+        progress()?;
+        Ok(inner)
+    }
 }
 
 impl<S: StreamSource> ItemStream for RepeatStream<S> {
@@ -415,7 +432,7 @@ impl<S: StreamSource> ItemStream for RepeatStream<S> {
             if !std::mem::take(&mut self.has_given) {
                 return None;
             }
-            match self.open() {
+            match self.open_between() {
                 Ok(inner) => self.inner = Some(inner),
                 Err(error) => return Some(Err(error)),
             }
@@ -439,7 +456,7 @@ impl<S: StreamSource> ItemStream for RepeatStream<S> {
         state.end()?;
         self.inner = None;
         if is_over == 0 {
-            let mut stream = self.open()?;
+            let mut stream = self.open_between()?;
             stream.seek(inner)?;
             self.inner = Some(stream);
         }

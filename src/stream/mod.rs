@@ -27,13 +27,21 @@
 //! A stream gives *items*, one after the other: a line, a record's bytes, a path. They are pulled by one worker at a time, so keep
 //! that cheap. An item is *loaded* into a sample ([`map`](StreamSource::map), [`StreamSource::load`]) by all workers at once: parse,
 //! decode and augment there. So the order is that of the stream, whatever the number of workers, and each sample has random numbers
-//! that follow from seed, epoch and position.
+//! that follow from seed, epoch, rank and position.
+//!
+//! While items are pulled, an epoch that is left and a loader that is dropped wait for the item that is being pulled, and for no other. A stream
+//! that pulls several items of another one to give one says so between two of them: [`progress()`].
 //!
 //! # Ranks
 //!
 //! A stream is opened once on each rank, with a [`Shard`], and gives that rank's items: every `ranks`-th file, or every `ranks`-th
 //! item ([`Shard::keeps`]). *Nobody else splits it*: a source that ignores its shard gives the same items on all ranks. The workers of
 //! a rank share its one stream, so nothing is split over them, or comes twice.
+//!
+//! So what comes depends on the number of ranks, unlike with data sets that have an index: each rank shuffles and packs what its shard gives it,
+//! and random numbers are keyed by the rank and the item's number on it. A run is repeated, and resumed, on as many ranks only. Several
+//! *devices* of one process are ranks, too: a stream's epoch goes to one device, so let each have a loader of its own, whose
+//! [`World`](crate::loader::World) counts it.
 //!
 //! If ranks have different numbers of items, they have different numbers of batches. Where each step is a collective operation, end
 //! them together: `repeat` and `take`.
@@ -42,6 +50,7 @@ mod adapters;
 mod from_fn;
 mod mix;
 mod pack;
+mod progress;
 mod shard;
 mod shuffle;
 mod state;
@@ -53,6 +62,8 @@ pub use adapters::{
 pub use from_fn::{FromFn, from_fn};
 pub use mix::{Mix, MixStream, mix};
 pub use pack::{Pack, PackStream, Pieces};
+pub use progress::progress;
+pub(crate) use progress::{Watcher, watched};
 pub use shard::Shard;
 use shard::scramble;
 pub use shuffle::{Shuffle, ShuffleStream};
@@ -202,7 +213,8 @@ pub trait StreamSource: Send + Sync + 'static {
     /// next so many, and so on. The order follows from the loader's seed, epoch and rank. (With 0 and 1, it is the stream's.)
     ///
     /// While one window is given out, the next is filled, an item for each item given: so no more than `buffer_size` items are held,
-    /// and after the first window no pull takes longer than another.
+    /// and after the first window no pull takes longer than another. (The first one can be interrupted, and does not count as one item for
+    /// the [`timeout`](crate::loader::StreamBuilder::timeout): each of its items has its own.)
     ///
     /// It is *not* the buffer of `tf.data` or WebDataset, which give out a random item of the buffer and put the next of the stream in
     /// its place: there, an item may stay in the buffer for long, and no state says what is in it. An item moves by less than two
@@ -247,11 +259,11 @@ pub trait StreamSource: Send + Sync + 'static {
     /// *Loading*: documents are loaded while they are pulled, by one worker at a time, because a row begins where the one before it ends.
     /// So let the source give tokens that are there, or cheap to make, and do what takes time in a [`map`](StreamSource::map) of the
     /// rows. A tokeniser that takes its time can have a loader of its own, whose batches are the source
-    /// (`tests/programs/tokenised_ahead.rs`). A document draws random numbers by seed, epoch, rank and its own number. With a
-    /// [`timeout`](crate::loader::StreamBuilder::timeout), pulling all documents of a row counts as one item.
+    /// (`tests/programs/tokenised_ahead.rs`). A document draws random numbers by seed, epoch, rank and its own number. A
+    /// [`timeout`](crate::loader::StreamBuilder::timeout) holds for pulling each item, and for loading each document.
     ///
-    /// *Errors*: a document that fails is an error of its own, a [`DocumentError`](crate::error::DocumentError) in place of a row. No
-    /// other document is lost, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves it out.
+    /// *Errors*: a document that fails, or panics while it is loaded, is an error of its own, a
+    /// [`DocumentError`](crate::error::DocumentError) in place of a row. No other document is lost, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves it out.
     /// [`retry`](crate::loader::StreamBuilder::retry) does not load it again.
     ///
     /// *Resuming* is exact. The state is that of the source before the first document that is still needed, and a few numbers. `n` and
@@ -404,6 +416,8 @@ pub trait ItemStream: Send {
 
     /// Gives the next item; `None` at the end, after which it is not called again. An error is that of one item, and the stream goes on.
     /// (So end it, if there is nothing behind the error.) A panic ends it.
+    ///
+    /// Call [`progress()`] between two items of another stream, if it takes several of them to give one.
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>>;
 
     /// Where the stream stands: by this, [`seek`](ItemStream::seek) goes to the item that comes next. It is asked for with each batch, and

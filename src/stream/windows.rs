@@ -3,9 +3,9 @@
 //! What a window gives is a function of its items and its number. So a state is where the stream stood before the window, and how
 //! much of it was given out: to resume, the window is read again.
 
-use super::ItemStream;
 use super::state::{Reader, Writer, wrong};
-use crate::error::BoxError;
+use super::{ItemStream, progress};
+use crate::error::{BoxError, Interrupted};
 use crate::rng::SampleRng;
 
 /// The windows of a stream, and what comes of them.
@@ -52,7 +52,9 @@ impl<I: ItemStream, T> Windows<I, T> {
         arrange: impl Fn(u64, Items<I>) -> Vec<Result<T, BoxError>>,
     ) -> Option<Result<T, BoxError>> {
         while self.current.is_empty() {
-            self.pull(self.size);
+            if let Err(interrupted) = self.pull(self.size) {
+                return Some(Err(interrupted.into()));
+            }
             if self.next.is_empty() {
                 return None;
             }
@@ -66,13 +68,16 @@ impl<I: ItemStream, T> Windows<I, T> {
         // The next window is filled while this one is given out, so that no call takes much longer than another.
         let all = self.given + self.current.len();
         let share = self.size as u128 * self.given as u128;
-        self.pull(share.div_ceil(all as u128) as usize);
-        given
+        match self.pull(share.div_ceil(all as u128) as usize) {
+            Ok(()) => given,
+            Err(interrupted) => Some(Err(interrupted.into())),
+        }
     }
 
     /// Pulls items until there are so many of the next window.
-    fn pull(&mut self, count: usize) {
+    fn pull(&mut self, count: usize) -> Result<(), Interrupted> {
         while !self.is_over && self.next.len() < count {
+            progress()?;
             if self.next.is_empty() {
                 self.next_state = self.inner.state();
             }
@@ -81,6 +86,7 @@ impl<I: ItemStream, T> Windows<I, T> {
                 None => self.is_over = true,
             }
         }
+        Ok(())
     }
 
     /// Adds where the stream stands to a state.
@@ -114,6 +120,7 @@ impl<I: ItemStream, T> Windows<I, T> {
         };
         self.window = before;
         for _ in 0..given {
+            progress()?;
             // (The stream inside gives what it gave then.)
             self.next(&arrange).ok_or_else(wrong)?.ok();
             if self.window != window {
