@@ -347,7 +347,7 @@ fn rows_travel_to_a_device_and_may_be_mapped() {
     assert_eq!(labels.as_slice()[20..], [-100; 4]);
 }
 
-/// A document that fails is an error of its own, and none of the others is lost, in every epoch.
+/// A document that fails, or panics, is an error of its own, and none of the others is lost, in every epoch.
 #[test]
 fn a_broken_document_is_an_error_of_its_own() {
     let source = || {
@@ -359,11 +359,12 @@ fn a_broken_document_is_an_error_of_its_own() {
         });
         lines.map(|number, _| match number {
             5 => Err(Temporary::new("503").into()),
+            10 => std::panic::resume_unwind(Box::new("no tokeniser")),
             number => Ok(document(number, 3)),
         })
     };
     let good: Vec<u32> = (0..12)
-        .filter(|number| ![4, 5].contains(number))
+        .filter(|number| ![4, 5, 10].contains(number))
         .flat_map(|number| document(number, 3))
         .collect();
     for (buffer, workers) in [(None, 0), (None, 3), (Some(5), 0), (Some(5), 3)] {
@@ -391,10 +392,17 @@ fn a_broken_document_is_an_error_of_its_own() {
             tokens.sort_unstable();
             failed.sort();
             assert_eq!(tokens, good);
-            assert_eq!(failed, ["document 4: line 4 is no text", "document 5: 503"]);
+            assert_eq!(
+                failed,
+                [
+                    "document 10: it panicked while loading: no tokeniser",
+                    "document 4: line 4 is no text",
+                    "document 5: 503",
+                ]
+            );
         }
         let loader = DataLoader::stream(packed())
-            .on_error(OnError::Skip { at_most: 2 })
+            .on_error(OnError::Skip { at_most: 3 })
             .retry(3, std::time::Duration::from_millis(1))
             .batch_size(2)
             .num_workers(workers)
@@ -405,7 +413,7 @@ fn a_broken_document_is_an_error_of_its_own() {
             .flat_map(|batch| rows_of(&batch).concat().concat())
             .collect();
         tokens.sort_unstable();
-        assert_eq!((tokens, loader.stats().skipped), (good.clone(), 2));
+        assert_eq!((tokens, loader.stats().skipped), (good.clone(), 3));
     }
 }
 
@@ -436,11 +444,13 @@ impl StreamSource for Corpus {
         })
     }
 
-    /// Each document begins with a token that is drawn, and a few cannot be had.
+    /// Each document begins with a token that is drawn, and a few cannot be had, or panic.
     fn load(&self, item: u64, rng: &mut SampleRng) -> Result<Arc<[u32]>, BoxError> {
         let index = item % 1_000;
-        if index % 11 == 8 {
-            return Err(format!("no {index}").into());
+        match index % 22 {
+            8 => return Err(format!("no {index}").into()),
+            19 => std::panic::resume_unwind(Box::new(format!("no {index}"))),
+            _ => {}
         }
         let mut document = document(item, self.lengths[index as usize]);
         if let Some(first) = document.first_mut() {

@@ -622,6 +622,45 @@ fn sources_are_mixed_in_proportion() {
     }
 }
 
+/// Not even to see that it is there; and a run is resumed all the same.
+#[test]
+fn a_source_of_weight_0_is_not_opened() {
+    let source = |rest| {
+        let part = move |part: i64| {
+            stream::from_fn(move |_, _| match part {
+                1 => Err("it is not there".into()),
+                part => Ok((0..4).map(move |number| Ok(10 * part + number))),
+            })
+        };
+        let weights = [1.0, 0.0, 1.0].map(|weight| weight * rest);
+        stream::mix((0..).map(part).zip(weights)).unwrap()
+    };
+    let expected = chunks([0, 20, 1, 21, 2, 22, 3, 23], 3);
+    for workers in WORKERS {
+        let loader = DataLoader::stream(source(0.5)).batch_size(3);
+        let loader = loader.num_workers(workers).build().unwrap();
+        let mut epoch = loader.epoch(0);
+        assert_eq!(values(&epoch.next().unwrap().unwrap()), expected[0]);
+        let state = epoch.state();
+        assert_eq!(all(epoch), expected[1..]);
+        let resumed = loader.resume(0..1, &state).unwrap().next().unwrap();
+        assert_eq!(all(resumed), expected[1..]);
+    }
+    // By its place, too.
+    let own = Seekable {
+        len: 9,
+        ..Seekable::default()
+    };
+    let mixed = stream::mix([(own.clone(), 0.0), (own.clone(), 1.0)]).unwrap();
+    let loader = DataLoader::stream(mixed).batch_size(4).build().unwrap();
+    let mut epoch = loader.epoch(0);
+    assert_eq!(values(&epoch.next().unwrap().unwrap()), [0, 1, 2, 3]);
+    own.pulled.store(0, Ordering::Relaxed);
+    let resumed = loader.resume(0..1, &epoch.state()).unwrap().next().unwrap();
+    assert_eq!(all(resumed), [&[4, 5, 6, 7][..], &[8]]);
+    assert_eq!(own.pulled.load(Ordering::Relaxed), 6);
+}
+
 #[test]
 fn when_one_source_has_ended_the_others_go_on() {
     let part = |first: i64, len: i64| stream::from_fn(move |_, _| Ok((first..first + len).map(Ok)));

@@ -1,12 +1,14 @@
 //! Items of several sources in proportions.
 
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::{ItemStream, Shard, StreamSource};
+use super::{ItemStream, Shard, StreamSource, progress};
 use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
 
 /// Gives items of several sources, in proportion to their weights. When one ends, the others go on in their proportions, until all have
 /// ended; [`repeat`](StreamSource::repeat) the shorter ones if that is not what you want.
+///
+/// A source of weight 0 is not opened.
 ///
 /// Which one comes next is not drawn: of `n` items, each source has its share, to within the number of sources. So all batches are mixed
 /// alike. Each source keeps its order.
@@ -57,12 +59,16 @@ impl<S: StreamSource> StreamSource for Mix<S> {
     type Stream = MixStream<S::Stream>;
 
     fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
-        let sources = (0..).zip(&self.sources);
-        let inner = sources.map(|(number, source)| source.open(epoch, shard.of_child(number)));
-        let inner: Vec<_> = inner.collect::<Result<_, _>>()?;
+        let sources = (0..).zip(&self.sources).zip(&self.weights);
+        let inner = sources.map(|((number, source), weight)| {
+            if *weight == 0.0 {
+                return Ok(None);
+            }
+            progress()?;
+            source.open(epoch, shard.of_child(number)).map(Some)
+        });
         Ok(MixStream {
-            inner,
-            is_live: self.weights.iter().map(|weight| *weight > 0.0).collect(),
+            inner: inner.collect::<Result<_, BoxError>>()?,
             given: vec![0; self.weights.len()],
             weights: self.weights.clone(),
         })
@@ -82,9 +88,9 @@ impl<S: StreamSource> StreamSource for Mix<S> {
 /// An open stream of [`Mix`].
 #[derive(Debug)]
 pub struct MixStream<I> {
-    inner: Vec<I>,
+    /// `None`: it has ended, or it is of weight 0, and was never opened.
+    inner: Vec<Option<I>>,
     weights: Vec<f64>,
-    is_live: Vec<bool>,
     /// How many items each has given since one of them ended last.
     given: Vec<u64>,
 }
@@ -92,7 +98,7 @@ pub struct MixStream<I> {
 impl<I> MixStream<I> {
     /// The source that is furthest behind its share, if one has not ended.
     fn choose(&self) -> Option<usize> {
-        let live = || (0..self.inner.len()).filter(|&source| self.is_live[source]);
+        let live = || (0..self.inner.len()).filter(|&source| self.inner[source].is_some());
         let sum: f64 = live().map(|source| self.weights[source]).sum();
         let given: u64 = live().map(|source| self.given[source]).sum();
         let behind = |source: usize| {
@@ -116,24 +122,27 @@ impl<I: ItemStream> ItemStream for MixStream<I> {
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
         loop {
             let source = self.choose()?;
-            if let Some(item) = self.inner[source].next() {
+            if let Some(item) = self.inner[source].as_mut()?.next() {
                 self.given[source] += 1;
                 return Some(item.map(|item| (source, item)));
             }
-            self.is_live[source] = false;
+            self.inner[source] = None;
             // The others need not make up for what it had.
             self.given.fill(0);
+            if let Err(interrupted) = progress() {
+                return Some(Err(interrupted.into()));
+            }
         }
     }
 
     fn state(&self) -> Option<Vec<u8>> {
         let mut state = Writer::new(Tag::Mix).number(self.inner.len() as u64);
         for (source, inner) in self.inner.iter().enumerate() {
-            state = state.number(u64::from(self.is_live[source]));
+            state = state.number(u64::from(inner.is_some()));
             state = state.number(self.given[source]);
-            state = match self.is_live[source] {
-                true => state.inner(&inner.state()?),
-                false => state.inner(&[]),
+            state = match inner {
+                Some(inner) => state.inner(&inner.state()?),
+                None => state.inner(&[]),
             };
         }
         Some(state.finish())
@@ -145,12 +154,15 @@ impl<I: ItemStream> ItemStream for MixStream<I> {
             return Err(wrong());
         }
         for (source, inner) in self.inner.iter_mut().enumerate() {
-            self.is_live[source] = state.number()? == 1;
+            let is_live = state.number()? == 1;
             self.given[source] = state.number()?;
             let inner_state = state.inner()?;
-            if self.is_live[source] {
-                inner.seek(inner_state)?;
+            if !is_live {
+                *inner = None;
+                continue;
             }
+            progress()?;
+            inner.as_mut().ok_or_else(wrong)?.seek(inner_state)?;
         }
         state.end()
     }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::windows::{Windows, shuffle};
-use super::{ItemStream, Shard, StreamSource, scramble};
+use super::{ItemStream, Shard, StreamSource, progress, scramble};
 use crate::dataset::{Document, Packing, Piece, Rows};
-use crate::error::{BoxError, DocumentError, Error, Result};
+use crate::error::{BoxError, DocumentError, Error, Result, panic_message};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 use crate::tensor::PackedRow;
@@ -233,15 +234,33 @@ struct Documents<S: StreamSource> {
     next: u64,
 }
 
-impl<S: StreamSource> ItemStream for Documents<S> {
+impl<S: StreamSource<Sample: Document>> Documents<S> {
+    /// Loads an item. If that panics, the document has failed, and the stream goes on: as a sample does that panics.
+    fn load(&self, item: S::Item, number: u64) -> Result<S::Sample, BoxError> {
+        let mut rng = SampleRng::new(self.seed, self.epoch, number);
+        // Unwind safety: the source is shared, and loads on several threads anyway; the item is gone.
+        let loaded = catch_unwind(AssertUnwindSafe(|| {
+            let document = self.source.load(item, &mut rng)?;
+            document.tokens(); // those of a tensor may be nowhere on the host
+            Ok(document)
+        }));
+        loaded.unwrap_or_else(|payload| {
+            Err(format!("it panicked while loading: {}", panic_message(payload)).into())
+        })
+    }
+}
+
+impl<S: StreamSource<Sample: Document>> ItemStream for Documents<S> {
     type Item = Arc<S::Sample>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
         let item = self.inner.next()?;
         let number = self.next;
         self.next += 1;
-        let mut rng = SampleRng::new(self.seed, self.epoch, number);
-        let document = item.and_then(|item| self.source.load(item, &mut rng));
+        if let Err(interrupted) = progress() {
+            return Some(Err(interrupted.into()));
+        }
+        let document = item.and_then(|item| self.load(item, number));
         let failed = |cause| DocumentError::new(number, None, cause).into();
         Some(document.map(Arc::new).map_err(failed))
     }
@@ -307,6 +326,9 @@ impl<D: Document, I: ItemStream<Item = Arc<D>>> Concatenate<I, D> {
             .sum::<usize>();
         while space > 0 {
             if self.open.is_none() {
+                if let Err(interrupted) = progress() {
+                    return Some(Err(interrupted.into()));
+                }
                 match self.pull() {
                     Some(Ok(())) => {}
                     Some(Err(error)) => {
@@ -384,6 +406,7 @@ impl<D: Document, I: ItemStream<Item = Arc<D>>> Concatenate<I, D> {
             open.used = has_more.then_some(used as usize).ok_or_else(wrong)?;
         }
         for _ in 0..failed {
+            progress()?;
             match self.next(n) {
                 Some(Err(_)) => {} // it was given out
                 _ => return Err(
