@@ -10,36 +10,31 @@ use crate::rng::SampleRng;
 /// [`map`](StreamSource::map) changes them, on all workers.
 ///
 /// An iterator cannot go back to where it was, so a run is resumed by pulling as many items again, and dropping them. Where that takes too
-/// long, implement [`StreamSource`].
+/// long, implement [`StreamSource`]. An iterator that leaves out most of what it reads says that it goes on:
+/// [`progress`](super::progress()) shows how.
 ///
 /// # Examples
 ///
-/// The lines of several files; each rank reads its own:
+/// The numbers of several files, of four bytes each; each rank reads its own files. (Lines of text are [`lines`](super::lines()).)
 ///
 /// ```
-/// use std::fs::File;
-/// use std::io::{BufRead, BufReader};
-///
 /// use pinfeed::stream::{self, StreamSource};
 /// use pinfeed::{BoxError, DataLoader};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let paths: Vec<_> = (0..3).map(|file| folder.path().join(file.to_string())).collect();
-/// # paths.iter().for_each(|path| std::fs::write(path, "1 2\n3 4\n").unwrap());
-/// let lines = stream::from_fn(move |_epoch, shard| {
-///     let mut files = Vec::new();
-///     for path in (0..).zip(&paths).filter(|(number, _)| shard.keeps(*number)).map(|(_, path)| path) {
-///         files.push(BufReader::new(File::open(path)?));
-///     }
-///     Ok(files.into_iter().flat_map(|file| file.lines().map(|line| Ok(line?))))
+/// # for path in &paths { std::fs::write(path, [1.5f32, 2.5].map(f32::to_le_bytes).concat())?; }
+/// let numbers = stream::from_fn(move |_epoch, shard| {
+///     let own = (0..).zip(paths.clone()).filter(move |(number, _)| shard.keeps(*number));
+///     Ok(own.flat_map(|(_, path)| match std::fs::read(path) {
+///         Ok(bytes) => bytes.chunks(4).map(|number| Ok(number.to_vec())).collect(),
+///         Err(error) => vec![Err(error.into())],
+///     }))
 /// });
-/// let sums = lines.map(|line: String, _| {
-///     let numbers: Result<Vec<f32>, _> = line.split(' ').map(str::parse).collect();
-///     Ok(numbers?.iter().sum::<f32>())
-/// });
-/// let loader = DataLoader::stream(sums).batch_size(4).num_workers(2).build()?;
+/// let numbers = numbers.map(|number, _| Ok(f32::from_le_bytes(number[..].try_into()?)));
+/// let loader = DataLoader::stream(numbers).batch_size(4).num_workers(2).build()?;
 /// let mut batches = loader.epoch(0);
-/// assert_eq!(batches.next().unwrap()?.as_slice(), [3.0, 7.0, 3.0, 7.0]);
+/// assert_eq!(batches.next().unwrap()?.as_slice(), [1.5, 2.5, 1.5, 2.5]);
 /// # Ok::<(), BoxError>(())
 /// ```
 pub fn from_fn<T, I, F>(open: F) -> FromFn<F>

@@ -1,6 +1,7 @@
 //! Sources without a length or an index: files that are read from their beginning, archives, queues, whatever comes next.
 //!
-//! [`from_fn()`] makes one from a function that opens an iterator; [`StreamSource`] is the trait. What changes a source is a method:
+//! [`lines()`] are those of text files; [`from_fn()`] makes a source from a function that opens an iterator; [`StreamSource`] is the trait.
+//! What changes a source is a method:
 //! [`map`](StreamSource::map), [`shuffle`](StreamSource::shuffle), [`chain`](StreamSource::chain), [`take`](StreamSource::take),
 //! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat), [`pack`](StreamSource::pack); and [`mix()`] gives items of several
 //! in proportions.
@@ -48,6 +49,7 @@
 
 mod adapters;
 mod from_fn;
+mod lines;
 mod mix;
 mod pack;
 mod progress;
@@ -60,6 +62,7 @@ pub use adapters::{
     Chain, ChainStream, Either, Map, Repeat, RepeatStream, Skip, SkipStream, Take, TakeStream,
 };
 pub use from_fn::{FromFn, from_fn};
+pub use lines::{Line, Lines, LinesStream, lines};
 pub use mix::{Mix, MixStream, mix};
 pub use pack::{Pack, PackStream, Pieces};
 pub use progress::progress;

@@ -15,6 +15,7 @@ pub(super) enum Tag {
     Mix = 6,
     Pack = 7,
     Documents = 8,
+    Lines = 9,
 }
 
 /// The fingerprint of a source that is made of others: what it is, and its numbers, among which are the fingerprints of the others.

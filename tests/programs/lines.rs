@@ -1,16 +1,15 @@
 //! Text files that are read line by line, each rank its own, whose lines are parsed by all workers: nothing has an index.
 
 use std::error::Error;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs;
 use std::path::PathBuf;
 
 use pinfeed::loader::{OnError, World};
-use pinfeed::stream::{self, StreamSource};
+use pinfeed::stream::{self, Line, StreamSource};
 use pinfeed::{BoxError, DataLoader, Device, SampleRng};
 
 /// A line of numbers becomes features with some noise, and a label.
-fn parse(line: String, rng: &mut SampleRng) -> Result<([f32; 3], i64), BoxError> {
+fn parse(line: Line, rng: &mut SampleRng) -> Result<([f32; 3], i64), BoxError> {
     let mut fields = line.split(',');
     let mut field = || fields.next().ok_or("a field is missing");
     let label = field()?.parse()?;
@@ -23,16 +22,7 @@ fn parse(line: String, rng: &mut SampleRng) -> Result<([f32; 3], i64), BoxError>
 
 fn count(files: Vec<PathBuf>, world: World) -> Result<(usize, u64), Box<dyn Error>> {
     let device = Device::cpu();
-    let lines = stream::from_fn(move |_epoch, shard| {
-        // The files of this rank, one open at a time.
-        let files = (0..).zip(files.clone()).filter(move |(number, _)| shard.keeps(*number));
-        Ok(files.flat_map(|(_, path)| match File::open(path) {
-            Ok(file) => Box::new(BufReader::new(file).lines().map(|line| Ok(line?)))
-                as Box<dyn Iterator<Item = Result<String, BoxError>> + Send>,
-            Err(error) => Box::new([Err(error.into())].into_iter()),
-        }))
-    });
-    let loader = DataLoader::stream(lines.shuffle(64).map(parse))
+    let loader = DataLoader::stream(stream::lines(files).shuffle(64).map(parse))
         .batch_size(16)
         .seed(17)
         .num_workers(3)

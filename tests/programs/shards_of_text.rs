@@ -3,84 +3,25 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pinfeed::loader::StreamState;
-use pinfeed::stream::{ItemStream, Shard, StreamSource};
+use pinfeed::stream::{self, Line, StreamSource};
 use pinfeed::{BoxError, DataLoader, Device, SampleRng};
 
 const CONTEXT: usize = 32;
 const END_OF_TEXT: u16 = 256;
 
-/// Each file has a text on each line.
-struct Texts {
-    files: Vec<PathBuf>,
-}
-
-/// The files of a rank.
-struct Reading {
-    files: Vec<PathBuf>,
-    file: u64,
-    line: u64,
-    lines: Option<Vec<String>>,
-}
-
-impl StreamSource for Texts {
-    type Item = String;
-    type Sample = Vec<u16>;
-    type Stream = Reading;
-
-    fn open(&self, _epoch: u64, shard: Shard) -> Result<Reading, BoxError> {
-        let own = (0..).zip(&self.files).filter(|(number, _)| shard.keeps(*number));
-        Ok(Reading { files: own.map(|(_, file)| file.clone()).collect(), file: 0, line: 0, lines: None })
-    }
-
-    /// (A model's tokeniser stands here.)
-    fn load(&self, text: String, _: &mut SampleRng) -> Result<Vec<u16>, BoxError> {
-        Ok(text.bytes().map(u16::from).chain([END_OF_TEXT]).collect())
-    }
-}
-
-impl ItemStream for Reading {
-    type Item = String;
-
-    fn next(&mut self) -> Option<Result<String, BoxError>> {
-        loop {
-            let path = self.files.get(self.file as usize)?;
-            let lines = match &self.lines {
-                Some(lines) => lines,
-                None => match fs::read_to_string(path) {
-                    Ok(text) => self.lines.insert(text.lines().map(str::to_owned).collect()),
-                    Err(error) => {
-                        (self.file, self.line) = (self.file + 1, 0);
-                        return Some(Err(error.into()));
-                    }
-                },
-            };
-            if let Some(line) = lines.get(self.line as usize) {
-                self.line += 1;
-                return Some(Ok(line.clone()));
-            }
-            (self.file, self.line, self.lines) = (self.file + 1, 0, None);
-        }
-    }
-
-    fn state(&self) -> Option<Vec<u8>> {
-        Some([self.file.to_le_bytes(), self.line.to_le_bytes()].concat())
-    }
-
-    fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
-        let (file, line) = state.split_at_checked(8).ok_or("the state is too short")?;
-        (self.file, self.line) = (u64::from_le_bytes(file.try_into()?), u64::from_le_bytes(line.try_into()?));
-        Ok(())
-    }
+/// Each line is a text. (A model's tokeniser stands here.)
+fn tokenise(text: Line, _: &mut SampleRng) -> Result<Vec<u16>, BoxError> {
+    Ok(text.bytes().map(u16::from).chain([END_OF_TEXT]).collect())
 }
 
 /// Trains until the epoch ends, or the power goes off after `steps` steps. Returns what the model has seen.
 fn train(folder: &Path, checkpoint: &Path, workers: usize, steps: usize) -> Result<Vec<u16>, Box<dyn Error>> {
-    let files = (0..6).map(|file| folder.join(format!("{file}.txt"))).collect();
+    let files = (0..6).map(|file| folder.join(format!("{file}.txt")));
     let device = Device::cpu();
-    let rows = Texts { files }.shuffle(100).pack(CONTEXT)?;
+    let rows = stream::lines(files).map(tokenise).shuffle(100).pack(CONTEXT)?;
     let loader = DataLoader::stream(rows)
         .batch_size(4)
         .seed(17)
