@@ -108,7 +108,7 @@ fn watcher(desk: &Desk, pass: &Arc<Pass>) -> Option<Watcher> {
     let (desk, pass) = (desk.shared()?, Arc::clone(pass));
     Some(Arc::new(move || {
         desk.begins(Doing::Pulling);
-        !pass.has_left() && !desk.is_given_up()
+        !pass.has_left() && (!desk.is_given_up() || planted("who was given up pulls on"))
     }))
 }
 

@@ -107,6 +107,8 @@ planted! {
     left_for_host: "who keeps does not look again", "ahead::batches_travel_while_the_program_is_busy";
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
     silent_ends: "the end of a stream is found in silence", "streams::batches_come_until_the_end";
+    pulled_for_nobody: "a stream that nobody waits for is pulled", "streams::streams_are_left_while_they_are_pulled";
+    pulled_by_nobody: "who was given up pulls on", "streams::who_is_given_up_pulls_no_more";
     later_silence: "a batch that is ready before its turn is no news", "any_order::a_slow_batch_is_the_last";
     kept_place: "a batch that was given out keeps its place", "any_order::a_slow_batch_is_the_last";
     uncounted_copies: "what was sent in any order is not counted", "any_order::a_slow_batch_is_the_last";

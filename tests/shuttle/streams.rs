@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use pinfeed::loader::StreamLoader;
 use pinfeed::stream::{self, StreamSource};
-use pinfeed::{BoxError, DataLoader, Device, Tensor};
+use pinfeed::{BoxError, DataLoader, Device, Error, Tensor};
 use shuttle::thread;
 
 use crate::explore::explore;
+use crate::hanging::Gate;
 use crate::support::{
     BLOCK, How, Pair, Pin, below, check, check_all_back, check_error, check_there, coin, device,
     panic_quietly, sample,
@@ -166,5 +168,100 @@ fn streams_that_break_end_their_epoch() {
         }
         drop(loader);
         check_all_back(&device);
+    });
+}
+
+/// A stream of so many items, behind which others are skipped without end.
+fn endless(len: u64) -> impl StreamSource<Sample = (Tensor<u8>, i64)> {
+    let numbers = stream::from_fn(|_, _| {
+        Ok((0u64..).map(|number| {
+            thread::yield_now();
+            Ok(number)
+        }))
+    });
+    let skipped = numbers.skip(u64::MAX);
+    let skipped = skipped.map(|number, _| Ok(sample(number)?));
+    items(len).chain(skipped)
+}
+
+/// A stream that gives nothing for ever is left: by its epoch and the next one, and by the loader.
+#[test]
+fn streams_are_left_while_they_are_pulled() {
+    explore("streams_are_left_while_they_are_pulled", || {
+        let how = any();
+        let how = How {
+            workers: 1 + below(3),
+            ..how
+        };
+        let device = device();
+        let loader = loader(how, endless(how.len), &device);
+        let whole = how.len as usize / how.batch;
+        let epochs = loader.epochs(0..EPOCHS);
+        if coin() {
+            for mut epoch in epochs {
+                for number in 0..below(whole + 1) {
+                    check(&epoch.next().unwrap().unwrap(), how.samples_of(number));
+                }
+            }
+        } else {
+            for mut epoch in epochs.to_device(&device, below(4)) {
+                for number in 0..below(whole + 1) {
+                    check_there(&epoch.next().unwrap().unwrap(), how.samples_of(number));
+                }
+            }
+        }
+        drop(loader);
+        check_all_back(&device);
+    });
+}
+
+/// Whoever was given up, because an item hung, pulls no other when it comes back.
+#[test]
+fn who_is_given_up_pulls_no_more() {
+    explore("who_is_given_up_pulls_no_more", || {
+        struct Counted(Arc<AtomicUsize>);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+
+        let (gate, alive) = (Arc::<Gate>::default(), Arc::new(AtomicUsize::new(0)));
+        let (closed, opened, hangs_at) = (Arc::clone(&gate), Arc::clone(&alive), below(4) as i64);
+        let numbers = stream::from_fn(move |_, _| {
+            opened.fetch_add(1, Ordering::SeqCst);
+            let (counted, closed) = (Counted(Arc::clone(&opened)), Arc::clone(&closed));
+            Ok((0i64..).map(move |number| {
+                let _counted = &counted;
+                if number == hangs_at {
+                    closed.pass();
+                }
+                thread::yield_now();
+                Ok(number)
+            }))
+        });
+        let loader: StreamLoader<Tensor<i64>> = DataLoader::stream(numbers.skip(u64::MAX))
+            .num_workers(1 + below(2))
+            .timeout(Duration::from_millis(5))
+            .build()
+            .unwrap();
+        let all_end = || {
+            gate.open();
+            while alive.load(Ordering::SeqCst) > 0 {
+                thread::yield_now();
+            }
+        };
+        let waits = coin();
+        for (number, mut epoch) in loader.epochs(0..2).enumerate() {
+            let error = epoch.next().unwrap().unwrap_err();
+            assert!(matches!(error, Error::TimedOut(_)), "{error}");
+            assert!(epoch.next().is_none());
+            // The epoch is still there.
+            if number == 1 && waits {
+                all_end();
+            }
+        }
+        drop(loader);
+        all_end();
     });
 }
