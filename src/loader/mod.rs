@@ -54,6 +54,10 @@ use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Within, is_within_c
 /// It is `Send + Sync`. Several epochs may be alive at once, and several loaders may share a device. Its workers are its own
 /// named threads, which end when it is dropped.
 ///
+/// A process that is forked has none of these threads. There, an epoch of a loader with workers gives one error, and ends
+/// ([`Error::CannotWait`](crate::Error::CannotWait)), and dropping epoch and loader waits for nobody: build a loader in the child. The same error
+/// comes where a worker would wait for a batch of its own loader, from a data set's `get`, say.
+///
 /// # Examples
 ///
 /// ```

@@ -89,13 +89,14 @@ impl<B: 'static> Lines<B> {
         }
         let entry = Entry {
             line,
-            is_touched: false,
-            is_asking: false,
+            is_touched: true,
+            is_asking: true,
             last_turn: 0,
             place: None,
         };
         self.entries.insert(key, entry);
-        self.get(key);
+        self.touched.push(key);
+        self.asking.insert((device, key));
         key
     }
 
@@ -125,7 +126,9 @@ impl<B: 'static> Lines<B> {
     /// A line, for whoever changes it.
     pub(super) fn get(&mut self, key: u64) -> Option<&mut Line<B>> {
         let entry = self.entries.get_mut(&key)?;
-        if !entry.is_touched && !planted("a line that somebody had in hand stays quiet") {
+        let is_woken =
+            entry.place.is_some() || !planted("a quiet line stays quiet when somebody has had it");
+        if !entry.is_touched && is_woken {
             entry.is_touched = true;
             self.touched.push(key);
         }

@@ -53,7 +53,8 @@ pub trait BatchSampler: Send + Sync + 'static {
     ///
     /// It is called once for each epoch of each loader, before anything of the epoch is loaded: by a worker for an epoch that
     /// follows another ([`DataLoader::epochs`](crate::DataLoader::epochs)), otherwise by the thread that begins the epoch. (Again,
-    /// if the program comes back to an epoch after others.) If it panics, the epoch has one batch, which is that error. What becomes of an
+    /// if the program comes back to an epoch after others.) It must not ask that loader for what its lists tell (a length, a batch size, a state, an
+    /// epoch): that panics, for it would wait for itself. If it panics, the epoch has one batch, which is that error. What becomes of an
     /// empty list, the builder says ([`OnEmpty`](crate::loader::OnEmpty)): by default, its batch is an error.
     fn batches(&self, epoch: u64) -> Batches;
 

@@ -162,16 +162,20 @@ impl Condvar {
         self.0.wait(&mut guard.guard);
     }
 
-    pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Instant) {
-        self.0.wait_until(&mut guard.guard, end);
+    pub(crate) fn wait_until<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        end: Instant,
+    ) -> parking_lot::WaitTimeoutResult {
+        self.0.wait_until(&mut guard.guard, end)
     }
 
-    pub(crate) fn notify_one(&self) {
-        self.0.notify_one();
+    pub(crate) fn notify_one(&self) -> bool {
+        self.0.notify_one()
     }
 
-    pub(crate) fn notify_all(&self) {
-        self.0.notify_all();
+    pub(crate) fn notify_all(&self) -> usize {
+        self.0.notify_all()
     }
 }
 

@@ -77,7 +77,7 @@ fn a_child_is_told_that_it_has_no_workers() {
                 is_refused(sent);
                 is_refused(pulled);
                 is_refused(first);
-                epochs.for_each(|epoch| is_refused(epoch));
+                epochs.for_each(is_refused);
                 is_refused(loader.epoch(7));
                 is_refused(loader.epoch(8).to_device(&device, 1));
                 is_refused(lines.epoch(7));

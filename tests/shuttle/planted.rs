@@ -92,6 +92,7 @@ planted! {
     sent_silence: "a unit that was sent wakes no worker", "ahead::batches_travel_while_the_program_is_busy";
     reserve_silence: "a reserve is given up in silence", "ahead::a_batch_that_fails_leaves_its_slab";
     failed_in_the_way: "a batch that failed stays in the way", "ahead::batches_travel_while_the_program_is_busy";
+    quiet_lines: "a quiet line stays quiet when somebody has had it", "boundaries::epochs_may_be_taken_out_together";
     consumer_silence: "the consumer is not told", "loading::batches_come_in_order";
     sent_twice: "a unit can be taken while it is sent", "loading::batches_are_sent_ahead";
     room_silence: "room wakes nobody", "ahead::slabs_are_filled_ahead";
