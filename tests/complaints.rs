@@ -224,7 +224,7 @@ fn nothing_is_left_over_from_an_epoch() {
 /// Iterating a large set runs out of memory (tensorflow#44176, mosaicml/streaming#264).
 #[test]
 fn a_million_millions_of_samples_are_begun_at_once() {
-    let loader = DataLoader::builder(from_fn(1_000_000_000_000, |index, _| Ok(index as i64)))
+    let loader = DataLoader::builder(from_fn(1_000_000_000_000u64, |index, _| Ok(index as i64)))
         .batch_size(100)
         .shuffle(true)
         .num_workers(2)
