@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .sampler(RandomSampler::new(ROWS * 4 / 5, 17))
         .build()?;
     let val = builder()?
-        .sampler(SubsetRandomSampler::new(40_000..50_000, 17))
+        .sampler(SubsetRandomSampler::new(40_000..50_000, 17)?)
         .build()?;
 
     let mut weights = [0.0; 5];

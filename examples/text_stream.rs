@@ -2,12 +2,11 @@
 //!
 //!     cargo run --release --example text_stream [-- FILE..]
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use pinfeed::prelude::*;
-use pinfeed::{BoxError, stream};
+use pinfeed::stream;
+use pinfeed::stream::Line;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
@@ -15,9 +14,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         paths.extend(["README.md", "docs/DESIGN.md", "docs/SAFETY.md"].map(|file| root.join(file)));
     }
-    let texts = lines(paths).shuffle(500).map(|line: String, _rng| {
+    let texts = stream::lines(paths).shuffle(500).map(|line: Line, _rng| {
         let tokens = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
-        Ok((Padded::from(tokens.collect::<Vec<_>>()), line))
+        Ok((Padded::from(tokens.collect::<Vec<_>>()), line.to_string()))
     });
     let loader = DataLoader::stream(texts)
         .batch_size(32)
@@ -43,19 +42,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     Ok(())
-}
-
-/// The lines of all files, one file after the other. Of several ranks, each reads its own files.
-fn lines(paths: Vec<PathBuf>) -> impl StreamSource<Item = String, Sample = String> {
-    stream::from_fn(move |_epoch, shard| {
-        let own = (0..)
-            .zip(paths.clone())
-            .filter(move |(number, _)| shard.keeps(*number));
-        Ok(own.flat_map(|(_, path)| lines_of(&path).unwrap_or_else(|error| vec![Err(error)])))
-    })
-}
-
-fn lines_of(path: &Path) -> Result<Vec<Result<String, BoxError>>, BoxError> {
-    let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(BufReader::new(file).lines().map(|line| Ok(line?)).collect())
 }

@@ -8,9 +8,7 @@ use super::stopwatch::nanoseconds;
 use crate::error::{Error, Result};
 use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::log;
-use crate::sync::{
-    Arc, Instant, Mutex, OnceLock, Ordering, Within, is_within_code_of, plain,
-};
+use crate::sync::{Arc, Instant, Mutex, OnceLock, Ordering, Within, is_within_code_of, plain};
 
 /// How samples are put together to batches.
 #[derive(Debug, Clone)]
