@@ -93,7 +93,8 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         drop_last(drop_last: bool);
 
         /// Tells the source which rank this is of how many ([`Shard`]): the source splits itself. By default, this process is the only
-        /// one.
+        /// one. The order of what comes, and what samples draw, depend on the rank and the number of ranks
+        /// ([`stream`](crate::stream#ranks)).
         world(world: World);
 
         /// Sets what becomes of an item that the stream gives as an error, or that fails to load: by default, its batch is an error. With
@@ -118,7 +119,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         /// gives none for longer ends with this error. What fills a buffer, packs a row, or skips items takes as long as it takes, if each
         /// item of the source comes in time ([`stream::progress`](crate::stream::progress), which a stream of your own calls as well).
         ///
-        /// A loader that is dropped waits for the item that is being pulled, or loaded, and no longer than this.
+        /// A loader that is dropped waits for the item that is being pulled, and for no other; for one that hangs, no longer than this.
         timeout(timeout: Duration);
     }
 
