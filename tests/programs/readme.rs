@@ -189,12 +189,12 @@ fn recordings() -> Result<(), Box<dyn Error>> {
 fn lines() -> Result<(), Box<dyn Error>> {
     use pinfeed::stream::{self, StreamSource};
 
-    let files = vec!["one two\nthree", "four five six"];
-    let words = stream::from_fn(move |_epoch, shard| {        // the rank that opens it: of several, each gives its own files
-        let own = (0..).zip(files.clone()).filter(move |(number, _)| shard.keeps(*number));
-        Ok(own.flat_map(|(_, text)| text.lines().map(|line| Ok(line.to_owned())).collect::<Vec<_>>()))
-    });
-    let tokens = words.shuffle(1_000).map(|line: String, _rng| {
+    let folder = tempfile::tempdir()?;
+    let files = ["a.txt", "b.txt"].map(|name| folder.path().join(name));
+    std::fs::write(&files[0], "one two\nthree\n")?;
+    std::fs::write(&files[1], "four five six")?;
+    let lines = stream::lines(files);                         // of several ranks, each reads its own files
+    let tokens = lines.shuffle(1_000).map(|line, _rng| {
         let words = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
         Ok(Padded::from(words.collect::<Vec<_>>()))
     });
