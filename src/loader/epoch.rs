@@ -193,7 +193,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Says where the time of this epoch went so far, whatever other epochs the loader has.
     ///
-    /// Copies and kernels that have not finished are not counted yet. What is loaded ahead is.
+    /// Copies and kernels that have not finished are not counted yet. The time for what is loaded ahead is. Of several devices that share an
+    /// epoch, it is that of one; [`DataLoader::stats`](crate::DataLoader::stats) adds them up.
     ///
     /// # Examples
     ///

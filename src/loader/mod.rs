@@ -483,7 +483,7 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// Says where the time went in all epochs of this loader so far: those that are over, those that were left midway, and those that
-    /// run. What was loaded ahead for an epoch that nobody came to counts as well. It takes no more memory for more epochs.
+    /// run. The time for what was loaded ahead counts as well, also for an epoch that nobody came to. It takes no more memory for more epochs.
     ///
     /// # Examples
     ///

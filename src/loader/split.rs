@@ -6,7 +6,8 @@ use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::pipeline::{Beginning, Options, Portion};
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::plain::AtomicU64;
+use crate::sync::{Arc, Ordering};
 
 impl<'a, B: Batch> Epoch<'a, B> {
     /// Shares the epoch's batches that are to come among devices: gives an epoch for each, to be iterated on a thread of its own.
