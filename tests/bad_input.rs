@@ -766,7 +766,7 @@ fn an_order_that_outgrows_memory_is_its_epochs_error() {
 /// The lengths of documents are a list that grows with those that are there.
 #[test]
 fn documents_are_counted_however_many_are_said_to_be_there() {
-    let documents = from_fn(1 << 50, |index, _| match index {
+    let documents = from_fn(1u64 << 50, |index, _| match index {
         0..100 => Ok(vec![1u32; index as usize]),
         _ => Err("it is not there".into()),
     });
