@@ -144,7 +144,7 @@ impl Tails<'_> {
             }
             Ok(rows.row(index as usize % ROWS))
         };
-        let mut builder = DataLoader::builder(from_fn(1 << 40, get))
+        let mut builder = DataLoader::builder(from_fn(1u64 << 40, get))
             .batch_size(self.batch_size)
             .seed(self.args.seed)
             .num_workers(self.workers)

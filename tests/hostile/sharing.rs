@@ -105,7 +105,7 @@ fn no_epoch_starves_another() {
         for (pinned, slabs) in [(false, 0), (true, 100), (true, 1)] {
             let device = Device::hostile(late(seed, Duration::from_micros(300))).unwrap();
             device.set_pinned_budget_bytes(slabs * 4096);
-            let dataset = from_fn(1 << 40, |index, _| {
+            let dataset = from_fn(1u64 << 40, |index, _| {
                 std::thread::sleep(Duration::from_micros(50));
                 Ok(index as i64)
             });
