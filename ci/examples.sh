@@ -16,7 +16,9 @@ run cargo run --release --example transfer_bandwidth -- \
 run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
 run cargo run --release --example placement -- --device cpu --cores 0
 run cargo run --release --package training -- --quick
-run cargo run --release --package training --bin imagenet -- --quick --width 8 --size 32 --batch-size 32
+run cargo build --release --package training --bin imagenet
+# Quick means seconds, and little memory: 2 GiB at most, of which each page counts that may be written.
+run bash -c "ulimit -d 2097152 && exec cargo run --release --package training --bin imagenet -- --quick"
 run cargo run --release --package training --bin imagenet --features nvjpeg -- \
     --quick --width 8 --size 32 --batch-size 32 --decode both
 cargo run --release --package training --bin imagenet -- --quick --decode both && exit 1 # that needs a feature

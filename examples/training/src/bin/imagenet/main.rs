@@ -62,7 +62,7 @@ cargo run --release -p training --bin imagenet -- [OPTIONS]
   --seed N            of the network, the order, the crops and the mixing (default: 0)
   --json              end with the results as one line of JSON
   --quick             few images, 2 epochs, and unless told otherwise a small network: resnet18 of width 16, images of
-                      48 pixels, 32 per step. Checks that everything works, in a minute and less than 2 GB
+                      48 pixels, 32 per step. Checks that everything works, in a minute and less than 2 GiB
   --help              this text";
 
 const LABEL_SMOOTHING: f64 = 0.1;
