@@ -174,6 +174,7 @@ fn the_feature_is_advised_where_it_decodes() {
         assert_eq!(said.contains("turbojpeg"), DECODER == "default", "{said}");
     };
     advised(said(read("sampled-3x1.jpg")));
+    advised(said(read("sampled-1x4-1x2.jpg")));
     advised(said(read("arithmetic.jpg")));
     advised(damaged("444-37x11.jpg"));
     for never in [

@@ -56,7 +56,7 @@ use crate::{Sample, SampleRng, Tensor};
 /// What is not supported is an error that names it and says what to do: other formats; JPEG with 12 bits, lossless JPEG, or
 /// more than 100 scans; TIFF in YCbCr or L\*a\*b\* colours, in signed integers, in grey of floating point or of more than two
 /// channels, of 12, 32 or 64 bits, or compressed by anything but LZW, deflate, PackBits, Group 4 fax and JPEG. Without the feature
-/// `turbojpeg`, so are JPEG files with arithmetic coding and a few rare layouts: a sampling factor of 3; luma coarser than chroma;
+/// `turbojpeg`, so are JPEG files with arithmetic coding and a few rare layouts: rare sampling factors (3, or 4 and 2 down); luma coarser than chroma;
 /// subsampled channels that are not interleaved; at most four columns with half as many of chroma. A PNG file is refused if the checksum of its pixels or its
 /// palette is wrong (Pillow ignores that of the pixels). The checksums of other chunks are ignored.
 ///

@@ -23,7 +23,7 @@ pub(super) struct FrameHeader {
     channels: usize,
     /// Whether some channels are subsampled.
     sampled: bool,
-    /// Whether a channel is sampled three times in a unit.
+    /// Whether a channel is sampled three times in a unit, or four times down where another is sampled twice.
     is_sampled_oddly: bool,
     /// Whether no channel is finer than the first, luma.
     luma_is_finest: bool,
@@ -104,7 +104,7 @@ impl FrameHeader {
             is_sampled_oddly: channels
                 .iter()
                 .map(factors)
-                .any(|(across, down)| across == 3 || down == 3),
+                .any(|factors| matches!(factors, (3, _) | (_, 3)) || (down, factors.1) == (4, 2)),
             luma_is_finest: channels
                 .iter()
                 .map(factors)
@@ -169,7 +169,7 @@ impl FrameHeader {
             _ if self.is_narrow() => {
                 "JPEG of at most four columns, whose chroma has fewer columns than its luma"
             }
-            _ if self.is_sampled_oddly => "JPEG with a sampling factor of 3",
+            _ if self.is_sampled_oddly => "JPEG with rare sampling factors",
             _ if !self.luma_is_finest => "JPEG whose luma is coarser than its chroma",
             // Without subsampling, the decoder combines the channels of such a file correctly.
             0xC0 | 0xC1 if self.in_first_scan < self.channels && self.sampled => {

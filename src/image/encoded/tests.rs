@@ -79,6 +79,7 @@ fn each_awkward_picture_goes_where_it_can_be_decoded() {
         ("progressive-grey.jpg", Progressive),
         ("progressive.jpg", Progressive),
         ("rgb.jpg", Rgb),
+        ("sampled-1x4-1x2.jpg", Subsampling),
         ("sampled-3x1.jpg", Subsampling),
         ("three-scans-420.jpg", Scans),
         ("three-scans.jpg", Scans),
