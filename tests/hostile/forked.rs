@@ -6,6 +6,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pinfeed::dataset::{Staged, StagedDataset};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor, from_fn, stream};
 
+/// Runs a test of this module in a process that has no other: a child of `fork` finds the locks of the whole process as they were, and another
+/// test's thread may hold the allocator's or the standard library's.
+fn alone(test: &str, body: impl FnOnce()) {
+    const ALONE: &str = "PINFEED_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    let process = process
+        .args(["--exact", test, "--nocapture"])
+        .env(ALONE, "1");
+    let ended = process.output().unwrap();
+    let printed = [ended.stdout, ended.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(
+        ended.status.success() && printed.contains("1 passed"),
+        "{printed}"
+    );
+}
+
+/// Says so when it is dropped, by a panic as well.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Whether a child does that without a panic, and ends within a minute.
 fn in_child(what: impl FnOnce()) -> bool {
     // SAFETY: the child runs `what`, which ends by itself, and none of the parent's code after that.
@@ -46,6 +75,10 @@ fn numbers(workers: usize, device: &Device) -> DataLoader<Tensor<i64>> {
 
 #[test]
 fn a_child_is_told_that_it_has_no_workers() {
+    alone("forked::a_child_is_told_that_it_has_no_workers", refused);
+}
+
+fn refused() {
     let device = Device::cpu();
     let loader = numbers(2, &device);
     let lines = stream::from_fn(|_, _| Ok((0..1_000i64).map(Ok)));
@@ -59,6 +92,7 @@ fn a_child_is_told_that_it_has_no_workers() {
                 assert_eq!(loader.epoch(9).count(), 125);
             }
         });
+        let _over = Over(&is_over);
         for round in 0..10 {
             let _watch = watch::on(format!("round {round}"));
             let mut epoch = loader.epoch(0);
@@ -84,13 +118,19 @@ fn a_child_is_told_that_it_has_no_workers() {
             });
             assert!(has_ended, "round {round}");
         }
-        is_over.store(true, Ordering::Relaxed);
     });
 }
 
 /// A loader that a child drops has no threads to wait for. One without workers, it may use.
 #[test]
 fn a_child_drops_the_loader_and_uses_one_without_workers() {
+    alone(
+        "forked::a_child_drops_the_loader_and_uses_one_without_workers",
+        dropped,
+    );
+}
+
+fn dropped() {
     let device = Device::cpu();
     let (two, none) = (numbers(2, &device), numbers(0, &device));
     let staged = |workers| {
