@@ -11,8 +11,8 @@ A batch: files in shuffled order are decoded, cropped at random to 224 and flipp
 
 - `whole`: `fn.decoders.image` decodes whole pictures. The hardware decoder takes `hw_decoder_load` of each batch (`--loads`),
   the pipeline's threads take the rest. `fn.random_resized_crop` and `fn.crop_mirror_normalize` follow on the GPU.
-- `fused`: `fn.decoders.image_random_crop` decodes the crop alone, and `fn.resize` follows: NVIDIA's ResNet-50 example. What is
-  cropped while it is decoded does not go to the hardware decoder, on an H100 and an H200.
+- `fused`: `fn.decoders.image_random_crop` decodes and crops, and `fn.resize` follows: NVIDIA's ResNet-50 example. With
+  `hw_decoder_load=0.9` the hardware decoder was busy for 85 to 90 % of the time (DALI 2.4, an H100, 16 threads).
 - `cpu`: the same by the CPU alone, up to the resized bytes.
 
 DALI's own cache of decoded pictures is not used: it serves data sets whose decoded pictures fit into the GPU's memory.
