@@ -107,6 +107,17 @@ fn small_picture() -> (Vec<u8>, Drawing) {
     prepared(std::fs::read(file).unwrap())
 }
 
+/// A file of noise.
+fn noise(rng: &mut SampleRng, width: u32, height: u32, quality: u8) -> Vec<u8> {
+    let mut noise = || rng.range(0..256) as u8;
+    let pixels: Vec<u8> = (0..width * height * 3).map(|_| noise()).collect();
+    let mut file = Vec::new();
+    let mut encoder = ::image::codecs::jpeg::JpegEncoder::new_with_quality(&mut file, quality);
+    let colour = ::image::ExtendedColorType::Rgb8;
+    encoder.encode(&pixels, width, height, colour).unwrap();
+    file
+}
+
 #[test]
 #[ignore = "needs a GPU with a hardware decoder"]
 fn the_hardware_decodes_what_is_accepted() {
@@ -309,7 +320,8 @@ fn tells_bad_files_from_others(backend: Backend) {
 #[test]
 #[ignore = "needs a GPU"]
 fn kernels_go_on_where_memory_is_short() {
-    let (bytes, drawing) = small_picture();
+    // Larger than the blank ones that fill a call up, or those would need more memory than it had.
+    let (bytes, drawing) = prepared(noise(&mut SampleRng::new(6, 0, 0), 96, 96, 80));
     let mut expected: Option<Vec<u8>> = None;
     // How many of so many are drawn, with so much memory.
     let mut drawn = |opened: &mut (Driver, Station, Metered), count: usize, most: usize| {
@@ -375,15 +387,7 @@ fn kernels_go_on_where_memory_is_short() {
 fn kernels_have_memory_for_what_fits() {
     let (driver, mut station, metered) = open(Backend::Gpu);
     let mut rng = SampleRng::new(5, 0, 0);
-    let mut file = |width: u32, height: u32, quality: u8| {
-        let mut noise = || rng.range(0..256) as u8;
-        let pixels: Vec<u8> = (0..width * height * 3).map(|_| noise()).collect();
-        let mut file = Vec::new();
-        let mut encoder = ::image::codecs::jpeg::JpegEncoder::new_with_quality(&mut file, quality);
-        let colour = ::image::ExtendedColorType::Rgb8;
-        encoder.encode(&pixels, width, height, colour).unwrap();
-        file
-    };
+    let mut file = |width, height, quality| noise(&mut rng, width, height, quality);
     let files = [
         (file(64, 64, 80), 256),
         (file(1200, 900, 90), 10),
