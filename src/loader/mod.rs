@@ -450,7 +450,7 @@ impl<B: Batch> DataLoader<B> {
     fn owner(&self, devices: u64) -> Owner {
         assert!(
             !is_within_code_of(&self.order),
-            "a data set or sampler asks for its loader's state while the loader asks it for its fingerprint, and so waits for itself: a \
+            "a data set, sampler or batch sampler asks for its loader's state while the loader asks it for its fingerprint, and so waits for itself: a \
              fingerprint, a description and a sampler's order must not need the state"
         );
         let owner = *self.order.owner.get_or_init(|| {

@@ -166,21 +166,19 @@ pub trait Stages: Send + Sync + Sized + 'static {
     /// Sees to it that requests run which may run now.
     fn start(inner: &Arc<Inner<Self>>);
 
-    /// Asks what runs requests for a sign of life, upon which it clears [`State::asked_for_sign`]. `false`: it has threads of its own, which live.
-    fn ask_for_sign(inner: &Arc<Inner<Self>>) -> bool {
-        let _ = inner;
-        false
-    }
+    /// The error of a sample whose request cannot run, if what runs requests gives no sign of life. `None`: it has threads of its own, which
+    /// live.
+    const NO_SIGN: Option<&'static str> = None;
 
-    /// The error of a sample whose request cannot run, for there was no sign.
-    fn no_sign() -> BoxError {
-        "no thread fetches it".into()
+    /// Asks what runs requests for a sign of life, upon which it clears [`State::asked_for_sign`].
+    fn ask_for_sign(inner: &Arc<Inner<Self>>) {
+        let _ = inner;
     }
 }
 
 /// How long somebody waits for a request before what runs it is asked for a sign of life, and how long that may take.
 const SIGN_AFTER: Duration = Duration::from_secs(1);
-const SIGN_WITHIN: Duration = Duration::from_secs(4);
+const SIGN_WITHIN: Duration = Duration::from_secs(14);
 
 /// What is shared with whoever runs requests.
 #[doc(hidden)]
@@ -243,7 +241,11 @@ impl<S: Stages> Inner<S> {
         let end = timeout.and_then(|timeout| began.checked_add(timeout));
         let end = end.filter(|_| !planted("a worker waits for a request for ever"));
         let mut has_started = false;
-        let mut sign_due = began.checked_add(SIGN_AFTER);
+        let sign_after = match state.asked_for_sign {
+            None => began.checked_add(SIGN_AFTER),
+            Some(asked) => asked.checked_add(SIGN_WITHIN), // by another
+        };
+        let mut sign_due = sign_after.filter(|_| S::NO_SIGN.is_some());
         loop {
             let now = Instant::now();
             match state.find(number, &waiter, now) {
@@ -270,25 +272,17 @@ impl<S: Stages> Inner<S> {
                 Found::Wait => {}
             }
             // Has what runs the request done anything since it was asked for a sign?
-            if is_past(sign_due, now) {
-                let asked = match state.asked_for_sign {
-                    Some(asked) => asked,
-                    None => {
-                        state.asked_for_sign = Some(now);
-                        drop(state);
-                        let is_asked = S::ask_for_sign(self);
-                        state = self.state.lock();
-                        if !is_asked {
-                            (state.asked_for_sign, sign_due) = (None, None);
-                            continue;
-                        }
-                        now
-                    }
-                };
+            if let Some(no_sign) = S::NO_SIGN.filter(|_| is_past(sign_due, now)) {
+                let asked = *state.asked_for_sign.get_or_insert(now);
                 sign_due = asked.checked_add(SIGN_WITHIN);
                 if is_past(sign_due, now) {
                     self.give_up(state, number);
-                    return (Ok(Err(S::no_sign())), nothing());
+                    return (Ok(Err(no_sign.into())), nothing());
+                }
+                if asked == now {
+                    drop(state);
+                    S::ask_for_sign(self);
+                    state = self.state.lock();
                 }
                 continue;
             }

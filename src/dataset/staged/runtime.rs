@@ -45,7 +45,7 @@ impl<S: AsyncStagedDataset> Staged<OnRuntime<S>> {
     ///
     /// A loop over the loader blocks the thread that it runs on, and must leave the runtime one for the requests. A runtime with a single
     /// thread has none left if the loop runs within it, as in `#[tokio::main(flavor = "current_thread")]` or a plain `#[tokio::test]`. Then
-    /// samples are errors that say so, after five seconds without a sign of life. Take a runtime with several threads, or iterate
+    /// samples are errors that say so, after fifteen seconds without a sign of life. Take a runtime with several threads, or iterate
     /// the loader within `tokio::task::spawn_blocking`.
     pub fn on_runtime(source: S, runtime: Handle) -> Staged<OnRuntime<S>> {
         Staged::of(OnRuntime {
@@ -101,18 +101,15 @@ impl<S: AsyncStagedDataset> Stages for OnRuntime<S> {
         }
     }
 
-    fn ask_for_sign(inner: &Arc<Inner<OnRuntime<S>>>) -> bool {
+    const NO_SIGN: Option<&'static str> = Some(BLOCKED);
+
+    fn ask_for_sign(inner: &Arc<Inner<OnRuntime<S>>>) {
         let waits = Arc::downgrade(inner);
         inner.source.runtime.spawn(async move {
             if let Some(inner) = waits.upgrade() {
                 inner.state.lock().asked_for_sign = None;
             }
         });
-        true
-    }
-
-    fn no_sign() -> BoxError {
-        BLOCKED.into()
     }
 
     fn start(inner: &Arc<Inner<OnRuntime<S>>>) {
