@@ -16,6 +16,7 @@ use crate::dataset::Dataset;
 use crate::device::Piece;
 use crate::error::{NotDrawn, panic_message};
 use crate::sync::Instant;
+use crate::sync::log;
 use crate::tuning::INDICES_AT_ONCE;
 
 /// A unit that is being made, wherever its table lies.
