@@ -25,7 +25,7 @@ where
     /// crosses the link except the numbers of their rows. A kernel gathers these when a batch is sent to the device. Tensors that are
     /// there already make a table by [`new`](TensorDataset::new).
     ///
-    /// Send the batches to the device that has the table. Another one is [`Error::WrongDevice`](crate::Error::WrongDevice). A batch
+    /// Send the batches to the device that has the table. Another one is [`Error::WrongDevice`]. A batch
     /// that is read on the host is copied from the device then, which takes its time, and panics if the device fails. It cannot be written.
     ///
     /// # Synchronization
@@ -34,8 +34,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceBudget`](crate::Error::DeviceBudget), with both sizes, if the table does not fit into what is left of the
-    /// [budget](Device::set_device_budget_bytes); [`Error::Device`](crate::Error::Device) if the device fails.
+    /// [`Error::DeviceBudget`], with both sizes, if the table does not fit into what is left of the
+    /// [budget](Device::set_device_budget_bytes); [`Error::Device`] if the device fails.
     ///
     /// # Examples
     ///

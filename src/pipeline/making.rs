@@ -84,7 +84,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     }
 
     /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
-    /// panics. What then becomes of it follows from [`OnError`](super::OnError); if the unit fails, the rows after it are not loaded.
+    /// panics. What then becomes of it follows from [`OnError`]; if the unit fails, the rows after it are not loaded.
     pub(super) fn load(
         &self,
         claimed: Claimed,

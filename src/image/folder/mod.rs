@@ -251,7 +251,7 @@ impl ImageFolder {
 
     /// The most bytes that a picture's file may have. Default: 1 GiB.
     ///
-    /// A larger file is an [`ImageError`](super::ImageError) of its sample, before it is read.
+    /// A larger file is an [`ImageError`] of its sample, before it is read.
     pub fn max_file_bytes(mut self, bytes: u64) -> ImageFolder {
         self.max_file_bytes = bytes;
         self
