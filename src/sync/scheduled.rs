@@ -3,7 +3,7 @@
 //! simulated.
 
 use std::cell::Cell;
-use std::ops::{Deref, DerefMut, Sub};
+use std::ops::{AddAssign, Deref, DerefMut, Sub};
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -228,6 +228,12 @@ impl Instant {
 
     pub(crate) fn saturating_duration_since(&self, earlier: Instant) -> Duration {
         self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, duration: Duration) {
+        self.0 += duration;
     }
 }
 
