@@ -246,6 +246,40 @@ fn what_the_program_has_does_not_count() {
     }
 }
 
+/// Many small batches are ahead, and then comes a large one: of such, few may be ahead. An earlier batch, which is made last, still gets
+/// the slab that was left for it.
+#[test]
+fn what_was_left_for_a_batch_is_left_when_batches_grow() {
+    let large_begins = Arc::new(Begun::default());
+    let samples = {
+        let large_begins = Arc::clone(&large_begins);
+        from_fn(12, move |index, _: &mut SampleRng| {
+            let bytes = if index == 8 { 30 * PAGE } else { PAGE };
+            match index {
+                // Its batch is laid out before this one's.
+                9 => {
+                    *large_begins.count.lock().unwrap() += 1;
+                    large_begins.changed.notify_all();
+                }
+                1 => assert!(large_begins.reaches(1)),
+                _ => {}
+            }
+            Ok(Ragged::from(vec![index as u8; bytes]))
+        })
+    };
+    let device = Device::cpu();
+    let loader = DataLoader::builder(samples)
+        .num_workers(2)
+        .prefetch(12)
+        .max_bytes_in_flight(100 * PAGE);
+    let loader = builder(loader, Memory::Pinned, &device).build().unwrap();
+    let values = loader.epoch(0).map(|batch| batch.unwrap().values);
+    let firsts: Vec<u8> = values.map(|values| values.as_slice()[0]).collect();
+    assert!(firsts.into_iter().eq(0..12));
+    let stats = loader.stats();
+    assert_eq!(stats.unpinned, 0, "{stats}");
+}
+
 /// An epoch that is left gives back what it had, so that the next has all of the room.
 #[test]
 fn an_epoch_that_is_left_gives_its_room_back() {

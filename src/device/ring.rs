@@ -189,26 +189,13 @@ impl Ring {
         Some(Slab::new(block, kind, Arc::clone(self), set_aside.taken()))
     }
 
-    /// Takes a slab for an epoch, if its account and the budget have room for this one and `reserve` more. A new one is made
+    /// Takes a slab that an epoch's account has counted, if the budget has room for this one and `reserve` more. A new one is made
     /// of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
     /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
     /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock memory
     /// that would be too much a moment later.)
     pub(crate) fn take_for(
-        self: &Arc<Ring>,
-        account: &Arc<Account>,
-        bytes: usize,
-        largest: usize,
-        reserve: usize,
-        grow: bool,
-    ) -> Option<Slab> {
-        let set_aside = account.set_aside(reserve, 0)?;
-        self.take_set_aside(set_aside, bytes, largest, reserve, grow)
-    }
-
-    /// The same, for a slab that the account has counted.
-    pub(crate) fn take_set_aside(
         self: &Arc<Ring>,
         set_aside: SetAside,
         bytes: usize,
@@ -461,14 +448,14 @@ mod tests {
         const BYTES: usize = 48 << 20;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
-        let account = Account::open(&ring, Kind::Whole, 1);
+        let account = Account::open(&ring, Kind::Whole, 1, usize::MAX);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES, None)));
             while ring.state.lock().ahead_bytes == 0 && ring.state.lock().idle_pinned_bytes() == 0 {
             }
             assert!(ring.take(BYTES / 2).is_some());
             assert!(
-                ring.take_for(&account, BYTES, BYTES, 0, true)
+                ring.take_for(account.set_aside(0, 0).unwrap(), BYTES, BYTES, 0, true)
                     .is_some_and(|slab| slab.is_page_locked())
             );
         });

@@ -142,8 +142,8 @@ struct Deferred<B> {
     removed: Removed<EpochSlot<B>, UnitSlot<B>>,
     /// Much of this is the user's, whose `drop` may do anything.
     drops: Vec<Box<dyn Any>>,
-    /// Accounts, with how many slabs they may have from now on.
-    limits: Vec<(Arc<Account>, usize)>,
+    /// Accounts, with how many slabs they have use for from now on.
+    slabs: Vec<(Arc<Account>, usize)>,
     /// Accounts that were opened or shared, and are not needed.
     accounts: Vec<Arc<Account>>,
 }
@@ -172,7 +172,7 @@ impl<B: 'static> Bin<B> {
             Box::new(Deferred {
                 removed: Removed::default(),
                 drops: Vec::new(),
-                limits: Vec::new(),
+                slabs: Vec::new(),
                 accounts: Vec::new(),
             })
         })
@@ -196,9 +196,9 @@ impl<B: 'static> Bin<B> {
         &mut self.deferred().removed
     }
 
-    /// Lets an account have that many slabs from now on.
-    pub(super) fn set_limit(&mut self, account: Arc<Account>, slabs: usize) {
-        self.deferred().limits.push((account, slabs));
+    /// An account has use for that many slabs from now on.
+    pub(super) fn set_slabs(&mut self, account: Arc<Account>, slabs: usize) {
+        self.deferred().slabs.push((account, slabs));
     }
 
     /// Closes an account that was opened or shared, and is not needed.
@@ -242,8 +242,8 @@ impl<B: 'static> Deferred<B> {
     }
 
     fn settle_accounts(&self, pipeline: &Pipeline<B>) {
-        for (account, limit) in &self.limits {
-            account.set_limit(pipeline.slabs_within(*limit, account.kind()));
+        for (account, slabs) in &self.slabs {
+            account.set_slabs(*slabs, pipeline.slabs_within(account.kind()));
         }
         let ended = self.removed.epochs.iter().filter_map(EpochSlot::account);
         ended

@@ -292,7 +292,7 @@ impl<B: 'static> Line<B> {
             && let Some(pass) = next.as_ref().map(|next| &next.pass)
             && let Some(account) = &pass.account
         {
-            bin.set_limit(Arc::clone(account), pass.plan().slabs(true));
+            bin.set_slabs(Arc::clone(account), pass.plan().slabs(true));
             bin.tell_pin_thread(self.share.device);
         }
         next

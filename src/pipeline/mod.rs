@@ -202,15 +202,15 @@ impl<B: 'static> Pipeline<B> {
         }
     }
 
-    /// No more slabs than bytes in flight have room for, one that cannot wait, and one with the program.
-    fn slabs_within(&self, slabs: usize, kind: Kind) -> usize {
+    /// How many slabs there are to be: as many as bytes in flight have room for, one that cannot wait, and one with the program.
+    fn slabs_within(&self, kind: Kind) -> usize {
         let bytes = self.slab_sizes[kind as usize].bytes();
         match &self.in_flight {
             Some(in_flight) if bytes > 0 => {
                 let bytes = block_bytes(bytes).unwrap_or(bytes);
-                slabs.min((in_flight.limit() / bytes).max(1).saturating_add(2))
+                (in_flight.limit() / bytes).max(1).saturating_add(2)
             }
-            _ => slabs,
+            _ => usize::MAX,
         }
     }
 

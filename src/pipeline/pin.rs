@@ -153,9 +153,7 @@ impl<B: Batch> Pipeline<B> {
         device.settle();
         // Before the ring, so that copies that are no longer in flight have brought their slabs home. If the epoch's own share is
         // used up, only copies of its own slabs help.
-        let own = account
-            .is_full(want.reserve)
-            .then(|| Account::name(account));
+        let own = is_full(account, want).then(|| Account::name(account));
         let coming = device.coming_home(own);
         // The ring may make more blocks than the accounts' shares only if no batch's slab will come home.
         let grow = !matches!(coming, Coming::Batch(_) | Coming::Decoding);
@@ -180,9 +178,14 @@ impl<B: Batch> Pipeline<B> {
                 }
             }
         };
-        let slab = device
-            .ring
-            .take_for(account, want.bytes, largest, want.reserve, grow);
+        let set_aside = match want.is_blocked {
+            true => account.set_aside_last(),
+            false => account.set_aside(want.reserve, 0),
+        };
+        let slab = set_aside.and_then(|set_aside| {
+            let ring = &device.ring;
+            ring.take_for(set_aside, want.bytes, largest, want.reserve, grow)
+        });
         pass.meter.pinning_ns.add_since(start);
         drop(bar);
         match slab {
@@ -222,7 +225,7 @@ impl<B: Batch> Pipeline<B> {
     pub(super) fn saw_slab(&self, pinning: &Pinning, account: &Account, bytes: usize) {
         if self.slab_sizes[account.kind() as usize].saw(bytes) {
             if self.in_flight.is_some() {
-                account.set_limit(self.slabs_within(account.limit(), account.kind()));
+                account.keep_within(self.slabs_within(account.kind()));
             }
             pinning.ring().news().notify(); // others will be as large
         }
@@ -497,7 +500,14 @@ fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
 /// Whether the epoch's own share is used up, whatever the budget.
 fn holds_all(pass: &Pass, want: Want) -> bool {
     let account = pass.account.as_ref();
-    account.is_some_and(|account| account.is_full(want.reserve))
+    account.is_some_and(|account| is_full(account, want))
+}
+
+fn is_full(account: &Account, want: Want) -> bool {
+    match want.is_blocked {
+        true => account.is_full_for_last(),
+        false => account.is_full(want.reserve),
+    }
 }
 
 fn held_by_program(pass: &Pass) -> String {

@@ -365,9 +365,10 @@ impl<B: Batch> Pipeline<B> {
         };
         // First: who asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.is_wide.get() == Some(&true));
-        let slabs = self.slabs_within(slabs, plan.kind());
+        let within = self.slabs_within(plan.kind());
         let account = options.pinning.as_ref();
-        let account = account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs));
+        let account =
+            account.map(|pinning| Account::open(pinning.ring(), plan.kind(), slabs, within));
         let mut board = self.lock();
         let line = board.line(seat.line);
         let pass =
@@ -405,7 +406,7 @@ impl<B: Batch> Pipeline<B> {
         };
         if let Some(account) = pass.account.clone().filter(|_| !pass.plan().is_cut()) {
             let (options, depth) = (&self.options[seat.share.device], destination.depth());
-            bin.set_limit(
+            bin.set_slabs(
                 account,
                 options.slabs_for(
                     options.prefetch,

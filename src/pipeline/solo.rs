@@ -198,7 +198,7 @@ impl<B: Batch> Pipeline<B> {
         };
         let of_epoch = self.slab_sizes[account.kind() as usize].bytes();
         let largest = largest.max(of_epoch);
-        let taken = ring.take_set_aside(set_aside, slab.bytes, largest, reserve, grow);
+        let taken = ring.take_for(set_aside, slab.bytes, largest, reserve, grow);
         let meter = &pass.meter;
         let waited_ns = meter.pinning_ns.add_since(start);
         drop(bar);

@@ -10,9 +10,14 @@ pub(crate) struct Account {
     kind: Kind,
     /// How many epochs share it.
     epochs: AtomicUsize,
-    limit: AtomicUsize,
-    /// How many of these were [added](Account::add_slabs) to what was set.
+    /// How many slabs its epochs have use for.
+    slabs: AtomicUsize,
+    /// No more than these are to be out, because they are large.
+    within: AtomicUsize,
+    /// How many were [added](Account::add_slabs) to that.
     added: AtomicUsize,
+    /// What follows from the three.
+    limit: AtomicUsize,
     out: AtomicUsize,
     /// Its epochs are gone.
     closed: AtomicBool,
@@ -22,18 +27,21 @@ pub(crate) struct Account {
 const LARGEST_SHARE: usize = usize::MAX >> 16;
 
 impl Account {
-    /// Opens an account for slabs of this kind. While it is open, the ring may have that many more blocks.
-    pub(crate) fn open(ring: &Arc<Ring>, kind: Kind, limit: usize) -> Arc<Account> {
+    /// Opens an account for slabs of this kind: for so many, and [`within`](Account::keep_within) so many. While it is open, the ring may
+    /// have that many more blocks.
+    pub(crate) fn open(ring: &Arc<Ring>, kind: Kind, slabs: usize, within: usize) -> Arc<Account> {
         let account = Arc::new(Account {
             ring: Arc::clone(ring),
             kind,
             epochs: AtomicUsize::new(1),
-            limit: AtomicUsize::new(0),
+            slabs: AtomicUsize::new(slabs),
+            within: AtomicUsize::new(within),
             added: AtomicUsize::new(0),
+            limit: AtomicUsize::new(0),
             out: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
-        account.set_limit(limit);
+        account.set(&mut ring.state.lock());
         account
     }
 
@@ -43,10 +51,21 @@ impl Account {
         Arc::clone(self)
     }
 
-    /// Sets how many slabs it may have out. A closed account stays closed, for the caller may be later than the epoch's
-    /// end.
-    pub(crate) fn set_limit(&self, limit: usize) {
-        self.set(&mut self.ring.state.lock(), limit);
+    /// Sets how many slabs its epochs have use for, and how many it may have out if slabs are as large as they are now. A closed account stays
+    /// closed, for the caller may be later than the epoch's end.
+    pub(crate) fn set_slabs(&self, slabs: usize, within: usize) {
+        let mut state = self.ring.state.lock();
+        self.slabs.store(slabs, Ordering::Relaxed);
+        self.within.store(within, Ordering::Relaxed);
+        self.set(&mut state);
+    }
+
+    /// Slabs turned out to be larger: only so many are to be out. What units were told they would find is still theirs: see
+    /// [`set_aside_last`](Account::set_aside_last).
+    pub(crate) fn keep_within(&self, within: usize) {
+        let mut state = self.ring.state.lock();
+        self.within.store(within, Ordering::Relaxed);
+        self.set(&mut state);
     }
 
     /// From now on, it may have so many more out than is set, whatever that is: it turned out to have use for them. Told again, it has no
@@ -56,9 +75,8 @@ impl Account {
             return;
         }
         let mut state = self.ring.state.lock();
-        let before = self.added.swap(more, Ordering::Relaxed);
-        let limit = self.limit.load(Ordering::Relaxed).saturating_sub(before);
-        self.set(&mut state, limit);
+        self.added.store(more, Ordering::Relaxed);
+        self.set(&mut state);
     }
 
     /// How many more slabs it could have out, if so many were [added](Account::add_slabs).
@@ -68,13 +86,21 @@ impl Account {
         limit.saturating_sub(self.out.load(Ordering::Relaxed))
     }
 
-    fn set(&self, state: &mut RingState, limit: usize) {
-        let closed = self.closed.load(Ordering::Relaxed);
-        let limit = limit.saturating_add(self.added.load(Ordering::Relaxed));
-        let limit = if closed { 0 } else { limit.min(LARGEST_SHARE) };
+    fn set(&self, state: &mut RingState) {
+        let limit = self.most(self.within.load(Ordering::Relaxed));
         let before = self.limit.swap(limit, Ordering::Relaxed);
         let shelf = &mut state.shelves[self.kind as usize];
         shelf.shares = shelf.shares - before + limit;
+    }
+
+    /// How many it may have out, if only so many of what is set are to be.
+    fn most(&self, within: usize) -> usize {
+        if self.closed.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let slabs = self.slabs.load(Ordering::Relaxed).min(within);
+        let slabs = slabs.saturating_add(self.added.load(Ordering::Relaxed));
+        slabs.min(LARGEST_SHARE)
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -98,7 +124,7 @@ impl Account {
 
     fn shut(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.set_limit(0);
+        self.set(&mut self.ring.state.lock());
     }
 
     /// Identifies the account while it lives.
@@ -109,6 +135,11 @@ impl Account {
     /// Whether the account itself has no room, whatever the ring has.
     pub(crate) fn is_full(&self, reserve: usize) -> bool {
         self.out.load(Ordering::SeqCst) + reserve >= self.limit.load(Ordering::SeqCst)
+    }
+
+    /// Whether it has none for the unit on which the consumer is blocked either.
+    pub(crate) fn is_full_for_last(&self) -> bool {
+        self.out.load(Ordering::SeqCst) >= self.most(usize::MAX)
     }
 
     /// How many slabs it may have out.
@@ -132,6 +163,16 @@ impl Account {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
                 (out + reserve < limit || planted("no limit")).then_some(out + 1)
             });
+        charged.is_ok().then(|| SetAside(Some(Arc::clone(self))))
+    }
+
+    /// The same, for the unit on which the consumer is blocked. It gets what was left for it before slabs became so large that
+    /// [fewer](Account::keep_within) are to be out.
+    pub(crate) fn set_aside_last(self: &Arc<Account>) -> Option<SetAside> {
+        let limit = self.most(usize::MAX);
+        let more = |out| (out < limit || planted("no limit")).then_some(out + 1);
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let charged = self.out.fetch_update(set, fetch, more);
         charged.is_ok().then(|| SetAside(Some(Arc::clone(self))))
     }
 
@@ -184,9 +225,9 @@ mod tests {
     #[test]
     fn a_closed_account_stays_closed() {
         let ring = Ring::pageable(0);
-        let account = Account::open(&ring, Kind::Whole, 2);
+        let account = Account::open(&ring, Kind::Whole, 2, usize::MAX);
         account.close();
-        account.set_limit(100);
+        account.set_slabs(100, usize::MAX);
         assert_eq!(ring.state.lock().shelves[0].shares, 0);
     }
 
@@ -195,7 +236,7 @@ mod tests {
     fn a_shared_account_is_closed_by_the_last() {
         let ring = Ring::pageable(0);
         let shares = || ring.state.lock().shelves[0].shares;
-        let first = Account::open(&ring, Kind::Whole, 5);
+        let first = Account::open(&ring, Kind::Whole, 5, usize::MAX);
         let second = first.share();
         assert_eq!(shares(), 5);
         first.close();
@@ -210,8 +251,11 @@ mod tests {
         const BYTES: usize = 1 << 12;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), 2 * BYTES);
-        let account = Account::open(&ring, Kind::Whole, 10);
-        let take = |reserve| ring.take_for(&account, BYTES, BYTES, reserve, true);
+        let account = Account::open(&ring, Kind::Whole, 10, usize::MAX);
+        let take = |reserve| {
+            let set_aside = account.set_aside(reserve, 0)?;
+            ring.take_for(set_aside, BYTES, BYTES, reserve, true)
+        };
         assert!(take(2).is_none());
         let early = take(1);
         assert!(early.is_some());
