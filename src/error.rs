@@ -295,8 +295,8 @@ pub enum Error {
         sharers: usize,
     },
 
-    /// A batch was waited for where nobody would make it: in a process that was forked from the loader's, or on one of the loader's own threads.
-    /// The epoch ends with this error.
+    /// A batch was waited for where no thread would make it: in a process that was forked from the loader's, or on one of the loader's own
+    /// threads. The epoch ends with this error.
     CannotWait {
         /// Which of them, and what to do.
         reason: String,
@@ -349,8 +349,8 @@ pub struct SampleId {
 pub struct TimedOut {
     /// The sample; `None` where the sampler was asked for it, or all of the batch's samples were at work.
     pub sample: Option<SampleId>,
-    /// How many samples were got in one call ([`Dataset::get_many`](crate::Dataset::get_many)), of which `sample` is the first: nobody
-    /// knows which of them hangs. Otherwise 1. They are in neighbouring rows.
+    /// How many samples were got in one call ([`Dataset::get_many`](crate::Dataset::get_many)), of which `sample` is the first; it is not
+    /// known which of them hangs. Otherwise 1. They are in neighbouring rows.
     pub count: usize,
     /// The indices of the others, row by row; empty if the sampler could not be asked.
     pub others: Vec<u64>,

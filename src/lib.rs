@@ -77,18 +77,19 @@
 //!
 //! # Warnings
 //!
-//! What the library has to say goes to the crate [`log`](https://docs.rs/log): that the CPU is used, and why, which sample is slow, which
-//! was replaced, what could not be page-locked. Without a logger nobody sees it. With the crate `env_logger`, that is
-//! `env_logger::init();` in `main`, and `RUST_LOG=warn` in the environment.
+//! The library logs its warnings through the crate [`log`](https://docs.rs/log): that the CPU is used and why, which sample is slow, which
+//! sample was replaced, what could not be page-locked. Without a logger they are discarded. With the crate `env_logger`, call
+//! `env_logger::init();` in `main`, and set `RUST_LOG=warn` in the environment.
 //!
 //! # Threads
 //!
-//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread (and with
-//! [`timeout`](loader::Builder::timeout), those that hang and were replaced); the CPU device has one thread for
-//! each of its streams; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter`
-//! inside your `Dataset::get` cannot deadlock. It installs no signal handler or panic hook. It sets no environment
-//! variable, but one: with the feature `nvjpeg`, on Linux, [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32`, if that is not set
-//! and the process has no other thread.
+//! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread for each device (and with
+//! [`timeout`](loader::Builder::timeout), the threads that hang, beside those that replace them). The CPU device has one thread for each of
+//! its streams; a device that decodes pictures (feature `nvjpeg`), one for its decoder; a [`dataset::Staged`], one for each blocking
+//! request in flight; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter` inside your
+//! `Dataset::get` cannot deadlock. It installs no signal handler and no panic hook. It sets one environment variable, and only with the
+//! feature `nvjpeg` on Linux: [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32` if that is not set and the process has no other
+//! thread.
 
 mod batch;
 pub mod dataset;

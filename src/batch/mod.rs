@@ -36,10 +36,9 @@ use crate::tensor::{Element, Host, Tensor};
 
 /// What a loader yields: tensors, values that stay on the host, and tuples and structs of these.
 ///
-/// [`Tensor`], [`RaggedTensor`](crate::ragged::RaggedTensor), [`PaddedTensor`](crate::padded::PaddedTensor), `Vec` and [`Host`] (which stay on the host), tuples of up
-/// to eight elements and the batches that `#[derive(pinfeed::Sample)]` makes are batches. Derive it for your own struct
-/// with `#[derive(pinfeed::Batch)]`. An implementation by hand lists the parts in the same order in each of the three
-/// methods.
+/// [`Tensor`], [`RaggedTensor`](crate::ragged::RaggedTensor), [`PaddedTensor`](crate::padded::PaddedTensor), `Vec` and [`Host`] (which stay
+/// on the host), tuples of up to eight elements and the batches that `#[derive(pinfeed::Sample)]` makes are batches. Derive it for your own
+/// struct with `#[derive(pinfeed::Batch)]`. An implementation by hand lists the parts in the same order in each of the three methods.
 ///
 /// # Examples
 ///
@@ -92,9 +91,9 @@ pub trait Batch: Sized + Send + 'static {
 
     /// Takes each host tensor into the upload, in the order of [`tensors`](Batch::tensors).
     ///
-    /// The copies are enqueued then, so it may lend the device tensors to kernels. In an epoch that goes to a device, it runs on whichever thread
-    /// sends the batch. But if the device decodes pictures of the batch (`Decode::Device`, with the feature `nvjpeg`), it runs on the consumer's
-    /// thread, when all of them are decoded and the program asks for the batch.
+    /// The copies are enqueued then, so it may lend the device tensors to kernels. In an epoch that goes to a device, it runs on whichever
+    /// thread sends the batch. But if the device decodes pictures of the batch (`Decode::Device`, with the feature `nvjpeg`), it runs on
+    /// the consumer's thread, when all of them are decoded and the program asks for the batch.
     fn upload(self, upload: &mut Upload) -> Self::OnDevice;
 
     /// Moves the batch to the device. Its host memory is reused once the copy is done.

@@ -43,8 +43,8 @@ use crate::tensor::{Element, Host, PackedBatch, PaddedTensor, RaggedTensor, Tens
     note = "for a batch of your own, implement pinfeed::collate::Share"
 )]
 pub trait Share: Batch {
-    /// Returns the same batch over the same memory. While there are several, nobody can write to it
-    /// ([`Tensor::as_mut_slice`] is `None`).
+    /// Returns the same batch over the same memory. While there are several, none of them can be written ([`Tensor::as_mut_slice`] is
+    /// `None`).
     fn share(&self) -> Self;
 }
 

@@ -7,8 +7,8 @@ use crate::tensor::padded::Padded;
 use crate::tensor::ragged::Ragged;
 use crate::tensor::{Element, Host, Tensor};
 
-/// A sample that [`Dataset::cached`](super::Dataset::cached) can keep: numbers, strings, vectors, `Arc`s of slices,
-/// [`Tensor`]s, [`Ragged`] and [`Padded`] rows, arrays, tuples of up to eight, [`Host`] values, and your own types.
+/// A sample that [`Dataset::cached`](super::Dataset::cached) can keep: numbers, strings, vectors, `Arc`s of slices, [`Tensor`]s, [`Ragged`]
+/// and [`Padded`] rows, arrays, `Option`s, tuples of up to eight, [`Host`] values, and your own types.
 ///
 /// # Examples
 ///
@@ -174,7 +174,7 @@ impl<X: Cacheable> Cacheable for Host<X> {
     }
 }
 
-/// A view of the same memory: nobody can write it ([`Tensor::as_mut_slice`] is `None`) as long as the cache has it.
+/// A view of the same memory: it cannot be written ([`Tensor::as_mut_slice`] is `None`) as long as the cache has it.
 ///
 /// A tensor that shares its memory with others, such as a [row](Tensor::row) of one that the data set holds, counts as its own
 /// elements. If nothing else holds that memory, all of it counts, for all of it stays allocated.

@@ -101,13 +101,13 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// Called instead of [`get`](Dataset::get) if [`at_once`](Dataset::at_once) is above 1. Default: calls `get` for each.
     ///
-    /// A call may take as long as all of its samples together ([`timeout`](crate::loader::Builder::timeout)). If it hangs, nobody sees at which of
-    /// them, so the error names them all.
+    /// A call may take as long as all of its samples together ([`timeout`](crate::loader::Builder::timeout)). If it hangs, the loader
+    /// cannot see at which of them, so the error names them all.
     ///
     /// If a call panics, its samples are got again, one by one and by [`get`](Dataset::get), with new generators: those that fail or panic
-    /// alone are the bad ones ([`OnError`](crate::loader::OnError)), so which samples shared a call makes no difference. Whatever the call has done
-    /// by then is done twice. If each of them loads alone, the panic is the batch's error with [`OnError::Fail`](crate::loader::OnError::Fail);
-    /// otherwise they are used, and the log warns once in an epoch.
+    /// alone are the bad ones ([`OnError`](crate::loader::OnError)), so which samples shared a call makes no difference. What the call had
+    /// done before it panicked is done twice. If each of them loads alone, the panic is the batch's error with
+    /// [`OnError::Fail`](crate::loader::OnError::Fail); otherwise they are used, and the log warns once in an epoch.
     ///
     /// # Examples
     ///
@@ -195,12 +195,11 @@ pub trait Dataset: Send + Sync + 'static {
         let _ = (indices, pass);
     }
 
-    /// Told that a pass is over, of which [`will_need`](Dataset::will_need) was told: its epoch was dropped, at its end or before, or
-    /// nobody will come to it. Samples that were announced for it, and not got, are not needed; nothing more is announced. (A
-    /// worker that was busy when the epoch was dropped may still call `get`.)
+    /// Told that a pass is over, of which [`will_need`](Dataset::will_need) was told: its epoch was dropped, at its end or before, or will
+    /// never be iterated. Samples that were announced for it, and not got, are not needed; nothing more is announced. (A worker that was
+    /// busy when the epoch was dropped may still call `get`.)
     ///
-    /// It is called once, by whoever drops the epoch, or by the worker that was announcing at that moment. A panic is only
-    /// logged.
+    /// It is called once, by the thread that drops the epoch, or by the worker that was announcing at that moment. A panic is only logged.
     fn pass_ended(&self, pass: Pass) {
         let _ = pass;
     }

@@ -41,9 +41,9 @@ use crate::tuning::INDICES_AT_ONCE;
 /// bytes for each document; for `BestFit`, 24 for each document, 16 for each full row of a longer one, and 8 for each row (while it is
 /// packed, about twice that).
 ///
-/// A document is got once for each row that has a part of it, so one of a million tokens hundreds of times. That is cheap where it is
-/// a view (a [`slice`](Tensor::slice) of a tensor over a mapped file, or an `Arc<[T]>`). It must be the same each time, so one that draws random numbers
-/// is an error: draw them in a [`map`](Dataset::map) of the rows.
+/// A document is got once for each row that has a part of it, so one of a million tokens hundreds of times. That is cheap where it is a
+/// view (a [`slice`](Tensor::slice) of a tensor over a mapped file, or an `Arc<[T]>`). It must be the same each time, so one that draws
+/// random numbers is an error: draw them in a [`map`](Dataset::map) of the rows.
 ///
 /// # Examples
 ///
@@ -99,8 +99,8 @@ pub struct Packed<D: Dataset<Sample: Document>> {
 impl<D: Dataset<Sample: Document>> Packed<D> {
     /// Packs documents of the given lengths, in tokens, into rows of `n` tokens.
     ///
-    /// It takes time in proportion to the number of documents (for `BestFit`, to sort them by length), and gets none of them.
-    /// [`document_lengths`] finds out lengths that nobody knows.
+    /// It takes time in proportion to the number of documents (for `BestFit`, to sort them by length), and gets none of them. If their
+    /// lengths are not known, [`document_lengths`] finds them out.
     ///
     /// # Errors
     ///

@@ -8,8 +8,8 @@ use crate::tensor::{Column, Element, Sample, Tensor};
 
 /// Tensors with the same number of rows, as a data set. Sample `i` is row `i` of each.
 ///
-/// Tensors in host memory give views of their rows, so getting a sample copies nothing. A table that fits into the device's memory is served
-/// best from there: [`to_device`](TensorDataset::to_device).
+/// Tensors in host memory give views of their rows, so getting a sample copies nothing. A table that fits into the device's memory is
+/// served best from there: [`to_device`](TensorDataset::to_device).
 ///
 /// # Examples
 ///
@@ -34,7 +34,8 @@ pub struct TensorDataset<R: TensorRows> {
 }
 
 impl<R: TensorRows> TensorDataset<R> {
-    /// Makes a data set from one tensor, or from a tuple of up to eight: [`Tensor`]s, or [`DeviceTensor`](crate::DeviceTensor)s of one device.
+    /// Makes a data set from one tensor, or from a tuple of up to eight: [`Tensor`]s, or [`DeviceTensor`](crate::DeviceTensor)s of one
+    /// device.
     ///
     /// # Errors
     ///

@@ -222,7 +222,7 @@ pub(super) enum Home {
 }
 
 impl DeviceBuffers {
-    /// Describes as many buffers as that. Memory is taken when batches come.
+    /// Describes `count` buffers. Memory is taken when batches come.
     ///
     /// # Errors
     ///
@@ -260,8 +260,8 @@ impl DeviceBuffers {
 }
 
 impl BufferSet {
-    /// Takes a buffer for a batch of tensors of these sizes; returns their addresses, too. If it `waits`, it waits for kernels that use what
-    /// lay in it before; what the program holds is never waited for.
+    /// Takes a buffer for a batch of tensors of these sizes; returns their addresses, too. If it `waits`, it waits for kernels that use
+    /// what lay in it before; what the program holds is never waited for.
     fn take(
         self: &Arc<BufferSet>,
         order: Order,

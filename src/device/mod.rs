@@ -154,9 +154,9 @@ impl Device {
 
     /// The CUDA device `ordinal`, counted from 0 as the driver counts.
     ///
-    /// With the feature `nvjpeg`, on Linux, the first call sets `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment of the process, if it is not
-    /// set and the program has no other thread yet: `image::Decode::Device` says what for. The context takes 0.3 s longer to make then (0.56 and
-    /// 0.23 s on an H100); 8 in the environment leaves it as it is.
+    /// With the feature `nvjpeg`, on Linux, the first call sets `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment of the process, if it
+    /// is not set and the program has no other thread yet: `image::Decode::Device` says what for. The context takes 0.3 s longer to make
+    /// then (0.56 and 0.23 s on an H100); 8 in the environment leaves it as it is.
     ///
     /// # Errors
     ///
@@ -177,7 +177,11 @@ impl Device {
         }
     }
 
-    /// The first CUDA device, or the CPU where there is none; the reason is logged.
+    /// Returns the first CUDA device, or the CPU if that cannot be opened; the reason is logged as a warning.
+    ///
+    /// # Panics
+    ///
+    /// As [`cpu`](Device::cpu), if it falls back to the CPU.
     pub fn available() -> Device {
         Device::cuda(0).unwrap_or_else(|error| {
             log::warn!("using the CPU: {error}");
@@ -267,8 +271,12 @@ impl Device {
         self.inner.ring.set_budget_bytes(bytes);
     }
 
-    /// Sets how many bytes of device memory the pool may hold; a quarter of the device's memory by default. What the decoder of pictures has comes
-    /// on top ([`MemoryStats::decoder_bytes`]).
+    /// Sets how many bytes of device memory the pool may hold; a quarter of the device's memory by default. The memory of the decoder of
+    /// pictures comes on top ([`MemoryStats::decoder_bytes`]).
+    ///
+    /// # Synchronization
+    ///
+    /// Returns at once. Lowering the budget frees nothing by itself: [`release_device_memory`](Device::release_device_memory) does.
     pub fn set_device_budget_bytes(&self, bytes: usize) {
         self.inner.pool.set_budget_bytes(bytes);
     }
@@ -399,7 +407,7 @@ pub struct MemoryStats {
     pub decoder_bytes: usize,
     /// Page-locked bytes that it has, which are not in the ring.
     pub decoder_pinned_bytes: usize,
-    /// Pieces of memory given up because nobody could tell when the device was done with them.
+    /// Blocks of memory that were leaked on purpose, because the device failed and may still be using them.
     pub leaked: u64,
 }
 

@@ -10,11 +10,15 @@ use crate::sync::Arc;
 use crate::tensor::{Element, Tensor};
 
 impl<T: Element> Tensor<T> {
-    /// Copies the tensor into page-locked memory of the device's ring, from which copies to the device are
-    /// asynchronous. A tensor that is page-locked already is returned as it is.
+    /// Copies the tensor into page-locked memory of the device's ring, from which copies to the device are asynchronous. A tensor that is
+    /// page-locked already is returned as it is.
     ///
-    /// Page-locking is expensive (milliseconds for tens of MB), and the ring reuses its memory: pin what is copied more
-    /// than once, or let the loader pin its batches (`pin_memory`), which copies nothing.
+    /// Page-locking is expensive (milliseconds for tens of MB), and the ring reuses its memory: pin what is copied more than once, or let
+    /// the loader pin its batches (`pin_memory`), which copies nothing.
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks until the tensor is copied; several threads copy a large one.
     ///
     /// # Errors
     ///
@@ -37,9 +41,9 @@ impl<T: Element> Tensor<T> {
     /// Page-locks the tensor's own memory, without copying: for data that is read again and again, such as a data set
     /// that fits in memory, or a memory-mapped file ([`Tensor::from_owner`]).
     ///
-    /// Dropping the last of the tensor and its views unlocks the memory, if a thread of the program does it. If the last
-    /// holder was a copy in flight or a thread of the library, nobody has asked for that: the memory stays locked and
-    /// allocated ([`MemoryStats::parked_bytes`](crate::device::MemoryStats::parked_bytes)) until other memory is registered,
+    /// Dropping the last of the tensor and its views unlocks the memory, if a thread of the program does it. If the last holder was a copy
+    /// in flight or a thread of the library, the memory stays locked and allocated
+    /// ([`MemoryStats::parked_bytes`](crate::device::MemoryStats::parked_bytes)) until other memory is registered,
     /// [`Device::release_pinned`] is called, or the device is dropped.
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the

@@ -296,7 +296,7 @@ impl<T: Element> Loan<'_, T> {
 /// let device = Device::cpu();
 /// let stream = device.stream()?;
 /// let mut x = Tensor::from(vec![1.0f32, 2.0]).to_device(&device, true)?;
-/// let loan = x.on_mut(&stream)?; // the stream waits for the copy, and for all who read `x`
+/// let loan = x.on_mut(&stream)?; // the stream waits for the copy, and for all readers of `x`
 /// // Kernels that write to `loan.address()` are launched on the stream here.
 /// drop(loan);
 /// let _sees_what_they_wrote = x.to_host(true)?;

@@ -53,11 +53,12 @@ use crate::{Sample, SampleRng, Tensor};
 /// coefficients. There the damaged blocks differ from libjpeg's.) With the feature `turbojpeg`, files in grey and YCbCr decode
 /// as with libjpeg: the damage is in the picture. What libjpeg itself gives up on, even behind the last row, is an error.
 ///
-/// What is not supported is an error that names it and says what to do: other formats; JPEG with 12 bits, lossless JPEG, or
-/// more than 100 scans; TIFF in YCbCr or L\*a\*b\* colours, in signed integers, in grey of floating point or of more than two
-/// channels, of 12, 32 or 64 bits, or compressed by anything but LZW, deflate, PackBits, Group 4 fax and JPEG. Without the feature
-/// `turbojpeg`, so are JPEG files with arithmetic coding and a few rare layouts: rare sampling factors (3, or 4 and 2 down); luma coarser than chroma;
-/// subsampled channels that are not interleaved; at most four columns with half as many of chroma. A PNG file is refused if the checksum of its pixels or its
+/// A file that is not supported is an error that names what it is and says what to do: other formats; JPEG with 12 bits, lossless JPEG, or
+/// more than 100 scans; TIFF in other colours than grey, RGB, a palette or CMYK (YCbCr, L\*a\*b\*, a camera's raw samples, ...), in signed
+/// integers, in integers of 12, 32 or 64 bits, in floating point (except RGB of 32 bits), in grey or a palette with more than one other
+/// channel, or compressed by anything but LZW, deflate, PackBits, Group 4 fax and JPEG. Without the feature `turbojpeg`, so are JPEG files
+/// with arithmetic coding and a few rare layouts: rare sampling factors (3, or 4 and 2 down); luma coarser than chroma; subsampled channels
+/// that are not interleaved; at most four columns with half as many of chroma. A PNG file is refused if the checksum of its pixels or its
 /// palette is wrong (Pillow ignores that of the pixels). The checksums of other chunks are ignored.
 ///
 /// # Examples
@@ -178,7 +179,7 @@ impl LazyImage {
         self
     }
 
-    /// Who decodes the picture. Default: the CPU.
+    /// Sets where the picture is decoded. Default: on the CPU.
     #[cfg(feature = "nvjpeg")]
     pub fn decode_on(mut self, decode: Decode) -> LazyImage {
         self.decode = decode;

@@ -112,16 +112,15 @@ impl<D> Builder<D, crate::batch::Stack> {
 }
 
 impl<D, C> Builder<D, C> {
-    /// Sets the number of samples per batch; 1 by default. With several ranks, each has so many.
+    /// Sets the number of samples per batch; 1 by default. With several ranks, it is the batch size of each rank.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
         self
     }
 
-    /// Sets the number of samples per batch of all ranks together, which must divide it; excludes
-    /// [`batch_size`](Builder::batch_size). So a run sees the same batches on any number of ranks. If
-    /// [`pin_memory`](Builder::pin_memory) names several devices, it is that of all devices of all ranks, as in an epoch that is
-    /// [split](crate::loader::Epoch::split).
+    /// Sets the number of samples in a global batch, which is that of all ranks together; excludes [`batch_size`](Builder::batch_size). The
+    /// number of ranks must divide it. A run then sees the same batches on any number of ranks. If [`pin_memory`](Builder::pin_memory)
+    /// names several devices, they count as ranks do, as in an epoch that is [split](crate::loader::Epoch::split).
     pub fn global_batch_size(mut self, batch_size: usize) -> Self {
         self.global_batch_size = Some(batch_size);
         self
@@ -170,8 +169,8 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Sets what becomes of an empty list of the [`batch_sampler`](Builder::batch_sampler), which it needs: by default, its batch is an error
-    /// ([`OnEmpty::Fail`]).
+    /// Sets what becomes of an empty list of the [`batch_sampler`](Builder::batch_sampler); by default, its batch is an error
+    /// ([`OnEmpty::Fail`]). Needs a `batch_sampler`.
     pub fn on_empty(mut self, on_empty: OnEmpty) -> Self {
         self.on_empty = Some(on_empty);
         self
@@ -194,14 +193,16 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Sets how many batches are loaded ahead of the consumer; only with workers. 2 by default, or up to 64 if batches take
-    /// microseconds to make. (Page-locked ones, if all samples take as many bytes, and without
-    /// [`max_bytes_in_flight`](Builder::max_bytes_in_flight). Of those that have 256 KiB at most and take up to 0.4 ms, four may be ahead for each
-    /// worker, with 4 MiB in all.)
+    /// Sets how many batches are loaded ahead of the consumer, by all workers together. Default: 2, or up to 64 if batches take
+    /// microseconds to make. Needs workers.
     ///
-    /// While one sample is slow, workers load all others of these batches, and then wait for it. If some samples take as long as
-    /// `n` batches do otherwise, `n + 1` batches ahead keep the loop going. With [`pin_memory`](Builder::pin_memory), each
-    /// batch ahead takes a slab of page-locked memory.
+    /// Page-locked batches exceed 2 by default only if all samples have the same size in bytes. Of those that have at most 256 KiB, up to
+    /// four may be ahead for each worker if they take up to 0.4 ms, and up to 64 if they take less, with 4 MiB in all. With
+    /// [`max_bytes_in_flight`](Builder::max_bytes_in_flight), the default is 2.
+    ///
+    /// While one sample is slow, workers load all others of these batches, and then wait for it. If some samples take as long as `n`
+    /// batches do otherwise, `n + 1` batches ahead keep the loop going. With [`pin_memory`](Builder::pin_memory), each batch ahead takes a
+    /// slab of page-locked memory.
     ///
     /// (PyTorch's `prefetch_factor` counts per worker; here workers share batches.)
     pub fn prefetch(mut self, prefetch: usize) -> Self {
@@ -268,15 +269,15 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Tries a sample up to `attempts` more times where its error says that it may go away: after `first_wait`, and then after twice as
-    /// long each time, up to 30 s. Off by default.
+    /// Retries a sample whose error is temporary, up to `attempts` more times. The first retry comes after `first_wait`, each further one
+    /// after twice as long as the one before, but at most 30 s. Off by default.
     ///
-    /// Temporary are what is marked so ([`Temporary`](crate::error::Temporary)), and the system's errors of networks and their file
-    /// systems ([`io::ErrorKind`](std::io::ErrorKind): `TimedOut`, `ConnectionReset`, `StaleNetworkFileHandle`, ...), also as causes of
-    /// others. The sample draws the same random numbers each time. If it fails in the end, [`on_error`](Builder::on_error) says what
-    /// becomes of it. [`Stats::retried`](crate::loader::Stats::retried) counts.
+    /// An error is temporary if it is marked so ([`Temporary`](crate::error::Temporary)), or if it is one of the system's errors of
+    /// networks and network file systems ([`io::ErrorKind`](std::io::ErrorKind): `TimedOut`, `ConnectionReset`, `StaleNetworkFileHandle`,
+    /// ...); an error's causes count as well. The sample draws the same random numbers each time. If the last attempt fails, too,
+    /// [`on_error`](Builder::on_error) applies. [`Stats::retried`](crate::loader::Stats::retried) counts the retries.
     ///
-    /// The worker waits, and the wait counts in the sample's [`timeout`](Builder::timeout); dropping the loader ends it.
+    /// The worker sleeps between attempts, which counts in the sample's [`timeout`](Builder::timeout). Dropping the loader ends the sleep.
     ///
     /// # Examples
     ///
@@ -302,11 +303,11 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Sets how often samples are tried again in an epoch, all together; as often as [`retry`](Builder::retry) says by default.
+    /// Limits the number of retries in an epoch, over all samples; no limit by default.
     ///
-    /// It is for a server that is gone: each of its samples would wait for all of its attempts. When the quota is used up, the log says
-    /// so, and a sample that fails fails at once. It holds as [`OnError`]'s quotas do: for each epoch, on each rank, and which samples
-    /// were tried again when it is used up may differ from run to run.
+    /// Use it if a server may be gone: otherwise each of its samples waits for all of its attempts. When the quota is used up, the log says
+    /// so, and a sample that fails is not retried. As with [`OnError`]'s quotas, it is for each epoch, on each rank, and which samples were
+    /// retried when it is used up may differ from run to run.
     ///
     /// # Examples
     ///
@@ -333,25 +334,32 @@ impl<D, C> Builder<D, C> {
 
     /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
     ///
-    /// Batches are built in place; the pin thread copies what a `collate_fn` builds elsewhere. A *slab* is a block of this memory that a
-    /// batch is built in, and that the ring has back when the batch was copied and dropped. An epoch holds at most `prefetch` + 3 slabs, or
-    /// `prefetch` + `depth` + 2 if it is sent ahead ([`Epoch::to_device`](crate::loader::Epoch::to_device)). Batches that take microseconds may share slabs, of 256 KiB at most: a slab is free when the program has
-    /// dropped the last of its batches. If `prefetch` is not set, there may then be 35 of them, which are made in the first epoch. Where it is known how large they are ([`Dataset::sample_bytes`], or
-    /// [`max_batch_bytes`](Builder::max_batch_bytes)), and batches are not large enough to travel in parts, the pin thread makes them as
-    /// soon as the loader is built, while the program goes on. If the program holds all of them and waits for one more batch, that batch is in pageable
-    /// memory ([`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, the log warns once).
+    /// Batches are built in place; the pin thread copies only what a `collate_fn` builds elsewhere. A *slab* is a block of this memory that
+    /// a batch is built in. It returns to the ring when the batch was copied and dropped. An epoch holds at most `prefetch` + 3 slabs, or
+    /// `prefetch` + `depth` + 2 if it is sent ahead ([`Epoch::to_device`](crate::loader::Epoch::to_device)).
+    ///
+    /// Batches that take microseconds may share slabs of at most 256 KiB. Such a slab is free when the program has dropped the last of its
+    /// batches. If `prefetch` is not set, there may then be up to 35 slabs, which are made in the first epoch.
+    ///
+    /// If the size of batches is known beforehand ([`Dataset::sample_bytes`], or [`max_batch_bytes`](Builder::max_batch_bytes)), and they
+    /// are not large enough to travel in parts, the pin thread makes the slabs as soon as the loader is built, while the program goes on.
+    ///
+    /// If the program holds all slabs and waits for one more batch, that batch is in pageable memory:
+    /// [`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, and the log warns once.
+    /// [`strict_pinning`](Builder::strict_pinning) makes it an error instead.
     ///
     /// # Several devices
     ///
-    /// `&[first, second]` or a `Vec` names several: batches for each device are page-locked in its own ring, with a pin thread of its
-    /// own, and [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known
-    /// where the batches go. No device at all is no pinning.
+    /// `&[first, second]` or a `Vec` names several: batches for each device are page-locked in its own ring, with a pin thread of its own,
+    /// and [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known where the
+    /// batches go. An empty list means no pinning.
     pub fn pin_memory(mut self, devices: &(impl AsRef<[Device]> + ?Sized)) -> Self {
         self.devices = devices.as_ref().to_vec();
         self
     }
 
-    /// Makes a batch that cannot be page-locked an error; off by default. Needs [`pin_memory`](Builder::pin_memory).
+    /// Makes a batch that cannot be page-locked an error ([`Error::Pinned`](crate::Error::Pinned)); off by default. Needs
+    /// [`pin_memory`](Builder::pin_memory).
     pub fn strict_pinning(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
@@ -364,43 +372,43 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Makes every slab at least this large. Then, even if batches vary in size, no page-locked memory is allocated once
-    /// there are enough slabs. By default slabs grow with the largest batch seen. Needs
-    /// [`pin_memory`](Builder::pin_memory). [`build`](Builder::build) refuses more than the memory that the process may use.
+    /// Makes every slab at least this large. Then, even if batches vary in size, no page-locked memory is allocated once there are enough
+    /// slabs. By default, a slab is as large as the largest batch so far; when batches outgrow all before them a second time, slabs are
+    /// made a quarter larger than the batch, if the budget has room. Needs [`pin_memory`](Builder::pin_memory).
+    /// [`build`](Builder::build) refuses more than the memory that the process may use.
     pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
         self.max_batch_bytes = Some(bytes);
         self
     }
 
-    /// Makes a sample an error ([`Error::TimedOut`](crate::Error::TimedOut)) that takes longer than this: a read from a server that
-    /// is gone, a lock that nobody gives back. The error takes the batch's place, and later batches come. By default, a sample
-    /// may take as long as it likes, and only the log says after 30 seconds what the program waits for. Needs workers.
+    /// Makes a sample that takes longer than this an error ([`Error::TimedOut`](crate::Error::TimedOut)): one that reads from a server that
+    /// is gone, or is in a deadlock. The error takes the batch's place, and later batches come. By default, a sample may take any time, and
+    /// only the log says after 30 seconds what the program waits for. Needs workers.
     ///
     /// The time is that of one sample, from asking the sampler to its filled row (decoding too). Making a batch of its rows, or the
-    /// `collate_fn`, may take as long once more, and so may laying a batch out whose samples differ. Waiting for memory does not
-    /// count. Choose a time that no sample takes that would come: the slowest good one, and then some.
+    /// `collate_fn`, may take as long once more, and so may laying out a batch whose samples differ. Waiting for memory does not count.
+    /// Choose a time well above that of the slowest good sample.
     ///
-    /// Several samples that are got in one call ([`Dataset::get_many`]) have as much time as all of them together, with whatever of it is
-    /// tried again ([`retry`](Builder::retry)): nobody sees where in the call it is. If it hangs, the error comes after that time, and names
-    /// all of its samples. So with [`at_once`](Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed after
-    /// 1,000: give it a time limit of its own.
+    /// A call of [`Dataset::get_many`] may take as long as all of its samples together, with those that are retried
+    /// ([`retry`](Builder::retry)), because the loader cannot see which sample it is at. If it hangs, the error comes after that time, and
+    /// names all of its samples. So with [`at_once`](Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed
+    /// after 1,000 seconds: give it a time limit of its own.
     ///
     /// # What becomes of the thread
     ///
-    /// No thread can be stopped from outside. A worker that hangs is left alone, and another takes its place at once (if the system
-    /// starts one; the log says if not, and with no worker left all batches are errors, so an epoch always ends). The thread
-    /// keeps what it uses until what it waits for comes back, and then ends: the data set, the loader's device, and the batch's slab,
-    /// which counts among those of its epoch. If many hang, later batches may therefore be unpinned, as with a program that
-    /// holds all slabs.
+    /// A thread cannot be stopped from outside. A worker that hangs is abandoned, and a new one takes its place at once. (If the system
+    /// starts none, the log says so; with no worker left, all batches are errors, so an epoch always ends.) The abandoned thread keeps what
+    /// it uses until its call returns, and then ends: the data set, the loader's device, and the batch's slab, which counts among those of
+    /// its epoch. If many hang, later batches may therefore be unpinned, as if the program held all slabs.
     ///
     /// # A device that decodes
     ///
-    /// The time is also that of a device's decoder (`Decode::Device` of pictures, with the feature `nvjpeg`): a batch that was sent there is an error
-    /// ([`Stage::Decoding`](crate::error::Stage::Decoding)) if the decoder takes longer than this for whatever it is at, be it a chunk of 256
-    /// pictures, or being opened (which takes nvJPEG up to a second). What waits behind other batches has its time from when these are decoded.
-    /// The decoder cannot be stopped: it keeps what it has of such a batch (its slab, its device memory and the files), and batches that are
-    /// sent later wait for it, each for as long. When it comes back, they are decoded. Dropping the loader does not wait for it, but dropping
-    /// the last holder of the [`Device`] does.
+    /// The time also limits a device's decoder (`Decode::Device` of pictures, with the feature `nvjpeg`): a batch that was sent there is an
+    /// error ([`Stage::Decoding`](crate::error::Stage::Decoding)) if the decoder takes longer than this for one step, which is a chunk of
+    /// up to 256 pictures, or opening it (nvJPEG takes up to a second). For a batch that waits behind others, the time begins when these
+    /// are decoded. The decoder cannot be stopped: it keeps what it has of such a batch (its slab, its device memory and the files), and
+    /// batches that are sent later wait for it, each for as long. When it comes back, they are decoded. Dropping the loader does not wait
+    /// for it, but dropping the last handle of the [`Device`] does.
     ///
     /// # Dropping the loader
     ///
@@ -409,8 +417,8 @@ impl<D, C> Builder<D, C> {
     ///
     /// # Synchronization
     ///
-    /// Samples that are late are noticed by the call that waits for a batch, when the first of them is due; nobody polls.
-    /// With it, the clock is read for each sample.
+    /// Late samples are detected by the call that waits for a batch, when the first of them is due; no thread polls. With a timeout, the
+    /// clock is read for each sample.
     ///
     /// # Examples
     ///
@@ -522,8 +530,9 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if options make no sense, alone or together, or if there are more workers than the system has stacks
-    /// for; [`Error::Thread`](crate::Error::Thread) if the system does not start another thread: those that were started are ended.
+    /// [`Error::Option`](crate::Error::Option) if options make no sense, alone or together, or if there are more workers than the system
+    /// has stacks for; [`Error::Thread`](crate::Error::Thread) if the system does not start another thread: those that were started are
+    /// ended.
     pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
     where
         C: Collate<D::Sample, Batch = B>,

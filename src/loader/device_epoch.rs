@@ -86,7 +86,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.epoch.state()
     }
 
-    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    /// Returns statistics of this epoch so far, as [`Epoch::stats`].
     pub fn stats(&self) -> Stats {
         self.epoch.stats()
     }
@@ -101,19 +101,19 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     ///
     /// # Synchronization
     ///
-    /// Does not wait for workers, nor for a device's decoder, but does what [`next`](Iterator::next) does with a batch that is loaded and was not sent ahead:
-    /// it sends it, for which it may wait for device memory that the program gave back and whose kernels have not run. With
+    /// Does not wait for workers, nor for a device's decoder. But as [`next`](Iterator::next) does, it sends a batch that is loaded and was
+    /// not sent ahead, for which it may wait for device memory that the program gave back and whose kernels have not run. With
     /// `num_workers(0)`, it loads the batch.
     pub fn try_next(&mut self) -> Poll<Option<Result<B::OnDevice>>> {
         self.poll(Patience::None)
     }
 
-    /// Waits for the next batch, but no longer than that: `Pending` if it has not come, and `Ready(None)` at the end of the epoch.
-    /// As [`Epoch::next_timeout`].
+    /// Waits for the next batch for at most `timeout`: `Pending` if it has not come, and `Ready(None)` at the end of the epoch. As
+    /// [`Epoch::next_timeout`].
     ///
     /// # Synchronization
     ///
-    /// Blocks for as long; the rest is as with [`try_next`](DeviceEpoch::try_next).
+    /// Blocks for at most `timeout`; the rest is as with [`try_next`](DeviceEpoch::try_next).
     pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B::OnDevice>>> {
         self.poll(until(timeout))
     }
@@ -123,8 +123,8 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         &self.epoch
     }
 
-    /// If `depth` reaches beyond this epoch's end, and the next epoch goes to the device, too: allows so many of its batches to be sent, and
-    /// returns it.
+    /// If `depth` reaches beyond this epoch's end, and the next epoch goes to the device, too: allows so many of its batches to be sent,
+    /// and returns it.
     fn following(&self) -> Option<(&Seat, Arc<Outbox<B>>)> {
         let following = self.following.as_ref()?;
         // (Of a stream, what is left is known when it has ended.)

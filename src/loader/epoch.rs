@@ -191,10 +191,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
         loader.state_from(start, devices)
     }
 
-    /// Says where the time of this epoch went so far, whatever other epochs the loader has.
+    /// Returns statistics of this epoch so far, whatever other epochs the loader has.
     ///
-    /// Copies and kernels that have not finished are not counted yet. The time for what is loaded ahead is. Of several devices that share an
-    /// epoch, it is that of one; [`DataLoader::stats`](crate::DataLoader::stats) adds them up.
+    /// Copies and kernels that have not finished are not counted yet. The time for what is loaded ahead is. If several devices share an
+    /// epoch, these are of one device; [`DataLoader::stats`](crate::DataLoader::stats) adds them up.
     ///
     /// # Examples
     ///
@@ -279,28 +279,27 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
-    /// [`pin_memory`](crate::loader::Builder::pin_memory), the worker that made a batch sends it, even while the program is busy;
-    /// pageable batches that are ready are sent when the iterator is asked for the next one. So from this call on, up to `depth`
-    /// batches hold device memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker, unless the device decodes pictures of
-    /// it: then it runs when they are decoded, on the thread that asks for the batch.)
+    /// [`pin_memory`](crate::loader::Builder::pin_memory), the worker that made a batch sends it, even while the program is busy; pageable
+    /// batches that are ready are sent when the iterator is asked for the next one. So from this call on, up to `depth` batches hold device
+    /// memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker. But if the device decodes pictures of it, it
+    /// runs when they are decoded, on the thread that asks for the batch.)
     ///
-    /// If the loader pins for the same device, large batches travel in parts, so that the page-locked memory in use stays in the
-    /// last-level cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the
-    /// same.
+    /// If the loader pins for the same device, large batches travel in parts, so that the page-locked memory in use stays in the last-level
+    /// cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the same.
     ///
-    /// Small batches that are ready at the same time travel together, and share device memory of 1 MiB at most, which is free again when all of
-    /// them were dropped. If they take microseconds to make, and [`prefetch`](crate::loader::Builder::prefetch) is not set, up to 32 more than
-    /// `depth` are on their way.
+    /// Small batches that are ready at the same time travel together, and share device memory of 1 MiB at most, which is free again when
+    /// all of them were dropped. If they take microseconds to make, and [`prefetch`](crate::loader::Builder::prefetch) is not set, up to 32
+    /// batches beyond `depth` may be on their way.
     ///
-    /// If the loader pins for the same device, rows of 16 KiB and more in registered memory
-    /// ([`Tensor::register`](crate::Tensor::register)) are not copied on the host: the device gathers them from where they lie.
-    /// What arrives is the same.
+    /// If the loader pins for the same device, rows of 16 KiB and more in registered memory ([`Tensor::register`](crate::Tensor::register))
+    /// are not copied on the host: the device gathers them from where they lie. What arrives is the same.
+    ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses; then `depth` is at most
+    /// one less than there are buffers.
     ///
     /// # Synchronization
     ///
-    /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    ///
-    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
     pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
         let target = target.into();
         let depth = target.depth(depth);
@@ -314,11 +313,11 @@ impl<'a, B: Batch> Epoch<'a, B> {
     ///
     /// # Synchronization
     ///
-    /// Waits for nothing, with one exception: with `num_workers(0)` nobody else loads the batch, so this call does.
+    /// Does not wait, with one exception: with `num_workers(0)`, this call loads the batch itself.
     ///
-    /// Who asks counts as waiting: if the program holds all slabs that it may have, the batch that it asks for is not page-locked
-    /// ([`pin_memory`](crate::loader::Builder::pin_memory)). If the loader has a [`timeout`](crate::loader::Builder::timeout), asking is
-    /// when samples that are late are noticed.
+    /// The call counts as waiting: if the program holds all slabs that it may have, the batch that it asks for is not page-locked
+    /// ([`pin_memory`](crate::loader::Builder::pin_memory)). If the loader has a [`timeout`](crate::loader::Builder::timeout), late samples
+    /// are detected by this call.
     ///
     /// # Examples
     ///
@@ -347,14 +346,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.poll(Patience::None)
     }
 
-    /// Waits for the next batch, but no longer than that: `Pending` if it has not come, and `Ready(None)` at the end of the epoch.
+    /// Waits for the next batch for at most `timeout`: `Pending` if it has not come, and `Ready(None)` at the end of the epoch.
     ///
     /// A batch that has not come is not lost; a later call gives it. To make a sample that hangs an error, set a
     /// [`timeout`](crate::loader::Builder::timeout).
     ///
     /// # Synchronization
     ///
-    /// Blocks for as long, or, with `num_workers(0)`, until it has loaded the batch itself. The rest is as with
+    /// Blocks for at most `timeout`, or, with `num_workers(0)`, until it has loaded the batch itself. The rest is as with
     /// [`try_next`](Epoch::try_next).
     ///
     /// # Examples

@@ -98,11 +98,11 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epoch::to_device`] does, and also across the
     /// boundaries: after the last batches of one epoch, the first of the next are sent.
     ///
+    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    ///
     /// # Synchronization
     ///
-    /// The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    ///
-    /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
+    /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
     pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpochs<'a, B, I> {
         let target = target.into();
         DeviceEpochs {

@@ -7,8 +7,8 @@ use crate::meter::{Buckets, middle_of};
 
 /// How values are distributed: times in nanoseconds, or numbers of batches ([`Stats`](super::Stats) says which).
 ///
-/// It counts in buckets, eight for each power of two: so quantiles are within 6.25 % of the true value, and exact below 16. It takes
-/// 2.5 KiB at most, and two of them are added without loss.
+/// It counts in buckets, eight for each power of two: so quantiles are within 6.25 % of the true value, and exact below 16. Values of 2⁴²
+/// and more (73 minutes, in nanoseconds) share the last bucket. It takes 2.5 KiB at most, and two of them are added without loss.
 ///
 /// # Examples
 ///
@@ -50,7 +50,7 @@ impl Histogram {
     }
 
     /// Returns the smallest value that at least the share `q` of all values do not exceed: 0.5 for the median, 1 for the largest; 0 if
-    /// there are none.
+    /// there are none. A `q` outside 0 to 1 is clamped.
     pub fn quantile(&self, q: f64) -> u64 {
         let wanted = (q.clamp(0.0, 1.0) * self.count() as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

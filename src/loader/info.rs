@@ -66,8 +66,8 @@ impl BatchInfo {
     }
 
     /// Returns the batch's number on this rank, counted from 0 where the epoch began, or where it was resumed. With
-    /// [`in_order(false)`](crate::loader::Builder::in_order), it is the number that the batch has in order; and where an epoch was resumed, 0
-    /// is the first that was missing.
+    /// [`in_order(false)`](crate::loader::Builder::in_order), it is the number that the batch has in order; and where an epoch was resumed,
+    /// 0 is the first that was missing.
     pub fn batch(&self) -> u64 {
         self.place.batch
     }
@@ -100,8 +100,8 @@ impl BatchInfo {
         (0..self.rows()).map(|row| row < self.real_rows()).collect()
     }
 
-    /// Returns the rows' indices in the data set: those that the sampler, or the batch sampler, gives for their positions, or of what replaced them
-    /// ([`OnError`](crate::loader::OnError)).
+    /// Returns the rows' indices in the data set: those that the sampler, or the batch sampler, gives for their positions, or of what
+    /// replaced them ([`OnError`](crate::loader::OnError)).
     pub fn indices(&self) -> Vec<u64> {
         let mut indices = self.planned_indices();
         if let Some(changes) = &self.changes {
@@ -198,7 +198,7 @@ macro_rules! epochs {
                 self.epoch.state()
             }
 
-            /// Says where the time of this epoch went so far.
+            /// Returns statistics of this epoch so far.
             pub fn stats(&self) -> Stats {
                 self.epoch.stats()
             }
@@ -209,7 +209,7 @@ macro_rules! epochs {
                 self.inform(next)
             }
 
-            /// Waits for the next batch, but no longer than that, as the epoch's own `next_timeout`.
+            /// Waits for the next batch for at most `timeout`, as the epoch's own `next_timeout`.
             pub fn next_timeout(
                 &mut self,
                 timeout: Duration,

@@ -54,9 +54,9 @@ use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Within, is_within_c
 /// It is `Send + Sync`. Several epochs may be alive at once, and several loaders may share a device. Its workers are its own
 /// named threads, which end when it is dropped.
 ///
-/// A process that is forked has none of these threads. There, an epoch of a loader with workers gives one error, and ends
-/// ([`Error::CannotWait`](crate::Error::CannotWait)), and dropping epoch and loader waits for nobody: build a loader in the child. The same error
-/// comes where a worker would wait for a batch of its own loader, from a data set's `get`, say.
+/// A forked child process has none of these threads. In the child, an epoch of a loader with workers gives one error
+/// ([`Error::CannotWait`](crate::Error::CannotWait)) and ends, and dropping the epoch or the loader does not wait: build a new loader
+/// there. A worker that iterates its own loader (from a data set's `get`, say) gets the same error, because it would wait for itself.
 ///
 /// # Examples
 ///
@@ -135,10 +135,12 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// The number of batches in an epoch, on this rank as on any other: floor(samples / batch_size) with `drop_last`, else ceil; with
-    /// several ranks, of the samples of a global batch.
+    /// Returns the number of batches in an epoch, which is the same on every rank: `floor(n / b)` with `drop_last`, otherwise
+    /// `ceil(n / b)`, where `n` is the number of samples in the order of all ranks, and `b` the number of samples in a global batch.
     ///
-    /// It is 0 if there are no samples or, with `drop_last`, fewer than a batch has; [`build`](Builder::build) logs a warning then.
+    /// With [`Sharding::Strided`], `n` is the number of samples that each rank gets, and `b` its own batch size.
+    ///
+    /// It is 0 if there are no samples or, with `drop_last`, fewer than a global batch has; [`build`](Builder::build) logs a warning then.
     ///
     /// With a [batch sampler](crate::sampler::BatchSampler), it is that of epoch 0, whose lists it makes unless they are known:
     /// [`Epoch::len`](ExactSizeIterator::len) is exact for each epoch.
@@ -152,7 +154,7 @@ impl<B: Batch> DataLoader<B> {
         self.len() == 0
     }
 
-    /// The number of samples per batch of this rank (the last one of an epoch may have fewer). With a
+    /// Returns the number of samples per batch of this rank (the last one of an epoch may have fewer). With a
     /// [batch sampler](crate::sampler::BatchSampler), that of the largest batch of epoch 0, on any rank.
     pub fn batch_size(&self) -> usize {
         self.threads.pipeline().options().first_epoch().most_rows
@@ -291,9 +293,10 @@ impl<B: Batch> DataLoader<B> {
     /// Gives the epochs of these rising numbers from where a run stands: earlier ones are left out, and the one that was begun goes
     /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
     ///
-    /// What comes is what would have come, on any number of workers. On another number of ranks, each of the samples that are left
-    /// comes once, in the same order. It takes no longer than to begin an epoch. The state may be from any rank. (Not within an epoch with
-    /// [`in_order(false)`](Builder::in_order): [what it says in any order](LoaderState#in-any-order).)
+    /// On the same ranks, the batches are those that would have come without the interruption, on any number of workers. On another number
+    /// of ranks, each of the samples that are left comes once, in the same order. Resuming takes no longer than beginning an epoch. The
+    /// state may be from any rank. (Not within an epoch with [`in_order(false)`](Builder::in_order):
+    /// [what it says in any order](LoaderState#in-any-order).)
     ///
     /// # Errors
     ///
@@ -399,8 +402,8 @@ impl<B: Batch> DataLoader<B> {
         )
     }
 
-    /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to go on from a step that
-    /// nobody saved. Beyond the order's end, that is the beginning of the next epoch.
+    /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to resume at a step whose
+    /// state was not saved. A position at or beyond the order's end is the beginning of the next epoch.
     ///
     /// # Examples
     ///
@@ -472,8 +475,9 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// Says where the time went in the epoch that was begun last; all zeros before the first. [`Epoch::stats`] says it of one that you
-    /// hold, and [`total_stats`](DataLoader::total_stats) of all. If several devices share the epoch, it is that of all of them.
+    /// Returns statistics of the epoch that was begun last: where its time went; all zeros before the first. [`Epoch::stats`] returns those
+    /// of an epoch that you hold, and [`total_stats`](DataLoader::total_stats) those of all. If several devices share the epoch, they are
+    /// of all of them.
     ///
     /// Copies and kernels that have not finished are not counted yet.
     pub fn stats(&self) -> Stats {
@@ -482,8 +486,9 @@ impl<B: Batch> DataLoader<B> {
         Stats::side_by_side(&of_each)
     }
 
-    /// Says where the time went in all epochs of this loader so far: those that are over, those that were left midway, and those that
-    /// run. The time for what was loaded ahead counts as well, also for an epoch that nobody came to. It takes no more memory for more epochs.
+    /// Returns statistics of all epochs of this loader so far: those that are over, those that were left midway, and those that run. The
+    /// time for what was loaded ahead counts as well, even for an epoch that was never iterated. Memory does not grow with the number of
+    /// epochs.
     ///
     /// # Examples
     ///
@@ -514,9 +519,9 @@ impl<B: Batch> DataLoader<B> {
     /// Begins to record what each thread does when, for a [`Timeline`]: of all epochs, until
     /// [`finish`](Recording::finish). It may begin at any time, such as after a first epoch.
     ///
-    /// It takes about 10 MB at most, and a microsecond for each event: each run of samples (a batch, where these take microseconds), copy,
-    /// and wait. A loader that does not record looks at a flag instead. If another recording of this loader is running, it ends, and
-    /// keeps what it has.
+    /// A recording takes about 10 MB at most, and each event a microsecond. An event is a run of samples (a batch, where these take
+    /// microseconds), a copy, or a wait. A loader that does not record only checks a flag. If another recording of this loader is running,
+    /// it ends, and keeps what it has.
     ///
     /// # Examples
     ///
@@ -556,7 +561,7 @@ impl<B: Batch> DataLoader<B> {
         stats.of_one_device()
     }
 
-    /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
+    /// Returns where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
     pub fn placement(&self) -> Placement {
         self.placed.report()
     }

@@ -13,9 +13,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// Shares the epoch's batches that are to come among devices: gives an epoch for each, to be iterated on a thread of its own.
     ///
     /// All have equally many batches, each of [`batch_size`](crate::loader::Builder::batch_size) samples: the loader shares an epoch among
-    /// devices as it does among [ranks](crate::loader::World). Device `d` of `D` on rank `r` has what a process of its own would have, as
-    /// rank `r * D + d`; so do order and random numbers, and [`last_batch`](crate::loader::Builder::last_batch) says what becomes of
-    /// the last ones.
+    /// devices as it does among [ranks](crate::loader::World). Device `d` of `D` on rank `r` has what a process of its own would have as
+    /// rank `r * D + d`, order and random numbers included, and [`last_batch`](crate::loader::Builder::last_batch) says what becomes of the
+    /// last ones.
     ///
     /// With [`in_order(false)`](crate::loader::Builder::in_order), each device gets its batches in any order; a state then says only which
     /// batches all devices have had, and others that were given out come again. On several ranks, it holds within the epoch for as many
@@ -26,8 +26,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// call. Workers serve all of them, first those that are waited for.
     ///
     /// [`DataLoader::state`](crate::DataLoader::state) is that of the device that is furthest behind. It is exact where all have taken
-    /// equally many batches; otherwise, what others took beyond that would come again. [`DataLoader::stats`](crate::DataLoader::stats)
-    /// tells of all of them.
+    /// equally many batches; otherwise, what others took beyond that comes again in a resumed run.
+    /// [`DataLoader::stats`](crate::DataLoader::stats) covers all of them.
     ///
     /// # Synchronization
     ///

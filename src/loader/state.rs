@@ -11,7 +11,7 @@ use crate::pipeline::{Given, Start};
 ///
 /// [`DataLoader::state`](crate::DataLoader::state) makes it, and [`DataLoader::resume`](crate::DataLoader::resume) goes on from
 /// there, on any number of workers and ranks. It counts the batches that the iterator gave out, not those that were loaded ahead.
-/// It takes about 150 bytes, and no longer to resume than to begin.
+/// It has about 150 bytes. Resuming from it takes no longer than beginning an epoch.
 ///
 /// It is global: after equally many steps, the states of all ranks are equal. (If they are not, the ranks do not agree on data set,
 /// seed, batch size, sampler or world.) So one rank's state is enough for all. (Except in any order, where each rank has
@@ -28,7 +28,8 @@ use crate::pipeline::{Given, Start};
 ///   one batch, which is the error ([`Error::State`]), and the state stays what it was.
 ///
 /// Where one device has all batches of its rank, the state says which of them it was given, and each comes once. Where several devices
-/// [share](crate::loader::Epoch::split) them, it says up to where all of them had all of theirs: what a device was given beyond comes again.
+/// [share](crate::loader::Epoch::split) them, it says up to where all of them had all of theirs: what a device was given beyond comes
+/// again.
 ///
 /// To go on with other ranks or devices, save the state at an epoch's end; or resume all ranks from
 /// [`state_at`](crate::DataLoader::state_at), at the smallest position of all their states: some batches come again then, and none is lost.
@@ -43,18 +44,18 @@ use crate::pipeline::{Given, Start};
 /// pinfeed-state-1 epoch=3 position=4096 samples=50000 data=5f0e1c77 order=0a1b2c3d seed=17 batch=64 ranks=8 check=e63f3ebc
 /// ```
 ///
-/// `position`: how many samples of the epoch's order all ranks have had together. Behind it is what the state belongs to: the data
-/// set's length and [fingerprint](crate::Dataset::fingerprint), the [sampler's](crate::sampler::Sampler::fingerprint), the seed, the
-/// batch size of each rank (0 with a [batch sampler](crate::sampler::BatchSampler)), and how many ranks load different batches. `check` is the fingerprint of all before it. Later versions
-/// will read this one.
+/// `position`: how many samples of the epoch's order all ranks have had together. Behind it is what the state belongs to: the data set's
+/// length and [fingerprint](crate::Dataset::fingerprint), the [sampler's](crate::sampler::Sampler::fingerprint), the seed, the batch size
+/// of each rank (0 with a [batch sampler](crate::sampler::BatchSampler)), and how many ranks load different batches. `check` is the
+/// fingerprint of all before it. Later versions will read this one.
 ///
-/// Where device and CPU share the pictures (`Decode::Both`, with the feature `nvjpeg`), and the share is fixed, `share` is how many of 64 the device
-/// is given.
+/// Where device and CPU share the pictures (`Decode::Both`, with the feature `nvjpeg`), and the share is fixed, `share` is how many of 64
+/// the device is given.
 ///
-/// Within an epoch of a loader with [`in_order(false)`](crate::loader::Builder::in_order), it begins with `pinfeed-state-2`, and has
-/// two fields more before the check: `rank`, whose state it is, and `given`, a hexadecimal number whose bit `i` says that this rank was given
-/// batch `i + 1`, counted from the one that begins at `position` and is missing. Where several devices share the rank's batches,
-/// `devices` says how many; `ranks` then counts each device as one, and `rank` does not.
+/// Within an epoch of a loader with [`in_order(false)`](crate::loader::Builder::in_order), it begins with `pinfeed-state-2`, and has two
+/// fields more before the check: `rank`, whose state it is, and `given`, a hexadecimal number whose bit `i` says that this rank was given
+/// batch `i + 1`, counted from the one that begins at `position` and is missing. Where several devices share the rank's batches, `devices`
+/// says how many; `ranks` then counts each device as one, and `rank` does not.
 ///
 /// # Examples
 ///
@@ -185,8 +186,8 @@ impl LoaderState {
         }
     }
 
-    /// Refuses to go on with what the state does not belong to, and says which of it. `rank`: the loader's. `devices`: how many of this rank
-    /// may share its epochs.
+    /// Refuses to go on with what the state does not belong to, and says which of it. `rank`: the loader's. `devices`: how many of this
+    /// rank may share its epochs.
     pub(super) fn check(&self, loader: Owner, rank: u64, devices: u64) -> Result<()> {
         let Some(saved) = self.owner else {
             return Ok(());

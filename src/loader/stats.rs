@@ -21,9 +21,9 @@ const SHORTEST_JUDGED_NS: u64 = 10_000_000;
 /// # What is measured
 ///
 /// The sums hold everything. Of the distributions (`..._times`), those of batches and copies hold each of them. `loading_times` and
-/// `decoding_times` hold the samples that were timed, because reading the clock takes as long as loading a small sample: all where a
-/// sample takes more than about 25 us, one in a run of those that take less, and a few in every 16th batch where whole batches take
-/// microseconds (and the sums follow from these). With a [`timeout`](super::Builder::timeout), all are timed. Samples that wait for memory before they
+/// `decoding_times` hold the samples that were timed, because reading the clock takes as long as loading a small sample: all where a sample
+/// takes more than about 25 us, one in a run of those that take less, and a few in every 16th batch where whole batches take microseconds
+/// (and the sums follow from these). With a [`timeout`](super::Builder::timeout), all are timed. Samples that wait for memory before they
 /// are decoded (those of the first batches) are in the sum only.
 ///
 /// # Examples
@@ -58,7 +58,8 @@ pub struct Stats {
     pub samples: u64,
     /// Batches that the program was given, without those that were errors.
     pub batches: u64,
-    /// Samples in batches that were made: beside those that the program was given, what was loaded ahead. The times of workers are for these.
+    /// Samples in batches that were made: beside those that the program was given, what was loaded ahead. The times of workers are for
+    /// these.
     pub made_samples: u64,
     /// Batches that were made: beside those that the program was given, what was loaded ahead.
     pub made_batches: u64,
@@ -66,8 +67,8 @@ pub struct Stats {
     pub workers: usize,
     /// Why it is that many.
     pub crew: Crew,
-    /// Time in the sampler, over all workers, in nanoseconds; or the time that the [batch sampler](crate::sampler::BatchSampler) took to list the
-    /// epoch's batches, on whatever thread that was.
+    /// Time in the sampler, over all workers, in nanoseconds; or the time that the [batch sampler](crate::sampler::BatchSampler) took to
+    /// list the epoch's batches, on whatever thread that was.
     pub sampling_ns: u64,
     /// Time to pull items from a stream, by one worker at a time, in nanoseconds.
     pub pulling_ns: u64,
@@ -85,13 +86,14 @@ pub struct Stats {
     pub pinning_ns: u64,
     /// Time that batches waited for a slab, in nanoseconds.
     pub slab_wait_ns: u64,
-    /// Copies to the device. (Of a batch whose pictures the device decodes, these are what the CPU made of it. The files' are the decoder's.)
+    /// Copies to the device. (Of a batch whose pictures the device decodes, these are what the CPU made of it. The files' are the
+    /// decoder's.)
     pub transfers: u64,
     /// Bytes copied to the device.
     pub transfer_bytes: u64,
-    /// Time of the copies to the device, measured by events on its stream, in nanoseconds. Of batches smaller than 1 MiB, the first 64
-    /// of an epoch are measured, and then one in 16, which stands for as many: measuring costs more of the driver's calls than the copy. (For a
-    /// timeline, all are: [`record`](crate::DataLoader::record).)
+    /// Time of the copies to the device, measured by events on its stream, in nanoseconds. Of batches smaller than 1 MiB, the first 64 of
+    /// an epoch are measured, and then one in 16, which stands for as many: measuring costs more of the driver's calls than the copy. (For
+    /// a timeline, all are: [`record`](crate::DataLoader::record).)
     pub transfer_ns: u64,
     /// Batches whose processing was measured: those whose copy was, unless they were sent together with others.
     pub processed: u64,
@@ -102,7 +104,7 @@ pub struct Stats {
     pub host_ns: u64,
     /// Time that the consumer waited for the loader, in nanoseconds; over all loops, as `host_ns`.
     pub consumer_wait_ns: u64,
-    /// Of that, the wait for the first batch (of each epoch), which nobody could load ahead unless the epoch followed another.
+    /// Of that, the wait for the first batch of each epoch, which cannot be loaded ahead unless the epoch followed another.
     pub first_wait_ns: u64,
     /// How many these waits were: one for each epoch of each device.
     pub first_waits: u64,
@@ -142,18 +144,18 @@ pub struct Stats {
     /// How many pictures a device's decoder decoded
     /// (`ImageFolder::decode`, with the feature `nvjpeg`).
     pub device_decoded: u64,
-    /// How long the device's decoder took for them, in nanoseconds: one thread drives it. (What several batches or loaders have in it at once is
-    /// counted for each by its pictures.)
+    /// How long the device's decoder took for them, in nanoseconds: one thread drives it. (What several batches or loaders have in it at
+    /// once is counted for each by its pictures.)
     pub device_decoding_ns: u64,
-    /// How many of them kernels decoded, as the GPU has no hardware decoder, or `PINFEED_NVJPEG_BACKEND` asks for kernels. What the device trains is
-    /// slower for it.
+    /// How many of them kernels decoded, as the GPU has no hardware decoder, or `PINFEED_NVJPEG_BACKEND` asks for kernels. What the device
+    /// trains is slower for it.
     pub decoded_by_kernels: u64,
     /// Where device and CPU share the pictures (`Decode::Both`): how many of 64 the device is given, once that is fixed.
     pub device_share: Option<u8>,
-    /// Why other pictures, which the program left to it, were decoded by the CPU, and how many for each reason. Most reasons lie in the file
+    /// Why pictures that the program left to the device were decoded by the CPU, and how many for each reason. Most reasons lie in the file
     /// or the transform, and workers decode. But what the decoder itself refused, skipped or had no memory for is decoded by the one thread
-    /// that drives it: if that is much, it costs more than `Decode::Cpu`. (A batch with a picture that nobody can
-    /// decode is made again without the device, and counts here for nothing.)
+    /// that drives it: if that is much, it costs more than `Decode::Cpu`. (A batch with a picture that cannot be decoded at all is made
+    /// again without the device, and is not counted here.)
     pub left_to_cpu: BTreeMap<&'static str, u64>,
     /// Samples that failed, and whose rows others took ([`OnError::Replace`](crate::loader::OnError::Replace)).
     pub replaced: u64,
@@ -341,9 +343,9 @@ impl Stats {
         self.consumer_wait_times.count() > self.first_waits
     }
 
-    /// Says what limits the loop: the consumer, if it waits for less than a tenth of the time (as
-    /// [`starvation`](Stats::starvation) counts); otherwise the stage of the loader that takes longest, divided by the number of threads
-    /// that do it. Nothing, if the loop took less than 10 ms.
+    /// Returns what limits the loop: the consumer, if it waits for less than a tenth of the time (as [`starvation`](Stats::starvation)
+    /// counts); otherwise the stage of the loader that takes longest, divided by the number of threads that do it. It is [`Limit::Unknown`]
+    /// if the program was given no batch, or its loop took less than 10 ms.
     pub fn limit(&self) -> Limit {
         if self.batches == 0 || self.wall_ns() < SHORTEST_JUDGED_NS {
             return Limit::Unknown;

@@ -77,7 +77,8 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
 
         /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
         ///
-        /// One at a time pulls items, and all of them load. [`Workers::Auto`] leaves their number to the loader. Neither the order nor the content of batches depends on their number.
+        /// One worker at a time pulls items, and all of them load. [`Workers::Auto`] leaves their number to the loader. Neither the order
+        /// nor the content of batches depends on it.
         num_workers(num_workers: impl Into<Workers>);
 
         /// Sets where workers and the pin thread run, as [`Builder::affinity`].
@@ -115,11 +116,11 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         /// Makes every slab at least this large, as [`Builder::max_batch_bytes`].
         max_batch_bytes(bytes: usize);
 
-        /// Makes a sample an error that takes longer than this, as [`Builder::timeout`]. It holds for pulling one item, too: a stream that
-        /// gives none for longer ends with this error. What fills a buffer, packs a row, or skips items takes as long as it takes, if each
-        /// item of the source comes in time ([`stream::progress`](crate::stream::progress), which a stream of your own calls as well).
+        /// Makes a sample that takes longer than this an error, as [`Builder::timeout`]. It holds for pulling one item, too: a stream that
+        /// gives none for longer ends with this error. Filling a buffer, packing a row, or skipping items may take longer, if each item of
+        /// the source comes in time ([`stream::progress`](crate::stream::progress), which a stream of your own calls as well).
         ///
-        /// A loader that is dropped waits for the item that is being pulled, and for no other; for one that hangs, no longer than this.
+        /// Dropping the loader waits for the item that is being pulled, and for no other; for one that hangs, at most this long.
         timeout(timeout: Duration);
     }
 
@@ -340,8 +341,8 @@ impl<B: Batch> StreamLoader<B> {
     ///
     /// [`Error::State`], which says what differs, if the state was saved with another source, as far as its
     /// [fingerprint](StreamSource::fingerprint) tells, with another seed, on another rank, or on another number of ranks.
-    /// [`StreamState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an error, for
-    /// it is opened later.)
+    /// [`StreamState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an error,
+    /// for it is opened later.)
     pub fn resume<I>(
         &self,
         numbers: I,
@@ -405,13 +406,17 @@ impl<B: Batch> StreamLoader<B> {
         }
     }
 
-    /// Where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
+    /// Returns where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
     pub fn placement(&self) -> Placement {
         self.loader.placement()
     }
 
     /// Loads the first batch of epoch `epoch`, and gives it again and again, without end ([`take`](Iterator::take) some): as
     /// [`DataLoader::replay`].
+    ///
+    /// # Synchronization
+    ///
+    /// Blocks until the batch is loaded.
     ///
     /// # Errors
     ///
@@ -423,7 +428,7 @@ impl<B: Batch> StreamLoader<B> {
         self.loader.replay(epoch)
     }
 
-    /// Says where the time went in the epoch that was begun last; all zeros before the first.
+    /// Returns statistics of the epoch that was begun last; all zeros before the first.
     pub fn stats(&self) -> Stats {
         self.loader.stats()
     }
@@ -433,7 +438,7 @@ impl<B: Batch> StreamLoader<B> {
         self.loader.record()
     }
 
-    /// Says where the time went in all epochs of this loader so far, as [`DataLoader::total_stats`].
+    /// Returns statistics of all epochs of this loader so far, as [`DataLoader::total_stats`].
     pub fn total_stats(&self) -> Stats {
         self.loader.total_stats()
     }

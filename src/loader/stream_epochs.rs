@@ -41,7 +41,7 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
         state_of(self.epoch.loader(), self.epoch.seat())
     }
 
-    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    /// Returns statistics of this epoch so far, as [`Epoch::stats`].
     pub fn stats(&self) -> Stats {
         self.epoch.stats()
     }
@@ -63,7 +63,7 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
         self.epoch.try_next()
     }
 
-    /// Waits for the next batch, but no longer than that, as [`Epoch::next_timeout`].
+    /// Waits for the next batch for at most `timeout`, as [`Epoch::next_timeout`].
     pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B>>> {
         self.epoch.next_timeout(timeout)
     }
@@ -124,7 +124,7 @@ impl<'a, B: Batch> StreamDeviceEpoch<'a, B> {
         state_of(epoch.loader(), epoch.seat())
     }
 
-    /// Says where the time of this epoch went so far, as [`Epoch::stats`].
+    /// Returns statistics of this epoch so far, as [`Epoch::stats`].
     pub fn stats(&self) -> Stats {
         self.epoch.stats()
     }
@@ -139,7 +139,7 @@ impl<'a, B: Batch> StreamDeviceEpoch<'a, B> {
         self.epoch.try_next()
     }
 
-    /// Waits for the next batch, but no longer than that, as [`DeviceEpoch::next_timeout`].
+    /// Waits for the next batch for at most `timeout`, as [`DeviceEpoch::next_timeout`].
     pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B::OnDevice>>> {
         self.epoch.next_timeout(timeout)
     }

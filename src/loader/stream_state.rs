@@ -13,8 +13,8 @@ use crate::pipeline::Start;
 /// [`StreamLoader::state`](super::StreamLoader::state) makes it, and [`StreamLoader::resume`](super::StreamLoader::resume) goes on from
 /// there, on any number of workers, with any batch size. It counts what the iterator gave out, not what was pulled ahead.
 ///
-/// *Each rank has its own*, so save it for each: a stream is split by its source, and nobody else knows how. So a run is resumed on as
-/// many ranks as before.
+/// *Each rank has its own*, so save one for each rank: a stream is split by its source, and the loader does not know how. So a run is
+/// resumed on as many ranks as before.
 ///
 /// # Format
 ///
@@ -24,8 +24,9 @@ use crate::pipeline::Start;
 /// pinfeed-stream-1 epoch=3 items=4096 data=5f0e1c77 seed=17 rank=0 ranks=8 source=00100000 check=b2c1b377
 /// ```
 ///
-/// `data` is the source's [fingerprint](crate::stream::StreamSource::fingerprint). `source` is the source's own state ([`ItemStream::state`](crate::stream::ItemStream::state)) in hexadecimal, or missing: then
-/// resuming pulls `items` items again, and drops them.
+/// `data` is the source's [fingerprint](crate::stream::StreamSource::fingerprint). `source` is the source's own state
+/// ([`ItemStream::state`](crate::stream::ItemStream::state)) in hexadecimal, or missing: then resuming pulls `items` items again, and drops
+/// them.
 ///
 /// # Examples
 ///

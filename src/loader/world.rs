@@ -5,10 +5,10 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// Which process of a run this one is: its rank among so many.
+/// Which process of a run this one is: its rank, and the number of ranks (the world size).
 ///
-/// The launcher knows. [`from_env`](World::from_env) asks it, and [`new`](World::new) is told. Whoever runs alone is
-/// [`single`](World::single), which is the default.
+/// [`from_env`](World::from_env) reads both from the launcher's environment variables; [`new`](World::new) takes them by hand. A process
+/// that runs alone is [`single`](World::single), which is the default.
 ///
 /// Ranks that must see the same batches (tensor, pipeline or context parallelism) form a *replica group*
 /// ([`replicated`](World::replicated)). What counts for loading is the number of groups, and the number of this rank's group:
@@ -155,8 +155,8 @@ impl World {
     ///
     /// [`Error::Option`], which names the variables, if one is missing beside another, is no number, or contradicts another. `RANK` and
     /// `WORLD_SIZE` that `torchrun` did not set (it sets `TORCHELASTIC_RUN_ID` as well) contradict another launcher's if they say fewer
-    /// ranks, such as `WORLD_SIZE=1` that a shell had under `mpirun -n 8`, or as many and another rank. (More ranks than there is
-    /// started by whoever has one task for each host.)
+    /// ranks, such as `WORLD_SIZE=1` that a shell had under `mpirun -n 8`, or as many and another rank. (More ranks are no contradiction: a
+    /// launcher with one task for each host may have started them.)
     pub fn from_env() -> Result<World> {
         World::from_variables(|name| {
             let value = env::var_os(name)?;

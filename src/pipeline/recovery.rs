@@ -20,10 +20,10 @@ use crate::sync::{Condvar, Instant, Mutex};
 /// # Quotas
 ///
 /// The quota `at_most` is for each epoch, on each rank (and in each part of an epoch that is [split](crate::loader::Epoch::split)). When it
-/// is used up, samples fail their batches. A quota guards against a data set that is mostly broken, and is no part of what is repeatable:
-/// workers load at the same time, so if more samples are bad than it allows, *which* of them get its last places depends on who is first, and
-/// may differ from run to run, and on each rank. As long as it is not used up, batches are the same whatever the number of workers and
-/// ranks. An epoch that is resumed begins with a whole quota, whatever was used before.
+/// is used up, samples fail their batches. A quota guards against a data set that is mostly broken, and is not reproducible: workers load
+/// at the same time, so if more samples are bad than it allows, *which* of them get its last places depends on timing, and may differ from
+/// run to run, and on each rank. As long as it is not used up, batches are the same whatever the number of workers and ranks. A resumed
+/// epoch begins with a full quota, whatever was used before.
 ///
 /// # Examples
 ///

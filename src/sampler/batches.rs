@@ -51,11 +51,11 @@ use crate::system::room::{NoRoom, list_of};
 pub trait BatchSampler: Send + Sync + 'static {
     /// Makes the batches of an epoch.
     ///
-    /// It is called once for each epoch of each loader, before anything of the epoch is loaded: by a worker for an epoch that
-    /// follows another ([`DataLoader::epochs`](crate::DataLoader::epochs)), otherwise by the thread that begins the epoch. (Again,
-    /// if the program comes back to an epoch after others.) It must not ask that loader for what its lists tell (a length, a batch size, a state, an
-    /// epoch): that panics, for it would wait for itself. If it panics, the epoch has one batch, which is that error. What becomes of an
-    /// empty list, the builder says ([`OnEmpty`](crate::loader::OnEmpty)): by default, its batch is an error.
+    /// It is called once for each epoch of each loader, before anything of the epoch is loaded: by a worker for an epoch that follows
+    /// another ([`DataLoader::epochs`](crate::DataLoader::epochs)), otherwise by the thread that begins the epoch. (It is called again if
+    /// the program comes back to an epoch after others.) It must not ask that loader for its length, batch size, state or an epoch: that
+    /// would wait for itself, and panics instead. If it panics, the epoch has one batch, which is that error. An empty list is an error of
+    /// its batch, unless the builder says otherwise ([`OnEmpty`](crate::loader::OnEmpty)).
     fn batches(&self, epoch: u64) -> Batches;
 
     /// A fingerprint of all epochs' batches, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another batch sampler.
@@ -157,7 +157,7 @@ impl Batches {
         }
     }
 
-    /// Adds a batch of these samples. (Of one without samples, the builder says what becomes: [`OnEmpty`](crate::loader::OnEmpty).)
+    /// Adds a batch of these samples. The builder says what becomes of an empty one ([`OnEmpty`](crate::loader::OnEmpty)).
     pub fn push(&mut self, indices: impl IntoIterator<Item = u64>) {
         self.indices.extend(indices);
         self.ends.push(self.indices.len() as u64);

@@ -10,9 +10,9 @@ use crate::system::room::{NoRoom, check_room};
 
 /// Batches of one size, out of any order; PyTorch's `BatchSampler`.
 ///
-/// What a loader with [`batch_size`](crate::loader::Builder::batch_size) and [`sampler`](crate::loader::Builder::sampler) does by
-/// itself: prefer these, which store no lists, and cut batches into parts where that is faster. It is for whoever chooses between batch
-/// samplers, or changes what one gives.
+/// A loader with [`batch_size`](crate::loader::Builder::batch_size) and [`sampler`](crate::loader::Builder::sampler) does the same by
+/// itself: prefer these, which store no lists, and cut batches into parts where that is faster. Use this type where a program chooses
+/// between batch samplers, or changes the lists of one.
 ///
 /// # Examples
 ///

@@ -47,7 +47,7 @@ pub struct GroupedBatchSampler {
 }
 
 impl GroupedBatchSampler {
-    /// Makes batches of at most `batch_size` samples with equal keys. `keys`: of each sample of the data set, in its order.
+    /// Makes batches of at most `batch_size` samples with equal keys. `keys` has a key for each sample of the data set, in its order.
     ///
     /// A key is anything that can be compared: the size of a picture, the class, or a bucket such as `length / 32`.
     ///
@@ -98,8 +98,8 @@ impl GroupedBatchSampler {
     }
 }
 
-/// How often a sample is listed while an epoch's batches are made: where it waits for others of its group, in its batch, and in the batches'
-/// order.
+/// How often a sample is listed while an epoch's batches are made: where it waits for others of its group, in its batch, and in the
+/// batches' order.
 pub(super) const LISTS: usize = 3;
 
 impl BatchSampler for GroupedBatchSampler {

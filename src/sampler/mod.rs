@@ -16,9 +16,9 @@
 //! | [`FixedBatchSampler`] | a sampler's order in batches of one size |
 //! | `Vec<Vec<u64>>` | these batches |
 //!
-//! They are pure functions of seed, epoch and position; batch samplers, which list whole epochs, of seed and epoch. None depends on the number of workers or ranks, and a run that
-//! is resumed at a position computes nothing that came before it. (Only a [`WeightedRandomSampler`] without replacement, like batch samplers,
-//! computes all of an epoch when that is first asked for.)
+//! They are pure functions of seed, epoch and position; batch samplers, which list whole epochs, of seed and epoch. None depends on the
+//! number of workers or ranks, and a run that is resumed at a position computes nothing that came before it. (Only a
+//! [`WeightedRandomSampler`] without replacement, like batch samplers, computes all of an epoch when that is first asked for.)
 
 mod alias;
 mod batches;

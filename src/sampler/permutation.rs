@@ -79,8 +79,8 @@ const MOST_ROUNDS: usize = 32;
 /// How many values are permuted side by side, in words of 64 bits and of 32; and how many of those that are left. Each round depends on the
 /// one before, so one value alone would leave the processor idle.
 ///
-/// Measured: of a million samples, 1,024 at once, with 8, 16, 32 and 64 words of 32 bits an index takes 6.6, 6.1, 5.0 and 3.7 ns by AVX2; with 8
-/// of 64 bits, 7.0. Of 32 at once, with 16 and 32 words 10.7 and 8.5 ns; with 8 of 64 bits, 9.4.
+/// Measured: of a million samples, 1,024 at once, with 8, 16, 32 and 64 words of 32 bits an index takes 6.6, 6.1, 5.0 and 3.7 ns by AVX2;
+/// with 8 of 64 bits, 7.0. Of 32 at once, with 16 and 32 words 10.7 and 8.5 ns; with 8 of 64 bits, 9.4.
 const WIDE_LANES: usize = 8;
 const LANES: usize = 64;
 const FEW_LANES: usize = 32;

@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 
 /// Listed samples once, in a random order that differs in each epoch; PyTorch's `SubsetRandomSampler`.
 ///
-/// An index that is listed twice comes up twice. The list is not compared with the data set: an index that is not below
-/// its length is an error of the batch that needs it. The list takes 8 bytes for each index, and none if each is one more than the one before,
-/// as in a range; the order is evaluated as [`RandomSampler`]'s is. An empty list makes empty epochs.
+/// An index that is listed twice comes up twice. The list is not compared with the data set: an index that is not below its length is an
+/// error of the batch that needs it. The list takes 8 bytes for each index, and none if each is one more than the one before, as in a
+/// range; the order is evaluated as [`RandomSampler`]'s is. An empty list makes empty epochs.
 ///
 /// For a subset that is a data set of its own, such as the one that validates, see
 /// [`Subset`](crate::dataset::Subset) and [`random_split`](crate::dataset::random_split).

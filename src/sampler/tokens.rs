@@ -19,11 +19,12 @@ use crate::system::room;
 /// its samples.
 ///
 /// The batches are as large as the budget only if they are padded: of [`Padded`](crate::Padded) samples, or by a
-/// [`collate_fn`](crate::loader::Builder::collate_fn). Of [`Ragged`](crate::Ragged) samples, which need no padding, they have fewer elements.
+/// [`collate_fn`](crate::loader::Builder::collate_fn). Of [`Ragged`](crate::Ragged) samples, which need no padding, they have fewer
+/// elements.
 ///
-/// Samples that are padded to a multiple ([`Padded::multiple_of`](crate::Padded::multiple_of)) make longer rows than their lengths say. Tell
-/// [`multiple_of`](TokenBatchSampler::multiple_of) the same multiple, or batches exceed the budget. Give the lengths that samples have in a
-/// batch: what [`truncate`](crate::Padded::truncate) cuts off does not count.
+/// Samples that are padded to a multiple ([`Padded::multiple_of`](crate::Padded::multiple_of)) make longer rows than their lengths say.
+/// Tell [`multiple_of`](TokenBatchSampler::multiple_of) the same multiple, or batches exceed the budget. Give the lengths that samples have
+/// in a batch: what [`truncate`](crate::Padded::truncate) cuts off does not count.
 ///
 /// # Examples
 ///
@@ -64,8 +65,8 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a single sample is longer than the budget (it says which), or if the lists of an epoch exceed the memory that the
-    /// process may use.
+    /// [`Error::Option`] if a single sample is longer than the budget (it says which), or if the lists of an epoch exceed the memory that
+    /// the process may use.
     pub fn new(
         lengths: impl IntoIterator<Item = u32>,
         budget: u64,

@@ -32,10 +32,10 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Workers share the files of their rank, whatever their number. The order is that of the paths in each epoch;
 /// [`shuffle`](StreamSource::shuffle) mixes it.
 ///
-/// *Reading*: a file is opened when its first line is asked for, and closed behind its last one: one is open at a time, and no more than
-/// a line of it is held, beside 64 KiB. A run that is resumed goes to the byte where it was, and reads nothing again. Its source is known by
-/// the number and the names of the files, whatever folders they are in; and a file that is shorter than it was, or in which no line
-/// begins at that byte, is an error.
+/// *Reading*: a file is opened when its first line is asked for, and closed behind its last one: one is open at a time, and no more than a
+/// line of it is held, beside 64 KiB. A run that is resumed goes to the byte where it was, and reads nothing again. Its source is known by
+/// the number and the names of the files, whatever folders they are in; and a file that is shorter than it was, or in which no line begins
+/// at that byte, is an error.
 ///
 /// # Errors
 ///
@@ -43,8 +43,8 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// line:
 ///
 /// - A line that is not UTF-8 is an error in its place.
-/// - A file that does not open, or cannot be read any further, is one error, in place of all its lines from there on. So is a line of more than
-///   256 MiB: the file is hardly text.
+/// - A file that does not open, or cannot be read any further, is one error, in place of all its lines from there on. So is a line of more
+///   than 256 MiB: the file is hardly text.
 ///
 /// If there are fewer files than ranks, the stream does not open, on any rank: some would have nothing to do, and the others would wait for
 /// them.

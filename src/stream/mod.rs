@@ -30,19 +30,20 @@
 //! decode and augment there. So the order is that of the stream, whatever the number of workers, and each sample has random numbers
 //! that follow from seed, epoch, rank and position.
 //!
-//! While items are pulled, an epoch that is left and a loader that is dropped wait for the item that is being pulled, and for no other. A stream
-//! that pulls several items of another one to give one says so between two of them: [`progress()`].
+//! Dropping an epoch does not wait for its stream; the worker that pulls is busy until the item that it pulls is there. Dropping the loader
+//! waits for that item, and for no other. A stream that pulls several items of another one to give one reports between two of them:
+//! [`progress()`].
 //!
 //! # Ranks
 //!
-//! A stream is opened once on each rank, with a [`Shard`], and gives that rank's items: every `ranks`-th file, or every `ranks`-th
-//! item ([`Shard::keeps`]). *Nobody else splits it*: a source that ignores its shard gives the same items on all ranks. The workers of
-//! a rank share its one stream, so nothing is split over them, or comes twice.
+//! A stream is opened once on each rank, with a [`Shard`], and gives that rank's items: every `ranks`-th file, or every `ranks`-th item
+//! ([`Shard::keeps`]). *Only the source splits it*: a source that ignores its shard gives the same items on all ranks. The workers of a
+//! rank share its one stream, so nothing is split over them, or comes twice.
 //!
-//! So what comes depends on the number of ranks, unlike with data sets that have an index: each rank shuffles and packs what its shard gives it,
-//! and random numbers are keyed by the rank and the item's number on it. A run is repeated, and resumed, on as many ranks only. Several
-//! *devices* of one process are ranks, too: a stream's epoch goes to one device, so let each have a loader of its own, whose
-//! [`World`](crate::loader::World) counts it.
+//! So what comes depends on the number of ranks, unlike with data sets that have an index: each rank shuffles and packs what its shard
+//! gives it, and random numbers are keyed by the rank and the item's number on it. A run can be repeated, and resumed, only on the same
+//! number of ranks. Several *devices* of one process are ranks, too: a stream's epoch goes to one device, so let each have a loader of its
+//! own, whose [`World`](crate::loader::World) counts it.
 //!
 //! If ranks have different numbers of items, they have different numbers of batches. Where each step is a collective operation, end
 //! them together: `repeat` and `take`.
@@ -250,8 +251,8 @@ pub trait StreamSource: Send + Sync + 'static {
     /// [`PackedBatch`](crate::packed::PackedBatch) with position ids, segment ids and `cu_seqlens`.
     ///
     /// One document behind the other is cut into rows, and what does not end in its row goes on in the next; or documents stay whole, by
-    /// [`Pack::best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an end-of-text
-    /// token) belongs to them. The last row of the stream is filled with [padding](Pack::padding).
+    /// [`Pack::best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an
+    /// end-of-text token) belongs to them. The last row of the stream is filled with [padding](Pack::padding).
     ///
     /// *Order*: to what follows, a row is an item like any other. `.shuffle(..)` before `pack` shuffles documents, and after it rows;
     /// `.take(..)` after it counts rows; and `.repeat()` before it packs across passes, without padding at their ends.
@@ -266,8 +267,9 @@ pub trait StreamSource: Send + Sync + 'static {
     /// [`timeout`](crate::loader::StreamBuilder::timeout) holds for pulling each item, and for loading each document.
     ///
     /// *Errors*: a document that fails, or panics while it is loaded, is an error of its own, a
-    /// [`DocumentError`](crate::error::DocumentError) in place of a row. No other document is lost, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves it out.
-    /// [`retry`](crate::loader::StreamBuilder::retry) does not load it again.
+    /// [`DocumentError`](crate::error::DocumentError) in place of a row. No other document is lost, and
+    /// [`OnError::Skip`](crate::loader::OnError::Skip) leaves it out. [`retry`](crate::loader::StreamBuilder::retry) does not load it
+    /// again.
     ///
     /// *Resuming* is exact. The state is that of the source before the first document that is still needed, and a few numbers. `n` and
     /// the buffer must be those of the run that was interrupted. Where the source cannot [`seek`](ItemStream::seek), all documents of the
@@ -429,8 +431,8 @@ pub trait ItemStream: Send {
         None
     }
 
-    /// Goes where another stream of the same epoch and shard stood. It is called before the first item. Without it, a run is resumed by
-    /// pulling as many items as were given out, and dropping them; none is loaded.
+    /// Goes to the [`state`](ItemStream::state) of another stream of the same epoch and shard. It is called before the first item. Without
+    /// it, a run is resumed by pulling as many items as were given out, and dropping them; none is loaded.
     ///
     /// # Errors
     ///

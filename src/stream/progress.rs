@@ -15,20 +15,20 @@ thread_local! {
     static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
 }
 
-/// Asks whether to pull another item, and says that the last one came. Call it wherever a stream pulls several items of another one (or
-/// reads several records, files, answers) to give one itself: between two of them.
+/// Reports that an item came, and asks whether to pull another. Call it wherever a stream pulls several items of another one (or reads
+/// several records, files, answers) to give one itself: between two of them.
 ///
-/// It does two things, and takes a few nanoseconds. An epoch that is left and a loader that is dropped interrupt the stream, which
-/// otherwise would be pulled until its item is there. And the loader's [`timeout`](crate::loader::StreamBuilder::timeout) begins anew:
-/// what comes slowly is not what hangs. All streams of this module call it.
+/// It does two things, and takes a few nanoseconds. It lets a dropped epoch or loader interrupt the stream, which otherwise would be pulled
+/// until its item is there. And it restarts the loader's [`timeout`](crate::loader::StreamBuilder::timeout), so that a stream that is slow
+/// is not taken for one that hangs. All streams of this module call it.
 ///
-/// On a thread that pulls for no loader, it returns `Ok`: so it does where a loader has no workers, because then the program's own thread
-/// pulls. (Where that thread is one that pulls for another loader, that one decides.) Call it on the thread that pulls.
+/// On a thread that does not pull for a loader, it returns `Ok`. So it does where a loader has no workers, because then the program's own
+/// thread pulls. (If that thread itself pulls for another loader, the answer is that loader's.) Call it on the thread that pulls.
 ///
 /// # Errors
 ///
-/// [`Interrupted`] if nobody waits for the stream. Return it, in place of an item or from `open` and `seek`; the stream is dropped then,
-/// and not asked again.
+/// [`Interrupted`] if no epoch waits for the stream any more. Return it, in place of an item or from `open` and `seek`; the stream is
+/// dropped then, and not asked again.
 ///
 /// # Examples
 ///

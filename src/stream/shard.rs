@@ -19,7 +19,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Makes a shard: the loader does, and so does who tests a source.
+    /// Makes a shard. The loader does; a test of a source can, too.
     ///
     /// # Panics
     ///

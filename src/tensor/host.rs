@@ -11,9 +11,9 @@ use crate::sync::Arc;
 
 /// A tensor in host memory: dense, row-major, of any rank.
 ///
-/// It owns its memory alone, or shares it with views ([`view`](Tensor::view), [`row`](Tensor::row),
-/// [`slice`](Tensor::slice)) and with transfers in flight. It can always be read, and written only while nothing shares it ([`as_mut_slice`](Tensor::as_mut_slice)).
-/// There is no `Clone`: [`view`](Tensor::view) shares, [`to_vec`](Tensor::to_vec) copies.
+/// It owns its memory alone, or shares it with views ([`view`](Tensor::view), [`row`](Tensor::row), [`slice`](Tensor::slice)) and with
+/// transfers in flight. It can always be read, and written only while nothing shares it ([`as_mut_slice`](Tensor::as_mut_slice)). There is
+/// no `Clone`: [`view`](Tensor::view) shares, [`to_vec`](Tensor::to_vec) copies.
 ///
 /// # Examples
 ///
@@ -211,6 +211,14 @@ impl<T: Element> Tensor<T> {
     }
 
     /// The elements, row-major.
+    ///
+    /// The rows of a batch may still lie elsewhere: in a table on a device ([`TensorDataset::to_device`](crate::TensorDataset::to_device))
+    /// or, in an epoch that goes to a device, in registered memory or as encoded pictures. The first call then copies, gathers or decodes
+    /// them, and blocks until that is done.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for such rows, the device fails, or a picture cannot be decoded.
     pub fn as_slice(&self) -> &[T] {
         // SAFETY: `from_raw`'s contract: the elements exist, are initialized, and are not written while others hold
         // `storage`; `as_mut_slice` borrows `self` exclusively (*one owner per slab*).

@@ -7,8 +7,8 @@ use crate::sync::Arc;
 /// A row of packed documents: what [`dataset::Packed`](crate::dataset::Packed) and [`stream::Pack`](crate::stream::Pack) give, or what a
 /// program packs itself.
 ///
-/// A batch of them is a [`PackedBatch`]. Who needs less takes it in a `map`:
-/// `packed.map(|row, _| Ok(row.tokens))` is a batch of tokens alone.
+/// A batch of them is a [`PackedBatch`]. To leave out what you do not need, use a `map`: `packed.map(|row, _| Ok(row.tokens))` is a batch
+/// of tokens alone.
 ///
 /// # Examples
 ///

@@ -226,7 +226,8 @@ impl<T: Element> From<Ragged<T>> for Padded<T> {
 /// ```
 #[derive(Debug, PartialEq)]
 pub struct PaddedTensor<T: Element> {
-    /// The samples' rows, each sample's followed by padding: `[n, longest, row_shape..]`. (For a batch without samples, `[0, 0]`.)
+    /// The samples' rows, each sample's followed by padding: `[n, longest, row_shape..]`. (Without samples: `[0, 0, row_shape..]`, or
+    /// `[0, 0]` if no sample tells the row's shape, as in [`Arena::collate`](crate::collate::Arena::collate).)
     pub values: Tensor<T>,
     /// How many rows are each sample's own: `[n]`.
     pub lengths: Tensor<i64>,

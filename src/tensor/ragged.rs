@@ -7,8 +7,8 @@ use crate::sync::Arc;
 /// A sample of `k` rows of one shape, where `k` differs between samples: an image's boxes, a text's tokens. `k` may be
 /// 0.
 ///
-/// A batch of them is a [`RaggedTensor`]: nothing is padded ([`Padded`](crate::Padded) samples are). A batch with ragged fields is planned from all of its
-/// samples, and travels to a device in one piece.
+/// A batch of them is a [`RaggedTensor`]: nothing is padded ([`Padded`](crate::Padded) samples are). A batch with ragged fields is planned
+/// from all of its samples, and travels to a device in one piece.
 ///
 /// # Examples
 ///
@@ -117,7 +117,8 @@ impl<T: Element, const N: usize> From<Vec<[T; N]>> for Ragged<T> {
 /// ```
 #[derive(Debug, PartialEq)]
 pub struct RaggedTensor<T: Element> {
-    /// The rows of all samples, consecutively: `[sum of k, row_shape..]`. (For a batch without samples, `[0]`.)
+    /// The rows of all samples, consecutively: `[sum of k, row_shape..]`. (Without samples: `[0, row_shape..]`, or `[0]` if no sample tells
+    /// the row's shape, as in [`Arena::collate`](crate::collate::Arena::collate).)
     pub values: Tensor<T>,
     /// Where each sample's rows begin, and where the last sample's end: `[n + 1]`, from 0 to the number of rows.
     pub offsets: Tensor<i64>,

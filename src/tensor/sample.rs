@@ -103,8 +103,8 @@ pub trait Sample: Send + Sized + 'static {
 
     /// Lays out the fields of a batch, from its first sample (if [`ALIKE`](Sample::ALIKE)) or from all of them.
     ///
-    /// An empty batch ([`OnEmpty::Keep`](crate::loader::OnEmpty::Keep); [`Layout::rows`] is 0) is laid out from one sample, which tells what rows
-    /// would be like and is no part of it, and [`finish`](Sample::finish) is given no rests.
+    /// An empty batch ([`OnEmpty::Keep`](crate::loader::OnEmpty::Keep); [`Layout::rows`] is 0) is laid out from one sample, which tells
+    /// what rows would be like and is no part of it, and [`finish`](Sample::finish) is given no rests.
     ///
     /// # Errors
     ///

@@ -430,8 +430,8 @@ impl Storage for Scattered {
         }
     }
 
-    /// Rows of a table are copies, of which the device has the original. (So a copy to a device need not hold this: it would hold the table,
-    /// and that the device, whose list of copies holds it.)
+    /// Rows of a table are copies, of which the device has the original. (So a copy to a device need not hold this: it would hold the
+    /// table, and that the device, whose list of copies holds it.)
     fn is_read_only(&self) -> bool {
         matches!(self.source, Source::Device { .. })
     }

@@ -38,24 +38,24 @@ use crate::system::Process;
 ///
 /// # Requests that hang
 ///
-/// With a [`timeout`](crate::loader::Builder::timeout), a sample whose request brings nothing in time is an error in its batch's place,
-/// and later batches come. Nobody can stop a thread in `fetch`, so its request runs on; but after half of the timeout it does not count
-/// any more in `in_flight` and `max_bytes`, and another begins in its place, on one more thread. Up to 1,024 requests may be left like
-/// that at a time (then the log says so, and those that hang keep their places). So give `fetch` a time limit of its own.
+/// With a [`timeout`](crate::loader::Builder::timeout), a sample whose request brings nothing in time is an error in its batch's place, and
+/// later batches come. A thread in `fetch` cannot be stopped, so its request runs on; but after half of the timeout it no longer counts in
+/// `in_flight` and `max_bytes`, and another begins in its place, on one more thread. Up to 1,024 requests may be left like that at a time
+/// (then the log says so, and those that hang keep their places). So give `fetch` a time limit of its own.
 ///
-/// What comes late is used if its sample is still in time, and dropped if not; the thread fetches again. The next epoch requests the
-/// sample anew. A task of a runtime is aborted when its sample has become an error. [`StagedStats`] counts: `given_up` and `overdue`.
+/// A result that comes late is used if its sample is still in time, and dropped if not; the thread fetches again. The next epoch requests
+/// the sample anew. A task of a runtime is aborted when its sample has become an error. [`StagedStats`] counts: `given_up` and `overdue`.
 ///
 /// Without a timeout, a request that hangs keeps its place, and the epoch waits.
 ///
 /// # Dropping
 ///
 /// When an epoch is dropped before its end, requests that do not run yet are dropped, and what was fetched for it is freed. Requests that
-/// run go on, because nobody can interrupt a thread, and their results are dropped; tasks of a runtime are aborted. What a worker waits
+/// run go on, because a thread cannot be interrupted, and their results are dropped; tasks of a runtime are aborted. What a worker waits
 /// for at that moment is still fetched.
 ///
-/// Dropping it waits for requests that run, so that the source is free afterwards. Those of a loader with a `timeout` are waited for
-/// until they have run for that long: the threads of those that hang are left alone, and keep the source until they come back.
+/// Dropping the data set waits for requests that run, so that the source is free afterwards. Those of a loader with a `timeout` are waited
+/// for until they have run for that long: the threads of those that hang are abandoned, and keep the source until they come back.
 ///
 /// Put it into an `Arc` to read [`stats`](Staged::stats) beside the loader.
 ///
@@ -127,7 +127,7 @@ pub struct StagedStats {
     /// How often a worker needed a sample that was not there yet. If it is most of them, fetching is what limits: raise
     /// [`in_flight`](Staged::in_flight), unless the source is at its limit.
     pub waited: u64,
-    /// How many requests were given up, before or after they were begun, because nobody needed them any more.
+    /// How many requests were given up, before or after they were begun, because their samples were no longer needed.
     pub cancelled: u64,
     /// How many requests a worker waited for in vain: the sample is an error, because of the loader's
     /// [`timeout`](crate::loader::Builder::timeout).
@@ -138,7 +138,7 @@ pub struct StagedStats {
     pub overdue: usize,
     /// How much memory the samples have that were fetched, and are not decoded.
     pub held_bytes: usize,
-    /// The most that was so far.
+    /// The highest value of `held_bytes` so far.
     pub most_bytes: usize,
 }
 
@@ -166,8 +166,8 @@ pub trait Stages: Send + Sync + Sized + 'static {
     /// Sees to it that requests run which may run now.
     fn start(inner: &Arc<Inner<Self>>);
 
-    /// The error of a sample whose request cannot run, if what runs requests gives no sign of life. `None`: it has threads of its own, which
-    /// live.
+    /// The error of a sample whose request cannot run, if what runs requests gives no sign of life. `None`: it has threads of its own,
+    /// which live.
     const NO_SIGN: Option<&'static str> = None;
 
     /// Asks what runs requests for a sign of life, upon which it clears [`State::asked_for_sign`].
@@ -408,9 +408,9 @@ impl<S: Stages> Staged<S> {
 
     /// Sets how much memory samples may have that are fetched and not decoded, with those being fetched; 1 GiB by default.
     ///
-    /// What is being fetched counts as the largest so far, because nobody knows before. (So the first sample of all is fetched alone.) If
-    /// a worker waits for a sample for which there is no room, it is fetched nevertheless, one at a time: the bound may be exceeded by
-    /// one sample, and by samples that are larger than all before. `usize::MAX` is no bound.
+    /// A request that runs counts as much as the largest sample so far, because its size is not known before. (So the first sample of all
+    /// is fetched alone.) If a worker waits for a sample for which there is no room, it is fetched nevertheless, one at a time: the bound
+    /// may be exceeded by one sample, and by samples that are larger than all before. `usize::MAX` is no bound.
     pub fn max_bytes(self, bytes: usize) -> Staged<S> {
         self.limited(|limits| limits.max_bytes = bytes)
     }

@@ -40,8 +40,8 @@ impl<S: fmt::Debug> fmt::Debug for OnRuntime<S> {
 impl<S: AsyncStagedDataset> Staged<OnRuntime<S>> {
     /// Makes a data set whose requests are tasks on this runtime, which must keep running while a loader has epochs.
     ///
-    /// No thread waits for a request but the worker that needs its sample. Tasks are aborted when nobody needs them any more. If the
-    /// runtime is shut down, samples are errors.
+    /// The only thread that waits for a request is the worker that needs its sample. Tasks are aborted when their samples are no longer
+    /// needed. If the runtime is shut down, samples are errors.
     ///
     /// A loop over the loader blocks the thread that it runs on, and must leave the runtime one for the requests. A runtime with a single
     /// thread has none left if the loop runs within it, as in `#[tokio::main(flavor = "current_thread")]` or a plain `#[tokio::test]`. Then

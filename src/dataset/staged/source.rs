@@ -68,7 +68,7 @@ pub trait StagedDataset: Send + Sync + 'static {
 
     /// Fetches what is stored of the sample at `index`. It runs on a thread of [`Staged`]'s, and may wait.
     ///
-    /// It should have a time limit of its own, as clients of servers do: nobody can interrupt it.
+    /// Give it a time limit of its own, as clients of servers have: it cannot be interrupted.
     ///
     /// # Errors
     ///
@@ -165,8 +165,8 @@ pub trait AsyncStagedDataset: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Fetches what is stored of the sample at `index`. It is a task of the program's runtime, dropped at an `await` when nobody needs
-    /// the sample any more. Implement it as `async fn`.
+    /// Fetches what is stored of the sample at `index`. It is a task of the program's runtime, dropped at an `await` when the sample is no
+    /// longer needed. Implement it as `async fn`.
     ///
     /// # Errors
     ///

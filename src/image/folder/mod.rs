@@ -41,8 +41,8 @@ use crate::{BoxError, Dataset, Error, Result, SampleRng};
 /// read with several transforms.
 ///
 /// `get` reads a sample's file. The file is decoded when its batch has memory, straight into its row. Batches are
-/// `(Tensor<u8>, Tensor<i64>)` of shapes `[n, height, width, 3]` and `[n]`. Buffers of files that are decoded are kept for others, at most 64
-/// MiB, until the last clone is dropped.
+/// `(Tensor<u8>, Tensor<i64>)` of shapes `[n, height, width, 3]` and `[n]`. Buffers of files that are decoded are kept for others, at most
+/// 64 MiB, until the last clone is dropped.
 ///
 /// # Examples
 ///
@@ -257,7 +257,7 @@ impl ImageFolder {
         self
     }
 
-    /// Who decodes the pictures, where batches go to a device. Default: [`Decode::Cpu`].
+    /// Sets where the pictures are decoded, in epochs that go to a device. Default: [`Decode::Cpu`].
     #[cfg(feature = "nvjpeg")]
     pub fn decode(self, decode: Decode) -> ImageFolder {
         ImageFolder { decode, ..self }

@@ -9,17 +9,17 @@ impl<D, C> Builder<D, C> {
     /// [`BatchInfo`](crate::loader::BatchInfo) tells which one it is. A batch that fails comes when it fails. Epochs stay in
     /// order: all batches of one come before the first of the next. Without workers nothing changes.
     ///
-    /// A batch that is slow takes one of [`prefetch`](Builder::prefetch) places until it comes, and the others go on in the places that
-    /// are left: set `prefetch` above the number of batches that may be slow at once. They go on up to 64 batches beyond the slow one, and
-    /// wait for it then. [`to_device`](crate::loader::Epoch::to_device) sends batches in the order in which they are made, and never in parts.
+    /// A batch that is slow takes one of [`prefetch`](Builder::prefetch) places until it comes, and the others go on in the places that are
+    /// left: set `prefetch` above the number of batches that may be slow at once. They go on up to 64 batches beyond the slow one, and wait
+    /// for it then. [`to_device`](crate::loader::Epoch::to_device) sends batches in the order in which they are made, and never in parts.
     ///
     /// # States
     ///
-    /// A [`LoaderState`](crate::loader::LoaderState) also says which batches were given out before their turn, and resuming gives
-    /// exactly the others, with or without this option. With several ranks, each has batches ready at other times than the others, so within
-    /// an epoch each rank needs its own state, and resumes with the same batch size on as many ranks and devices
-    /// ([what it says in any order](crate::loader::LoaderState#in-any-order)). At an epoch's end, states are
-    /// those of a run in order. (Streams have no such option: their state is where the source stands, which cannot have gaps.)
+    /// A [`LoaderState`](crate::loader::LoaderState) also says which batches were given out before their turn, and resuming gives exactly
+    /// the others, with or without this option. With several ranks, each has batches ready at other times than the others, so within an
+    /// epoch each rank needs its own state, and resumes with the same batch size on as many ranks and devices
+    /// ([what it says in any order](crate::loader::LoaderState#in-any-order)). At an epoch's end, states are those of a run in order.
+    /// (Streams have no such option: their state is where the source stands, which cannot have gaps.)
     ///
     /// # Errors
     ///
@@ -61,19 +61,19 @@ impl<D, C> Builder<D, C> {
 
     /// Limits the host memory of batches that are loaded ahead, in bytes; no limit by default. Needs workers.
     ///
-    /// [`prefetch`](Builder::prefetch) counts batches. Where these differ much in size, a number that keeps the device fed with small ones may
-    /// take more memory than there is with large ones: set `prefetch` for the small, and this for the large.
+    /// [`prefetch`](Builder::prefetch) counts batches. Where these differ much in size, a number that keeps the device fed with small ones
+    /// may take more memory than there is with large ones: set `prefetch` for the small, and this for the large.
     ///
-    /// What counts is the memory of each batch, page-locked or not, from when its size is known until the program has it, or until its copy to
-    /// the device is done. A batch waits for its memory until there is room; a single one that is larger than the limit is loaded
-    /// alone. So never more is in flight than this and one batch, the one that the program comes to next. (Epochs that are
-    /// iterated at the same time may have one such batch each.) No more samples are begun than there is room for, if batches are as large as
-    /// the data set says ([`Dataset::sample_bytes`](crate::Dataset::sample_bytes)), or as the largest so far.
+    /// What counts is the memory of each batch, page-locked or not, from when its size is known until the program has it, or until its copy
+    /// to the device is done. A batch waits for its memory until there is room; a single one that is larger than the limit is loaded alone.
+    /// So never more is in flight than this and one batch, the one that the program comes to next. (Epochs that are iterated at the same
+    /// time may have one such batch each.) No more samples are begun than there is room for, if batches are as large as the data set says
+    /// ([`Dataset::sample_bytes`](crate::Dataset::sample_bytes)), or as the largest so far.
     ///
     /// Not counted are: what samples hold themselves before they are written to their batch; what a `collate_fn` allocates; batches that
-    /// the program holds; up to two blocks that are kept for the next batches, and page-locked ones, of which there are no more than
-    /// batches may be in flight, and two.
-    /// [`Stats::most_bytes_in_flight`](crate::loader::Stats::most_bytes_in_flight) says how much it was.
+    /// the program holds; and idle memory that is kept for the next batches: up to two pageable blocks, and page-locked slabs, of which
+    /// there are at most two more than fit the limit. [`Stats::most_bytes_in_flight`](crate::loader::Stats::most_bytes_in_flight) says how
+    /// much was in flight.
     ///
     /// # Examples
     ///

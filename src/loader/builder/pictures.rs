@@ -5,16 +5,16 @@ use crate::error::{Error, Result};
 use crate::tensor::WHOLE_SHARE;
 
 impl<D, C> Builder<D, C> {
-    /// Sets the share of the pictures that the device decodes where both it and the workers do ([`Decode::Both`](crate::image::Decode::Both)), from
-    /// 0 to 1: so many of 64, rounded. By default, it is measured in the first batches.
+    /// Sets the share of the pictures that the device decodes where both it and the workers do
+    /// ([`Decode::Both`](crate::image::Decode::Both)), from 0 to 1, rounded to 64ths. By default, it is measured in the first batches.
     ///
-    /// A share that is given holds from the first batch on, which then waits until the device's decoder is open. (If a data set of the program's
-    /// own hides the [`ImageFolder`](crate::image::ImageFolder), the first batches of a loader's first epoch may still be decoded by the CPU.) It goes
-    /// before that of a state that is [resumed](crate::DataLoader::resume).
+    /// A share that is given holds from the first batch on, which then waits until the device's decoder is open. (If a data set of the
+    /// program's own hides the [`ImageFolder`](crate::image::ImageFolder), the first batches of a loader's first epoch may still be decoded
+    /// by the CPU.) It overrides that of a state that is [resumed](crate::DataLoader::resume).
     ///
     /// # Errors
     ///
-    /// [`build`](Builder::build) refuses what is no share.
+    /// [`build`](Builder::build) returns [`Error::Option`] if it is not from 0 to 1.
     ///
     /// # Examples
     ///

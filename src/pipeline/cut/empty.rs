@@ -8,8 +8,8 @@ use crate::sampler::Batches;
 /// What becomes of an empty list of a [batch sampler](crate::sampler::BatchSampler): a batch without samples, as
 /// [Poisson sampling](https://arxiv.org/abs/1908.10530) draws it for differential privacy.
 ///
-/// Whatever it is, all ranks have equally many batches. A run must be resumed with the same: in the [state](crate::loader::LoaderState) of one
-/// with `Keep` or `Fail`, an empty list counts as one position, and with `Skip` as none.
+/// Whatever it is, all ranks have equally many batches. A run must be resumed with the same: in the [state](crate::loader::LoaderState) of
+/// one with `Keep` or `Fail`, an empty list counts as one position, and with `Skip` as none.
 ///
 /// # Examples
 ///
@@ -36,15 +36,15 @@ pub enum OnEmpty {
     /// Its batch is an error ([`Error::BatchSampler`](crate::Error::BatchSampler)), in the batch's place. The default.
     #[default]
     Fail,
-    /// It becomes an empty batch, in its place: tensors of shape `[0, row_shape..]`, and no values on the host. A step on it is one of noise
-    /// alone, if the training adds some, and must not divide by the number of rows.
+    /// It becomes an empty batch, in its place: tensors of shape `[0, row_shape..]`, and no values on the host. A step on it is one of
+    /// noise alone, if the training adds some, and must not divide by the number of rows.
     ///
     /// Rows are like those of the first sample in the epoch's lists (of sample 0, if all lists are empty), which is loaded for it. If
     /// that is bad, [`OnError`](crate::loader::OnError) may let another stand for it. A [`Padded`](crate::Padded) batch is `[0, 0,
     /// row_shape..]`. A [`collate_fn`](crate::loader::Builder::collate_fn) is called with no samples, and no sample is loaded for it.
     ///
-    /// A rank without a list at the end of an epoch ([`LastBatch`](crate::loader::LastBatch)) has an empty batch, instead of one of a filler
-    /// row.
+    /// A rank without a list at the end of an epoch ([`LastBatch`](crate::loader::LastBatch)) has an empty batch, instead of one of a
+    /// filler row.
     Keep,
     /// It is left out, as if the batch sampler had not given it: an epoch has fewer batches then, on all ranks.
     ///
