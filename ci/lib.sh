@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
-# What decides whether a change lands draws the same cases each time. Without this, proptest draws new ones.
+# The gate draws the same cases each time, so that a change is not held up by an old bug that a new seed finds. ci/seeds.sh draws new ones.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-30}"
 
 step() { printf '\n-- %s\n' "$*"; }

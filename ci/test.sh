@@ -6,6 +6,7 @@
 if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then
     note "there is no C compiler, and tests/drivers.rs will fail for it"
 fi
+export PINFEED_SEED="${PINFEED_SEED:-30}" # of the hostile device's tests
 run cargo test
 run cargo test --features nvtx --test nvtx # features that are off by default
 run cargo test --features nvjpeg --lib -- picture changes nvjpeg encoded

@@ -17,13 +17,15 @@ const SECONDS: f64 = 1.0;
 /// A schedule that is longer goes in circles.
 const MOST_STEPS: usize = 200_000;
 
-/// Runs a scenario under ever new schedules, at most `PINFEED_SCHEDULES`, or under the one that `PINFEED_SEED` names. It must
-/// use nothing that is random or depends on the time, but by shuttle.
+/// Runs a scenario under ever new schedules, at most `PINFEED_SCHEDULES`, or under the one that `PINFEED_SEED` names. With
+/// `PINFEED_FIRST_SEED`, the schedules are the same each time. A scenario must use nothing that is random or depends on the time, but by shuttle.
 pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) {
     let replayed = variable("PINFEED_SEED");
     let seconds = variable("PINFEED_SECONDS").unwrap_or(SECONDS);
     // Of few digits, to be read and typed.
-    let seed = replayed.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32);
+    let new = || RandomState::new().build_hasher().finish() >> 32;
+    let seed = replayed.or_else(|| variable("PINFEED_FIRST_SEED"));
+    let seed = seed.unwrap_or_else(new);
     let chooser = Chooser {
         name,
         seed,

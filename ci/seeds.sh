@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# What the gate does with the same seeds each time is done with new ones: schedules of the pipeline's threads, the hostile device's delays,
+# and programs drawn by proptest. A failure names its seed, which becomes a test before anything else is done.
+#
+#     ci/seeds.sh             five minutes of schedules, then the tests five times
+#     SEEDS_SECONDS=3600 ci/seeds.sh
+. "$(dirname "$0")/lib.sh"
+
+export PROPTEST_DISABLE_FAILURE_PERSISTENCE=true
+seconds="${SEEDS_SECONDS:-300}"
+mapfile -t tests < <(grep -l 'proptest!' tests/*.rs | sed 's|tests/\(.*\)\.rs|--test=\1|')
+run cargo test --no-run --lib --test hostile "${tests[@]}"
+for _ in {1..5}; do
+    PROPTEST_RNG_SEED=$((RANDOM * 32768 + RANDOM))
+    export PROPTEST_RNG_SEED
+    step "PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED"
+    cargo test --lib --test hostile "${tests[@]}"
+done
+run bash ci/shuttle.sh "$seconds"
+note "$seconds s of schedules; hostile and ${#tests[@]} other files of tests, and the unit tests, five times"
