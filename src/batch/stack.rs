@@ -181,13 +181,14 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         took: &mut Took,
         ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>> {
-        if self.rows == 0 {
-            return self.keep_pattern(next, took);
-        }
         let mut granted = self.granted();
         while let Some(sample) = next() {
             let (row, sample) = sample.map_err(NotLoaded::Sample)?;
             if granted.is_none() {
+                if self.rows == 0 {
+                    self.keep_pattern(row, sample, took);
+                    continue;
+                }
                 let asked = self.ask_for_slab(row, &sample, ask);
                 asked.map_err(NotLoaded::Failed)?;
                 granted = self.granted();
@@ -284,17 +285,9 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
 impl<S: Sample> StackTable<S> {
     /// Of an empty batch: keeps a sample that tells what rows would be like, until the batch is laid out.
     #[cold]
-    fn keep_pattern<E>(
-        &self,
-        mut next: impl FnMut() -> Option<Result<(usize, S), E>>,
-        took: &mut Took,
-    ) -> Result<(), NotLoaded<E>> {
-        while let Some(sample) = next() {
-            let sample = sample.map_err(NotLoaded::Sample)?;
-            self.parked.lock().push(sample);
-            took.filled += 1; // as far as it is
-        }
-        Ok(())
+    fn keep_pattern(&self, row: usize, sample: S, took: &mut Took) {
+        self.parked.lock().push((row, sample));
+        took.filled += 1; // as far as it is
     }
 
     /// Called before the first sample is parked or filled: plans the batch from this sample, if one is enough, and asks

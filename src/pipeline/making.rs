@@ -237,37 +237,50 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let (source, at) = (self.source, self.at);
         let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
         let end = rows.end.min(rows.start.saturating_add(most));
-        let tells = watch.times_all();
         let next = || {
             let row = (rows.start < end).then_some(rows.start)?;
             rows.start += 1;
             at.comes_to(row);
-            if announces {
-                watch.is_in(&source.pass.meter); // the sample before
-                if let Err(failed) = self.announce(row..row + 1) {
-                    return Some(Err(failed));
-                }
+            if announces && let Err(failed) = self.announce_next(row, watch) {
+                return Some(Err(failed));
             }
             let sample = match watch.begins(&source.pass.meter) {
                 false => source.get(row, row, indices.of(row)),
-                true => {
-                    at.samples(row, watch.mark());
-                    let before_ns = self.sampled.measured_ns();
-                    let index = indices.of(row);
-                    watch.begins_later(self.sampled.measured_ns() - before_ns);
-                    at.gets(index);
-                    let sample = source.get(row, row, index);
-                    watch.is_loaded(&source.pass.meter);
-                    // (Who looks on takes the rest of a long run for loading, too.)
-                    if tells {
-                        at.is(Doing::Filling);
-                    }
-                    sample
-                }
+                true => self.get_timed(row, indices, watch),
             };
             Some(sample.map(|sample| (row, sample)))
         };
         self.table.load(next, run, took, ask)
+    }
+
+    /// Tells the data set that the row's sample comes next.
+    #[inline(never)]
+    fn announce_next(&self, row: usize, watch: &mut Stopwatch) -> Result<(), Failed> {
+        watch.is_in(&self.source.pass.meter); // the sample before
+        self.announce(row..row + 1)
+    }
+
+    /// Gets the sample of a row, and notes how long that takes.
+    #[inline(never)]
+    fn get_timed(
+        &self,
+        row: usize,
+        indices: &mut Indices<'_>,
+        watch: &mut Stopwatch,
+    ) -> Result<D::Sample, Failed> {
+        let (source, at) = (self.source, self.at);
+        at.samples(row, watch.mark());
+        let before_ns = self.sampled.measured_ns();
+        let index = indices.of(row);
+        watch.begins_later(self.sampled.measured_ns() - before_ns);
+        at.gets(index);
+        let sample = source.get(row, row, index);
+        watch.is_loaded(&source.pass.meter);
+        // (Who looks on takes the rest of a long run for loading, too.)
+        if watch.times_all() {
+            at.is(Doing::Filling);
+        }
+        sample
     }
 
     /// Whether samples are rows of a table in memory. (Where they are announced, they are got.)

@@ -1,92 +1,120 @@
 //! The idle blocks of a ring, by size: there may be thousands.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-
 use crate::device::host_memory::HostBlock;
 
 /// Idle blocks of one kind.
 #[derive(Default)]
 pub(super) struct Idle {
-    blocks: BTreeMap<Place, HostBlock>,
-    /// How many have come.
-    came: u64,
-    bytes: usize,
-    pinned_bytes: usize,
+    /// Those that are page-locked, and the others: the last choice.
+    pinned: BySize,
+    pageable: BySize,
 }
 
-/// Whether a block is pageable, how large it is, and how many came before it. So the first that is large enough is the best: one that is not
-/// page-locked is the last choice, and of equal ones, the one that came back last may still be in the cache.
-type Place = (bool, usize, Reverse<u64>);
+/// Blocks, the smallest first; of equal ones, that which came back last is the last. Nearly always all are of one size, so that one that
+/// comes or goes is at the end, or few are behind it.
+#[derive(Default)]
+struct BySize {
+    blocks: Vec<HostBlock>,
+    bytes: usize,
+}
+
+impl BySize {
+    fn push(&mut self, block: HostBlock) {
+        let bytes = block.capacity();
+        self.bytes += bytes;
+        let place = self.end_of(bytes);
+        self.blocks.insert(place, block);
+    }
+
+    /// The smallest block that has so many bytes. Of equal ones the last, which may still be in the cache.
+    fn best(&self, size: usize) -> Option<usize> {
+        let of_size = |block: &HostBlock| block.capacity() < size;
+        let first = match self.blocks.first()?.capacity() >= size {
+            true => 0,
+            false => self.blocks.partition_point(of_size),
+        };
+        let bytes = self.blocks.get(first)?.capacity();
+        Some(self.end_of(bytes) - 1)
+    }
+
+    /// Behind the last block that is no larger than this.
+    fn end_of(&self, bytes: usize) -> usize {
+        match self.blocks.last() {
+            Some(last) if last.capacity() > bytes => self
+                .blocks
+                .partition_point(|block| block.capacity() <= bytes),
+            _ => self.blocks.len(),
+        }
+    }
+
+    fn take(&mut self, place: usize) -> HostBlock {
+        let block = self.blocks.remove(place);
+        self.bytes -= block.capacity();
+        block
+    }
+
+    fn largest_bytes(&self) -> Option<usize> {
+        self.blocks.last().map(HostBlock::capacity)
+    }
+}
 
 impl Idle {
     pub(super) fn push(&mut self, block: HostBlock) {
-        let (is_pageable, bytes) = (!block.is_pinned(), block.capacity());
-        self.came += 1;
-        self.bytes += bytes;
-        self.pinned_bytes += if is_pageable { 0 } else { bytes };
-        let place = (is_pageable, bytes, Reverse(self.came));
-        self.blocks.insert(place, block);
+        match block.is_pinned() {
+            true => self.pinned.push(block),
+            false => self.pageable.push(block),
+        }
     }
 
     /// Takes the smallest block that has `size` bytes and no more than `most`.
     pub(super) fn take_best(&mut self, size: usize, most: usize) -> Option<HostBlock> {
-        let best = [false, true].map(|is_pageable| {
-            let first = self.first(is_pageable, size)?;
-            (first.1 <= most).then_some(first)
-        });
-        let best = best.into_iter().flatten().next()?;
-        self.take(best)
+        let kinds = [&mut self.pinned, &mut self.pageable];
+        kinds.into_iter().find_map(|kind| {
+            let best = kind.best(size)?;
+            let fits = kind.blocks[best].capacity() <= most;
+            fits.then(|| kind.take(best))
+        })
     }
 
     /// The size of the smallest block that has so many bytes.
     pub(super) fn best_bytes(&self, size: usize) -> Option<usize> {
-        let both = [false, true].map(|is_pageable| self.first(is_pageable, size));
-        both.into_iter().flatten().map(|(_, bytes, _)| bytes).min()
+        let kinds = [&self.pinned, &self.pageable];
+        let best = kinds.map(|kind| Some(kind.blocks[kind.best(size)?].capacity()));
+        best.into_iter().flatten().min()
     }
 
     /// Takes the block that is least likely to be large enough for anybody.
     pub(super) fn take_smallest(&mut self) -> Option<HostBlock> {
-        let first = self.blocks.keys().next().copied()?;
-        self.take(first)
+        let kinds = [&mut self.pinned, &mut self.pageable].into_iter();
+        let kind = kinds.into_iter().find(|kind| !kind.blocks.is_empty())?;
+        Some(kind.take(0))
     }
 
-    /// Takes a block that makes room, so that few have to go.
+    /// Takes the block that makes the most room, so that few have to go.
     pub(super) fn take_largest(&mut self) -> Option<HostBlock> {
-        let last = self.blocks.keys().next_back().copied()?;
-        self.take(last)
-    }
-
-    fn first(&self, is_pageable: bool, size: usize) -> Option<Place> {
-        let from = (is_pageable, size, Reverse(u64::MAX));
-        let to = (is_pageable, usize::MAX, Reverse(0));
-        let mut fit = self.blocks.range(from..=to);
-        fit.next().map(|(place, _)| *place)
-    }
-
-    fn take(&mut self, place: Place) -> Option<HostBlock> {
-        let block = self.blocks.remove(&place)?;
-        let (is_pageable, bytes, _) = place;
-        self.bytes -= bytes;
-        self.pinned_bytes -= if is_pageable { 0 } else { bytes };
-        Some(block)
+        let kind = match self.pinned.largest_bytes() >= self.pageable.largest_bytes() {
+            true => &mut self.pinned,
+            false => &mut self.pageable,
+        };
+        let last = kind.blocks.len().checked_sub(1)?;
+        Some(kind.take(last))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.len() == 0
     }
 
     pub(super) fn len(&self) -> usize {
-        self.blocks.len()
+        self.pinned.blocks.len() + self.pageable.blocks.len()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.pinned.bytes + self.pageable.bytes
     }
 
     /// Of those that are page-locked.
     pub(super) fn pinned_bytes(&self) -> usize {
-        self.pinned_bytes
+        self.pinned.bytes
     }
 }
 
@@ -135,9 +163,9 @@ mod tests {
     fn what_goes_is_counted() {
         let mut idle = blocks();
         assert_eq!(idle.take_smallest().unwrap().capacity(), PAGE);
-        assert!(!idle.take_largest().unwrap().is_pinned());
-        assert_eq!(idle.take_largest().unwrap().capacity(), 3 * PAGE);
-        assert_eq!((idle.bytes(), idle.pinned_bytes()), (4 * PAGE, 4 * PAGE));
+        let largest = idle.take_largest().unwrap();
+        assert_eq!((largest.capacity(), largest.is_pinned()), (3 * PAGE, true));
+        assert_eq!((idle.bytes(), idle.pinned_bytes()), (6 * PAGE, 4 * PAGE));
         while idle.take_smallest().is_some() {}
         assert!(idle.is_empty() && idle.bytes() == 0 && idle.pinned_bytes() == 0);
     }
