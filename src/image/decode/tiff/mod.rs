@@ -85,7 +85,7 @@ impl<'a> Tiff<'a> {
         let line_bytes = u64::from(size.width).saturating_mul(pixel_bits).div_ceil(8);
         let size_bytes = line_bytes.saturating_mul(size.height.into());
         check_size(size, size_bytes, decoding)?;
-        let compression = Compression::of(tags.value(COMPRESSION).unwrap_or(1))?;
+        let compression = Compression::of(tags.value(COMPRESSION)?.unwrap_or(1))?;
         if compression == Compression::Group4 && (pixels.bits, pixels.samples) != (1, 1) {
             return Err(Cause::Contradiction("fax has one bit for each pixel"));
         }
@@ -100,38 +100,39 @@ impl<'a> Tiff<'a> {
             },
             false => Size {
                 width: size.width,
-                height: match tags.value(STRIP_HEIGHT) {
+                height: match tags.value(STRIP_HEIGHT)? {
                     Some(rows) => rows.min(size.height.into()) as u32,
                     None => size.height,
                 },
             },
         };
+        let is_planar = tags.value(PLANAR)? == Some(2) && pixels.samples > 1;
         let tags_of_parts = match is_tiled {
             true => [TILES, TILE_BYTES],
             false => [STRIPS, STRIP_BYTES],
         };
-        let [offsets, lengths] = tags_of_parts.map(|tag| match tags.values(tag) {
-            Some(values) => Ok(values),
-            None if tags.has(tag) => Err(ENDS),
-            None => Err(Cause::Contradiction("it does not say where its pixels are")),
+        let [offsets, lengths] = tags_of_parts.map(|tag| {
+            let values = tags.values(tag)?;
+            values.ok_or(Cause::Contradiction("it does not say where its pixels are"))
         });
         let tiff = Tiff {
             bytes,
             size,
             orientation: tags
                 .value(ORIENTATION)
+                .unwrap_or_default()
                 .and_then(|value| Orientation::from_exif(u8::try_from(value).ok()?))
                 .unwrap_or(Orientation::NoTransforms),
-            is_planar: tags.value(PLANAR) == Some(2) && pixels.samples > 1,
+            is_planar,
             predictor: predictor(&tags, compression, &pixels)?,
             pixels,
             part,
             offsets: offsets?,
             lengths: lengths?,
             compression,
-            jpeg_tables: tags.bytes(JPEG_TABLES),
+            jpeg_tables: tags.bytes(JPEG_TABLES)?,
             is_little: tags.is_little,
-            is_reversed: tags.value(BIT_ORDER) == Some(2),
+            is_reversed: tags.value(BIT_ORDER)? == Some(2),
             max_pixels,
         };
         tiff.check_parts()?;
@@ -238,7 +239,8 @@ impl<'a> Tiff<'a> {
                 false => self.read_part(index, in_part, line_bytes, whole)?,
                 true => {
                     for sample in 0..used {
-                        self.read_part(sample * across * down + index, 1, line_bytes, plane)?;
+                        let index = sample * across * down + index;
+                        self.read_part(index, 1, line_bytes, plane)?;
                         let to = whole.chunks_exact_mut(sample_bytes);
                         let to = to.skip(sample).step_by(used);
                         for (to, from) in to.zip(plane.chunks_exact(sample_bytes)) {
@@ -341,7 +343,7 @@ fn add_left<const N: usize>(
 }
 
 fn side(tags: &Tags<'_>, tag: u16) -> Result<u32, Cause> {
-    let side = tags.value(tag).and_then(|side| u32::try_from(side).ok());
+    let side = tags.value(tag)?.and_then(|side| u32::try_from(side).ok());
     side.ok_or(Cause::Contradiction("it does not say how large it is"))
 }
 
@@ -350,7 +352,7 @@ fn predictor(
     compression: Compression,
     pixels: &Pixels,
 ) -> Result<Predictor, Cause> {
-    let predictor = match tags.value(PREDICTOR).unwrap_or(1) {
+    let predictor = match tags.value(PREDICTOR)?.unwrap_or(1) {
         _ if !compression.predicts() => Predictor::No,
         1 => Predictor::No,
         2 => Predictor::Left,

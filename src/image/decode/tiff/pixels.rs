@@ -42,11 +42,11 @@ enum Kind {
 impl Pixels {
     /// Reads the tags. Names what is not decoded.
     pub(super) fn read(tags: &Tags<'_>) -> Result<Pixels, Cause> {
-        let samples = tags.value(SAMPLES).unwrap_or(1);
+        let samples = tags.value(SAMPLES)?.unwrap_or(1);
         let samples = usize::try_from(samples).unwrap_or(usize::MAX);
         let bits = same(tags, BITS, 1, "different numbers of bits")?;
         let format = same(tags, FORMAT, 1, "different kinds of numbers")?;
-        let Some(colours) = tags.value(COLOURS) else {
+        let Some(colours) = tags.value(COLOURS)? else {
             return Err(Cause::Contradiction("it does not say what its colours are"));
         };
         let (name, channels) = match colours {
@@ -100,7 +100,7 @@ impl Pixels {
                 "in {name} of {bits} bits beside other channels"
             )));
         }
-        let extra = tags.values(EXTRA_SAMPLES).unwrap_or_default();
+        let extra = tags.values(EXTRA_SAMPLES)?.unwrap_or_default();
         let alpha = extra.iter().position(|extra| extra == PREMULTIPLIED);
         let alpha = alpha.map(|at| channels + at).filter(|at| *at < samples);
         Ok(Pixels {
@@ -231,11 +231,8 @@ impl Pixels {
 
 /// The value of a tag that has one for each channel, all of them alike; `default` if the tag is missing.
 fn same(tags: &Tags<'_>, tag: u16, default: u64, others: &str) -> Result<u64, Cause> {
-    let Some(values) = tags.values(tag) else {
-        return match tags.has(tag) {
-            true => Err(Cause::Truncated("TIFF")),
-            false => Ok(default),
-        };
+    let Some(values) = tags.values(tag)? else {
+        return Ok(default);
     };
     let first = values.get(0).unwrap_or(default);
     match values.iter().all(|value| value == first) {
@@ -254,7 +251,7 @@ fn greys(bits: u32, white_is_zero: bool) -> Box<[[u8; 3]]> {
 
 /// The upper halves of the 16 bits that a palette has for each channel: all red ones first.
 fn palette(tags: &Tags<'_>, bits: u32) -> Result<Box<[[u8; 3]]>, Cause> {
-    let values = tags.values(PALETTE).unwrap_or_default();
+    let values = tags.values(PALETTE)?.unwrap_or_default();
     let colours = 1_usize << bits;
     let colour = |at: usize| {
         let [red, green, blue] = [0, 1, 2].map(|channel| values.get(channel * colours + at));

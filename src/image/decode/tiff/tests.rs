@@ -304,3 +304,32 @@ fn any_value_of_a_tag_is_a_picture_or_an_error() {
         }
     }
 }
+
+#[test]
+fn a_tag_of_another_type_is_a_contradiction() {
+    let layout = Layout {
+        size: [17, 18],
+        samples: 3,
+        bytes: 1,
+        colours: 2,
+        part: None,
+        is_planar: false,
+        compression: 5,
+        predicts: true,
+        is_little: true,
+    };
+    let file = layout.file();
+    let page = u32::from_le_bytes(*file[4..].first_chunk().unwrap()) as usize;
+    for entry in 0..usize::from(file[page]) {
+        let at = page + 2 + 12 * entry;
+        let tag = u16::from_le_bytes([file[at], file[at + 1]]);
+        // Text, a fraction, and floating point.
+        for kind in [2, 5, 11] {
+            let mut changed = file.clone();
+            changed[at + 2] = kind;
+            let error = decode(&changed, 1 << 20).unwrap_err();
+            let said = matches!(error, Cause::Contradiction(_));
+            assert!(said, "tag {tag} of type {kind}: {error}");
+        }
+    }
+}
