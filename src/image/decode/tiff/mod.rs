@@ -152,7 +152,7 @@ impl<'a> Tiff<'a> {
                 max_pixels: self.max_pixels,
             });
         }
-        let bits = u64::from(self.pixels.bits) * self.pixels.samples as u64;
+        let bits = u64::from(self.pixels.bits).saturating_mul(self.pixels.samples as u64);
         let line = u64::from(width).saturating_mul(bits).div_ceil(8);
         if line.saturating_mul(height.into()) > max_bytes(self.max_pixels) {
             return Err(Cause::Memory);

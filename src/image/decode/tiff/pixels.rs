@@ -42,8 +42,15 @@ enum Kind {
 impl Pixels {
     /// Reads the tags. Names what is not decoded.
     pub(super) fn read(tags: &Tags<'_>) -> Result<Pixels, Cause> {
-        let samples = tags.value(SAMPLES)?.unwrap_or(1);
-        let samples = usize::try_from(samples).unwrap_or(usize::MAX);
+        let samples = match tags.value(SAMPLES)? {
+            None => 1,
+            Some(samples @ 0..=65_535) => samples as usize,
+            Some(_) => {
+                return Err(Cause::Contradiction(
+                    "its pixels have more samples than the 65,535 that TIFF allows",
+                ));
+            }
+        };
         let bits = same(tags, BITS, 1, "different numbers of bits")?;
         let format = same(tags, FORMAT, 1, "different kinds of numbers")?;
         let Some(colours) = tags.value(COLOURS)? else {

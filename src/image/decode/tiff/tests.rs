@@ -333,3 +333,34 @@ fn a_tag_of_another_type_is_a_contradiction() {
         }
     }
 }
+
+/// `SamplesPerPixel` has 16 bits. Where it has more, products would not fit.
+#[test]
+fn samples_beyond_16_bits_are_a_contradiction() {
+    let tags: [(u16, u64); 8] = [
+        (WIDTH, 1),
+        (HEIGHT, 1),
+        (258, 8),
+        (262, 2),
+        (STRIPS, 16),
+        (277, 0),
+        (STRIP_BYTES, 8),
+        (PLANAR, 1),
+    ];
+    for samples in [65_536, 1 << 32, 1 << 61, u64::MAX] {
+        let mut file = b"II\x2B\0\x08\0\0\0".to_vec();
+        file.extend(16_u64.to_le_bytes());
+        file.extend((tags.len() as u64).to_le_bytes());
+        for (tag, value) in tags {
+            let value = if tag == 277 { samples } else { value };
+            file.extend(tag.to_le_bytes());
+            file.extend(16_u16.to_le_bytes());
+            file.extend(1_u64.to_le_bytes());
+            file.extend(value.to_le_bytes());
+        }
+        for max_pixels in [1 << 20, u64::MAX] {
+            let error = decode(&file, max_pixels).unwrap_err().to_string();
+            assert!(error.contains("more samples than"), "{samples}: {error}");
+        }
+    }
+}
