@@ -63,6 +63,8 @@ pub(super) struct Packed<'a> {
     pub(super) tables: Option<&'a [u8]>,
     /// The size of a whole part, which the last strip need not have.
     pub(super) part: Size,
+    /// How many rows a JPEG file may have.
+    pub(super) jpeg_rows: u64,
     /// Samples of a pixel.
     pub(super) samples: usize,
     pub(super) max_pixels: u64,
@@ -136,7 +138,11 @@ impl Packed<'_> {
         }
         let line = width as usize * self.samples;
         let pixels = line * height as usize;
-        if width != self.part.width || frame.channels() != self.samples || pixels < out.len() {
+        if width != self.part.width
+            || u64::from(height) > self.jpeg_rows
+            || frame.channels() != self.samples
+            || pixels < out.len()
+        {
             return Err(Cause::Contradiction(
                 "a JPEG picture within it has another size or number of channels than its part",
             ));

@@ -35,6 +35,10 @@ const TILES: u16 = 324;
 const TILE_BYTES: u16 = 325;
 const JPEG_TABLES: u16 = 347;
 
+/// How many times as many pixels and bytes as a picture may have its parts may have together: those at the edges reach beyond it. Tiles as
+/// large as the largest picture need four, unless they are more than four times as wide as theirs, and it is higher than they.
+const BEYOND: u64 = 4;
+
 /// A file whose tags were read.
 pub(super) struct Tiff<'a> {
     bytes: &'a [u8],
@@ -45,6 +49,8 @@ pub(super) struct Tiff<'a> {
     is_planar: bool,
     /// The size of a part. Those at the right and the lower edge may reach beyond the picture.
     part: Size,
+    /// How many rows a JPEG file within may have.
+    jpeg_rows: u64,
     offsets: Values<'a>,
     lengths: Values<'a>,
     compression: Compression,
@@ -125,6 +131,11 @@ impl<'a> Tiff<'a> {
                 .unwrap_or(Orientation::NoTransforms),
             is_planar,
             predictor: predictor(&tags, compression, &pixels)?,
+            jpeg_rows: match is_tiled || is_planar {
+                true => part.height.into(),
+                // Not all writers cut off the last strip, which may be the only one. libtiff takes those, too.
+                false => tags.value(STRIP_HEIGHT)?.unwrap_or(u64::MAX),
+            },
             pixels,
             part,
             offsets: offsets?,
@@ -165,12 +176,54 @@ impl<'a> Tiff<'a> {
             .across()
             .saturating_mul(self.down())
             .saturating_mul(planes);
-        match self.offsets.len().min(self.lengths.len()) < count {
-            true => Err(Cause::Contradiction(
+        if self.offsets.len().min(self.lengths.len()) < count {
+            return Err(Cause::Contradiction(
                 "it has fewer parts than its pixels need",
-            )),
+            ));
+        }
+        self.check_work()
+    }
+
+    /// Refuses parts that take too long together. Each may be as large as the largest picture.
+    fn check_work(&self) -> Result<(), Cause> {
+        let across = self.across() as u64;
+        let columns = across.saturating_mul(self.part.width.into());
+        let rows = match self.compression {
+            // It is decoded as a whole, others as far as the picture reaches.
+            Compression::Jpeg => (self.down() as u64).saturating_mul(self.part.height.into()),
+            _ => self.size.height.into(),
+        };
+        let pixels = columns.saturating_mul(rows);
+        if pixels > self.max_pixels.saturating_mul(BEYOND) {
+            return Err(Cause::PartsTooLarge {
+                pixels,
+                max_pixels: self.max_pixels,
+            });
+        }
+        let planes = match self.is_planar {
+            true => self.pixels.used(),
+            false => 1,
+        };
+        let line = across.saturating_mul(self.line_bytes() as u64);
+        let bytes = line.saturating_mul(rows).saturating_mul(planes as u64);
+        match bytes > max_bytes(self.max_pixels).saturating_mul(BEYOND) {
+            true => Err(Cause::Memory),
             false => Ok(()),
         }
+    }
+
+    /// Samples of a pixel in a part.
+    fn in_part(&self) -> usize {
+        match self.is_planar {
+            true => 1,
+            false => self.pixels.samples,
+        }
+    }
+
+    /// The bytes of a line of a part.
+    fn line_bytes(&self) -> usize {
+        let bits = u64::from(self.pixels.bits) * self.in_part() as u64;
+        (u64::from(self.part.width) * bits).div_ceil(8) as usize
     }
 
     pub(super) fn size(&self) -> Size {
@@ -215,12 +268,7 @@ impl<'a> Tiff<'a> {
     ) -> Result<(), Cause> {
         let used = self.pixels.used();
         let sample_bytes = self.pixels.bits as usize / 8;
-        let in_part = match self.is_planar {
-            true => 1,
-            false => self.pixels.samples,
-        };
-        let line_bytes =
-            (self.part.width as usize * in_part * self.pixels.bits as usize).div_ceil(8);
+        let (in_part, line_bytes) = (self.in_part(), self.line_bytes());
         let (samples, whole_bytes, plane_bytes) = match self.is_planar {
             true => (used, line_bytes * used, line_bytes),
             false => (in_part, line_bytes, 0),
@@ -281,6 +329,7 @@ impl<'a> Tiff<'a> {
             compression: self.compression,
             tables: self.jpeg_tables,
             part: self.part,
+            jpeg_rows: self.jpeg_rows,
             samples,
             max_pixels: self.max_pixels,
         };
