@@ -302,7 +302,8 @@ fn bombs_are_errors_before_they_go_off() {
     }
 }
 
-/// A part may have as many pixels as the whole picture. All of them together may not.
+/// A part may have as many pixels as the whole picture. All of them together may not, and the same bytes may not be read again
+/// and again.
 #[test]
 fn parts_are_no_bombs_together() {
     let _alone = alone();
@@ -320,6 +321,7 @@ fn parts_are_no_bombs_together() {
     };
     let jpeg = fixture("grey.jpg"); // of 11 rows
     let rows = same_strips(21, 11, &[(259, 7)], &jpeg);
+    let many = [&deflated_zeros(258)[..], &[0; 100_000]].concat();
     let bombs = [
         (
             "wide tiles",
@@ -332,6 +334,16 @@ fn parts_are_no_bombs_together() {
             "memory",
         ),
         ("rows of JPEG", rows, "another size"),
+        (
+            "the same bytes",
+            same_strips(258, 200, &[(259, 8)], &many),
+            "the same bytes",
+        ),
+        (
+            "the same bytes backwards",
+            same_strips(258, 200, &[(259, 8), (266, 2)], &backwards(&many)),
+            "the same bytes",
+        ),
     ];
     for (name, bomb, says) in bombs {
         let (decoded, peak) = decode(bomb);
@@ -379,6 +391,20 @@ fn parts_that_writers_make_are_no_bombs() {
 fn one_strip(width: u32, height: u32, others: &[(u16, u32)], jpeg: &[u8]) -> Vec<u8> {
     let tags = [(256, width), (257, height), (258, 8), (262, 1)];
     same_parts(&[&tags[..], others].concat(), STRIPS, 1, jpeg)
+}
+
+fn backwards(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|byte| byte.reverse_bits()).collect()
+}
+
+/// Pixels as they are need no more than their own bytes, whatever a strip claims.
+#[test]
+fn a_strip_that_claims_the_whole_file_is_not_copied_as_a_whole() {
+    let _alone = alone();
+    let file = same_strips(8, 100, &[(266, 2)], &vec![7; 2 * LITTLE]);
+    let (decoded, peak) = decode(file);
+    assert_eq!(decoded, Ok(()));
+    assert!(peak < LITTLE, "{peak} bytes");
 }
 
 /// Of a profile of 256 MB the decoder keeps 64 MB at most, which it grows to by doubling; and the picture is a picture.

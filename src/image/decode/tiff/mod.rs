@@ -39,6 +39,12 @@ const JPEG_TABLES: u16 = 347;
 /// large as the largest picture need four, unless they are more than four times as wide as theirs, and it is higher than they.
 const BEYOND: u64 = 4;
 
+/// How many times as many bytes as the file has its parts may have together, beside those that they become: blank ones may be the same.
+const SHARED: u64 = 4;
+
+/// This many bytes are read soon, however small the file and its picture are.
+const SOON_READ: u64 = 1 << 20;
+
 /// A file whose tags were read.
 pub(super) struct Tiff<'a> {
     bytes: &'a [u8],
@@ -184,7 +190,7 @@ impl<'a> Tiff<'a> {
         self.check_work()
     }
 
-    /// Refuses parts that take too long together. Each may be as large as the largest picture.
+    /// Refuses parts that take too long together. Each may be as large as the largest picture, and any number may be the same few bytes.
     fn check_work(&self) -> Result<(), Cause> {
         let across = self.across() as u64;
         let columns = across.saturating_mul(self.part.width.into());
@@ -206,8 +212,27 @@ impl<'a> Tiff<'a> {
         };
         let line = across.saturating_mul(self.line_bytes() as u64);
         let bytes = line.saturating_mul(rows).saturating_mul(planes as u64);
-        match bytes > max_bytes(self.max_pixels).saturating_mul(BEYOND) {
-            true => Err(Cause::Memory),
+        if bytes > max_bytes(self.max_pixels).saturating_mul(BEYOND) {
+            return Err(Cause::Memory);
+        }
+        if self.compression == Compression::No {
+            return Ok(());
+        }
+        let tables = match self.compression {
+            Compression::Jpeg => self.jpeg_tables.map_or(0, <[u8]>::len),
+            _ => 0,
+        };
+        let parts = 0..self.across() * self.down() * planes;
+        let read = parts
+            .filter_map(|index| self.data(index).ok())
+            .fold(0_u64, |read, data| {
+                read.saturating_add((data.len() + tables) as u64)
+            });
+        let file = (self.bytes.len() as u64).saturating_mul(SHARED);
+        match read > bytes.saturating_add(file).saturating_add(SOON_READ) {
+            true => Err(Cause::Contradiction(
+                "its parts are the same bytes again and again",
+            )),
             false => Ok(()),
         }
     }
@@ -224,6 +249,14 @@ impl<'a> Tiff<'a> {
     fn line_bytes(&self) -> usize {
         let bits = u64::from(self.pixels.bits) * self.in_part() as u64;
         (u64::from(self.part.width) * bits).div_ceil(8) as usize
+    }
+
+    /// The data of a part, which may be more than it needs.
+    fn data(&self, index: usize) -> Result<&'a [u8], Cause> {
+        let place = |values: &Values<'_>| usize::try_from(values.get(index)?).ok();
+        let (offset, length) = place(&self.offsets).zip(place(&self.lengths)).ok_or(ENDS)?;
+        let data = self.bytes.get(offset..).ok_or(ENDS)?;
+        Ok(&data[..length.min(data.len())])
     }
 
     pub(super) fn size(&self) -> Size {
@@ -312,10 +345,12 @@ impl<'a> Tiff<'a> {
         line_bytes: usize,
         out: &mut [u8],
     ) -> Result<(), Cause> {
-        let place = |values: &Values<'_>| usize::try_from(values.get(index)?).ok();
-        let (offset, length) = place(&self.offsets).zip(place(&self.lengths)).ok_or(ENDS)?;
-        let data = self.bytes.get(offset..).ok_or(ENDS)?;
-        let data = &data[..length.min(data.len())];
+        let data = self.data(index)?;
+        let data = match self.compression {
+            // The length may be any.
+            Compression::No => data.get(..out.len()).ok_or(ENDS)?,
+            _ => data,
+        };
         let reversed: Vec<u8>;
         let data = match self.is_reversed && self.compression != Compression::Jpeg {
             true => {
