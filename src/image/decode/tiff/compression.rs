@@ -1,14 +1,11 @@
 //! Decompresses a part of a TIFF file: a strip or a tile.
 
-use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
 
-use fax::Color;
-use fax::decoder::{DecodeStatus, Group4Decoder, pels};
 use flate2::read::ZlibDecoder;
 use weezl::{BitOrder, LzwStatus, decode};
 
-use super::refused;
+use super::{group4, refused};
 use crate::image::decode::jpeg::{Channels, FrameHeader};
 use crate::image::error::Cause;
 use crate::image::size::Size;
@@ -79,7 +76,10 @@ impl Packed<'_> {
                 out.copy_from_slice(data);
                 Ok(())
             }
-            Compression::Group4 => self.group4(out),
+            Compression::Group4 => match u16::try_from(self.part.width) {
+                Ok(width) => group4::decode(self.data, width, out),
+                Err(_) => Err(refused("of more than 65,535 columns in Group 4 fax".into())),
+            },
             Compression::Lzw => lzw(self.data, out),
             Compression::Jpeg => self.jpeg(out),
             Compression::Deflate => {
@@ -91,28 +91,6 @@ impl Packed<'_> {
             }
             Compression::PackBits => pack_bits(self.data, out),
         }
-    }
-
-    /// Black is 1, whatever the tags say.
-    fn group4(&self, out: &mut [u8]) -> Result<(), Cause> {
-        const DAMAGED: Cause = Cause::DamagedTiff("a code of Group 4 fax makes no sense");
-        let Ok(width) = u16::try_from(self.part.width) else {
-            return Err(refused("of more than 65,535 columns in Group 4 fax".into()));
-        };
-        let bytes = self.data.iter().copied().map(Ok::<u8, Infallible>);
-        let mut decoder = Group4Decoder::new(bytes, width).map_err(|_| DAMAGED)?;
-        out.fill(0);
-        for row in out.chunks_exact_mut(usize::from(width).div_ceil(8)) {
-            match decoder.advance() {
-                Ok(DecodeStatus::Incomplete) => {}
-                Ok(DecodeStatus::End) => return Err(ENDS),
-                Err(_) => return Err(DAMAGED),
-            }
-            for (at, color) in pels(decoder.transition(), width).enumerate() {
-                row[at / 8] |= u8::from(color == Color::Black) << (7 - at % 8);
-            }
-        }
-        Ok(())
     }
 
     /// A whole JPEG file, but for the tables.

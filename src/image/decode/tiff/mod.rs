@@ -5,6 +5,7 @@
 //! panics at planar tiles, takes LZW's tiles to be cut off, and gives wrong pixels where colours have extra channels.
 
 mod compression;
+mod group4;
 mod pixels;
 mod tags;
 
