@@ -8,11 +8,15 @@ const BITS: u16 = 258;
 const COLOURS: u16 = 262;
 const SAMPLES: u16 = 277;
 const PALETTE: u16 = 320;
+const INKS: u16 = 332;
 const EXTRA_SAMPLES: u16 = 338;
 const FORMAT: u16 = 339;
 
 /// Alpha that the colours were multiplied by, in the tag of the extra samples.
 const PREMULTIPLIED: u64 = 1;
+
+/// The inks in their tag, and where it is missing.
+const CMYK: u64 = 1;
 
 /// What the samples of a pixel are.
 pub(super) struct Pixels {
@@ -60,7 +64,8 @@ impl Pixels {
             0 | 1 => ("grey", 1),
             2 => ("RGB", 3),
             3 => ("colours of a palette", 1),
-            5 => ("CMYK", 4),
+            5 if tags.value(INKS)?.is_none_or(|inks| inks == CMYK) => ("CMYK", 4),
+            5 => return Err(refused("in other inks than CMYK".into())),
             4 => return Err(refused("that is a transparency mask".into())),
             6 => return Err(refused("in YCbCr colours".into())),
             8..=10 => return Err(refused("in L*a*b* colours".into())),
