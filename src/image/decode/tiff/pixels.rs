@@ -163,18 +163,25 @@ impl Pixels {
             (Kind::Table { table, .. }, 8, None) => {
                 convert(line, stride, out, |pixel| table[usize::from(pixel[0])]);
             }
-            (Kind::Table { table, .. }, 8, Some(alpha)) => convert(line, stride, out, |pixel| {
-                table[usize::from(pixel[0])].map(|value| divide_8(value, pixel[alpha]))
-            }),
+            // What was multiplied is the value in the file, of which the table may be the reverse.
+            (Kind::Table { table, .. }, 8, Some(alpha)) => {
+                convert(line, stride, out, |pixel| match pixel[alpha] {
+                    0 => [0; 3],
+                    alpha => table[usize::from(divide_8(pixel[0], alpha))],
+                })
+            }
             (Kind::Table { table, .. }, bits, _) => {
                 for (at, pixel) in out.iter_mut().enumerate() {
                     *pixel = table[usize::from(few_bits(line, at, bits))];
                 }
             }
             (Kind::Grey16 { white_is_zero }, ..) => {
-                let flip = if *white_is_zero { u16::MAX } else { 0 };
+                let flip = if *white_is_zero { u8::MAX } else { 0 };
                 convert(line, stride, out, |pixel| {
-                    [self.upper(wide(pixel, 0) ^ flip, pixel); 3]
+                    match self.alpha.map(|alpha| wide(pixel, alpha)) {
+                        Some(0) => [0; 3],
+                        _ => [self.upper(wide(pixel, 0), pixel) ^ flip; 3],
+                    }
                 });
             }
             (Kind::Rgb, 8, alpha) => convert(line, stride, out, |pixel| {
