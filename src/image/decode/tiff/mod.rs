@@ -323,10 +323,10 @@ impl<'a> Tiff<'a> {
                     for sample in 0..used {
                         let index = sample * across * down + index;
                         self.read_part(index, 1, line_bytes, plane)?;
-                        let to = whole.chunks_exact_mut(sample_bytes);
-                        let to = to.skip(sample).step_by(used);
-                        for (to, from) in to.zip(plane.chunks_exact(sample_bytes)) {
-                            to.copy_from_slice(from);
+                        match sample_bytes {
+                            1 => interleave::<1>(plane, sample, used, whole),
+                            2 => interleave::<2>(plane, sample, used, whole),
+                            _ => interleave::<4>(plane, sample, used, whole),
                         }
                     }
                 }
@@ -412,6 +412,14 @@ impl<'a> Tiff<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Writes the samples of a plane, of `N` bytes each, to their place in pixels of `samples`.
+fn interleave<const N: usize>(plane: &[u8], sample: usize, samples: usize, whole: &mut [u8]) {
+    let pixels = whole.as_chunks_mut::<N>().0.chunks_exact_mut(samples);
+    for (pixel, value) in pixels.zip(plane.as_chunks::<N>().0) {
+        pixel[sample] = *value;
     }
 }
 
