@@ -17,17 +17,19 @@ use std::sync::{Mutex, MutexGuard};
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
 
-/// Counts the bytes that are alive, and their peak.
+/// Counts the bytes that are alive, their peak, and all that ever were.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: it hands every call on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(live, Ordering::Relaxed);
+        TOTAL.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
@@ -391,6 +393,52 @@ fn parts_that_writers_make_are_no_bombs() {
 fn one_strip(width: u32, height: u32, others: &[(u16, u32)], jpeg: &[u8]) -> Vec<u8> {
     let tags = [(256, width), (257, height), (258, 8), (262, 1)];
     same_parts(&[&tags[..], others].concat(), STRIPS, 1, jpeg)
+}
+
+/// Decoding a part takes memory that the next one uses again.
+#[test]
+fn parts_share_the_memory_that_decoding_takes() {
+    let _alone = alone();
+    let zeros = deflated_zeros(258 * 64);
+    let mut jpeg = Vec::new();
+    let flat = vec![99; 1 << 18];
+    image::codecs::jpeg::JpegEncoder::new(&mut jpeg)
+        .encode(&flat, 2048, 128, image::ExtendedColorType::L8)
+        .unwrap();
+    let strips = |rows, height, others: &[(u16, u32)], data: &[u8]| {
+        let tags = [
+            (256, 2048),
+            (257, rows * height),
+            (258, 8),
+            (262, 1),
+            (278, height),
+        ];
+        let mut tags = tags.to_vec();
+        tags.retain(|(tag, _)| others.iter().all(|(other, _)| other != tag));
+        tags.extend(others);
+        same_parts(&tags, STRIPS, rows as usize, data)
+    };
+    let float = [(259, 8), (258, 32), (262, 2), (277, 3), (317, 3), (339, 3)];
+    let files = [
+        ("deflate", strips(100, 1, &[(259, 8)], &zeros)),
+        (
+            "backwards",
+            strips(100, 1, &[(259, 8), (266, 2)], &backwards(&zeros)),
+        ),
+        ("JPEG", strips(3, 128, &[(259, 7)], &jpeg)),
+        (
+            "floating point",
+            strips(100, 1, &float, &deflated_zeros(258 * 100)),
+        ),
+    ];
+    for (name, file) in files {
+        // What a thread keeps from picture to picture is not counted.
+        assert_eq!(decode(file.clone()).0, Ok(()), "{name}");
+        let before = TOTAL.load(Ordering::Relaxed);
+        let image = LazyImage::encoded(file).decode().unwrap();
+        let total = TOTAL.load(Ordering::Relaxed) - before - image.len();
+        assert!(total < 200 << 10, "{name}: {total} bytes");
+    }
 }
 
 fn backwards(bytes: &[u8]) -> Vec<u8> {

@@ -11,7 +11,7 @@ mod tags;
 
 use image::metadata::Orientation;
 
-use self::compression::{Compression, ENDS, Packed};
+use self::compression::{Compression, ENDS, Packed, Tools};
 use self::pixels::Pixels;
 pub(super) use self::tags::is_big;
 use self::tags::{Tags, Values};
@@ -67,6 +67,16 @@ pub(super) struct Tiff<'a> {
     /// Whether the first bit of a byte is its lowest.
     is_reversed: bool,
     max_pixels: u64,
+}
+
+/// What each part uses again.
+#[derive(Default)]
+struct Reused {
+    tools: Tools,
+    /// Data whose bits were in reverse order.
+    reversed: Vec<u8>,
+    /// A line of floating point as it was compressed.
+    line: Vec<u8>,
 }
 
 /// What was subtracted from the samples before they were compressed.
@@ -311,6 +321,7 @@ impl<'a> Tiff<'a> {
         let [part_width, part_height] =
             [self.part.width, self.part.height].map(|side| side as usize);
         let (across, down) = (self.across(), self.down());
+        let mut reused = Reused::default();
         for index in 0..across * down {
             let (left, top) = (index % across * part_width, index / across * part_height);
             let rows = part_height.min(height - top);
@@ -318,11 +329,11 @@ impl<'a> Tiff<'a> {
             let bytes = raw.stale((whole_bytes + plane_bytes) * rows);
             let (whole, plane) = bytes.split_at_mut(whole_bytes * rows);
             match self.is_planar {
-                false => self.read_part(index, in_part, line_bytes, whole)?,
+                false => self.read_part(index, in_part, line_bytes, whole, &mut reused)?,
                 true => {
                     for sample in 0..used {
                         let index = sample * across * down + index;
-                        self.read_part(index, 1, line_bytes, plane)?;
+                        self.read_part(index, 1, line_bytes, plane, &mut reused)?;
                         match sample_bytes {
                             1 => interleave::<1>(plane, sample, used, whole),
                             2 => interleave::<2>(plane, sample, used, whole),
@@ -345,18 +356,24 @@ impl<'a> Tiff<'a> {
         samples: usize,
         line_bytes: usize,
         out: &mut [u8],
+        reused: &mut Reused,
     ) -> Result<(), Cause> {
+        let Reused {
+            tools,
+            reversed,
+            line: packed_line,
+        } = reused;
         let data = self.data(index)?;
         let data = match self.compression {
             // The length may be any.
             Compression::No => data.get(..out.len()).ok_or(ENDS)?,
             _ => data,
         };
-        let reversed: Vec<u8>;
         let data = match self.is_reversed && self.compression != Compression::Jpeg {
             true => {
-                reversed = data.iter().map(|byte| byte.reverse_bits()).collect();
-                &reversed
+                reversed.clear();
+                reversed.extend(data.iter().map(|byte| byte.reverse_bits()));
+                reversed
             }
             false => data,
         };
@@ -369,15 +386,15 @@ impl<'a> Tiff<'a> {
             samples,
             max_pixels: self.max_pixels,
         };
-        packed.unpack(out)?;
+        packed.unpack(out, tools)?;
         let bytes = self.pixels.bits as usize / 8;
         match self.predictor {
             // The lines of this one have the highest byte first, in any file.
             Predictor::Float => {
-                let mut scratch = vec![0; line_bytes];
+                packed_line.resize(line_bytes, 0);
                 for line in out.chunks_exact_mut(line_bytes) {
                     add_left::<1>(line, samples, |[a], [b]| [a.wrapping_add(b)]);
-                    scratch.copy_from_slice(line);
+                    packed_line.copy_from_slice(line);
                     let numbers = line_bytes / bytes;
                     for (at, number) in line.chunks_exact_mut(bytes).enumerate() {
                         for (byte, to) in number.iter_mut().enumerate() {
@@ -385,7 +402,7 @@ impl<'a> Tiff<'a> {
                                 true => byte,
                                 false => bytes - 1 - byte,
                             };
-                            *to = scratch[from * numbers + at];
+                            *to = packed_line[from * numbers + at];
                         }
                     }
                 }
