@@ -17,17 +17,19 @@ use std::sync::{Mutex, MutexGuard};
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
 
-/// Counts the bytes that are alive, and their peak.
+/// Counts the bytes that are alive, their peak, and all that ever were.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: it hands every call on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(live, Ordering::Relaxed);
+        TOTAL.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
@@ -146,6 +148,37 @@ fn grey_tiff(others: &[(u16, u16, u32, u32)]) -> Vec<u8> {
     tags.extend(others);
     tags.sort_unstable();
     tiff(&tags, &[7; 2000])
+}
+
+/// A TIFF file whose parts all name the same bytes. `tags` have one integer each; those in `parts` are for offsets and lengths.
+fn same_parts(tags: &[(u16, u32)], parts: [u16; 2], count: usize, data: &[u8]) -> Vec<u8> {
+    let mut tags: Vec<_> = tags
+        .iter()
+        .map(|(tag, value)| (*tag, 4, 1, *value))
+        .collect();
+    let lists = 8 + 2 + 12 * (tags.len() + 2) + 4;
+    let (start, length) = ((lists + 8 * count) as u32, data.len() as u32);
+    // A single number stands in its tag.
+    let [offsets, lengths] = match count {
+        1 => [start, length],
+        _ => [lists as u32, (lists + 4 * count) as u32],
+    };
+    tags.push((parts[0], 4, count as u32, offsets));
+    tags.push((parts[1], 4, count as u32, lengths));
+    tags.sort_unstable();
+    let lists = [start, length].map(|number| number.to_le_bytes().repeat(count));
+    tiff(&tags, &[&lists.concat()[..], data].concat())
+}
+
+const STRIPS: [u16; 2] = [273, 279];
+const TILES: [u16; 2] = [324, 325];
+
+/// A grey picture of this size, in as many strips as it has rows, which all name the same data.
+fn same_strips(width: u32, rows: u32, others: &[(u16, u32)], data: &[u8]) -> Vec<u8> {
+    let mut tags = vec![(256, width), (257, rows), (258, 8), (262, 1), (278, 1)];
+    tags.retain(|(tag, _)| others.iter().all(|(other, _)| other != tag));
+    tags.extend(others);
+    same_parts(&tags, STRIPS, rows as usize, data)
 }
 
 /// A JPEG file whose first scan is there so many times.
@@ -269,6 +302,157 @@ fn bombs_are_errors_before_they_go_off() {
         assert!(said.contains(says), "{name}: `{said}` lacks `{says}`");
         assert!(peak < LITTLE, "{name}: {peak} bytes");
     }
+}
+
+/// A part may have as many pixels as the whole picture. All of them together may not, and the same bytes may not be read again
+/// and again.
+#[test]
+fn parts_are_no_bombs_together() {
+    let _alone = alone();
+    let tiles = |width, height, others: &[(u16, u32)]| {
+        let mut tags = vec![
+            (256, 1),
+            (257, 1000),
+            (258, 8),
+            (259, 8),
+            (322, width),
+            (323, height),
+        ];
+        tags.extend(others);
+        same_parts(&tags, TILES, 1000, &deflated_zeros(1 << 22))
+    };
+    let jpeg = fixture("grey.jpg"); // of 11 rows
+    let rows = same_strips(21, 11, &[(259, 7)], &jpeg);
+    let many = [&deflated_zeros(258)[..], &[0; 100_000]].concat();
+    let bombs = [
+        (
+            "wide tiles",
+            tiles(1 << 20, 1, &[(262, 1)]),
+            "max_pixels is 1048576",
+        ),
+        (
+            "many channels",
+            tiles(1 << 11, 1, &[(262, 2), (277, 1000)]),
+            "memory",
+        ),
+        ("rows of JPEG", rows, "another size"),
+        (
+            "the same bytes",
+            same_strips(258, 200, &[(259, 8)], &many),
+            "the same bytes",
+        ),
+        (
+            "the same bytes backwards",
+            same_strips(258, 200, &[(259, 8), (266, 2)], &backwards(&many)),
+            "the same bytes",
+        ),
+    ];
+    for (name, bomb, says) in bombs {
+        let (decoded, peak) = decode(bomb);
+        let said = decoded.expect_err(name);
+        assert!(said.contains(says), "{name}: `{said}` lacks `{says}`");
+        assert!(peak < LITTLE, "{name}: {peak} bytes");
+    }
+}
+
+/// Tiles reach beyond small pictures, blank parts may be one and the same, and not all writers cut off the last strip of JPEG.
+#[test]
+fn parts_that_writers_make_are_no_bombs() {
+    let _alone = alone();
+    let tile = |width, height, side: u32| {
+        let tags = [(256, width), (257, height), (258, 8), (259, 8), (262, 1)];
+        let tags = [&tags[..], &[(322, side), (323, side)]].concat();
+        let count = width.div_ceil(side) * height.div_ceil(side);
+        let blank = deflated_zeros((side * side) as usize + 258);
+        same_parts(&tags, TILES, count as usize, &blank)
+    };
+    let jpeg = fixture("grey.jpg");
+    let last = [(259, 7), (278, 11)];
+    let no_bombs = [
+        ("a pixel", tile(1, 1, 512)),
+        ("a column", tile(1, 8000, 512)),
+        ("a row", tile(8000, 1, 512)),
+        ("a pixel more than a tile", tile(257, 257, 256)),
+        ("blank tiles", tile(1024, 1024, 16)),
+        (
+            "blank strips",
+            same_strips(258, 1000, &[(259, 8)], &deflated_zeros(258)),
+        ),
+        ("a last strip", one_strip(21, 5, &last, &jpeg)),
+        (
+            "a last strip of any height",
+            one_strip(21, 5, &last[..1], &jpeg),
+        ),
+    ];
+    for (name, file) in no_bombs {
+        assert_eq!(decode(file).0, Ok(()), "{name}");
+    }
+}
+
+/// A grey picture in one strip.
+fn one_strip(width: u32, height: u32, others: &[(u16, u32)], jpeg: &[u8]) -> Vec<u8> {
+    let tags = [(256, width), (257, height), (258, 8), (262, 1)];
+    same_parts(&[&tags[..], others].concat(), STRIPS, 1, jpeg)
+}
+
+/// Decoding a part takes memory that the next one uses again.
+#[test]
+fn parts_share_the_memory_that_decoding_takes() {
+    let _alone = alone();
+    let zeros = deflated_zeros(258 * 64);
+    let mut jpeg = Vec::new();
+    let flat = vec![99; 1 << 18];
+    image::codecs::jpeg::JpegEncoder::new(&mut jpeg)
+        .encode(&flat, 2048, 128, image::ExtendedColorType::L8)
+        .unwrap();
+    let strips = |rows, height, others: &[(u16, u32)], data: &[u8]| {
+        let tags = [
+            (256, 2048),
+            (257, rows * height),
+            (258, 8),
+            (262, 1),
+            (278, height),
+        ];
+        let mut tags = tags.to_vec();
+        tags.retain(|(tag, _)| others.iter().all(|(other, _)| other != tag));
+        tags.extend(others);
+        same_parts(&tags, STRIPS, rows as usize, data)
+    };
+    let float = [(259, 8), (258, 32), (262, 2), (277, 3), (317, 3), (339, 3)];
+    let files = [
+        ("deflate", strips(100, 1, &[(259, 8)], &zeros)),
+        (
+            "backwards",
+            strips(100, 1, &[(259, 8), (266, 2)], &backwards(&zeros)),
+        ),
+        ("JPEG", strips(3, 128, &[(259, 7)], &jpeg)),
+        (
+            "floating point",
+            strips(100, 1, &float, &deflated_zeros(258 * 100)),
+        ),
+    ];
+    for (name, file) in files {
+        // What a thread keeps from picture to picture is not counted.
+        assert_eq!(decode(file.clone()).0, Ok(()), "{name}");
+        let before = TOTAL.load(Ordering::Relaxed);
+        let image = LazyImage::encoded(file).decode().unwrap();
+        let total = TOTAL.load(Ordering::Relaxed) - before - image.len();
+        assert!(total < 200 << 10, "{name}: {total} bytes");
+    }
+}
+
+fn backwards(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|byte| byte.reverse_bits()).collect()
+}
+
+/// Pixels as they are need no more than their own bytes, whatever a strip claims.
+#[test]
+fn a_strip_that_claims_the_whole_file_is_not_copied_as_a_whole() {
+    let _alone = alone();
+    let file = same_strips(8, 100, &[(266, 2)], &vec![7; 2 * LITTLE]);
+    let (decoded, peak) = decode(file);
+    assert_eq!(decoded, Ok(()));
+    assert!(peak < LITTLE, "{peak} bytes");
 }
 
 /// Of a profile of 256 MB the decoder keeps 64 MB at most, which it grows to by doubling; and the picture is a picture.

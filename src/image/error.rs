@@ -103,6 +103,8 @@ pub(super) enum Cause {
         height: u64,
         max_pixels: u64,
     },
+    #[error("its parts have {pixels} pixels together, and max_pixels is {max_pixels}")]
+    PartsTooLarge { pixels: u64, max_pixels: u64 },
     #[error("the data that come with its pixels take more memory than a picture of its size may")]
     Memory,
     #[error("the transform makes {width} x {height} pixels of it, and max_pixels is {max_pixels}")]

@@ -174,6 +174,7 @@ impl LazyImage {
     /// A larger picture is an error before any memory is allocated for it, and so is a file that embeds a larger one. Pictures
     /// with 16 bits a channel count about twice, because the decoded picture may also take no more than 4 bytes for each pixel of
     /// the limit. Decoders allocate more on top: 6 bytes a pixel for a progressive JPEG, up to 64 MB for a profile in PNG.
+    /// The tiles of a TIFF file, which reach beyond its edges, may have four times as many pixels together.
     pub fn max_pixels(mut self, pixels: u64) -> LazyImage {
         self.decoding.max_pixels = pixels;
         self

@@ -1,16 +1,12 @@
 //! Decompresses a part of a TIFF file: a strip or a tile.
 
-use std::convert::Infallible;
-use std::io::{ErrorKind, Read};
-
-use fax::Color;
-use fax::decoder::{DecodeStatus, Group4Decoder, pels};
-use flate2::read::ZlibDecoder;
+use flate2::{Decompress, FlushDecompress};
 use weezl::{BitOrder, LzwStatus, decode};
 
-use super::refused;
+use super::{group4, refused};
 use crate::image::decode::jpeg::{Channels, FrameHeader};
 use crate::image::error::Cause;
+use crate::image::pixels::Buffer;
 use crate::image::size::Size;
 
 /// How the parts are compressed.
@@ -63,66 +59,55 @@ pub(super) struct Packed<'a> {
     pub(super) tables: Option<&'a [u8]>,
     /// The size of a whole part, which the last strip need not have.
     pub(super) part: Size,
+    /// How many rows a JPEG file may have.
+    pub(super) jpeg_rows: u64,
     /// Samples of a pixel.
     pub(super) samples: usize,
     pub(super) max_pixels: u64,
 }
 
+/// What the parts of a picture are decompressed with, one after the other.
+#[derive(Default)]
+pub(super) struct Tools {
+    inflater: Option<Decompress>,
+    /// A JPEG file with its tables.
+    joined: Vec<u8>,
+    /// Its pixels, if there are more than the picture needs.
+    whole: Buffer,
+}
+
 impl Packed<'_> {
     /// Writes the first rows of the part, and all of `out`.
-    pub(super) fn unpack(&self, out: &mut [u8]) -> Result<(), Cause> {
+    pub(super) fn unpack(&self, out: &mut [u8], tools: &mut Tools) -> Result<(), Cause> {
         match self.compression {
             Compression::No => {
                 let data = self.data.get(..out.len()).ok_or(ENDS)?;
                 out.copy_from_slice(data);
                 Ok(())
             }
-            Compression::Group4 => self.group4(out),
+            Compression::Group4 => match u16::try_from(self.part.width) {
+                Ok(width) => group4::decode(self.data, width, out),
+                Err(_) => Err(refused("of more than 65,535 columns in Group 4 fax".into())),
+            },
             Compression::Lzw => lzw(self.data, out),
-            Compression::Jpeg => self.jpeg(out),
-            Compression::Deflate => {
-                let inflated = ZlibDecoder::new(self.data).read_exact(out);
-                inflated.map_err(|error| match error.kind() {
-                    ErrorKind::UnexpectedEof => ENDS,
-                    _ => Cause::DamagedTiff("a code of deflate makes no sense"),
-                })
-            }
+            Compression::Jpeg => self.jpeg(out, tools),
+            Compression::Deflate => inflate(self.data, out, &mut tools.inflater),
             Compression::PackBits => pack_bits(self.data, out),
         }
     }
 
-    /// Black is 1, whatever the tags say.
-    fn group4(&self, out: &mut [u8]) -> Result<(), Cause> {
-        const DAMAGED: Cause = Cause::DamagedTiff("a code of Group 4 fax makes no sense");
-        let Ok(width) = u16::try_from(self.part.width) else {
-            return Err(refused("of more than 65,535 columns in Group 4 fax".into()));
-        };
-        let bytes = self.data.iter().copied().map(Ok::<u8, Infallible>);
-        let mut decoder = Group4Decoder::new(bytes, width).map_err(|_| DAMAGED)?;
-        out.fill(0);
-        for row in out.chunks_exact_mut(usize::from(width).div_ceil(8)) {
-            match decoder.advance() {
-                Ok(DecodeStatus::Incomplete) => {}
-                Ok(DecodeStatus::End) => return Err(ENDS),
-                Err(_) => return Err(DAMAGED),
-            }
-            for (at, color) in pels(decoder.transition(), width).enumerate() {
-                row[at / 8] |= u8::from(color == Color::Black) << (7 - at % 8);
-            }
-        }
-        Ok(())
-    }
-
     /// A whole JPEG file, but for the tables.
-    fn jpeg(&self, out: &mut [u8]) -> Result<(), Cause> {
-        let joined;
+    fn jpeg(&self, out: &mut [u8], tools: &mut Tools) -> Result<(), Cause> {
+        let Tools { joined, whole, .. } = tools;
         let file = match self.tables {
             None => self.data,
             // Both begin with a marker of the start, and the tables end with one of the end.
             Some(tables) => {
                 let tables = tables.get(..tables.len().saturating_sub(2));
-                joined = [tables.ok_or(ENDS)?, self.data.get(2..).ok_or(ENDS)?].concat();
-                &joined
+                joined.clear();
+                joined.extend_from_slice(tables.ok_or(ENDS)?);
+                joined.extend_from_slice(self.data.get(2..).ok_or(ENDS)?);
+                joined
             }
         };
         let frame = FrameHeader::read(file).ok_or(ENDS)?;
@@ -136,7 +121,11 @@ impl Packed<'_> {
         }
         let line = width as usize * self.samples;
         let pixels = line * height as usize;
-        if width != self.part.width || frame.channels() != self.samples || pixels < out.len() {
+        if width != self.part.width
+            || u64::from(height) > self.jpeg_rows
+            || frame.channels() != self.samples
+            || pixels < out.len()
+        {
             return Err(Cause::Contradiction(
                 "a JPEG picture within it has another size or number of channels than its part",
             ));
@@ -146,14 +135,20 @@ impl Packed<'_> {
             Cause::NotDecoded(what, _) => refused(format!("that holds {what}")),
             cause => cause,
         })?;
-        let mut decoded = vec![0; pixels];
-        match frame.decode(file, Channels::AsStored, &mut decoded) {
-            Ok(true) => {}
-            Ok(false) => return Err(refused("that holds JPEG in a rare layout".into())),
-            Err(Cause::Damaged { what, .. }) => return Err(Cause::DamagedTiff(what)),
-            Err(cause) => return Err(cause),
+        let decode = |pixels: &mut [u8]| match frame.decode(file, Channels::AsStored, pixels) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(refused("that holds JPEG in a rare layout".into())),
+            Err(Cause::Damaged { what, .. }) => Err(Cause::DamagedTiff(what)),
+            Err(cause) => Err(cause),
+        };
+        // The decoder may leave gaps.
+        if pixels == out.len() {
+            out.fill(0);
+            return decode(out);
         }
-        out.copy_from_slice(&decoded[..out.len()]);
+        let whole = whole.zeroed(pixels);
+        decode(whole)?;
+        out.copy_from_slice(&whole[..out.len()]);
         Ok(())
     }
 }
@@ -161,10 +156,28 @@ impl Packed<'_> {
 /// The data end before the part's pixels do.
 pub(super) const ENDS: Cause = Cause::Truncated("TIFF");
 
+fn inflate(data: &[u8], out: &mut [u8], inflater: &mut Option<Decompress>) -> Result<(), Cause> {
+    let inflater = match inflater {
+        Some(inflater) => {
+            inflater.reset(true);
+            inflater
+        }
+        none => none.insert(Decompress::new(true)),
+    };
+    // The first call being the last, it writes where it is told, and not into a window of its own. That it has more to write is no error.
+    let inflated = inflater.decompress(data, out, FlushDecompress::Finish);
+    inflated.map_err(|_| Cause::DamagedTiff("a code of deflate makes no sense"))?;
+    match inflater.total_out() == out.len() as u64 {
+        true => Ok(()),
+        false => Err(ENDS),
+    }
+}
+
 fn lzw(mut data: &[u8], mut out: &mut [u8]) -> Result<(), Cause> {
     // What follows the last pixel need not be a code.
     let configuration = decode::Configuration::with_tiff_size_switch(BitOrder::Msb, 8)
         .with_yield_on_full_buffer(true);
+    // (Making one is faster than resetting one.)
     let mut decoder = configuration.build();
     while !out.is_empty() {
         let step = decoder.decode_bytes(data, out);

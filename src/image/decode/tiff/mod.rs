@@ -5,12 +5,13 @@
 //! panics at planar tiles, takes LZW's tiles to be cut off, and gives wrong pixels where colours have extra channels.
 
 mod compression;
+mod group4;
 mod pixels;
 mod tags;
 
 use image::metadata::Orientation;
 
-use self::compression::{Compression, ENDS, Packed};
+use self::compression::{Compression, ENDS, Packed, Tools};
 use self::pixels::Pixels;
 pub(super) use self::tags::is_big;
 use self::tags::{Tags, Values};
@@ -35,6 +36,16 @@ const TILES: u16 = 324;
 const TILE_BYTES: u16 = 325;
 const JPEG_TABLES: u16 = 347;
 
+/// How many times as many pixels and bytes as a picture may have its parts may have together: those at the edges reach beyond it. Tiles as
+/// large as the largest picture need four, unless they are more than four times as wide as theirs, and it is higher than they.
+const BEYOND: u64 = 4;
+
+/// How many times as many bytes as the file has its parts may have together, beside those that they become: blank ones may be the same.
+const SHARED: u64 = 4;
+
+/// This many bytes are read soon, however small the file and its picture are.
+const SOON_READ: u64 = 1 << 20;
+
 /// A file whose tags were read.
 pub(super) struct Tiff<'a> {
     bytes: &'a [u8],
@@ -45,6 +56,8 @@ pub(super) struct Tiff<'a> {
     is_planar: bool,
     /// The size of a part. Those at the right and the lower edge may reach beyond the picture.
     part: Size,
+    /// How many rows a JPEG file within may have.
+    jpeg_rows: u64,
     offsets: Values<'a>,
     lengths: Values<'a>,
     compression: Compression,
@@ -54,6 +67,16 @@ pub(super) struct Tiff<'a> {
     /// Whether the first bit of a byte is its lowest.
     is_reversed: bool,
     max_pixels: u64,
+}
+
+/// What each part uses again.
+#[derive(Default)]
+struct Reused {
+    tools: Tools,
+    /// Data whose bits were in reverse order.
+    reversed: Vec<u8>,
+    /// A line of floating point as it was compressed.
+    line: Vec<u8>,
 }
 
 /// What was subtracted from the samples before they were compressed.
@@ -85,7 +108,7 @@ impl<'a> Tiff<'a> {
         let line_bytes = u64::from(size.width).saturating_mul(pixel_bits).div_ceil(8);
         let size_bytes = line_bytes.saturating_mul(size.height.into());
         check_size(size, size_bytes, decoding)?;
-        let compression = Compression::of(tags.value(COMPRESSION).unwrap_or(1))?;
+        let compression = Compression::of(tags.value(COMPRESSION)?.unwrap_or(1))?;
         if compression == Compression::Group4 && (pixels.bits, pixels.samples) != (1, 1) {
             return Err(Cause::Contradiction("fax has one bit for each pixel"));
         }
@@ -100,38 +123,44 @@ impl<'a> Tiff<'a> {
             },
             false => Size {
                 width: size.width,
-                height: match tags.value(STRIP_HEIGHT) {
+                height: match tags.value(STRIP_HEIGHT)? {
                     Some(rows) => rows.min(size.height.into()) as u32,
                     None => size.height,
                 },
             },
         };
+        let is_planar = tags.value(PLANAR)? == Some(2) && pixels.samples > 1;
         let tags_of_parts = match is_tiled {
             true => [TILES, TILE_BYTES],
             false => [STRIPS, STRIP_BYTES],
         };
-        let [offsets, lengths] = tags_of_parts.map(|tag| match tags.values(tag) {
-            Some(values) => Ok(values),
-            None if tags.has(tag) => Err(ENDS),
-            None => Err(Cause::Contradiction("it does not say where its pixels are")),
+        let [offsets, lengths] = tags_of_parts.map(|tag| {
+            let values = tags.values(tag)?;
+            values.ok_or(Cause::Contradiction("it does not say where its pixels are"))
         });
         let tiff = Tiff {
             bytes,
             size,
             orientation: tags
                 .value(ORIENTATION)
+                .unwrap_or_default()
                 .and_then(|value| Orientation::from_exif(u8::try_from(value).ok()?))
                 .unwrap_or(Orientation::NoTransforms),
-            is_planar: tags.value(PLANAR) == Some(2) && pixels.samples > 1,
+            is_planar,
             predictor: predictor(&tags, compression, &pixels)?,
+            jpeg_rows: match is_tiled || is_planar {
+                true => part.height.into(),
+                // Not all writers cut off the last strip, which may be the only one. libtiff takes those, too.
+                false => tags.value(STRIP_HEIGHT)?.unwrap_or(u64::MAX),
+            },
             pixels,
             part,
             offsets: offsets?,
             lengths: lengths?,
             compression,
-            jpeg_tables: tags.bytes(JPEG_TABLES),
+            jpeg_tables: tags.bytes(JPEG_TABLES)?,
             is_little: tags.is_little,
-            is_reversed: tags.value(BIT_ORDER) == Some(2),
+            is_reversed: tags.value(BIT_ORDER)? == Some(2),
             max_pixels,
         };
         tiff.check_parts()?;
@@ -151,7 +180,7 @@ impl<'a> Tiff<'a> {
                 max_pixels: self.max_pixels,
             });
         }
-        let bits = u64::from(self.pixels.bits) * self.pixels.samples as u64;
+        let bits = u64::from(self.pixels.bits).saturating_mul(self.pixels.samples as u64);
         let line = u64::from(width).saturating_mul(bits).div_ceil(8);
         if line.saturating_mul(height.into()) > max_bytes(self.max_pixels) {
             return Err(Cause::Memory);
@@ -164,12 +193,81 @@ impl<'a> Tiff<'a> {
             .across()
             .saturating_mul(self.down())
             .saturating_mul(planes);
-        match self.offsets.len().min(self.lengths.len()) < count {
-            true => Err(Cause::Contradiction(
+        if self.offsets.len().min(self.lengths.len()) < count {
+            return Err(Cause::Contradiction(
                 "it has fewer parts than its pixels need",
+            ));
+        }
+        self.check_work()
+    }
+
+    /// Refuses parts that take too long together. Each may be as large as the largest picture, and any number may be the same few bytes.
+    fn check_work(&self) -> Result<(), Cause> {
+        let across = self.across() as u64;
+        let columns = across.saturating_mul(self.part.width.into());
+        let rows = match self.compression {
+            // It is decoded as a whole, others as far as the picture reaches.
+            Compression::Jpeg => (self.down() as u64).saturating_mul(self.part.height.into()),
+            _ => self.size.height.into(),
+        };
+        let pixels = columns.saturating_mul(rows);
+        if pixels > self.max_pixels.saturating_mul(BEYOND) {
+            return Err(Cause::PartsTooLarge {
+                pixels,
+                max_pixels: self.max_pixels,
+            });
+        }
+        let planes = match self.is_planar {
+            true => self.pixels.used(),
+            false => 1,
+        };
+        let line = across.saturating_mul(self.line_bytes() as u64);
+        let bytes = line.saturating_mul(rows).saturating_mul(planes as u64);
+        if bytes > max_bytes(self.max_pixels).saturating_mul(BEYOND) {
+            return Err(Cause::Memory);
+        }
+        if self.compression == Compression::No {
+            return Ok(());
+        }
+        let tables = match self.compression {
+            Compression::Jpeg => self.jpeg_tables.map_or(0, <[u8]>::len),
+            _ => 0,
+        };
+        let parts = 0..self.across() * self.down() * planes;
+        let read = parts
+            .filter_map(|index| self.data(index).ok())
+            .fold(0_u64, |read, data| {
+                read.saturating_add((data.len() + tables) as u64)
+            });
+        let file = (self.bytes.len() as u64).saturating_mul(SHARED);
+        match read > bytes.saturating_add(file).saturating_add(SOON_READ) {
+            true => Err(Cause::Contradiction(
+                "its parts are the same bytes again and again",
             )),
             false => Ok(()),
         }
+    }
+
+    /// Samples of a pixel in a part.
+    fn in_part(&self) -> usize {
+        match self.is_planar {
+            true => 1,
+            false => self.pixels.samples,
+        }
+    }
+
+    /// The bytes of a line of a part.
+    fn line_bytes(&self) -> usize {
+        let bits = u64::from(self.pixels.bits) * self.in_part() as u64;
+        (u64::from(self.part.width) * bits).div_ceil(8) as usize
+    }
+
+    /// The data of a part, which may be more than it needs.
+    fn data(&self, index: usize) -> Result<&'a [u8], Cause> {
+        let place = |values: &Values<'_>| usize::try_from(values.get(index)?).ok();
+        let (offset, length) = place(&self.offsets).zip(place(&self.lengths)).ok_or(ENDS)?;
+        let data = self.bytes.get(offset..).ok_or(ENDS)?;
+        Ok(&data[..length.min(data.len())])
     }
 
     pub(super) fn size(&self) -> Size {
@@ -214,12 +312,7 @@ impl<'a> Tiff<'a> {
     ) -> Result<(), Cause> {
         let used = self.pixels.used();
         let sample_bytes = self.pixels.bits as usize / 8;
-        let in_part = match self.is_planar {
-            true => 1,
-            false => self.pixels.samples,
-        };
-        let line_bytes =
-            (self.part.width as usize * in_part * self.pixels.bits as usize).div_ceil(8);
+        let (in_part, line_bytes) = (self.in_part(), self.line_bytes());
         let (samples, whole_bytes, plane_bytes) = match self.is_planar {
             true => (used, line_bytes * used, line_bytes),
             false => (in_part, line_bytes, 0),
@@ -228,6 +321,7 @@ impl<'a> Tiff<'a> {
         let [part_width, part_height] =
             [self.part.width, self.part.height].map(|side| side as usize);
         let (across, down) = (self.across(), self.down());
+        let mut reused = Reused::default();
         for index in 0..across * down {
             let (left, top) = (index % across * part_width, index / across * part_height);
             let rows = part_height.min(height - top);
@@ -235,14 +329,15 @@ impl<'a> Tiff<'a> {
             let bytes = raw.stale((whole_bytes + plane_bytes) * rows);
             let (whole, plane) = bytes.split_at_mut(whole_bytes * rows);
             match self.is_planar {
-                false => self.read_part(index, in_part, line_bytes, whole)?,
+                false => self.read_part(index, in_part, line_bytes, whole, &mut reused)?,
                 true => {
                     for sample in 0..used {
-                        self.read_part(sample * across * down + index, 1, line_bytes, plane)?;
-                        let to = whole.chunks_exact_mut(sample_bytes);
-                        let to = to.skip(sample).step_by(used);
-                        for (to, from) in to.zip(plane.chunks_exact(sample_bytes)) {
-                            to.copy_from_slice(from);
+                        let index = sample * across * down + index;
+                        self.read_part(index, 1, line_bytes, plane, &mut reused)?;
+                        match sample_bytes {
+                            1 => interleave::<1>(plane, sample, used, whole),
+                            2 => interleave::<2>(plane, sample, used, whole),
+                            _ => interleave::<4>(plane, sample, used, whole),
                         }
                     }
                 }
@@ -261,16 +356,24 @@ impl<'a> Tiff<'a> {
         samples: usize,
         line_bytes: usize,
         out: &mut [u8],
+        reused: &mut Reused,
     ) -> Result<(), Cause> {
-        let place = |values: &Values<'_>| usize::try_from(values.get(index)?).ok();
-        let (offset, length) = place(&self.offsets).zip(place(&self.lengths)).ok_or(ENDS)?;
-        let data = self.bytes.get(offset..).ok_or(ENDS)?;
-        let data = &data[..length.min(data.len())];
-        let reversed: Vec<u8>;
+        let Reused {
+            tools,
+            reversed,
+            line: packed_line,
+        } = reused;
+        let data = self.data(index)?;
+        let data = match self.compression {
+            // The length may be any.
+            Compression::No => data.get(..out.len()).ok_or(ENDS)?,
+            _ => data,
+        };
         let data = match self.is_reversed && self.compression != Compression::Jpeg {
             true => {
-                reversed = data.iter().map(|byte| byte.reverse_bits()).collect();
-                &reversed
+                reversed.clear();
+                reversed.extend(data.iter().map(|byte| byte.reverse_bits()));
+                reversed
             }
             false => data,
         };
@@ -279,18 +382,19 @@ impl<'a> Tiff<'a> {
             compression: self.compression,
             tables: self.jpeg_tables,
             part: self.part,
+            jpeg_rows: self.jpeg_rows,
             samples,
             max_pixels: self.max_pixels,
         };
-        packed.unpack(out)?;
+        packed.unpack(out, tools)?;
         let bytes = self.pixels.bits as usize / 8;
         match self.predictor {
             // The lines of this one have the highest byte first, in any file.
             Predictor::Float => {
-                let mut scratch = vec![0; line_bytes];
+                packed_line.resize(line_bytes, 0);
                 for line in out.chunks_exact_mut(line_bytes) {
                     add_left::<1>(line, samples, |[a], [b]| [a.wrapping_add(b)]);
-                    scratch.copy_from_slice(line);
+                    packed_line.copy_from_slice(line);
                     let numbers = line_bytes / bytes;
                     for (at, number) in line.chunks_exact_mut(bytes).enumerate() {
                         for (byte, to) in number.iter_mut().enumerate() {
@@ -298,7 +402,7 @@ impl<'a> Tiff<'a> {
                                 true => byte,
                                 false => bytes - 1 - byte,
                             };
-                            *to = scratch[from * numbers + at];
+                            *to = packed_line[from * numbers + at];
                         }
                     }
                 }
@@ -328,6 +432,14 @@ impl<'a> Tiff<'a> {
     }
 }
 
+/// Writes the samples of a plane, of `N` bytes each, to their place in pixels of `samples`.
+fn interleave<const N: usize>(plane: &[u8], sample: usize, samples: usize, whole: &mut [u8]) {
+    let pixels = whole.as_chunks_mut::<N>().0.chunks_exact_mut(samples);
+    for (pixel, value) in pixels.zip(plane.as_chunks::<N>().0) {
+        pixel[sample] = *value;
+    }
+}
+
 /// Adds to each sample the same channel's of the pixel to the left.
 fn add_left<const N: usize>(
     line: &mut [u8],
@@ -341,7 +453,7 @@ fn add_left<const N: usize>(
 }
 
 fn side(tags: &Tags<'_>, tag: u16) -> Result<u32, Cause> {
-    let side = tags.value(tag).and_then(|side| u32::try_from(side).ok());
+    let side = tags.value(tag)?.and_then(|side| u32::try_from(side).ok());
     side.ok_or(Cause::Contradiction("it does not say how large it is"))
 }
 
@@ -350,7 +462,7 @@ fn predictor(
     compression: Compression,
     pixels: &Pixels,
 ) -> Result<Predictor, Cause> {
-    let predictor = match tags.value(PREDICTOR).unwrap_or(1) {
+    let predictor = match tags.value(PREDICTOR)?.unwrap_or(1) {
         _ if !compression.predicts() => Predictor::No,
         1 => Predictor::No,
         2 => Predictor::Left,

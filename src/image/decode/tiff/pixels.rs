@@ -8,11 +8,15 @@ const BITS: u16 = 258;
 const COLOURS: u16 = 262;
 const SAMPLES: u16 = 277;
 const PALETTE: u16 = 320;
+const INKS: u16 = 332;
 const EXTRA_SAMPLES: u16 = 338;
 const FORMAT: u16 = 339;
 
 /// Alpha that the colours were multiplied by, in the tag of the extra samples.
 const PREMULTIPLIED: u64 = 1;
+
+/// The inks in their tag, and where it is missing.
+const CMYK: u64 = 1;
 
 /// What the samples of a pixel are.
 pub(super) struct Pixels {
@@ -42,18 +46,26 @@ enum Kind {
 impl Pixels {
     /// Reads the tags. Names what is not decoded.
     pub(super) fn read(tags: &Tags<'_>) -> Result<Pixels, Cause> {
-        let samples = tags.value(SAMPLES).unwrap_or(1);
-        let samples = usize::try_from(samples).unwrap_or(usize::MAX);
+        let samples = match tags.value(SAMPLES)? {
+            None => 1,
+            Some(samples @ 0..=65_535) => samples as usize,
+            Some(_) => {
+                return Err(Cause::Contradiction(
+                    "its pixels have more samples than the 65,535 that TIFF allows",
+                ));
+            }
+        };
         let bits = same(tags, BITS, 1, "different numbers of bits")?;
         let format = same(tags, FORMAT, 1, "different kinds of numbers")?;
-        let Some(colours) = tags.value(COLOURS) else {
+        let Some(colours) = tags.value(COLOURS)? else {
             return Err(Cause::Contradiction("it does not say what its colours are"));
         };
         let (name, channels) = match colours {
             0 | 1 => ("grey", 1),
             2 => ("RGB", 3),
             3 => ("colours of a palette", 1),
-            5 => ("CMYK", 4),
+            5 if tags.value(INKS)?.is_none_or(|inks| inks == CMYK) => ("CMYK", 4),
+            5 => return Err(refused("in other inks than CMYK".into())),
             4 => return Err(refused("that is a transparency mask".into())),
             6 => return Err(refused("in YCbCr colours".into())),
             8..=10 => return Err(refused("in L*a*b* colours".into())),
@@ -100,7 +112,7 @@ impl Pixels {
                 "in {name} of {bits} bits beside other channels"
             )));
         }
-        let extra = tags.values(EXTRA_SAMPLES).unwrap_or_default();
+        let extra = tags.values(EXTRA_SAMPLES)?.unwrap_or_default();
         let alpha = extra.iter().position(|extra| extra == PREMULTIPLIED);
         let alpha = alpha.map(|at| channels + at).filter(|at| *at < samples);
         Ok(Pixels {
@@ -151,18 +163,25 @@ impl Pixels {
             (Kind::Table { table, .. }, 8, None) => {
                 convert(line, stride, out, |pixel| table[usize::from(pixel[0])]);
             }
-            (Kind::Table { table, .. }, 8, Some(alpha)) => convert(line, stride, out, |pixel| {
-                table[usize::from(pixel[0])].map(|value| divide_8(value, pixel[alpha]))
-            }),
+            // What was multiplied is the value in the file, of which the table may be the reverse.
+            (Kind::Table { table, .. }, 8, Some(alpha)) => {
+                convert(line, stride, out, |pixel| match pixel[alpha] {
+                    0 => [0; 3],
+                    alpha => table[usize::from(divide_8(pixel[0], alpha))],
+                })
+            }
             (Kind::Table { table, .. }, bits, _) => {
                 for (at, pixel) in out.iter_mut().enumerate() {
                     *pixel = table[usize::from(few_bits(line, at, bits))];
                 }
             }
             (Kind::Grey16 { white_is_zero }, ..) => {
-                let flip = if *white_is_zero { u16::MAX } else { 0 };
+                let flip = if *white_is_zero { u8::MAX } else { 0 };
                 convert(line, stride, out, |pixel| {
-                    [self.upper(wide(pixel, 0) ^ flip, pixel); 3]
+                    match self.alpha.map(|alpha| wide(pixel, alpha)) {
+                        Some(0) => [0; 3],
+                        _ => [self.upper(wide(pixel, 0), pixel) ^ flip; 3],
+                    }
                 });
             }
             (Kind::Rgb, 8, alpha) => convert(line, stride, out, |pixel| {
@@ -231,11 +250,8 @@ impl Pixels {
 
 /// The value of a tag that has one for each channel, all of them alike; `default` if the tag is missing.
 fn same(tags: &Tags<'_>, tag: u16, default: u64, others: &str) -> Result<u64, Cause> {
-    let Some(values) = tags.values(tag) else {
-        return match tags.has(tag) {
-            true => Err(Cause::Truncated("TIFF")),
-            false => Ok(default),
-        };
+    let Some(values) = tags.values(tag)? else {
+        return Ok(default);
     };
     let first = values.get(0).unwrap_or(default);
     match values.iter().all(|value| value == first) {
@@ -254,7 +270,7 @@ fn greys(bits: u32, white_is_zero: bool) -> Box<[[u8; 3]]> {
 
 /// The upper halves of the 16 bits that a palette has for each channel: all red ones first.
 fn palette(tags: &Tags<'_>, bits: u32) -> Result<Box<[[u8; 3]]>, Cause> {
-    let values = tags.values(PALETTE).unwrap_or_default();
+    let values = tags.values(PALETTE)?.unwrap_or_default();
     let colours = 1_usize << bits;
     let colour = |at: usize| {
         let [red, green, blue] = [0, 1, 2].map(|channel| values.get(channel * colours + at));

@@ -1,6 +1,6 @@
 //! The tags of a TIFF file's first page.
 
-use super::Cause;
+use super::{Cause, ENDS};
 
 /// Whether a file is TIFF with 64-bit offsets (BigTIFF), which the `image` crate does not recognize.
 pub(in crate::image::decode) fn is_big(bytes: &[u8]) -> bool {
@@ -76,7 +76,7 @@ impl Values<'_> {
 impl<'a> Tags<'a> {
     /// Finds the tags. Fails if one of them claims more values than the file has bytes.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Tags<'a>, Cause> {
-        let tags = Tags::find(bytes).ok_or(Cause::Truncated("TIFF"))?;
+        let tags = Tags::find(bytes).ok_or(ENDS)?;
         let len = bytes.len() as u64;
         if tags
             .iter()
@@ -120,19 +120,26 @@ impl<'a> Tags<'a> {
         })
     }
 
-    /// The integers of a tag. `None` if the page lacks it, it has others, or the file ends before them.
-    pub(super) fn values(&self, wanted: u16) -> Option<Values<'a>> {
-        let tag = self.tag(wanted)?;
-        is_integer(tag.kind).then_some(Values {
-            bytes: self.content(&tag)?,
+    /// The integers of a tag. `None` if the page lacks it. Fails if it has other values, or the file ends before them.
+    pub(super) fn values(&self, wanted: u16) -> Result<Option<Values<'a>>, Cause> {
+        let Some(tag) = self.tag(wanted) else {
+            return Ok(None);
+        };
+        if !is_integer(tag.kind) {
+            return Err(Cause::Contradiction(
+                "a tag whose values are integers has others",
+            ));
+        }
+        Ok(Some(Values {
+            bytes: self.content(&tag).ok_or(ENDS)?,
             size: value_size(tag.kind) as usize,
             is_little: self.is_little,
-        })
+        }))
     }
 
-    /// The first integer of a tag.
-    pub(super) fn value(&self, wanted: u16) -> Option<u64> {
-        self.values(wanted)?.get(0)
+    /// The first integer of a tag. `None` if the page lacks it, or it is empty.
+    pub(super) fn value(&self, wanted: u16) -> Result<Option<u64>, Cause> {
+        Ok(self.values(wanted)?.and_then(|values| values.get(0)))
     }
 
     /// Whether the page has a tag, whatever its values are.
@@ -140,9 +147,10 @@ impl<'a> Tags<'a> {
         self.tag(wanted).is_some()
     }
 
-    /// The bytes of a tag.
-    pub(super) fn bytes(&self, wanted: u16) -> Option<&'a [u8]> {
-        self.content(&self.tag(wanted)?)
+    /// The bytes of a tag. `None` if the page lacks it. Fails if the file ends before them.
+    pub(super) fn bytes(&self, wanted: u16) -> Result<Option<&'a [u8]>, Cause> {
+        let tag = self.tag(wanted);
+        tag.map(|tag| self.content(&tag).ok_or(ENDS)).transpose()
     }
 
     fn tag(&self, wanted: u16) -> Option<Tag<'a>> {

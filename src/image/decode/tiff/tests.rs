@@ -304,3 +304,196 @@ fn any_value_of_a_tag_is_a_picture_or_an_error() {
         }
     }
 }
+
+/// A file of one page with these tags, of one integer each, behind these data.
+fn page(tags: &[(u16, u32)], data: &[u8]) -> Vec<u8> {
+    let mut file = b"II*\0".to_vec();
+    file.extend((8 + data.len() as u32).to_le_bytes());
+    file.extend(data);
+    file.extend((tags.len() as u16).to_le_bytes());
+    for (tag, value) in tags {
+        file.extend(tag.to_le_bytes());
+        file.extend([4, 0, 1, 0, 0, 0]);
+        file.extend(value.to_le_bytes());
+    }
+    file.extend([0; 4]);
+    file
+}
+
+/// A strip of a picture of one bit.
+fn fax_page(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
+    let tags = [
+        (WIDTH, width),
+        (HEIGHT, height),
+        (258, 1),
+        (COMPRESSION, 4),
+        (262, 0),
+        (STRIPS, 8),
+        (STRIP_BYTES, data.len() as u32),
+    ];
+    page(&tags, data)
+}
+
+/// A picture of one bit in Group 4 fax, and its pixels: noise in runs of about this length.
+fn fax(width: u16, height: u16, run: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut rng = crate::SampleRng::new(width.into(), height.into(), run);
+    let mut encoder = fax::encoder::Encoder::new(fax::VecWriter::new());
+    let (mut line, mut pixels) = (vec![fax::Color::White; width.into()], Vec::new());
+    for _ in 0..height {
+        let mut color = fax::Color::White;
+        for pixel in &mut line {
+            if rng.below(run) == 0 {
+                color = !color;
+            }
+            // Much is as it was in the line before.
+            if rng.below(3) == 0 {
+                *pixel = color;
+            }
+            let is_black = *pixel == fax::Color::Black;
+            pixels.extend([if is_black { 0 } else { 255 }; 3]);
+        }
+        encoder.encode_line(line.iter().copied(), width).unwrap();
+    }
+    (encoder.finish().unwrap().finish(), pixels)
+}
+
+#[test]
+fn fax_is_what_was_encoded() {
+    for (width, height) in [
+        (1, 9),
+        (7, 30),
+        (8, 8),
+        (40, 30),
+        (2561, 3),
+        (9000, 3),
+        (32_000, 2),
+    ] {
+        for run in [1, 2, 30, 10_000] {
+            let (data, pixels) = fax(width, height, run);
+            let file = fax_page(width.into(), height.into(), &data);
+            let is_same = decode(&file, 1 << 20).unwrap() == pixels;
+            assert!(is_same, "{width} x {height}, runs of {run}");
+        }
+    }
+}
+
+#[test]
+fn fax_that_is_cut_off_is_told_from_fax_that_is_damaged() {
+    let (data, pixels) = fax(40, 30, 3);
+    let decode = |data: &[u8]| decode(&fax_page(40, 30, data), 1 << 20);
+    // The mark at the end has three bytes, of which the first may have bits of the last line.
+    assert!(decode(&data[..data.len() - 2]).unwrap() == pixels);
+    for len in 0..data.len() - 4 {
+        let error = decode(&data[..len]).unwrap_err();
+        assert!(matches!(error, Cause::Truncated(_)), "{len}: {error}");
+    }
+    let damaged = [
+        0b0000_0010, // an extension
+        0b0110_0000, // beyond the last pixel
+        0b0011_1011, // a run of 64 white pixels
+        0b0010_0000, // no run
+    ];
+    for first in damaged {
+        let error = decode(&[&[first, 0b0001_0000][..], &data].concat()).unwrap_err();
+        assert!(matches!(error, Cause::DamagedTiff(_)), "{first:b}: {error}");
+    }
+}
+
+/// Nothing is added up beyond what a number holds: not the longest runs, and not in the widest picture.
+#[test]
+fn fax_of_any_bytes_is_a_picture_or_an_error() {
+    let mut rng = crate::SampleRng::new(3, 0, 0);
+    // Runs of 2560 white pixels, again and again.
+    let runs = [0b0010_0000, 0b0001_1111].repeat(64);
+    let mut files = vec![runs, vec![0; 64], vec![0xFF; 64]];
+    for _ in 0..60 {
+        files.push((0..64).map(|_| rng.below(256) as u8).collect());
+    }
+    for width in [1, 40, 32_767, 32_768, 65_535] {
+        for data in &files {
+            if let Err(error) = decode(&fax_page(width, 3, data), 1 << 20) {
+                let known = matches!(error, Cause::Truncated(_) | Cause::DamagedTiff(_));
+                assert!(known, "{width}: {error}");
+            }
+        }
+    }
+}
+
+/// A line may have any number of codes, if they lead nowhere. The next one does not go through them again and again: that took minutes.
+#[test]
+fn fax_takes_no_longer_than_its_data() {
+    let codes = |codes: &str, count: usize| codes.repeat(count);
+    // Changes two pixels before the end, and then before and behind these, in turn.
+    let bits = codes("000010", 200_000) + "1" + &codes("00000101", 100_000);
+    let bits: Vec<u8> = bits.bytes().map(|bit| bit - b'0').collect();
+    let data: Vec<u8> = bits
+        .chunks(8)
+        .map(|bits| {
+            bits.iter()
+                .enumerate()
+                .map(|(at, bit)| bit << (7 - at))
+                .sum()
+        })
+        .collect();
+    assert!(decode(&fax_page(1000, 3, &data), 1 << 20).is_err());
+}
+
+#[test]
+fn a_tag_of_another_type_is_a_contradiction() {
+    let layout = Layout {
+        size: [17, 18],
+        samples: 3,
+        bytes: 1,
+        colours: 2,
+        part: None,
+        is_planar: false,
+        compression: 5,
+        predicts: true,
+        is_little: true,
+    };
+    let file = layout.file();
+    let page = u32::from_le_bytes(*file[4..].first_chunk().unwrap()) as usize;
+    for entry in 0..usize::from(file[page]) {
+        let at = page + 2 + 12 * entry;
+        let tag = u16::from_le_bytes([file[at], file[at + 1]]);
+        // Text, a fraction, and floating point.
+        for kind in [2, 5, 11] {
+            let mut changed = file.clone();
+            changed[at + 2] = kind;
+            let error = decode(&changed, 1 << 20).unwrap_err();
+            let said = matches!(error, Cause::Contradiction(_));
+            assert!(said, "tag {tag} of type {kind}: {error}");
+        }
+    }
+}
+
+/// `SamplesPerPixel` has 16 bits. Where it has more, products would not fit.
+#[test]
+fn samples_beyond_16_bits_are_a_contradiction() {
+    let tags: [(u16, u64); 8] = [
+        (WIDTH, 1),
+        (HEIGHT, 1),
+        (258, 8),
+        (262, 2),
+        (STRIPS, 16),
+        (277, 0),
+        (STRIP_BYTES, 8),
+        (PLANAR, 1),
+    ];
+    for samples in [65_536, 1 << 32, 1 << 61, u64::MAX] {
+        let mut file = b"II\x2B\0\x08\0\0\0".to_vec();
+        file.extend(16_u64.to_le_bytes());
+        file.extend((tags.len() as u64).to_le_bytes());
+        for (tag, value) in tags {
+            let value = if tag == 277 { samples } else { value };
+            file.extend(tag.to_le_bytes());
+            file.extend(16_u16.to_le_bytes());
+            file.extend(1_u64.to_le_bytes());
+            file.extend(value.to_le_bytes());
+        }
+        for max_pixels in [1 << 20, u64::MAX] {
+            let error = decode(&file, max_pixels).unwrap_err().to_string();
+            assert!(error.contains("more samples than"), "{samples}: {error}");
+        }
+    }
+}
