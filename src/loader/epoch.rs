@@ -1,6 +1,7 @@
 //! Epochs: iterators over the batches of one pass.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -135,9 +136,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// An epoch that is not part of the run.
     pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        let options = &loader.pipeline().options[seat.share.device];
-        let cut = options.cut(seat.start, seat.share);
-        let batches = cut.batches() - seat.start.given.count();
+        let cut = loader.pipeline().cut(&seat);
+        let batches = cut.batches().saturating_sub(seat.start.given.count());
         Epoch {
             loader,
             seat,
@@ -586,6 +586,11 @@ impl<B: Batch> std::iter::FusedIterator for Epoch<'_, B> {}
 
 impl<B: Batch> Drop for Epoch<'_, B> {
     fn drop(&mut self) {
+        if self.pipeline().has_lost_threads() {
+            // What it holds goes back under locks that nobody may release any more.
+            _ = ManuallyDrop::new(std::mem::take(&mut self.taken));
+            return;
+        }
         self.returned();
         self.pipeline().leave(&self.seat);
         drop_each(self.taken.drain(..)); // they may be the user's to drop

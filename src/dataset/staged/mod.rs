@@ -25,7 +25,7 @@ use crate::sync::log;
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, planted, sample_timeout, thread,
 };
-use crate::system::Process;
+use crate::system::FirstUser;
 
 /// A data set that fetches ahead: requests run beside the workers, which only decode.
 ///
@@ -56,6 +56,9 @@ use crate::system::Process;
 ///
 /// Dropping the data set waits for requests that run, so that the source is free afterwards. Those of a loader with a `timeout` are waited
 /// for until they have run for that long: the threads of those that hang are abandoned, and keep the source until they come back.
+///
+/// A forked child process has none of the threads. If its parent has loaded a sample before the fork, the child's workers fetch their
+/// samples themselves, one at a time: make the data set, and the loader, after the fork.
 ///
 /// Put it into an `Arc` to read [`stats`](Staged::stats) beside the loader.
 ///
@@ -191,8 +194,8 @@ pub struct Inner<S: Stages> {
     /// A thread has ended.
     ended: Condvar,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// The process that they run in.
-    process: Process,
+    /// The process that they run in: the one that needed a sample first.
+    process: FirstUser,
 }
 
 impl<S: Stages> Inner<S> {
@@ -372,7 +375,7 @@ impl<S: Stages> Staged<S> {
                 startable: Condvar::default(),
                 ended: Condvar::default(),
                 threads: Mutex::default(),
-                process: Process::this(),
+                process: FirstUser::nobody(),
             })),
         }
     }
@@ -415,9 +418,13 @@ impl<S: Stages> Staged<S> {
         self.limited(|limits| limits.max_bytes = bytes)
     }
 
-    /// Returns what has been done so far.
+    /// Returns what has been done so far. In a process that was forked from the one that fetches, all zeros.
     pub fn stats(&self) -> StagedStats {
-        self.inner().state.lock().stats()
+        let inner = self.inner();
+        match inner.process.is_another() {
+            true => StagedStats::default(), // one of its threads may hold the lock
+            false => inner.state.lock().stats(),
+        }
     }
 }
 
@@ -455,7 +462,7 @@ impl<S: Stages> Dataset for Staged<S> {
 
     fn pass_ended(&self, pass: Pass) {
         let inner = self.inner();
-        if inner.process.is_this() {
+        if !inner.process.is_another() {
             let gone = inner.state.lock().end(pass.id());
             inner.clear(gone);
         }
@@ -475,7 +482,7 @@ impl<S: Stages> Drop for Staged<S> {
         let Some(inner) = self.inner.take() else {
             return;
         };
-        if !inner.process.is_this() {
+        if inner.process.is_another() {
             return; // its threads are not here, and hold it for ever
         }
         let gone = inner.state.lock().close();
