@@ -37,7 +37,7 @@ use crate::sync::{Arc, Instant, Weak};
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[must_use = "an epoch does nothing unless it is iterated"]
 pub struct DeviceEpoch<'a, B: Batch> {
     epoch: Epoch<'a, B>,
     outbox: Arc<Outbox<B>>,

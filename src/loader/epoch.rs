@@ -71,7 +71,7 @@ impl<B: Batch> Clone for Loader<'_, B> {
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[must_use = "an epoch does nothing unless it is iterated"]
 pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,
     seat: Seat,

@@ -36,7 +36,7 @@ use crate::sync::{Arc, Instant};
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
+#[must_use = "epochs do nothing unless they are iterated"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
     /// Where the first epoch begins, if it was told already, and the state of its stream.
@@ -233,7 +233,7 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 /// assert_eq!(steps, 30);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
+#[must_use = "epochs do nothing unless they are iterated"]
 pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,
     target: Target,

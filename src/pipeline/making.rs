@@ -167,7 +167,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let leaves_out = failure.is_some() || self.left_out.borrow().is_some();
         debug_assert!(
             leaves_out || loaded.filled + loaded.parked == count,
-            "a row is missing, or there twice, and nobody says why"
+            "a row is missing, or there twice, and no error says why"
         );
         (loaded, failure)
     }
