@@ -238,7 +238,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
-        if let Some(refused) = self.epoch.refuses(true) {
+        if let Some(refused) = self.epoch.refuses(true, patience) {
             return refused;
         }
         let next = self.advance(patience);

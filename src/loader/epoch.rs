@@ -313,7 +313,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     ///
     /// # Synchronization
     ///
-    /// Does not wait, with one exception: with `num_workers(0)`, this call loads the batch itself.
+    /// Does not wait, with one exception: with `num_workers(0)`, this call loads the batch itself. (On one of the loader's own threads, it
+    /// gives [`Error::CannotWait`](crate::Error::CannotWait), and the epoch goes on elsewhere.)
     ///
     /// The call counts as waiting: if the program holds all slabs that it may have, the batch that it asks for is not page-locked
     /// ([`pin_memory`](crate::loader::Builder::pin_memory)). If the loader has a [`timeout`](crate::loader::Builder::timeout), late samples
@@ -520,18 +521,25 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// What the epoch gives where nobody would make its batches: the error, and no more. `on_device`: they would come from the device.
-    pub(super) fn refuses<T>(&mut self, on_device: bool) -> Option<Poll<Option<Result<T>>>> {
+    /// What the epoch gives where nobody would make its batches: the error, and no more. But a thread of the loader's that does not wait
+    /// may ask again, as others may. `on_device`: they would come from the device.
+    pub(super) fn refuses<T>(
+        &mut self,
+        on_device: bool,
+        patience: Patience,
+    ) -> Option<Poll<Option<Result<T>>>> {
         if self.has_ended {
             return Some(Poll::Ready(None));
         }
         let error = self.pipeline().refuses_to_wait(on_device)?;
-        (self.has_ended, self.batches) = (true, self.given());
+        if patience != Patience::None || self.pipeline().is_lost(on_device) {
+            (self.has_ended, self.batches) = (true, self.given());
+        }
         Some(Poll::Ready(Some(Err(error))))
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B>>> {
-        if let Some(refused) = self.refuses(false) {
+        if let Some(refused) = self.refuses(false, patience) {
             return refused;
         }
         let asked = self.returned();
@@ -556,6 +564,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
 /// Until when a call waits that is given a time.
 pub(super) fn until(timeout: Duration) -> Patience {
+    if timeout.is_zero() {
+        return Patience::None;
+    }
     let end = Instant::now().checked_add(timeout);
     end.map_or(Patience::Forever, Patience::Until)
 }

@@ -77,8 +77,8 @@ use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak, is_w
 use crate::system::Process;
 
 /// Why nobody makes batches in a forked process.
-const FORKED: &str = "this process was forked from the one that built the loader, and has none of its threads: build the loader in the process that \
-                      uses it, after the fork";
+const FORKED: &str = "this process was forked from the one that built the loader, and has none of its threads: build the loader in the \
+                      process that uses it, after the fork";
 
 /// How many pageable slabs are kept for later, where bytes in flight are limited.
 const FEWEST_KEPT: usize = 2;
@@ -183,15 +183,20 @@ impl<B: 'static> Pipeline<B> {
         !self.process.is_this()
     }
 
-    /// Whether threads of another process may hold the board's lock, or any other of the loader's. (This one was forked from it, and has none
-    /// of them, so nobody would release it.)
+    /// Whether threads of another process may hold the board's lock, or any other of the loader's. (This one was forked from it, and has
+    /// none of them, so nobody would release it.)
     pub(crate) fn has_lost_threads(&self) -> bool {
         self.options().workers > 0 && self.is_forked()
     }
 
+    /// Whether no call in this process can get a batch any more. `on_device`: from the device.
+    pub(crate) fn is_lost(&self, on_device: bool) -> bool {
+        self.has_lost_threads() || on_device && self.is_forked()
+    }
+
     /// Why a batch must not be waited for here: nobody would make it. `on_device`: it is to come from the device.
     pub(crate) fn refuses_to_wait(&self, on_device: bool) -> Option<Error> {
-        let reason = if self.has_lost_threads() || on_device && self.is_forked() {
+        let reason = if self.is_lost(on_device) {
             FORKED
         } else if is_within_code_of(self) {
             "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, say), \
