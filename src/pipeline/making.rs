@@ -126,7 +126,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                     (&left, self.loading, is_announced)
                 {
                     is_announced = true;
-                    self.announce(rows.clone()).map_err(NotLoaded::Sample)?;
+                    self.announce(rows.clone(), true)
+                        .map_err(NotLoaded::Sample)?;
                 }
                 match &mut left {
                     Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
@@ -184,9 +185,9 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     }
 
     /// Announces what follows these rows, before the first of them is taken. If that panics, no sample is to blame, so none is replaced.
-    fn announce(&self, rows: Range<usize>) -> Result<(), Failed> {
+    fn announce(&self, rows: Range<usize>, is_timed: bool) -> Result<(), Failed> {
         let first = rows.start;
-        let announce = AssertUnwindSafe(|| self.source.announce(rows));
+        let announce = AssertUnwindSafe(|| self.source.announce(rows, is_timed));
         let (ns, sampling_ns) = catch_unwind(announce).map_err(|payload| Failed {
             is_samples_own: false,
             ..self.source.sample_panicked(first, panic_message(payload))
@@ -237,14 +238,14 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let (source, at) = (self.source, self.at);
         let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
         let end = rows.end.min(rows.start.saturating_add(most));
-        let tells = watch.times_all();
+        let (tells, is_timed) = (watch.times_all(), watch.times_sampler());
         let next = || {
             let row = (rows.start < end).then_some(rows.start)?;
             rows.start += 1;
             at.comes_to(row);
             if announces {
                 watch.is_in(&source.pass.meter); // the sample before
-                if let Err(failed) = self.announce(row..row + 1) {
+                if let Err(failed) = self.announce(row..row + 1, is_timed) {
                     return Some(Err(failed));
                 }
             }
@@ -349,7 +350,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let (source, at) = (self.source, self.at);
         at.comes_to(rows.start);
         if self.loading == Loading::Solo
-            && let Err(failed) = self.announce(rows.clone())
+            && let Err(failed) = self.announce(rows.clone(), true)
         {
             return vec![(rows.start, Err(failed))];
         }
