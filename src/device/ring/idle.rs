@@ -51,10 +51,14 @@ impl Idle {
         self.take(first)
     }
 
-    /// Takes a block that makes room, so that few have to go.
+    /// Takes the block that makes most room, so that few have to go; of equal ones, one that is not page-locked.
     pub(super) fn take_largest(&mut self) -> Option<HostBlock> {
-        let last = self.blocks.keys().next_back().copied()?;
-        self.take(last)
+        let first_pageable = (true, 0, Reverse(u64::MAX));
+        let pinned = self.blocks.range(..first_pageable).next_back();
+        let pageable = self.blocks.range(first_pageable..).next_back();
+        let lasts = [pinned, pageable].into_iter().flatten();
+        let largest = lasts.map(|(place, _)| *place).max_by_key(|place| place.1)?;
+        self.take(largest)
     }
 
     fn first(&self, is_pageable: bool, size: usize) -> Option<Place> {
@@ -135,8 +139,8 @@ mod tests {
     fn what_goes_is_counted() {
         let mut idle = blocks();
         assert_eq!(idle.take_smallest().unwrap().capacity(), PAGE);
-        assert!(!idle.take_largest().unwrap().is_pinned());
-        assert_eq!(idle.take_largest().unwrap().capacity(), 3 * PAGE);
+        assert_eq!(idle.take_largest().unwrap().capacity(), 3 * PAGE); // though another is pageable
+        assert!(!idle.take_largest().unwrap().is_pinned()); // of those that are equally large
         assert_eq!((idle.bytes(), idle.pinned_bytes()), (4 * PAGE, 4 * PAGE));
         while idle.take_smallest().is_some() {}
         assert!(idle.is_empty() && idle.bytes() == 0 && idle.pinned_bytes() == 0);
