@@ -183,6 +183,15 @@ pub trait Stages: Send + Sync + Sized + 'static {
 const SIGN_AFTER: Duration = Duration::from_secs(1);
 const SIGN_WITHIN: Duration = Duration::from_secs(14);
 
+/// When who began to wait looks for a sign of life: of what another asked for one, it need not come before this one would have asked.
+fn sign_due(began: Instant, asked: Option<Instant>) -> Option<Instant> {
+    let own = began.checked_add(SIGN_AFTER)?;
+    match asked {
+        None => Some(own),
+        Some(asked) => Some(asked.checked_add(SIGN_WITHIN)?.max(own)),
+    }
+}
+
 /// What is shared with whoever runs requests.
 #[doc(hidden)]
 pub struct Inner<S: Stages> {
@@ -244,11 +253,8 @@ impl<S: Stages> Inner<S> {
         let end = timeout.and_then(|timeout| began.checked_add(timeout));
         let end = end.filter(|_| !planted("a worker waits for a request for ever"));
         let mut has_started = false;
-        let sign_after = match state.asked_for_sign {
-            None => began.checked_add(SIGN_AFTER),
-            Some(asked) => asked.checked_add(SIGN_WITHIN), // by another
-        };
-        let mut sign_due = sign_after.filter(|_| S::NO_SIGN.is_some());
+        let asked = state.asked_for_sign; // by another
+        let mut sign_due = S::NO_SIGN.and_then(|_| sign_due(began, asked));
         loop {
             let now = Instant::now();
             match state.find(number, &waiter, now) {
@@ -532,5 +538,23 @@ impl<S: Stages + fmt::Debug> fmt::Debug for Staged<S> {
 impl<S: Stages> fmt::Debug for Inner<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inner").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who comes when a sign that another asked for is nearly due waits as long as who asks for one.
+    #[test]
+    fn a_sign_of_life_has_its_time() {
+        let asked = Instant::now();
+        let after = |seconds| asked.checked_add(Duration::from_secs(seconds)).unwrap();
+        assert_eq!(sign_due(asked, None), Some(after(1)));
+        assert_eq!(sign_due(after(5), Some(asked)), Some(after(14)));
+        for began in [13, 14, 100] {
+            let due = sign_due(after(began), Some(asked));
+            assert_eq!(due, Some(after(began + 1)));
+        }
     }
 }
