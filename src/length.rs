@@ -1,6 +1,6 @@
 //! How many samples, in the type that the program has the number in.
 
-/// How many samples there are: a `usize`, such as `paths.len()`, a `u64`, a `u32`, or a literal.
+/// How many samples there are: a `usize`, such as `paths.len()`, a `u64`, a `u32`, or an `i32`, such as a literal.
 ///
 /// Functions that take a number of samples take one of these; inside, it is a `u64`. The trait is sealed. A literal without a suffix is
 /// an `i32`, as everywhere in Rust: write `3_000_000_000u64` for more than that holds.
@@ -22,7 +22,7 @@
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a number of samples",
-    label = "expected a `usize`, a `u64`, a `u32` or a literal"
+    label = "expected a `usize`, a `u64`, a `u32`, or an `i32` that is not negative (as a literal is)"
 )]
 pub trait Length: Copy + Sealed {}
 

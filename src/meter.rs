@@ -107,6 +107,8 @@ pub(crate) struct Meter {
     pub(crate) get_share: Share,
     /// The same for the sampler's.
     pub(crate) sampler_share: Share,
+    /// Of what is left, that of telling the data set what comes.
+    pub(crate) announcing_share: Share,
     /// How long the last batch took that one thread made, in all and for a sample.
     pub(crate) solo_ns: [Latest; 2],
     /// The number of its epoch, and who records what happens in it, if anybody asks.
@@ -277,6 +279,7 @@ impl Meter {
             bad_samples,
             get_share: _,
             sampler_share: _,
+            announcing_share: _,
             solo_ns: _,
             number: _,
             recorder: _,

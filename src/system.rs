@@ -4,6 +4,10 @@ pub(crate) mod numa;
 pub(crate) mod room;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[cfg(all(unix, not(miri)))]
+use crate::sync::log;
 
 /// A process, as a call from a child that was forked from it finds out: a child has none of its parent's threads, and whoever waits for
 /// one there waits for ever. (A system that cannot fork, and a child that was not made by the C library's `fork`, are not noticed.)
@@ -26,10 +30,42 @@ impl Process {
     }
 }
 
+/// The process that used something first, and so has the threads that were started for it. One that was forked from it before that may be
+/// the first itself.
+#[derive(Debug)]
+pub(crate) struct FirstUser(AtomicUsize);
+
+impl FirstUser {
+    /// More than there are forks.
+    const NOBODY: usize = usize::MAX;
+
+    pub(crate) const fn nobody() -> FirstUser {
+        FirstUser(AtomicUsize::new(FirstUser::NOBODY))
+    }
+
+    /// The calling process uses it. Returns whether it is the one that does, and no other before.
+    pub(crate) fn is_this(&self) -> bool {
+        let this = Process::this().forks;
+        if self.0.load(Ordering::Relaxed) == FirstUser::NOBODY {
+            self.0.store(this, Ordering::Relaxed); // by another thread meanwhile: the same
+        }
+        self.0.load(Ordering::Relaxed) == this
+    }
+
+    /// Whether another process has used it, and this one was forked from that.
+    pub(crate) fn is_another(&self) -> bool {
+        let first = self.0.load(Ordering::Relaxed);
+        first != FirstUser::NOBODY && first != Process::this().forks
+    }
+}
+
 #[cfg(all(unix, not(miri)))]
 mod forks {
+    use std::io;
     use std::sync::Once;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::log;
 
     static FORKS: AtomicUsize = AtomicUsize::new(0);
 
@@ -39,9 +75,17 @@ mod forks {
 
     pub(super) fn count() -> usize {
         static WATCHES: Once = Once::new();
-        // SAFETY: the function is there as long as the program, and does what may be done in a child of a process with threads: it takes no
-        // lock and no memory.
-        WATCHES.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(is_child)) });
+        let mut failed = 0;
+        // SAFETY: the function is called as long as its code is there: glibc enters it for the library that has it (by the library's own
+        // `__dso_handle`), and takes it out at `dlclose`; musl never unloads a library. It does what may be done in a child of a process
+        // with threads: it takes no lock and no memory.
+        WATCHES.call_once(|| failed = unsafe { libc::pthread_atfork(None, None, Some(is_child)) });
+        if failed != 0 {
+            let error = io::Error::from_raw_os_error(failed);
+            log::error!(
+                "forks of this process will not be noticed: a forked child that uses a loader of its parent's may wait for ever ({error})"
+            );
+        }
         FORKS.load(Ordering::Relaxed)
     }
 }

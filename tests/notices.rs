@@ -15,7 +15,7 @@ use pinfeed::device::Hostile;
 use pinfeed::error::CollateError;
 use pinfeed::loader::{Limit, Stats};
 use pinfeed::sample::{Field, Filled, Layout, Row};
-use pinfeed::sampler::SequentialSampler;
+use pinfeed::sampler::{BatchSampler, Batches, SequentialSampler};
 use pinfeed::{BoxError, DataLoader, Device, Error, Sample, Tensor, TensorDataset, from_fn};
 
 thread_local! {
@@ -82,6 +82,29 @@ fn a_thread_that_is_lost_is_not_waited_for() {
     });
     let message = panicked.downcast::<String>().unwrap();
     assert!(message.contains("the logger panics"), "{message}");
+}
+
+/// What is logged within a batch sampler is said at once: it may take long.
+#[test]
+fn a_batch_sampler_logs_at_once() {
+    struct Nested;
+    impl BatchSampler for Nested {
+        fn batches(&self, _: u64) -> Batches {
+            let before = LOG.with_borrow(Vec::len);
+            let empty = DataLoader::builder(from_fn(0, |index, _| Ok(index as i64)));
+            drop(empty.build::<Tensor<i64>>().unwrap());
+            assert_eq!(LOG.with_borrow(Vec::len), before + 1);
+            vec![vec![0]].into()
+        }
+    }
+    let samples = from_fn(8, |index, _| Ok(index as i64));
+    let loader = DataLoader::builder(samples).batch_sampler(Nested);
+    let loader = loader.build::<Tensor<i64>>().unwrap();
+    let (log, first) = logged(|| loader.epoch(0).next().unwrap().map(drop));
+    first.unwrap();
+    assert_eq!(log.len(), 1, "{log:?}");
+    let (log, state) = logged(|| loader.state());
+    assert_eq!((log.len(), state.epoch()), (2, 1));
 }
 
 /// An epoch without batches trains nothing: whoever builds a loader of such is told so, once.

@@ -133,8 +133,8 @@ impl<S: Sample> StackTable<S> {
         from: usize,
         samples: impl Iterator<Item = &'a S> + Clone,
     ) -> Result<bool, CollateError> {
-        let mut layout = Layout::new(self.rows).offload(self.offload);
-        let plan = S::plan(samples, &mut layout)?;
+        let layout = Layout::new(self.rows).offload(self.offload);
+        let (plan, layout) = layout.lend(|layout| S::plan(samples, layout))?;
         Ok(self.planned.set(Planned { plan, layout, from }).is_ok())
     }
 

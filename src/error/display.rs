@@ -214,6 +214,12 @@ fn because(f: &mut fmt::Formatter<'_>, cause: &dyn StdError) -> fmt::Result {
     Ok(())
 }
 
+/// Whether a cause says what it happened to, as the error of a file begins with its path. (`32 bytes` does not begin with `3`.)
+pub(super) fn begins_with(cause: &str, description: &str) -> bool {
+    let rest = cause.strip_prefix(description);
+    rest.is_some_and(|rest| description.is_empty() || !rest.starts_with(char::is_alphanumeric))
+}
+
 impl fmt::Display for SampleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.say(f, "")
@@ -225,7 +231,7 @@ impl SampleId {
     fn say(&self, f: &mut fmt::Formatter<'_>, cause: &str) -> fmt::Result {
         write!(f, "sample {}", self.index)?;
         if let Some(description) = &self.description
-            && !cause.starts_with(description)
+            && !begins_with(cause, description)
         {
             write!(f, " ({description})")?;
         }

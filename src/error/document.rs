@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use super::BoxError;
+use super::display::begins_with;
 
 /// A document could not be had, for a row of [`Packed`](crate::dataset::Packed) or of [`Pack`](crate::stream::Pack), or to count its
 /// tokens.
@@ -40,7 +41,7 @@ impl fmt::Display for DocumentError {
         write!(f, "document {}", self.document)?;
         // A file's error begins with its path.
         if let Some(description) = &self.description
-            && !cause.starts_with(description)
+            && !begins_with(&cause, description)
         {
             write!(f, " ({description})")?;
         }
@@ -69,5 +70,13 @@ mod tests {
             said("texts/7.txt cannot be read"),
             "document 7: texts/7.txt cannot be read"
         );
+        // But a number that another begins with is not.
+        let said = |description: &str, cause: &str| {
+            DocumentError::new(7, Some(description.to_owned()), cause.into()).to_string()
+        };
+        let longer = said("3", "32 bytes expected");
+        assert_eq!(longer, "document 7 (3): 32 bytes expected");
+        assert_eq!(said("3", "3: no tokens"), "document 7: 3: no tokens");
+        assert_eq!(said("", "no tokens"), "document 7: no tokens");
     }
 }

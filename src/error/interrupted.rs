@@ -1,4 +1,4 @@
-//! Streams that nobody waits for.
+//! Streams that are not to be pulled any further.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,7 +11,7 @@ pub struct Interrupted;
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody waits for its items any more: stop pulling")
+        f.write_str("the program left the epoch, the loader is being dropped, or an item took longer than `timeout`: stop pulling")
     }
 }
 

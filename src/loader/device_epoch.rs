@@ -1,6 +1,7 @@
 //! Epochs whose batches are sent to a device ahead of the consumer.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ use crate::sync::{Arc, Instant, Weak};
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[must_use = "an epoch does nothing unless it is iterated"]
 pub struct DeviceEpoch<'a, B: Batch> {
     epoch: Epoch<'a, B>,
     outbox: Arc<Outbox<B>>,
@@ -71,8 +72,10 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             has_enough: false,
             failed: None,
         };
-        epoch.outbox.allow(depth as u64);
-        let _ = epoch.following();
+        if !epoch.epoch.pipeline().has_lost_threads() {
+            epoch.outbox.allow(depth as u64);
+            let _ = epoch.following();
+        }
         epoch
     }
 
@@ -235,7 +238,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
-        if let Some(refused) = self.epoch.refuses(true) {
+        if let Some(refused) = self.epoch.refuses(true, patience) {
             return refused;
         }
         let next = self.advance(patience);
@@ -276,6 +279,7 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
 impl<B: Batch> Drop for DeviceEpoch<'_, B> {
     fn drop(&mut self) {
         if self.epoch.pipeline().has_lost_threads() {
+            _ = ManuallyDrop::new(Arc::clone(&self.outbox)); // what it holds goes back under locks
             return;
         }
         self.epoch.pipeline().leave(self.epoch.seat());

@@ -1,6 +1,7 @@
 //! Epochs: iterators over the batches of one pass.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ impl<B: Batch> Clone for Loader<'_, B> {
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[must_use = "an epoch does nothing unless it is iterated"]
 pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,
     seat: Seat,
@@ -135,9 +136,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// An epoch that is not part of the run.
     pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        let options = &loader.pipeline().options[seat.share.device];
-        let cut = options.cut(seat.start, seat.share);
-        let batches = cut.batches() - seat.start.given.count();
+        let cut = loader.pipeline().cut(&seat);
+        let batches = cut.batches().saturating_sub(seat.start.given.count());
         Epoch {
             loader,
             seat,
@@ -313,7 +313,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     ///
     /// # Synchronization
     ///
-    /// Does not wait, with one exception: with `num_workers(0)`, this call loads the batch itself.
+    /// Does not wait, with one exception: with `num_workers(0)`, this call loads the batch itself. (On one of the loader's own threads, it
+    /// gives [`Error::CannotWait`](crate::Error::CannotWait), and the epoch goes on elsewhere.)
     ///
     /// The call counts as waiting: if the program holds all slabs that it may have, the batch that it asks for is not page-locked
     /// ([`pin_memory`](crate::loader::Builder::pin_memory)). If the loader has a [`timeout`](crate::loader::Builder::timeout), late samples
@@ -520,18 +521,25 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// What the epoch gives where nobody would make its batches: the error, and no more. `on_device`: they would come from the device.
-    pub(super) fn refuses<T>(&mut self, on_device: bool) -> Option<Poll<Option<Result<T>>>> {
+    /// What the epoch gives where nobody would make its batches: the error, and no more. But a thread of the loader's that does not wait
+    /// may ask again, as others may. `on_device`: they would come from the device.
+    pub(super) fn refuses<T>(
+        &mut self,
+        on_device: bool,
+        patience: Patience,
+    ) -> Option<Poll<Option<Result<T>>>> {
         if self.has_ended {
             return Some(Poll::Ready(None));
         }
         let error = self.pipeline().refuses_to_wait(on_device)?;
-        (self.has_ended, self.batches) = (true, self.given());
+        if patience != Patience::None || self.pipeline().is_lost(on_device) {
+            (self.has_ended, self.batches) = (true, self.given());
+        }
         Some(Poll::Ready(Some(Err(error))))
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B>>> {
-        if let Some(refused) = self.refuses(false) {
+        if let Some(refused) = self.refuses(false, patience) {
             return refused;
         }
         let asked = self.returned();
@@ -556,6 +564,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
 /// Until when a call waits that is given a time.
 pub(super) fn until(timeout: Duration) -> Patience {
+    if timeout.is_zero() {
+        return Patience::None;
+    }
     let end = Instant::now().checked_add(timeout);
     end.map_or(Patience::Forever, Patience::Until)
 }
@@ -586,6 +597,11 @@ impl<B: Batch> std::iter::FusedIterator for Epoch<'_, B> {}
 
 impl<B: Batch> Drop for Epoch<'_, B> {
     fn drop(&mut self) {
+        if self.pipeline().has_lost_threads() {
+            // What it holds goes back under locks that nobody may release any more.
+            _ = ManuallyDrop::new(std::mem::take(&mut self.taken));
+            return;
+        }
         self.returned();
         self.pipeline().leave(&self.seat);
         drop_each(self.taken.drain(..)); // they may be the user's to drop

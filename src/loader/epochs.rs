@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::iter::{Fuse, FusedIterator};
+use std::mem::ManuallyDrop;
 
 use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
@@ -35,7 +36,7 @@ use crate::sync::{Arc, Instant};
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
+#[must_use = "epochs do nothing unless they are iterated"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
     /// Where the first epoch begins, if it was told already, and the state of its stream.
@@ -51,6 +52,12 @@ pub struct Epochs<'a, B: Batch, I> {
 
 /// Where the first epoch begins, and the state of its stream.
 type First = Option<(Start, Option<Vec<u8>>)>;
+
+impl<B: Batch, I> Epochs<'_, B, I> {
+    fn has_lost_threads(&self) -> bool {
+        self.loader.pipeline().has_lost_threads()
+    }
+}
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
@@ -150,7 +157,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     ) -> Option<Arc<Outbox<B>>> {
         let pipeline = epoch.pipeline();
         // Without workers, nothing can be loaded ahead, and nobody needs to know the next epoch.
-        if pipeline.options().workers == 0 || pipeline.is_forked() {
+        if pipeline.options().workers == 0 || pipeline.has_lost_threads() {
             return None;
         }
         let (seat, outbox) =
@@ -226,7 +233,7 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 /// assert_eq!(steps, 30);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
+#[must_use = "epochs do nothing unless they are iterated"]
 pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,
     target: Target,
@@ -271,6 +278,10 @@ fn close<B: Batch>(outbox: Option<Arc<Outbox<B>>>) {
 
 impl<B: Batch, I> Drop for DeviceEpochs<'_, B, I> {
     fn drop(&mut self) {
+        if self.epochs.has_lost_threads() {
+            _ = ManuallyDrop::new(self.outbox.take()); // what it holds goes back under locks
+            return;
+        }
         close(self.outbox.take());
     }
 }

@@ -173,7 +173,7 @@ impl fmt::Debug for BatchInfo {
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[must_use = "an epoch does nothing unless it is iterated"]
 #[derive(Debug)]
 pub struct WithInfo<E> {
     epoch: E,

@@ -47,7 +47,9 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::pipeline::{Beginning, Portion, Seat, Start, Threads};
 use crate::stream::StreamSource;
-use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Within, is_within_code_of};
+use crate::sync::{
+    Arc, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, Within, is_within_code_of,
+};
 
 /// Loads batches of type `B`. The types of data set and collate are erased, so that a loader fits in a struct's field.
 ///
@@ -55,8 +57,9 @@ use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Within, is_within_c
 /// named threads, which end when it is dropped.
 ///
 /// A forked child process has none of these threads. In the child, an epoch of a loader with workers gives one error
-/// ([`Error::CannotWait`](crate::Error::CannotWait)) and ends, and dropping the epoch or the loader does not wait: build a new loader
-/// there. A worker that iterates its own loader (from a data set's `get`, say) gets the same error, because it would wait for itself.
+/// ([`Error::CannotWait`](crate::Error::CannotWait)) and ends, and dropping the epoch or the loader does not wait. Fork while
+/// no loader exists, and build the data set and the loader after it, in the process that uses them. A worker that iterates its own loader
+/// (from a data set's `get`, say) gets the same error, because it would wait for itself.
 ///
 /// # Examples
 ///
@@ -370,6 +373,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// Where the state says to go on.
     fn resumed(&self, state: &LoaderState) -> Result<Start> {
+        self.threads.pipeline().check_process()?;
         let options = self.threads.pipeline().options();
         let devices = self.threads.pipeline().options.len() as u64;
         state.check(self.owner(1), options.lane, devices)?;
@@ -379,7 +383,7 @@ impl<B: Batch> DataLoader<B> {
         if let Some(share) = state.share() {
             self.threads.pipeline().learned().share.resume(share);
         }
-        *self.last.lock() = Last::at(start, None);
+        *self.last() = Last::at(start, None);
         if !start.given.has_no_gap() {
             // (Of the last ones, this loader may leave some out.)
             start.given = start.given.of(options.cut(start, Portion::WHOLE).batches());
@@ -393,9 +397,14 @@ impl<B: Batch> DataLoader<B> {
     /// The first call looks at some samples' descriptions and positions ([`Dataset::fingerprint`],
     /// [`Sampler::fingerprint`](crate::sampler::Sampler::fingerprint)), or at the lists of two epochs
     /// ([`BatchSampler::fingerprint`](crate::sampler::BatchSampler::fingerprint)).
+    ///
+    /// # Panics
+    ///
+    /// In a process that was forked from the one that built the loader, at the moment when another thread of that began an epoch or asked
+    /// for the state: nobody knows in the child where the run stands. Ask before the fork.
     pub fn state(&self) -> LoaderState {
         self.owner(1); // first: it calls the program's code
-        let last = self.last.lock();
+        let last = self.last();
         self.state_from(
             last.start(self.threads.pipeline().options()),
             last.devices(),
@@ -432,16 +441,18 @@ impl<B: Batch> DataLoader<B> {
         let devices = start.bound_to.unwrap_or(devices);
         let state = LoaderState::new(start, lane, self.owner(devices));
         #[cfg(feature = "nvjpeg")]
-        let state = {
+        let state = if !self.threads.pipeline().has_lost_threads() {
             let share = &self.threads.pipeline().learned().share;
             state.of_share(share.from(start.epoch, start.position))
+        } else {
+            state
         };
         state
     }
 
     /// Where a rank stands whose batches several devices are given in any order, if one of them has this seat.
     fn start_of_rank(&self, seat: &Seat) -> Start {
-        let last = self.last.lock();
+        let last = self.last();
         match last.is_of(seat.share) {
             true => last.start(self.threads.pipeline().options()),
             // Nobody knows of the others any more.
@@ -456,18 +467,11 @@ impl<B: Batch> DataLoader<B> {
             "a data set, sampler or batch sampler asks for its loader's state while the loader asks it for its fingerprint, and so waits for itself: a \
              fingerprint, a description and a sampler's order must not need the state"
         );
-        let owner = *self.order.owner.get_or_init(|| {
-            let _within = Within::code_of(&self.order);
-            let options = self.threads.pipeline().options();
-            let (samples, data) = (self.order.data)();
-            Owner {
-                samples,
-                data,
-                order: options.batching.fingerprint(),
-                seed: self.order.seed,
-                batch_size: options.batching.batch_size().unwrap_or(0) as u64,
-                ranks: options.lanes,
-            }
+        // (Nobody waits while the program's code runs: two that ask at the same time find out the same.)
+        let known = self.order.owner.get().copied();
+        let owner = known.unwrap_or_else(|| {
+            let owner = self.find_owner();
+            *self.order.owner.get_or_init(|| owner)
         });
         Owner {
             ranks: owner.ranks.saturating_mul(devices),
@@ -475,12 +479,48 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
+    fn find_owner(&self) -> Owner {
+        let _within = Within::code_of(&self.order);
+        let options = self.threads.pipeline().options();
+        let (samples, data) = (self.order.data)();
+        Owner {
+            samples,
+            data,
+            order: options.batching.fingerprint(),
+            seed: self.order.seed,
+            batch_size: options.batching.batch_size().unwrap_or(0) as u64,
+            ranks: options.lanes,
+        }
+    }
+
+    /// Where the run stands. It must not be waited for where nobody may be left who would give it back.
+    ///
+    /// # Panics
+    ///
+    /// As [`state`](DataLoader::state).
+    fn last(&self) -> MutexGuard<'_, Last> {
+        if !self.threads.pipeline().has_lost_threads() {
+            return self.last.lock();
+        }
+        let last = self.last.try_lock();
+        assert!(
+            last.is_some(),
+            "this process was forked while another thread of its parent began an epoch or asked for the state, so nobody knows here where \
+             the run stands: ask for the state before the fork"
+        );
+        last.unwrap_or_else(|| unreachable!("it is there"))
+    }
+
     /// Returns statistics of the epoch that was begun last: where its time went; all zeros before the first. [`Epoch::stats`] returns those
     /// of an epoch that you hold, and [`total_stats`](DataLoader::total_stats) those of all. If several devices share the epoch, they are
     /// of all of them.
     ///
-    /// Copies and kernels that have not finished are not counted yet.
+    /// Copies and kernels that have not finished are not counted yet. In a forked child of a loader with workers, all are zeros: what is
+    /// counted is the parent's.
     pub fn stats(&self) -> Stats {
+        if self.threads.pipeline().has_lost_threads() {
+            return Stats::default();
+        }
         let seats: Vec<Seat> = self.last.lock().seats().cloned().collect();
         let of_each: Vec<Stats> = seats.iter().map(|seat| self.stats_of(seat)).collect();
         Stats::side_by_side(&of_each)
@@ -488,7 +528,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// Returns statistics of all epochs of this loader so far: those that are over, those that were left midway, and those that run. The
     /// time for what was loaded ahead counts as well, even for an epoch that was never iterated. Memory does not grow with the number of
-    /// epochs.
+    /// epochs. In a forked child, as [`stats`](DataLoader::stats).
     ///
     /// # Examples
     ///
@@ -508,6 +548,9 @@ impl<B: Batch> DataLoader<B> {
     /// ```
     pub fn total_stats(&self) -> Stats {
         let pipeline = self.threads.pipeline();
+        if pipeline.has_lost_threads() {
+            return Stats::default();
+        }
         Stats::of(
             &pipeline.meters.total(),
             pipeline.options(),
@@ -521,7 +564,7 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// A recording takes about 10 MB at most, and each event a microsecond. An event is a run of samples (a batch, where these take
     /// microseconds), a copy, or a wait. A loader that does not record only checks a flag. If another recording of this loader is running,
-    /// it ends, and keeps what it has.
+    /// it ends, and keeps what it has. In a forked child of a loader with workers, nothing is recorded.
     ///
     /// # Examples
     ///
@@ -547,11 +590,18 @@ impl<B: Batch> DataLoader<B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn record(&self) -> Recording {
-        Recording::start(&self.threads.pipeline().meters)
+        let pipeline = self.threads.pipeline();
+        match pipeline.has_lost_threads() {
+            true => Recording::start(&Arc::default(), false),
+            false => Recording::start(&pipeline.meters, pipeline.options().workers > 0),
+        }
     }
 
     fn stats_of(&self, seat: &Seat) -> Stats {
         let pipeline = self.threads.pipeline();
+        if pipeline.has_lost_threads() {
+            return Stats::default();
+        }
         let stats = Stats::of(
             &seat.meter,
             &pipeline.options[seat.share.device],

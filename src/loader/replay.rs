@@ -31,7 +31,7 @@ use crate::error::Result;
 /// println!("without loading, an epoch takes {:?}", start.elapsed());
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its batches to whoever iterates it"]
+#[must_use = "a replay does nothing unless it is iterated"]
 pub struct Replay<B> {
     batch: Option<B>,
     left: u64,
@@ -101,7 +101,7 @@ impl<B> fmt::Debug for Replay<B> {
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its batches to whoever iterates it"]
+#[must_use = "a replay does nothing unless it is iterated"]
 pub struct DeviceReplay<B: Batch> {
     host: Replay<B>,
     device: Device,

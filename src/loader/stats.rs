@@ -109,6 +109,11 @@ pub struct Stats {
     /// How many these waits were: one for each epoch of each device.
     pub first_waits: u64,
     /// How much of `host_ns` and `consumer_wait_ns` passed beside another device's loop, which shares the epochs.
+    ///
+    /// It comes about in two ways. Of one epoch, all devices' times are known, and all but the longest passed beside it
+    /// ([`side_by_side`](Stats::side_by_side)). In the total, times of epochs that are over are added up without their devices, so it is
+    /// counted as time passes (`Pace::behind_ns`): against the device that is ahead over all epochs of a split, which in a single epoch may
+    /// be another.
     parallel_ns: u64,
     /// How long single samples took to load, in nanoseconds. Of samples that the data set gets several at a time, the mean of each call.
     pub loading_times: Histogram,

@@ -379,10 +379,11 @@ impl<B: Batch> StreamLoader<B> {
     }
 
     fn resumed(&self, state: &StreamState) -> Result<Start> {
+        self.loader.threads.pipeline().check_process()?;
         let owner = owner(&self.loader);
         state.check(owner)?;
         let start = state.start(owner.ranks);
-        *self.loader.last.lock() = Last::at(start, state.source());
+        *self.loader.last() = Last::at(start, state.source());
         Ok(start)
     }
 
@@ -390,9 +391,13 @@ impl<B: Batch> StreamLoader<B> {
     /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
     ///
     /// The first call asks the source for its [fingerprint](StreamSource::fingerprint).
+    ///
+    /// # Panics
+    ///
+    /// As [`DataLoader::state`].
     pub fn state(&self) -> StreamState {
         let owner = owner(&self.loader); // first: it calls the program's code
-        let last = self.loader.last.lock();
+        let last = self.loader.last();
         match last.seats().next() {
             Some(seat) => state_of(&self.loader, seat),
             None => {

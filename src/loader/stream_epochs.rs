@@ -25,7 +25,7 @@ use crate::error::Result;
 /// assert_eq!(sizes, [4, 4, 2]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[must_use = "an epoch does nothing unless it is iterated"]
 pub struct StreamEpoch<'a, B: Batch> {
     pub(super) epoch: Epoch<'a, B>,
 }
@@ -107,7 +107,7 @@ impl<B: Batch> fmt::Debug for StreamEpoch<'_, B> {
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "an epoch gives its batches to whoever iterates it"]
+#[must_use = "an epoch does nothing unless it is iterated"]
 pub struct StreamDeviceEpoch<'a, B: Batch> {
     epoch: DeviceEpoch<'a, B>,
 }
@@ -184,7 +184,7 @@ impl<B: Batch> fmt::Debug for StreamDeviceEpoch<'_, B> {
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
+#[must_use = "epochs do nothing unless they are iterated"]
 pub struct StreamEpochs<'a, B: Batch, I> {
     pub(super) epochs: Epochs<'a, B, I>,
 }
@@ -243,7 +243,7 @@ impl<B: Batch, I> fmt::Debug for StreamEpochs<'_, B, I> {
 /// assert_eq!(steps, 9);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-#[must_use = "it gives its epochs to whoever iterates it"]
+#[must_use = "epochs do nothing unless they are iterated"]
 pub struct StreamDeviceEpochs<'a, B: Batch, I> {
     epochs: DeviceEpochs<'a, B, I>,
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::meter::{Activity, Event, Meters, More, Row, Tape};
 use crate::sync::{Arc, Mutex};
+use crate::system::Process;
 
 /// The page, with a place for what was recorded.
 const PAGE: &str = include_str!("timeline/page.html");
@@ -39,18 +40,35 @@ const PLACE: &str = "/*DATA*/";
 pub struct Recording {
     meters: Arc<Meters>,
     tape: Arc<Mutex<Tape>>,
+    /// That of the threads that record, if there are any beside the consumers.
+    process: Option<Process>,
 }
 
 impl Recording {
-    pub(super) fn start(meters: &Arc<Meters>) -> Recording {
+    /// `has_workers`: of its process, which another that is forked from it has not.
+    pub(super) fn start(meters: &Arc<Meters>, has_workers: bool) -> Recording {
         Recording {
             meters: Arc::clone(meters),
             tape: meters.recorder.start(),
+            process: has_workers.then(Process::this),
         }
     }
 
-    /// Ends the recording, and returns what was recorded. What is going on at this moment, and copies that are in flight, are left out.
+    /// Whether threads of another process may hold its locks.
+    fn has_lost_threads(&self) -> bool {
+        self.process.is_some_and(|process| !process.is_this())
+    }
+
+    /// Ends the recording, and returns what was recorded. What is going on at this moment, and copies that are in flight, are left out. In
+    /// a forked child of a loader with workers, nothing was recorded.
     pub fn finish(self) -> Timeline {
+        if self.has_lost_threads() {
+            return Timeline {
+                rows: Vec::new(),
+                events: Vec::new(),
+                dropped: 0,
+            };
+        }
         self.meters.settle(); // copies that are over
         self.meters.recorder.stop(&self.tape);
         let mut tape = self.tape.lock();
@@ -66,6 +84,9 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
+        if self.has_lost_threads() {
+            return;
+        }
         self.meters.recorder.stop(&self.tape);
     }
 }

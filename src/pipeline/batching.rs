@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::log;
 use crate::sync::{Arc, Instant, Mutex, OnceLock, Ordering, Within, is_within_code_of, plain};
+use crate::system::Process;
 
 /// How samples are put together to batches.
 #[derive(Debug, Clone)]
@@ -83,7 +84,7 @@ pub(crate) struct Lister {
     sampler: Arc<dyn BatchSampler>,
     on_empty: OnEmpty,
     /// Of the epochs that were asked for last. Whoever uses lists holds them as well.
-    latest: Mutex<VecDeque<(u64, Shared)>>,
+    latest: Mutex<VecDeque<Kept>>,
     /// What epoch 0 is like.
     first: OnceLock<FirstEpoch>,
     /// How long it took to make lists, for the statistics of the epoch that is begun next.
@@ -91,7 +92,28 @@ pub(crate) struct Lister {
 }
 
 /// The lists of an epoch, once somebody has made them.
-type Shared = Arc<OnceLock<Arc<Lists>>>;
+struct Kept {
+    epoch: u64,
+    /// In which they are made.
+    process: Process,
+    lists: Arc<OnceLock<Arc<Lists>>>,
+}
+
+impl Kept {
+    fn of(epoch: u64) -> Kept {
+        Kept {
+            epoch,
+            process: Process::this(),
+            lists: Arc::default(),
+        }
+    }
+
+    /// Whether whoever asks for the lists of this epoch finds them, or waits for somebody who makes them. (Who made them when the process
+    /// was forked is not in the child.)
+    fn has(&self, epoch: u64) -> bool {
+        self.epoch == epoch && (self.process.is_this() || self.lists.get().is_some())
+    }
+}
 
 /// How many batches a rank has in epoch 0, and how many samples the largest of them has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,40 +154,41 @@ impl Lister {
         self.refuse_itself();
         let lists = {
             let mut latest = self.latest.lock();
-            let at = latest.iter().position(|(kept, _)| *kept == epoch);
-            let entry = at.and_then(|at| latest.remove(at));
-            let entry = entry.unwrap_or_else(|| (epoch, Arc::default()));
-            let lists = Arc::clone(&entry.1);
-            latest.push_front(entry);
+            let at = latest.iter().position(|kept| kept.has(epoch));
+            let kept = at.and_then(|at| latest.remove(at));
+            let kept = kept.unwrap_or_else(|| Kept::of(epoch));
+            let lists = Arc::clone(&kept.lists);
+            latest.push_front(kept);
             latest.truncate(KEPT);
             lists
         };
-        let lists = lists.get_or_init(|| {
-            let lists = {
-                let _within = Within::code_of(self);
-                let start = Instant::now();
-                let lists = Lists::of(&*self.sampler, epoch, self.on_empty);
-                let ns = nanoseconds(start, Instant::now());
-                self.listing_ns.fetch_add(ns, Ordering::Relaxed);
-                lists
-            };
-            if lists.is_empty() {
-                log::warn!("epoch {epoch} is empty: the batch sampler gave no lists with samples");
-            }
+        let mut is_news = false;
+        let lists = lists.get_or_ask(|| {
+            let _within = Within::code_of(self);
+            let start = Instant::now();
+            let lists = Lists::of(&*self.sampler, epoch, self.on_empty);
+            let ns = nanoseconds(start, Instant::now());
+            self.listing_ns.fetch_add(ns, Ordering::Relaxed);
+            is_news = lists.is_empty();
             Arc::new(lists)
         });
+        if is_news {
+            log::warn!("epoch {epoch} is empty: the batch sampler gave no lists with samples");
+        }
         Arc::clone(lists)
     }
 
     /// What epoch 0 is like; `cut` says which of its lists this rank gets.
     pub(crate) fn first(&self, cut: impl FnOnce(Arc<Lists>) -> Listed) -> FirstEpoch {
         self.refuse_itself();
-        *self.first.get_or_init(|| {
-            let cut = cut(self.lists(0));
-            FirstEpoch {
-                batches: cut.batches(),
-                most_rows: cut.most_rows(),
-            }
+        if let Some(first) = self.first.get() {
+            return *first;
+        }
+        // (Nobody waits here while the program's code makes the lists: they wait for the lists.)
+        let cut = cut(self.lists(0));
+        *self.first.get_or_init(|| FirstEpoch {
+            batches: cut.batches(),
+            most_rows: cut.most_rows(),
         })
     }
 

@@ -110,7 +110,7 @@ impl<B: Batch> Pipeline<B> {
     /// Wakes workers to use the room that the consumer made. The consumer does this last, because a worker that is woken takes the lock
     /// that the consumer would need next, and may be scheduled on the consumer's core.
     pub(crate) fn wake_workers(&self) {
-        if self.options().workers > 0 && !self.is_forked() {
+        if self.options().workers > 0 && !self.has_lost_threads() {
             self.lock().bin.wake_workers = true;
         }
     }

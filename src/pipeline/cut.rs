@@ -35,14 +35,19 @@ impl Cut {
             1 => "one device".to_owned(),
             devices => format!("{devices} devices"),
         };
-        let lists = Lists::not_resumed(format!(
+        Some(Cut::not_resumed(format!(
             "within an epoch of a loader with in_order(false) on several ranks, it says what one rank was given, whose batches went to \
              {}, and now they are to go to {}: let as many share the epoch, or resume at an epoch's end; or, where batches may come \
              again, resume all ranks from DataLoader::state_at, at the smallest position of their states",
             count(devices),
             count(share.of)
-        ));
-        Some(Cut::Listed(Listed::new(Arc::new(lists), 0, (0, 1), false)))
+        )))
+    }
+
+    /// One batch, which is the error that the run does not go on, and why.
+    pub(crate) fn not_resumed(reason: String) -> Cut {
+        let lists = Arc::new(Lists::not_resumed(reason));
+        Cut::Listed(Listed::new(lists, 0, (0, 1), false))
     }
 
     /// Whether it is that of a share that cannot go on.

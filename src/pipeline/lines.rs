@@ -2,7 +2,12 @@
 //!
 //! A program may hold thousands of epochs, and whoever claims something must not look at all of them. So a line that was found to have
 //! nothing to do is *quiet*: nobody looks at it until somebody has had it in hand, for what it has to do follows from what is done with it,
-//! under the board's lock. (One thing does not: bytes in flight that other lines gave back. A line that waits for them is never quiet.)
+//! under the board's lock. Two things do not:
+//!
+//! - bytes in flight that other lines gave back. A line that waits for them is never quiet, for it may be blocked on them;
+//! - slabs that come home to the account of a line whose units share them. What it may open beyond its window depends on them, and it may
+//!   be quiet: its units within the window are opened without (`schedule/runs.rs`), and its consumer has it in hand at its next call.
+//!   Nobody is woken when a slab comes home, so a line that is not quiet would find out at no other time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};

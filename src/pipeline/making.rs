@@ -126,7 +126,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                     (&left, self.loading, is_announced)
                 {
                     is_announced = true;
-                    self.announce(rows.clone()).map_err(NotLoaded::Sample)?;
+                    self.announce(rows.clone(), true)
+                        .map_err(NotLoaded::Sample)?;
                 }
                 match &mut left {
                     Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
@@ -167,7 +168,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let leaves_out = failure.is_some() || self.left_out.borrow().is_some();
         debug_assert!(
             leaves_out || loaded.filled + loaded.parked == count,
-            "a row is missing, or there twice, and nobody says why"
+            "a row is missing, or there twice, and no error says why"
         );
         (loaded, failure)
     }
@@ -184,9 +185,9 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     }
 
     /// Announces what follows these rows, before the first of them is taken. If that panics, no sample is to blame, so none is replaced.
-    fn announce(&self, rows: Range<usize>) -> Result<(), Failed> {
+    fn announce(&self, rows: Range<usize>, is_timed: bool) -> Result<(), Failed> {
         let first = rows.start;
-        let announce = AssertUnwindSafe(|| self.source.announce(rows));
+        let announce = AssertUnwindSafe(|| self.source.announce(rows, is_timed));
         let (ns, sampling_ns) = catch_unwind(announce).map_err(|payload| Failed {
             is_samples_own: false,
             ..self.source.sample_panicked(first, panic_message(payload))
@@ -257,7 +258,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     #[inline(never)]
     fn announce_next(&self, row: usize, watch: &mut Stopwatch) -> Result<(), Failed> {
         watch.is_in(&self.source.pass.meter); // the sample before
-        self.announce(row..row + 1)
+        self.announce(row..row + 1, watch.times_sampler())
     }
 
     /// Gets the sample of a row, and notes how long that takes.
@@ -362,7 +363,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let (source, at) = (self.source, self.at);
         at.comes_to(rows.start);
         if self.loading == Loading::Solo
-            && let Err(failed) = self.announce(rows.clone())
+            && let Err(failed) = self.announce(rows.clone(), true)
         {
             return vec![(rows.start, Err(failed))];
         }

@@ -71,10 +71,14 @@ use self::slab_size::SlabSize;
 use self::threads::Roster;
 use self::work::Recipe;
 use crate::device::{InFlight, Kind, Ring, block_bytes};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::meter::Meters;
 use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak, is_within_code_of};
 use crate::system::Process;
+
+/// Why nobody makes batches in a forked process.
+const FORKED: &str = "this process was forked from the one that built the loader, and has none of its threads: build the loader in the \
+                      process that uses it, after the fork";
 
 /// How many pageable slabs are kept for later, where bytes in flight are limited.
 const FEWEST_KEPT: usize = 2;
@@ -174,17 +178,26 @@ impl<B: 'static> Pipeline<B> {
         None
     }
 
-    /// Whether this process was forked from that of the loader, and has none of its threads. They may have held any lock at that moment.
-    pub(crate) fn is_forked(&self) -> bool {
+    /// Whether this process was forked from that of the loader.
+    fn is_forked(&self) -> bool {
         !self.process.is_this()
+    }
+
+    /// Whether threads of another process may hold the board's lock, or any other of the loader's. (This one was forked from it, and has
+    /// none of them, so nobody would release it.)
+    pub(crate) fn has_lost_threads(&self) -> bool {
+        self.options().workers > 0 && self.is_forked()
+    }
+
+    /// Whether no call in this process can get a batch any more. `on_device`: from the device.
+    pub(crate) fn is_lost(&self, on_device: bool) -> bool {
+        self.has_lost_threads() || on_device && self.is_forked()
     }
 
     /// Why a batch must not be waited for here: nobody would make it. `on_device`: it is to come from the device.
     pub(crate) fn refuses_to_wait(&self, on_device: bool) -> Option<Error> {
-        let has_threads = self.options().workers > 0 || on_device;
-        let reason = if self.is_forked() && has_threads {
-            "this process was forked from the one that built the loader, and has none of its threads: build the loader in the process that \
-             uses it, after the fork"
+        let reason = if self.is_lost(on_device) {
+            FORKED
         } else if is_within_code_of(self) {
             "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, say), \
              which would wait for itself: give this code a loader of its own, or num_workers(0)"
@@ -193,6 +206,16 @@ impl<B: 'static> Pipeline<B> {
         };
         let reason = reason.to_owned();
         Some(Error::CannotWait { reason })
+    }
+
+    /// Refuses what goes on with the run in a process that has none of the threads.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match self.has_lost_threads() {
+            true => Err(Error::CannotWait {
+                reason: FORKED.to_owned(),
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Tells the device's pin thread to look again.

@@ -5,10 +5,9 @@
 //! else to do. In two cases that would take twice the slabs, and nothing is loaded across the boundary: if the plan does not
 //! [join](super::plan::EpochPlan::joins) the one before, or if the program takes the epoch while the one before has batches to come.
 
-use super::Pipeline;
 use super::announcer::Announcer;
 use super::batching::Batching;
-use super::cut::Start;
+use super::cut::{Cut, Start};
 use super::given::Progress;
 use super::options::Portion;
 use super::outbox::{Outbox, Sends};
@@ -17,6 +16,7 @@ use super::plan::{Destination, EpochPlan, destination_matters, plan};
 use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use super::slots::EpochSlot;
+use super::{FORKED, Pipeline};
 use crate::batch::Batch;
 use crate::device::{Account, Target};
 use crate::meter::Meter;
@@ -147,9 +147,14 @@ impl<B: Batch> Pipeline<B> {
         seat
     }
 
-    /// Whether the board's lock is for others: those who might hold it are in another process.
-    pub(crate) fn has_lost_threads(&self) -> bool {
-        self.options().workers > 0 && self.is_forked()
+    /// The batches of a seat. Where threads were lost, one of them may be in the batch sampler for ever: then there is one batch, in whose
+    /// place the error comes.
+    pub(crate) fn cut(&self, seat: &Seat) -> Cut {
+        let options = &self.options[seat.share.device];
+        match &options.batching {
+            Batching::Listed(_) if self.has_lost_threads() => Cut::not_resumed(FORKED.to_owned()),
+            _ => options.cut(seat.start, seat.share),
+        }
     }
 
     /// Appends an epoch that follows the seat's, whose cut has so many `batches`. `to`: its batches go to the device of this outbox, that many

@@ -37,6 +37,12 @@ impl SlabSize {
         }
     }
 
+    /// A slab of that size was taken for several batches: others, made before they are asked for, are to be as large. No batch was larger
+    /// than before. `true`: later ones will be.
+    pub(super) fn saw_run(&self, bytes: usize) -> bool {
+        self.bytes.fetch_max(bytes, Ordering::Relaxed) < bytes
+    }
+
     /// A slab of that size was taken. `true`: later ones will be larger than before.
     pub(super) fn saw(&self, bytes: usize) -> bool {
         let before = self.bytes.fetch_max(bytes, Ordering::Relaxed);
@@ -78,6 +84,17 @@ mod tests {
         let few = made(1000..=100_000, usize::MAX);
         assert_eq!(few[..4], [1000, 1001, 1252, 1566]);
         assert!(few.len() <= 3 + 21, "{few:?}"); // log(100) / log(1.25)
+    }
+
+    /// A batch is far larger than those that share a slab, and no other follows that is larger: it is not the second time.
+    #[test]
+    fn runs_do_not_count_as_batches_that_grow() {
+        let size = SlabSize::default();
+        let wanted = |bytes| size.for_batch(bytes, |_| true);
+        assert!(size.saw(100) && size.saw_run(800) && size.saw_run(1600) && !size.saw_run(800));
+        assert_eq!((wanted(100), wanted(1700)), (1600, 1700));
+        assert!(size.saw(1700));
+        assert_eq!(wanted(2000), 2500);
     }
 
     #[test]

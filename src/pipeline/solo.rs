@@ -205,7 +205,9 @@ impl<B: Batch> Pipeline<B> {
         let taken = taken.filter(Slab::is_page_locked)?;
         if taken.capacity() >= slab.most_bytes {
             self.run_size.saw(grown.min(taken.capacity()));
-            self.saw_slab(pinning, account, slab.most_bytes);
+            if self.slab_sizes[account.kind() as usize].saw_run(slab.most_bytes) {
+                ring.news().notify(); // others will be as large
+            }
         }
         // Only the first of them may have waited.
         meter.slab_wait_ns.add(waited_ns);

@@ -219,17 +219,18 @@ impl<D: Dataset> Source<'_, D> {
         Err(self.not_loaded(row, index, error))
     }
 
-    /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them. Returns how long it took, and how
-    /// much of that the sampler, in nanoseconds.
-    pub(super) fn announce(&self, rows: Range<usize>) -> (u64, u64) {
+    /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them. Returns how long it took (if it
+    /// `is_timed`), and how much of that the sampler, in nanoseconds.
+    pub(super) fn announce(&self, rows: Range<usize>, is_timed: bool) -> (u64, u64) {
         // (What an empty batch is like is not announced, because nobody asked for it.)
         let announced = self.pass.announced.as_ref();
         let Some(announced) = announced.filter(|_| !self.place.is_empty()) else {
             return (0, 0);
         };
-        let start = Instant::now();
+        let start = is_timed.then(Instant::now);
         let sampling_ns = announced.announce(&self.place, rows);
-        (nanoseconds(start, Instant::now()), sampling_ns)
+        let ns = start.map_or(0, |start| nanoseconds(start, Instant::now()));
+        (ns, sampling_ns)
     }
 
     /// The index of the sample that takes the row of one that failed.

@@ -119,7 +119,7 @@ impl Stopwatch {
         }
     }
 
-    /// Whether samples are timed, so that the sampler is, too.
+    /// Whether samples are timed, so that the sampler is, too, and telling the data set what comes.
     pub(super) fn times_sampler(&self) -> bool {
         self.timed.is_some()
     }
@@ -242,8 +242,16 @@ impl Stopwatch {
             }
             false => meter.sampler_share.of(rest).unwrap_or(0),
         };
-        let announcing = self.announcing_ns.min(rest - sampling);
-        let rest = rest - sampling - announcing;
+        let unsampled = rest - sampling;
+        let announcing = match self.timed.is_some() || self.many_ns > 0 {
+            true => {
+                let announcing = self.announcing_ns.min(unsampled);
+                meter.announcing_share.set(announcing, unsampled);
+                announcing
+            }
+            false => meter.announcing_share.of(unsampled).unwrap_or(0),
+        };
+        let rest = unsampled - announcing;
         if self.many_ns > 0 {
             meter.get_share.set(self.many_ns, rest);
         } else if self.laps > 0 {

@@ -301,7 +301,7 @@ impl<B: Batch> Drop for Threads<B> {
     /// With a timeout, a thread that hangs is not waited for, either. Nor are threads that another process has, from which this one was
     /// forked: they hold what they use, here, for ever.
     fn drop(&mut self) {
-        if self.pipeline.is_forked() && self.pipeline.options().workers > 0 {
+        if self.pipeline.has_lost_threads() {
             return;
         }
         self.pipeline.close();

@@ -121,7 +121,7 @@ impl Busy {
         let seen = self.seen;
         let is_of_sample = seen.is_of_sample();
         let mut said = match &self.unit {
-            None => "a batch that nobody waits for".to_owned(),
+            None => "a batch that was given up, or whose epoch the program has left,".to_owned(),
             Some((place, pass)) => {
                 match is_of_sample.then(|| describe(*place, pass, seen)).flatten() {
                     Some(sample) => sample,

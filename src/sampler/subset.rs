@@ -38,7 +38,8 @@ pub struct SubsetRandomSampler {
 }
 
 impl SubsetRandomSampler {
-    /// Makes random orders of the samples at `indices`: a `Vec`, a range, or any iterator.
+    /// Makes random orders of the samples at `indices`: a `Vec`, a range, or any iterator. It looks at each of them once, also at those of
+    /// a range, which take no memory.
     ///
     /// # Errors
     ///

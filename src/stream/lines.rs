@@ -20,6 +20,9 @@ const LONGEST: usize = 256 << 20;
 /// How many bytes are read at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// What a line takes that is longer is given back behind it.
+const LONG: usize = 1 << 20;
+
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Makes a source of the lines of text files, one file after the other. [`map`](StreamSource::map) parses them, on all workers.
@@ -288,7 +291,9 @@ impl LinesStream {
             }
         };
         self.line.clear();
-        self.line.shrink_to(BUFFER_BYTES); // after a long one
+        if self.line.capacity() > LONG {
+            self.line.shrink_to(BUFFER_BYTES);
+        }
         let most = LONGEST as u64 + 1;
         let read = file.by_ref().take(most).read_until(b'\n', &mut self.line)?;
         if read > LONGEST && !self.line.ends_with(b"\n") {

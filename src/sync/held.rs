@@ -8,45 +8,43 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// What the calling thread holds.
-struct Held {
-    locks: Cell<usize>,
-    /// How many values it is making that others would wait for ([`OnceLock`]).
-    making: Cell<usize>,
-    has_deferred: Cell<bool>,
-}
-
 type Deferred = Box<dyn FnOnce()>;
 
 thread_local! {
-    static HELD: Held = const {
-        Held { locks: Cell::new(0), making: Cell::new(0), has_deferred: Cell::new(false) }
-    };
+    /// What the calling thread holds: how many locks; above these bits, how many values it is making that others would wait for
+    /// ([`OnceLock`]); and `NOTHING_WAITS` for all of that to end. So it is 0 when something that has waited may run: taking a lock adds to
+    /// the number, and releasing one subtracts and sees whether 0 is left.
+    static HELD: Cell<u64> = const { Cell::new(NOTHING_WAITS) };
     static DEFERRED: RefCell<Vec<Deferred>> = const { RefCell::new(Vec::new()) };
 }
+
+const LOCK: u64 = 1;
+const MAKING: u64 = 1 << 31;
+const NOTHING_WAITS: u64 = 1 << 62;
 
 /// How many locks the calling thread holds.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn locks_held() -> usize {
-    HELD.with(|held| held.locks.get())
+    (HELD.get() % MAKING) as usize
 }
 
 /// Runs `f` as soon as the calling thread holds no lock: at once, if it holds none.
 pub(crate) fn without_locks(f: impl FnOnce() + 'static) {
-    let is_free = HELD.with(|held| held.locks.get() == 0 && held.making.get() == 0);
-    if is_free {
+    if HELD.get() & !NOTHING_WAITS == 0 {
         return f();
     }
     // (A thread that is ending has no place for it: what it holds is not said.)
     let deferred = DEFERRED.try_with(|deferred| deferred.borrow_mut().push(Box::new(f)));
-    HELD.with(|held| held.has_deferred.set(deferred.is_ok()));
+    if deferred.is_ok() {
+        HELD.set(HELD.get() & !NOTHING_WAITS);
+    }
 }
 
-/// The calling thread may hold nothing any more.
+/// The calling thread holds nothing any more, and something has waited for that.
 #[cold]
 fn run_deferred() {
-    let is_free = |held: &Held| held.locks.get() == 0 && held.making.get() == 0;
-    while HELD.with(|held| is_free(held) && held.has_deferred.replace(false)) {
+    while HELD.get() == 0 {
+        HELD.set(NOTHING_WAITS);
         let deferred = DEFERRED.try_with(|deferred| std::mem::take(&mut *deferred.borrow_mut()));
         for f in deferred.unwrap_or_default() {
             // It is the program's code, within a `drop`.
@@ -55,45 +53,25 @@ fn run_deferred() {
     }
 }
 
-/// Counts a lock.
-struct Lock;
+/// Counts what the calling thread holds: a `LOCK`, or a value that it is `MAKING`.
+struct Counted<const WHAT: u64>;
 
-impl Lock {
+impl<const WHAT: u64> Counted<WHAT> {
     #[inline]
-    fn new() -> Lock {
-        HELD.with(|held| held.locks.set(held.locks.get() + 1));
-        Lock
+    fn new() -> Counted<WHAT> {
+        HELD.set(HELD.get() + WHAT);
+        Counted
     }
 }
 
-impl Drop for Lock {
+impl<const WHAT: u64> Drop for Counted<WHAT> {
     #[inline]
     fn drop(&mut self) {
-        let is_last = HELD.with(|held| {
-            let left = held.locks.get() - 1;
-            held.locks.set(left);
-            left == 0 && held.has_deferred.get()
-        });
-        if is_last {
+        let left = HELD.get() - WHAT;
+        HELD.set(left);
+        if left == 0 {
             run_deferred();
         }
-    }
-}
-
-/// Counts a value that is being made.
-struct Making;
-
-impl Making {
-    fn new() -> Making {
-        HELD.with(|held| held.making.set(held.making.get() + 1));
-        Making
-    }
-}
-
-impl Drop for Making {
-    fn drop(&mut self) {
-        HELD.with(|held| held.making.set(held.making.get() - 1));
-        run_deferred();
     }
 }
 
@@ -103,7 +81,7 @@ pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
 pub(crate) struct MutexGuard<'a, T> {
     // First: it is released when its count is taken back.
     guard: parking_lot::MutexGuard<'a, T>,
-    _lock: Lock,
+    _lock: Counted<LOCK>,
 }
 
 impl<T> Mutex<T> {
@@ -115,8 +93,16 @@ impl<T> Mutex<T> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard {
             guard: self.0.lock(),
-            _lock: Lock::new(),
+            _lock: Counted::new(),
         }
+    }
+
+    /// For where nobody may be left who would release it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        Some(MutexGuard {
+            guard: self.0.try_lock()?,
+            _lock: Counted::new(),
+        })
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
@@ -213,8 +199,14 @@ impl<T> OnceLock<T> {
 
     #[cold]
     fn make(&self, make: impl FnOnce() -> T) -> &T {
-        let _making = Making::new();
+        let _making = Counted::<MAKING>::new();
         self.0.get_or_init(make)
+    }
+
+    /// As [`get_or_init`](OnceLock::get_or_init), for a value that the program's code makes. It does not count: what is logged meanwhile is
+    /// said at once, as in any code of the program's. So nothing must be logged while it is made that the library itself says.
+    pub(crate) fn get_or_ask(&self, ask: impl FnOnce() -> T) -> &T {
+        self.0.get_or_init(ask)
     }
 
     pub(crate) fn take(&mut self) -> Option<T> {
@@ -264,6 +256,13 @@ mod tests {
             assert_eq!(ran.get(), 3);
         });
         assert_eq!(ran.get(), 4);
+        // But the program's code may take long, and what is logged there is not held back.
+        let made = OnceLock::new();
+        made.get_or_ask(|| {
+            drop(one.lock());
+            defer(&ran);
+            assert_eq!(ran.get(), 5);
+        });
     }
 
     #[test]

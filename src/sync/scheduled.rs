@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::ops::{AddAssign, Deref, DerefMut, Sub};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -52,6 +52,18 @@ impl<T> Mutex<T> {
             held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)),
             mutex: &self.0,
         }
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let held = match self.0.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard {
+            held: Some(held),
+            mutex: &self.0,
+        })
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
@@ -180,6 +192,10 @@ impl<T> OnceLock<T> {
         let value = self.value.get_or_init(make);
         self.is_made.store(true, super::Ordering::Release);
         value
+    }
+
+    pub(crate) fn get_or_ask(&self, ask: impl FnOnce() -> T) -> &T {
+        self.get_or_init(ask)
     }
 
     pub(crate) fn take(&mut self) -> Option<T> {

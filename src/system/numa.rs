@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::sync::log;
+
 /// Cores that threads are to run on.
 #[derive(Debug)]
 pub(crate) struct Cores {

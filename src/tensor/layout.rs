@@ -1,12 +1,13 @@
 //! Where the fields of a batch lie in their slab.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::{Backend, Column, DType, Element, Offload, Shape, Tensor};
 use crate::error::CollateError;
 #[cfg(feature = "nvjpeg")]
 use crate::picture::DecoderLimits;
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering, plain, thread_local};
 use crate::tuning::GATHERED_ROW_BYTES;
 
 /// Each field of a slab begins at a multiple of this, which suits device kernels and wide loads.
@@ -22,6 +23,8 @@ pub(crate) const ALIGNMENT: usize = 256;
 /// In [`Sample`](crate::Sample#examples).
 #[derive(Debug)]
 pub struct Layout {
+    /// No other layout has this number.
+    serial: u64,
     rows: usize,
     name: &'static str,
     fields: Vec<FieldSpec>,
@@ -82,9 +85,32 @@ impl<T: Element> Field<T> {
     }
 }
 
+const EXCHANGED: &str =
+    "`plan` put the layout of another batch in place of the one that it was lent";
+
+/// The next number of a layout. Each thread takes many at once, for batches may be tiny.
+fn next_serial() -> u64 {
+    const AT_ONCE: u64 = 1 << 20;
+    static TAKEN: plain::AtomicU64 = plain::AtomicU64::new(0);
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+    NEXT.with(|next| {
+        let serial = match next.get() {
+            used_up if used_up.is_multiple_of(AT_ONCE) => {
+                TAKEN.fetch_add(AT_ONCE, Ordering::Relaxed)
+            }
+            serial => serial,
+        };
+        next.set(serial + 1);
+        serial
+    })
+}
+
 impl Layout {
     pub(crate) fn new(rows: usize) -> Layout {
         Layout {
+            serial: next_serial(),
             rows,
             name: "",
             fields: Vec::new(),
@@ -99,6 +125,20 @@ impl Layout {
     pub(crate) fn offload(mut self, offload: Offload) -> Layout {
         self.offload = offload;
         self
+    }
+
+    /// Lends it to `plan`, which may be the program's code, and sees that what comes back is what was lent: there may be another, if a
+    /// batch is planned while another one is.
+    pub(crate) fn lend<P>(
+        mut self,
+        plan: impl FnOnce(&mut Layout) -> Result<P, CollateError>,
+    ) -> Result<(P, Layout), CollateError> {
+        let serial = self.serial;
+        let plan = plan(&mut self)?;
+        match self.serial == serial {
+            true => Ok((plan, self)),
+            false => Err(CollateError::Other(EXCHANGED.into())),
+        }
     }
 
     /// The number of samples in the batch.
@@ -334,4 +374,38 @@ fn row_bytes<T: Element>(row_shape: &[usize]) -> Result<usize, CollateError> {
     let bytes =
         Shape::elements(row_shape).and_then(|elements| elements.checked_mul(size_of::<T>()));
     bytes.ok_or(CollateError::TooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_back_is_what_was_lent() {
+        let lent = Layout::new(3).lend(|layout| layout.field::<u8>(&[2]));
+        assert_eq!(lent.unwrap().1.rows(), 3);
+        // A batch is planned while another is, and they exchange their layouts: neither is filled.
+        let outer = Layout::new(3).lend(|outer| {
+            let inner = Layout::new(1000).lend(|inner| {
+                std::mem::swap(inner, outer);
+                Ok(())
+            });
+            assert!(inner.unwrap_err().to_string().contains("another batch"));
+            Ok(())
+        });
+        assert!(outer.is_err());
+    }
+
+    #[test]
+    fn numbers_are_used_once() {
+        let numbers = || (0..1000).map(|_| next_serial()).collect::<Vec<_>>();
+        let mut all = numbers();
+        for _ in 0..4 {
+            let on_another = || std::thread::scope(|scope| scope.spawn(numbers).join());
+            all.extend(on_another().unwrap());
+        }
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 5000);
+    }
 }

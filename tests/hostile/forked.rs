@@ -1,9 +1,12 @@
 //! A process that was forked has what its parent had, apart from the threads: it is told so, and waits for none of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinfeed::dataset::{Staged, StagedDataset};
+use pinfeed::loader::{LoaderState, Stats};
+use pinfeed::sampler::{BatchSampler, Batches};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor, from_fn, stream};
 
 /// Runs a test of this module in a process that has no other: a child of `fork` finds the locks of the whole process as they were, and another
@@ -66,6 +69,18 @@ fn is_refused<T>(mut batches: impl Iterator<Item = Result<T>>) {
     assert!(batches.next().is_none());
 }
 
+/// What a loader is asked in a child says little, and waits for nobody.
+fn asks(loader: &DataLoader<Tensor<i64>>) {
+    assert_eq!(loader.stats(), Stats::default());
+    assert_eq!(loader.total_stats(), Stats::default());
+    assert!(loader.record().finish().is_empty());
+    // (Another thread of the parent may have begun an epoch at that moment.)
+    let state = catch_unwind(AssertUnwindSafe(|| loader.state()));
+    assert!(state.is_err() || state.unwrap() != LoaderState::default());
+    let resumed = loader.resume(0..2, &LoaderState::default());
+    assert!(matches!(resumed, Err(Error::CannotWait { .. })));
+}
+
 fn numbers(workers: usize, device: &Device) -> DataLoader<Tensor<i64>> {
     let numbers = from_fn(1_000, |index, _| Ok(index as i64));
     let builder = DataLoader::builder(numbers).batch_size(8);
@@ -104,9 +119,20 @@ fn refused() {
             let mut epochs = loader.epochs(2..5);
             let mut first = epochs.next().unwrap();
             first.next().unwrap().unwrap();
-            let child = AssertUnwindSafe((epoch, sent, pulled, epochs, first));
+            let mut across = loader.epochs(5..7).to_device(&device, 2);
+            let mut reached = across.next().unwrap();
+            reached.next().unwrap().unwrap();
+            let recording = loader.record();
+            let child = (epoch, sent, pulled, epochs, first, across, reached);
+            let child = AssertUnwindSafe((child, recording));
             let has_ended = in_child(|| {
-                let AssertUnwindSafe((epoch, sent, pulled, epochs, first)) = { child };
+                let AssertUnwindSafe((child, recording)) = { child };
+                let (epoch, sent, pulled, epochs, first, across, reached) = child;
+                asks(&loader);
+                assert!(recording.finish().is_empty());
+                assert_eq!(reached.stats(), Stats::default());
+                is_refused(reached);
+                drop(across);
                 is_refused(epoch);
                 is_refused(sent);
                 is_refused(pulled);
@@ -153,6 +179,105 @@ fn dropped() {
         assert_eq!(batches.sum::<usize>(), 40);
         drop(none);
         drop(staged_none);
+    }));
+}
+
+/// A worker is within the batch sampler, and never comes back from there in the child.
+#[test]
+fn a_child_waits_for_no_batch_sampler() {
+    alone("forked::a_child_waits_for_no_batch_sampler", unlisted);
+}
+
+fn unlisted() {
+    let (is_within, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let lists = Parked {
+        is_within: Arc::clone(&is_within),
+        is_over: Arc::new(is_over),
+    };
+    let is_over = Arc::clone(&lists.is_over);
+    let samples = from_fn(100, |index, _| Ok(index as i64));
+    let builder = DataLoader::builder(samples).batch_sampler(lists);
+    let loader = builder.num_workers(2).build().unwrap();
+    let device = Device::cpu();
+    let _watch = watch::on("a worker comes into the batch sampler");
+    let mut epochs = loader.epochs(0..3);
+    let mut first = epochs.next().unwrap();
+    first.by_ref().take(9).for_each(|batch| _ = batch.unwrap()); // so that the next is planned
+    while !is_within.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    let has_ended = {
+        let _over = Over(&is_over);
+        let child = AssertUnwindSafe((epochs, first));
+        in_child(|| {
+            is_over.store(true, Ordering::Relaxed); // its own sampler gives lists at once
+            let AssertUnwindSafe((epochs, first)) = { child };
+            is_refused(first);
+            epochs.for_each(is_refused);
+            let epoch = loader.epoch(1);
+            assert_eq!((epoch.len(), epoch.state().epoch()), (1, 0));
+            is_refused(epoch);
+            is_refused(loader.epoch(1).to_device(&device, 1));
+            assert_eq!(loader.len(), 10);
+            assert_eq!(loader.state_at(1, 20).position(), 20);
+            asks(&loader);
+        })
+    };
+    assert!(has_ended);
+}
+
+/// Lists of ten samples, which never come for epoch 1.
+struct Parked {
+    is_within: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl BatchSampler for Parked {
+    fn batches(&self, epoch: u64) -> Batches {
+        while epoch == 1 && !self.is_over.load(Ordering::Relaxed) {
+            self.is_within.store(true, Ordering::Relaxed);
+            std::thread::yield_now();
+        }
+        let lists = (0..10).map(|list| (10 * list..10 * list + 10).collect());
+        lists.collect::<Vec<Vec<u64>>>().into()
+    }
+}
+
+/// A data set that is made before the fork, and used only behind it, has its threads in the child.
+#[test]
+fn a_child_fetches_ahead_where_its_parent_fetched_nothing() {
+    alone(
+        "forked::a_child_fetches_ahead_where_its_parent_fetched_nothing",
+        fetched,
+    );
+}
+
+fn fetched() {
+    let staged = || Arc::new(Staged::new(Slow).in_flight(4));
+    let all = |staged: &Arc<Staged<Slow>>, workers| {
+        let loader = DataLoader::builder(Arc::clone(staged)).batch_size(8);
+        let loader = loader.num_workers(workers).build().unwrap();
+        let batches = loader.epoch(0);
+        let sizes = batches.map(|batch: Result<Tensor<i64>>| batch.unwrap().len());
+        assert_eq!(sizes.sum::<usize>(), 40);
+    };
+    let unused = AssertUnwindSafe(staged());
+    assert!(in_child(|| {
+        let AssertUnwindSafe(unused) = { unused };
+        assert_eq!(unused.stats().fetched, 0);
+        all(&unused, 2);
+        assert_eq!(unused.stats().fetched, 40);
+    }));
+    // Where it has, the threads are the parent's: whoever needs a sample fetches it.
+    let used = staged();
+    all(&used, 2);
+    assert_eq!(used.stats().fetched, 40);
+    let used = AssertUnwindSafe(used);
+    assert!(in_child(|| {
+        let AssertUnwindSafe(used) = { used };
+        all(&used, 0);
+        assert_eq!(used.stats().fetched, 0);
+        drop(used);
     }));
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::Poll;
 
 use pinfeed::collate::{Arena, Relocation, Tensors, Upload};
 use pinfeed::dataset::Pass;
@@ -448,4 +449,51 @@ fn a_logger_gives_memory_back() {
         assert!(LINES.load(Ordering::SeqCst) > before);
         *GIVES_BACK.lock().unwrap() = None;
     }
+}
+
+/// A worker looks whether there is a batch, and cannot know: another thread of the program's gets it all the same.
+#[test]
+fn who_does_not_wait_ends_no_epoch() {
+    type Shared = Mutex<Option<pinfeed::loader::Epoch<'static, Tensor<i64>>>>;
+    struct Looks(Arc<(Shared, AtomicUsize)>);
+    impl Dataset for Looks {
+        type Sample = i64;
+        fn len(&self) -> u64 {
+            LEN
+        }
+        fn get(&self, index: u64, rng: &mut SampleRng) -> Result<i64, BoxError> {
+            let _ = rng;
+            let Ok(mut epoch) = self.0.0.try_lock() else {
+                return Ok(index as i64); // the other one has it
+            };
+            if let Some(epoch) = &mut *epoch {
+                for zero in [false, true] {
+                    let looked = match zero {
+                        true => epoch.next_timeout(std::time::Duration::ZERO),
+                        false => epoch.try_next(),
+                    };
+                    let Poll::Ready(Some(Err(error))) = looked else {
+                        panic!("a batch, or none");
+                    };
+                    assert!(matches!(error, Error::CannotWait { .. }), "{error}");
+                }
+                self.0.1.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(index as i64)
+        }
+    }
+    let looks = Arc::new((Shared::default(), AtomicUsize::new(0)));
+    let loader = DataLoader::builder(Looks(Arc::clone(&looks))).num_workers(1);
+    let loader = Arc::new(loader.build::<Tensor<i64>>().unwrap());
+    *looks.0.lock().unwrap() = Some(loader.owned_epoch(0));
+    for batch in loader.epoch(1) {
+        batch.unwrap();
+    }
+    assert!(looks.1.load(Ordering::SeqCst) > 0);
+    let epoch = looks.0.lock().unwrap().take().unwrap();
+    assert_eq!(epoch.len(), LEN as usize);
+    assert_eq!(
+        epoch.map(|batch| batch.unwrap().len()).sum::<usize>(),
+        LEN as usize
+    );
 }

@@ -64,10 +64,10 @@ impl Arena {
                 source,
             }))
         };
-        let mut layout = Layout::new(count);
         let planned_from = if S::ALIKE { 1 } else { count };
-        let planned = S::plan(samples.iter().take(planned_from), &mut layout);
-        let plan = planned.map_err(|error| misfit(0, error))?;
+        let samples_planned = samples.iter().take(planned_from);
+        let planned = Layout::new(count).lend(|layout| S::plan(samples_planned, layout));
+        let (plan, layout) = planned.map_err(|error| misfit(0, error))?;
         let (base, memory) = self.room(layout.size_bytes())?;
         let mut rest = Vec::with_capacity(count);
         for (place, sample) in samples.into_iter().enumerate() {

@@ -25,7 +25,7 @@ use crate::sync::log;
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, MutexGuard, is_own_thread, planted, sample_timeout, thread,
 };
-use crate::system::Process;
+use crate::system::FirstUser;
 
 /// A data set that fetches ahead: requests run beside the workers, which only decode.
 ///
@@ -56,6 +56,9 @@ use crate::system::Process;
 ///
 /// Dropping the data set waits for requests that run, so that the source is free afterwards. Those of a loader with a `timeout` are waited
 /// for until they have run for that long: the threads of those that hang are abandoned, and keep the source until they come back.
+///
+/// A forked child process has none of the threads. If its parent has loaded a sample before the fork, the child's workers fetch their
+/// samples themselves, one at a time: make the data set, and the loader, after the fork.
 ///
 /// Put it into an `Arc` to read [`stats`](Staged::stats) beside the loader.
 ///
@@ -180,6 +183,15 @@ pub trait Stages: Send + Sync + Sized + 'static {
 const SIGN_AFTER: Duration = Duration::from_secs(1);
 const SIGN_WITHIN: Duration = Duration::from_secs(14);
 
+/// When who began to wait looks for a sign of life: of what another asked for one, it need not come before this one would have asked.
+fn sign_due(began: Instant, asked: Option<Instant>) -> Option<Instant> {
+    let own = began.checked_add(SIGN_AFTER)?;
+    match asked {
+        None => Some(own),
+        Some(asked) => Some(asked.checked_add(SIGN_WITHIN)?.max(own)),
+    }
+}
+
 /// What is shared with whoever runs requests.
 #[doc(hidden)]
 pub struct Inner<S: Stages> {
@@ -191,8 +203,8 @@ pub struct Inner<S: Stages> {
     /// A thread has ended.
     ended: Condvar,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// The process that they run in.
-    process: Process,
+    /// The process that they run in: the one that needed a sample first.
+    process: FirstUser,
 }
 
 impl<S: Stages> Inner<S> {
@@ -241,11 +253,8 @@ impl<S: Stages> Inner<S> {
         let end = timeout.and_then(|timeout| began.checked_add(timeout));
         let end = end.filter(|_| !planted("a worker waits for a request for ever"));
         let mut has_started = false;
-        let sign_after = match state.asked_for_sign {
-            None => began.checked_add(SIGN_AFTER),
-            Some(asked) => asked.checked_add(SIGN_WITHIN), // by another
-        };
-        let mut sign_due = sign_after.filter(|_| S::NO_SIGN.is_some());
+        let asked = state.asked_for_sign; // by another
+        let mut sign_due = S::NO_SIGN.and_then(|_| sign_due(began, asked));
         loop {
             let now = Instant::now();
             match state.find(number, &waiter, now) {
@@ -372,7 +381,7 @@ impl<S: Stages> Staged<S> {
                 startable: Condvar::default(),
                 ended: Condvar::default(),
                 threads: Mutex::default(),
-                process: Process::this(),
+                process: FirstUser::nobody(),
             })),
         }
     }
@@ -415,9 +424,13 @@ impl<S: Stages> Staged<S> {
         self.limited(|limits| limits.max_bytes = bytes)
     }
 
-    /// Returns what has been done so far.
+    /// Returns what has been done so far. In a process that was forked from the one that fetches, all zeros.
     pub fn stats(&self) -> StagedStats {
-        self.inner().state.lock().stats()
+        let inner = self.inner();
+        match inner.process.is_another() {
+            true => StagedStats::default(), // one of its threads may hold the lock
+            false => inner.state.lock().stats(),
+        }
     }
 }
 
@@ -455,7 +468,7 @@ impl<S: Stages> Dataset for Staged<S> {
 
     fn pass_ended(&self, pass: Pass) {
         let inner = self.inner();
-        if inner.process.is_this() {
+        if !inner.process.is_another() {
             let gone = inner.state.lock().end(pass.id());
             inner.clear(gone);
         }
@@ -475,7 +488,7 @@ impl<S: Stages> Drop for Staged<S> {
         let Some(inner) = self.inner.take() else {
             return;
         };
-        if !inner.process.is_this() {
+        if inner.process.is_another() {
             return; // its threads are not here, and hold it for ever
         }
         let gone = inner.state.lock().close();
@@ -525,5 +538,23 @@ impl<S: Stages + fmt::Debug> fmt::Debug for Staged<S> {
 impl<S: Stages> fmt::Debug for Inner<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inner").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who comes when a sign that another asked for is nearly due waits as long as who asks for one.
+    #[test]
+    fn a_sign_of_life_has_its_time() {
+        let asked = Instant::now();
+        let after = |seconds| asked.checked_add(Duration::from_secs(seconds)).unwrap();
+        assert_eq!(sign_due(asked, None), Some(after(1)));
+        assert_eq!(sign_due(after(5), Some(asked)), Some(after(14)));
+        for began in [13, 14, 100] {
+            let due = sign_due(after(began), Some(asked));
+            assert_eq!(due, Some(after(began + 1)));
+        }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Account {
     within: AtomicUsize,
     /// How many were [added](Account::add_slabs) to that.
     added: AtomicUsize,
-    /// What follows from the three.
+    /// What follows from these three, and from `closed`.
     limit: AtomicUsize,
     out: AtomicUsize,
     /// Its epochs are gone.
@@ -60,8 +60,8 @@ impl Account {
         self.set(&mut state);
     }
 
-    /// Slabs turned out to be larger: only so many are to be out. What units were told they would find is still theirs: see
-    /// [`set_aside_last`](Account::set_aside_last).
+    /// Slabs turned out to be larger: only so many of this account's are to be out (each other one finds out by itself). What units were
+    /// told they would find is still theirs: see [`set_aside_last`](Account::set_aside_last).
     pub(crate) fn keep_within(&self, within: usize) {
         let mut state = self.ring.state.lock();
         self.within.store(within, Ordering::Relaxed);
@@ -93,7 +93,9 @@ impl Account {
         shelf.shares = shelf.shares - before + limit;
     }
 
-    /// How many it may have out, if only so many of what is set are to be.
+    /// How many it may have out, if only so many of what is set are to be. Without the ring's lock, it is a hint: it reads three numbers,
+    /// of which another thread may be setting the second. Whoever acts on it looks once more when the slab is counted
+    /// ([`set_aside_last`](Account::set_aside_last)).
     fn most(&self, within: usize) -> usize {
         if self.closed.load(Ordering::Relaxed) {
             return 0;

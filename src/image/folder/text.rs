@@ -11,6 +11,8 @@ use crate::{Error, Result};
 /// The most bytes of a line: a path has at most a few thousand. What has longer ones is no list, and need not be read whole.
 const LONGEST: usize = 64 << 10;
 
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Reads lines of a path, a tab and a class, or of a path alone.
 pub(super) fn read(list: &Path) -> Result<FileList> {
     let wrong = |reason| Error::DataSet {
@@ -118,7 +120,8 @@ impl<R: BufRead> Lines<R> {
     /// The next line's number, and the line, or what is wrong with it.
     fn next(&mut self) -> std::io::Result<Option<(u64, Result<&str, &'static str>)>> {
         self.line.clear();
-        let mut file = self.file.by_ref().take(LONGEST as u64 + 1);
+        let most = BYTE_ORDER_MARK.len() + LONGEST + 1; // with what ends it
+        let mut file = self.file.by_ref().take(most as u64);
         if file.read_until(b'\n', &mut self.line)? == 0 {
             return Ok(None);
         }
@@ -132,13 +135,36 @@ impl<R: BufRead> Lines<R> {
             if line.starts_with(b"\xFF\xFE") || line.starts_with(b"\xFE\xFF") {
                 return Err("is UTF-16: save the list as UTF-8");
             }
-            line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+            line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         }
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
         if line.len() > LONGEST {
             return Err("has more than 65,536 bytes: this is no list of pictures");
         }
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
         std::str::from_utf8(line)
             .map_err(|_| "is not UTF-8: save the list as UTF-8, or use ImageFolder::from_list")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_as_many_bytes_as_it_may() {
+        let read = |bytes: usize, before: &[u8], behind: &str| {
+            let file = [before, &vec![b'a'; bytes], behind.as_bytes()].concat();
+            let mut lines = Lines::new(&file[..]);
+            let first = lines.next().unwrap().unwrap().1.map(str::len);
+            first.map(|len| (len, lines.next().unwrap().is_some()))
+        };
+        for before in [&b""[..], BYTE_ORDER_MARK] {
+            for behind in ["", "\n", "\nb"] {
+                let next = behind.ends_with('b');
+                assert_eq!(read(LONGEST, before, behind), Ok((LONGEST, next)));
+                assert!(read(LONGEST + 1, before, behind).is_err());
+            }
+        }
+        assert!(read(10 * LONGEST, b"", "\n").is_err());
     }
 }

@@ -123,7 +123,8 @@ impl Stats {
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wall = Duration::from_nanos(self.wall_ns());
-        let ahead = self.made_batches.saturating_sub(self.batches);
+        // (Loaded ahead, of an epoch that was left, or failed on their way to the device.)
+        let more = self.made_batches.saturating_sub(self.batches);
         let rate = self.samples_per_second();
         let epoch = self.epoch;
         match self.epochs {
@@ -142,10 +143,10 @@ impl fmt::Display for Stats {
             true => writeln!(f, ": {})", self.crew)?,
             false => writeln!(f, ")")?,
         }
-        if ahead > 0 {
+        if more > 0 {
             writeln!(
                 f,
-                "loaded ahead: {ahead} batches more, which count below for loading, decoding, collating and pinning"
+                "made and not given out: {more} batches more, which count below for loading, decoding, collating and pinning"
             )?;
         }
         self.rows(f)?;
@@ -585,7 +586,10 @@ mod tests {
                 && said.contains("Sampler::indices"),
             "{said}"
         );
-        assert!(said.contains("\nloaded ahead: 2 batches more"), "{said}");
+        assert!(
+            said.contains("\nmade and not given out: 2 batches more"),
+            "{said}"
+        );
         let pulling = of(|stats| &mut stats.pulling_ns);
         assert_eq!(pulling.limit(), Limit::Pulling);
         let said = pulling.to_string();
