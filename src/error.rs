@@ -535,6 +535,16 @@ pub(crate) struct NotDrawn {
     pub(crate) error: BoxError,
 }
 
+/// Drops things of the user's. If one panics, the others are dropped all the same, and the thread goes on.
+pub(crate) fn drop_each<T>(things: impl IntoIterator<Item = T>) {
+    for thing in things {
+        if let Err(payload) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(thing)))
+        {
+            drop(panic_message(payload));
+        }
+    }
+}
+
 /// The message of a caught panic.
 pub(crate) fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
     let payload = match payload.downcast::<NotDrawn>() {

@@ -452,6 +452,10 @@ impl Drop for Decoded {
     }
 }
 
+pub(crate) fn nanoseconds_between(from: Instant, to: Instant) -> u64 {
+    nanoseconds(to.saturating_duration_since(from))
+}
+
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

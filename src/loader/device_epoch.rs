@@ -10,8 +10,9 @@ use super::info::WithInfo;
 use super::state::LoaderState;
 use super::stats::Stats;
 use crate::batch::Batch;
+use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
-use crate::pipeline::{Delivered, Made, Outbox, Patience, Seat, Taken, drop_each};
+use crate::pipeline::{Delivered, Made, Outbox, Patience, Seat, Taken};
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak};

@@ -14,10 +14,11 @@ use super::{DataLoader, last};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::error::Result;
+use crate::error::drop_each;
 use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
     Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
-    Taken, Waiting, drop_each,
+    Taken, Waiting,
 };
 use crate::sync::{Arc, Instant};
 use crate::trace::span;

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cut::{Cut, EpochOrder, Place, Start};
+use super::indices::{Indices, Sampled};
 use super::options::{Options, Portion};
-use super::source::{Indices, Sampled};
 use crate::dataset::{Dataset, Pass};
 use crate::error::panic_message;
 use crate::sync::log;
@@ -70,7 +70,7 @@ impl Announcing {
 }
 
 /// The announcer of a line.
-pub(super) struct Announcer {
+pub(crate) struct Announcer {
     shared: Arc<Announcing>,
     /// Which of this rank's batches the line has.
     share: Portion,

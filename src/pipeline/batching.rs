@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::cut::{Listed, Lists, OnEmpty, Sharding, Start};
-use super::stopwatch::nanoseconds;
 use crate::error::{Error, Result};
+use crate::meter::nanoseconds_between;
 use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::log;
 use crate::sync::{Arc, Instant, Mutex, OnceLock, Ordering, Within, is_within_code_of, plain};
@@ -167,7 +167,7 @@ impl Lister {
             let _within = Within::code_of(self);
             let start = Instant::now();
             let lists = Lists::of(&*self.sampler, epoch, self.on_empty);
-            let ns = nanoseconds(start, Instant::now());
+            let ns = nanoseconds_between(start, Instant::now());
             self.listing_ns.fetch_add(ns, Ordering::Relaxed);
             is_news = lists.is_empty();
             Arc::new(lists)

@@ -8,10 +8,9 @@ use super::board::Board;
 use super::desk::Desk;
 use super::guard::Bin;
 use super::line::Job;
-use super::recovery::Changes;
 use super::schedule::{Claimant, Unit};
-use super::seat::Seat;
 use super::slots::Delivered;
+use super::traits::{Changes, Seat};
 use crate::batch::Batch;
 use crate::sync::{Instant, planted};
 

@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
 use super::board::{Board, Wake};
@@ -11,9 +10,9 @@ use super::line::Line;
 use super::pass::Pass;
 use super::schedule::{Removed, Unit};
 use super::slots::{EpochSlot, UnitSlot};
-use super::work::MadeAlone;
+use super::traits::MadeAlone;
 use crate::device::Account;
-use crate::error::panic_message;
+use crate::error::drop_each;
 use crate::sync::{Arc, Condvar, Instant, MutexGuard, planted};
 
 /// Holds the board's lock.
@@ -249,14 +248,5 @@ impl<B: 'static> Deferred<B> {
         ended
             .chain(&self.accounts)
             .for_each(|account| account.close());
-    }
-}
-
-/// Drops things of the user's. If one panics, the others are dropped all the same, and the thread goes on.
-pub(crate) fn drop_each<T>(things: impl IntoIterator<Item = T>) {
-    for thing in things {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
-            drop(panic_message(payload));
-        }
     }
 }

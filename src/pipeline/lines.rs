@@ -15,7 +15,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use super::line::{Job, Line};
 use super::pass::Pass;
 use super::schedule::{Claimant, Unit};
-use super::work::Recipe;
+use super::traits::Recipe;
 use crate::sync::{Arc, planted};
 
 /// All lines of a loader.

@@ -1,13 +1,12 @@
 //! Memory for units that need not be page-locked: at once, or, if bytes in flight are limited, when there is room.
 
 use super::Pipeline;
-use super::guard::drop_each;
 use super::pass::Pass;
 use super::schedule::Unit;
-use super::source::Failed;
-use super::work::Work;
+use super::traits::{Failed, Work};
 use crate::batch::Batch;
 use crate::device::{Charge, block_bytes};
+use crate::error::drop_each;
 use crate::sync::Arc;
 
 impl<B: Batch> Pipeline<B> {

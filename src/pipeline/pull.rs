@@ -11,96 +11,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Pipeline;
-use super::cut::Place;
 use super::desk::{Desk, Doing};
-use super::guard::drop_each;
-use super::outbox::Sends;
 use super::pass::Pass;
 use super::schedule::Unit;
-use super::work::{Recipe, Work};
+use super::traits::{Pull, Pulled, Sends};
 use crate::batch::Batch;
-use crate::error::{Error, Result, panic_message};
+use crate::error::drop_each;
+use crate::error::{Error, panic_message};
 use crate::meter::Activity;
 use crate::stream::{Watcher, watched};
 use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Offload;
 use crate::trace::span;
-
-/// Where a stream's epoch begins.
-pub(crate) struct StreamStart {
-    pub(crate) epoch: u64,
-    /// How many items this rank was given before, in the same epoch.
-    pub(crate) items: u64,
-    /// Where the stream stood then, if it could say so.
-    pub(crate) state: Option<Vec<u8>>,
-}
-
-/// The stream of an epoch, with its type erased.
-pub(crate) trait Pull<B>: Send {
-    /// Pulls the items of the unit at a place; fewer if the stream ends, and `None` if it has ended before.
-    fn pull(
-        &mut self,
-        pass: &Arc<Pass>,
-        place: Place,
-        offload: Offload,
-    ) -> Result<Option<Pulled<B>>>;
-}
-
-/// What was pulled for a unit.
-pub(crate) struct Pulled<B> {
-    pub(super) work: Arc<dyn Work<B>>,
-    pub(super) own: Box<OwnItems<B>>,
-    /// The stream has ended.
-    pub(super) is_last: bool,
-}
-
-/// The items that were pulled for a unit.
-pub(crate) struct OwnItems<B> {
-    /// Makes the unit again, if a sample is left out.
-    pub(super) recipe: Arc<dyn Recipe<B>>,
-    /// With its real number of rows, which the plan does not know.
-    pub(super) place: Place,
-    pub(super) reached: Reached,
-    /// They are kept when they are loaded, and can be loaded again.
-    pub(super) keeps: bool,
-}
-
-/// Where a stream stands behind a unit.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Reached {
-    /// How many items the rank was given.
-    pub(crate) items: u64,
-    /// Where the stream stands, if it can say so.
-    pub(crate) state: Option<Vec<u8>>,
-    /// The epoch's end was given out.
-    pub(crate) is_over: bool,
-}
-
-/// What makes a unit again, of items that were pulled for it.
-pub(super) struct Remade<B> {
-    pub(super) recipe: Arc<dyn Recipe<B>>,
-    pub(super) place: Place,
-}
-
-impl<B: 'static> OwnItems<B> {
-    pub(super) fn again(&self) -> Remade<B> {
-        Remade {
-            recipe: Arc::clone(&self.recipe),
-            place: self.place,
-        }
-    }
-
-    /// How many items there are.
-    pub(crate) fn rows(&self) -> usize {
-        self.place.rows
-    }
-
-    /// Drops what is left of the items. (They are the user's.)
-    pub(crate) fn into_reached(self) -> Reached {
-        drop_each([self.recipe]);
-        self.reached
-    }
-}
 
 /// What a worker is told between two items: the next one has a timeout of its own, if somebody still waits. `None`: the caller pulls, on
 /// its own thread, and cannot leave the epoch meanwhile.

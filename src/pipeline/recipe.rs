@@ -9,23 +9,17 @@ use super::desk::{Desk, Doing};
 use super::making::{Making, finish, lay_out};
 use super::pass::Pass;
 use super::plan::Hints;
-use super::recovery::{Changes, Loading, OnError, Retry};
+use super::recovery::{Loading, OnError, Retry};
 use super::schedule::Claimed;
-#[cfg(feature = "nvjpeg")]
-use super::share::DecoderShare;
-use super::source::{Failed, Source};
-use super::stopwatch::{Spent, Stopwatch, Timed, nanoseconds};
-use super::work::{MadeAlone, Memory, Recipe, Report, Work};
+use super::source::Source;
+use super::stopwatch::{Stopwatch, Timed};
+use super::traits::{Changes, Failed, Learned, MadeAlone, Memory, Recipe, Report, Spent, Work};
 use crate::batch::{Collate, Needs, Opening, Table};
 use crate::dataset::Dataset;
-#[cfg(feature = "nvjpeg")]
-use crate::device::DeviceInner;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId};
-use crate::meter::Sum;
-#[cfg(feature = "nvjpeg")]
-use crate::sync::Weak;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
+use crate::meter::{Sum, nanoseconds_between};
+use crate::sync::{Arc, Instant, Mutex};
 use crate::tensor::Offload;
 
 /// Makes batches of a data set's samples.
@@ -36,105 +30,6 @@ pub(crate) struct DatasetRecipe<D, C> {
     pub(crate) on_error: OnError,
     pub(crate) retry: Arc<Retry>,
     pub(crate) learned: Arc<Learned>,
-}
-
-/// What is known of a loader's samples: by the data set, or from batches that were laid out. All accesses are relaxed, because these
-/// are hints for later epochs.
-pub(crate) struct Learned {
-    is_gatherable: AtomicBool,
-    has_pictures: AtomicBool,
-    sample_bytes: AtomicUsize,
-    #[cfg(feature = "nvjpeg")]
-    pub(crate) share: DecoderShare,
-    /// Devices that will decode pictures, as long as it is not known that there are any.
-    #[cfg(feature = "nvjpeg")]
-    decoders: Mutex<Vec<Weak<DeviceInner>>>,
-}
-
-impl Learned {
-    /// What the data set knows.
-    pub(crate) fn new(is_gatherable: bool, sample_bytes: Option<usize>) -> Learned {
-        Learned {
-            is_gatherable: AtomicBool::new(is_gatherable),
-            has_pictures: AtomicBool::new(false),
-            sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
-            #[cfg(feature = "nvjpeg")]
-            share: DecoderShare::new(None),
-            #[cfg(feature = "nvjpeg")]
-            decoders: Mutex::default(),
-        }
-    }
-
-    /// With the share of the pictures that a device decodes, of 64; `None`: it is to be measured.
-    #[cfg(feature = "nvjpeg")]
-    pub(crate) fn device_share(self, share: Option<u8>) -> Learned {
-        Learned {
-            share: DecoderShare::new(share),
-            ..self
-        }
-    }
-
-    /// If there are pictures for devices to decode, nothing has to be learned of that.
-    #[cfg(feature = "nvjpeg")]
-    pub(crate) fn pictures(self, has_pictures: bool) -> Learned {
-        Learned {
-            has_pictures: AtomicBool::new(has_pictures),
-            ..self
-        }
-    }
-
-    /// An epoch goes to this device, which decodes: it opens its decoder as soon as it is known that there are pictures, so that the
-    /// decoder is open when they come. (That takes it a second.)
-    #[cfg(feature = "nvjpeg")]
-    pub(super) fn is_decoded_by(&self, device: &Arc<DeviceInner>) {
-        {
-            // Under the lock: who learns of pictures first finds the device, or is found.
-            let mut decoders = self.decoders.lock();
-            if !self.has_pictures() {
-                decoders.retain(|other| other.strong_count() > 0);
-                let is_device = |other: &Weak<DeviceInner>| other.as_ptr() == Arc::as_ptr(device);
-                if !decoders.iter().any(is_device) {
-                    decoders.push(Arc::downgrade(device));
-                }
-                return;
-            }
-        }
-        device.open_decoder();
-    }
-
-    /// There are pictures: those who decode them prepare for that.
-    #[cold]
-    fn learns_of_pictures(&self) {
-        self.has_pictures.store(true, Ordering::Relaxed);
-        #[cfg(feature = "nvjpeg")]
-        {
-            let decoders = std::mem::take(&mut *self.decoders.lock());
-            let decoders = decoders.into_iter().filter_map(|device| device.upgrade());
-            decoders.for_each(|device| device.open_decoder());
-        }
-    }
-
-    pub(super) fn is_gatherable(&self) -> bool {
-        self.is_gatherable.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn has_pictures(&self) -> bool {
-        self.has_pictures.load(Ordering::Relaxed)
-    }
-
-    /// Learns from a batch. (All workers read this. Most batches are alike, and those do not write.)
-    pub(super) fn note(&self, needs: Needs) {
-        if needs.is_gatherable && !self.is_gatherable.load(Ordering::Relaxed) {
-            self.is_gatherable.store(true, Ordering::Relaxed);
-        }
-        if needs.has_pictures && !self.has_pictures.load(Ordering::Relaxed) {
-            self.learns_of_pictures();
-        }
-        if self.sample_bytes.load(Ordering::Relaxed) != needs.sample_bytes {
-            self.sample_bytes
-                .store(needs.sample_bytes, Ordering::Relaxed);
-        }
-    }
 }
 
 /// (Its parts are shared. Derived, it would ask for data sets that can be cloned.)
@@ -279,7 +174,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     }
 
     fn hints(&self) -> Hints {
-        let sample_bytes = self.learned.sample_bytes.load(Ordering::Relaxed);
+        let sample_bytes = self.learned.sample_bytes();
         Hints {
             sample_bytes: Some(sample_bytes)
                 .filter(|bytes| *bytes > 0 && C::IN_PARTS && !self.on_error.skips()),
@@ -341,7 +236,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
             at.is(Doing::Memory);
             let granted = ask(needs.bytes);
             at.begins(Doing::Filling);
-            asked_ns.set(asked_ns.get() + nanoseconds(start, Instant::now()));
+            asked_ns.set(asked_ns.get() + nanoseconds_between(start, Instant::now()));
             granted
         };
         let source = self.source();

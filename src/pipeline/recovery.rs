@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::source::Failed;
+use super::traits::Failed;
 use crate::error::{BoxError, SampleId, panic_message};
 use crate::meter::Meter;
 use crate::sync::log;
@@ -142,45 +142,6 @@ impl Retry {
 
 /// How many others are tried for a sample. (It defines results: with another number, other batches fail.)
 const MOST_ATTEMPTS: u32 = 16;
-
-/// How a batch differs from what its place says. Rows are those of the batch, before any were left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
-    /// Of several for one row, the last counts.
-    pub(crate) replaced: Vec<Replaced>,
-    pub(crate) skipped: Vec<usize>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Replaced {
-    pub(crate) row: usize,
-    pub(crate) attempt: u32,
-    /// The index of the sample that took the row.
-    pub(crate) index: u64,
-}
-
-impl Changes {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.replaced.is_empty() && self.skipped.is_empty()
-    }
-
-    pub(crate) fn append(&mut self, mut later: Changes) {
-        self.replaced.append(&mut later.replaced);
-        self.skipped.append(&mut later.skipped);
-    }
-
-    /// The rows that are not left out, of so many.
-    pub(super) fn kept(&self, rows: usize) -> Vec<usize> {
-        let is_kept = |row: &usize| !self.skipped.contains(row);
-        (0..rows).filter(is_kept).collect()
-    }
-
-    /// Which sample took a row that another one had.
-    pub(crate) fn of(&self, row: usize) -> Option<Replaced> {
-        let mut latest = self.replaced.iter().rev();
-        latest.find(|replaced| replaced.row == row).copied()
-    }
-}
 
 /// What to do about a sample that failed.
 pub(super) enum Settled {

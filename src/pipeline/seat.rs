@@ -10,88 +10,16 @@ use super::batching::Batching;
 use super::cut::{Cut, Start};
 use super::given::Progress;
 use super::options::Portion;
-use super::outbox::{Outbox, Sends};
+use super::outbox::Outbox;
 use super::pass::Pass;
 use super::plan::{Destination, EpochPlan, destination_matters, plan};
-use super::pull::{Pull, Reached, StreamStart};
 use super::schedule::Unit;
 use super::slots::EpochSlot;
+use super::traits::{Beginning, Pull, Reached, Seat, Sends, StreamStart};
 use super::{FORKED, Pipeline};
 use crate::batch::Batch;
 use crate::device::{Account, Target};
-use crate::meter::Meter;
 use crate::sync::{Arc, Condvar, Mutex, planted};
-
-/// An epoch of a line, as its consumer holds it.
-#[derive(Clone)]
-pub(crate) struct Seat {
-    pub(super) line: u64,
-    pub(super) segment: u64,
-    /// Which of this rank's batches it has, and for which device.
-    pub(crate) share: Portion,
-    pub(crate) start: Start,
-    pub(crate) meter: Arc<Meter>,
-    /// Which batches were given out.
-    pub(crate) progress: Arc<Progress>,
-    /// Where its stream stands behind what was given out; `None` for samples that have an index.
-    pub(crate) reached: Option<Arc<Mutex<Reached>>>,
-    /// The line's consumer sleeps here.
-    pub(super) unit_ready: Arc<Condvar>,
-    /// Its line's, if the data set wants to know what comes.
-    announcer: Option<Arc<Announcer>>,
-    /// Other epochs follow it, and share its slabs.
-    is_followed: bool,
-}
-
-/// How a line begins.
-#[derive(Debug, Clone)]
-pub(crate) struct Beginning {
-    pub(crate) start: Start,
-    /// That of the epoch's stream, if it is resumed by one.
-    pub(crate) state: Option<Vec<u8>>,
-    /// Other epochs will follow.
-    pub(crate) is_followed: bool,
-    /// Which of this rank's batches it has, and for which device.
-    pub(crate) share: Portion,
-    /// It is no part of the run, and its times and batches are not counted.
-    pub(crate) is_apart: bool,
-}
-
-impl Beginning {
-    /// With all batches of this rank.
-    pub(crate) fn whole(start: Start, state: Option<Vec<u8>>, is_followed: bool) -> Beginning {
-        Beginning {
-            start,
-            state,
-            is_followed,
-            share: Portion::WHOLE,
-            is_apart: false,
-        }
-    }
-}
-
-impl Seat {
-    /// That of a line that nobody could load.
-    fn without_line(
-        start: Start,
-        share: Portion,
-        reached: Option<Arc<Mutex<Reached>>>,
-        any_order: bool,
-    ) -> Seat {
-        Seat {
-            line: 0, // no line has this number
-            segment: 0,
-            share,
-            start,
-            meter: Arc::default(),
-            progress: Arc::new(Progress::new(start.given, any_order)),
-            reached,
-            unit_ready: Arc::default(),
-            announcer: None,
-            is_followed: false,
-        }
-    }
-}
 
 impl<B: Batch> Pipeline<B> {
     /// Begins a line with one epoch, and lets workers load it.

@@ -3,12 +3,12 @@
 use super::Pipeline;
 use super::consumer::Taken;
 use super::decoding::Sender;
-use super::outbox::{Each, Outbox, SendOutcome, Sends};
+use super::outbox::Outbox;
 use super::pass::Pass;
 use super::schedule::Unit;
-use super::seat::Seat;
 use super::slots::Delivered;
 use super::slots::Made;
+use super::traits::{Each, Seat, SendOutcome, Sends};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::sync::{Arc, planted};

@@ -2,14 +2,10 @@
 
 use super::announcer::EndsPass;
 use super::decoding::Decoding;
-use super::outbox::Sends;
 use super::pass::Pass;
 use super::plan::Destination;
-use super::pull::{OwnItems, Pull};
-use super::recovery::Changes;
 use super::schedule::Unit;
-use super::source::Failed;
-use super::work::Work;
+use super::traits::{Changes, Failed, OwnItems, Pull, Sends, Work};
 use crate::device::{Account, Charge};
 use crate::error::Result;
 use crate::meter::Meter;

@@ -1,83 +1,18 @@
 //! The samples of one unit: where its rows come from, and the errors of those that fail.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
 use super::cut::{EpochOrder, Place};
 use super::pass::Pass;
-use super::recovery::{Changes, Retry};
-use super::stopwatch::nanoseconds;
+use super::recovery::Retry;
+use super::traits::{Changes, Failed};
 use crate::batch::Failure;
 use crate::dataset::Dataset;
-use crate::error::{
-    BoxError, CollateError, Error, Misfit, NoAnswer, NotDrawn, SampleId, Stage, TimedOut,
-    is_temporary,
-};
+use crate::error::{BoxError, CollateError, Error, Misfit, NotDrawn, SampleId, is_temporary};
+use crate::meter::nanoseconds_between;
 use crate::rng::SampleRng;
 use crate::sync::{Instant, Mutex};
-use crate::tuning::INDICES_AT_ONCE as CHUNK;
-
-/// Why a unit failed, and at which row. If several rows fail, the first is reported.
-pub(crate) struct Failed {
-    pub(crate) row: usize,
-    pub(crate) error: Error,
-    /// The sample itself is bad: it failed to load, or panicked.
-    pub(super) is_samples_own: bool,
-    /// Made again from the start, the unit could do without the sample.
-    pub(super) can_remake: bool,
-}
-
-impl Failed {
-    /// The unit fails, whatever its samples are.
-    pub(super) fn of_unit(error: Error) -> Failed {
-        Failed {
-            row: 0,
-            error,
-            is_samples_own: false,
-            can_remake: false,
-        }
-    }
-
-    /// The sample at a row is bad.
-    fn of_sample(row: usize, error: Error) -> Failed {
-        Failed {
-            row,
-            is_samples_own: true,
-            ..Failed::of_unit(error)
-        }
-    }
-
-    /// A data set has waited for the sample for as long as it may: no other takes its place, as if this worker had been given up.
-    pub(super) fn if_late(self, worker: impl FnOnce() -> String) -> Failed {
-        let Error::Sample(sample, cause) = &self.error else {
-            return self;
-        };
-        let Some(NoAnswer { elapsed }) = NoAnswer::in_error(cause) else {
-            return self;
-        };
-        let late = TimedOut {
-            epoch: sample.epoch,
-            batch: sample.batch,
-            stage: Stage::Loading,
-            elapsed: *elapsed,
-            worker: worker(),
-            sample: Some(sample.clone()),
-            count: 1,
-            others: Vec::new(),
-        };
-        let error = Error::TimedOut(Box::new(late));
-        Failed {
-            row: self.row,
-            ..Failed::of_unit(error)
-        }
-    }
-
-    /// A unit needs more memory than the process may use.
-    pub(super) fn too_large(bytes: usize) -> Failed {
-        Failed::of_unit(Error::HostMemory { bytes })
-    }
-}
 
 /// Where a unit's samples come from.
 pub(super) struct Source<'a, D> {
@@ -229,7 +164,7 @@ impl<D: Dataset> Source<'_, D> {
         };
         let start = is_timed.then(Instant::now);
         let sampling_ns = announced.announce(&self.place, rows);
-        let ns = start.map_or(0, |start| nanoseconds(start, Instant::now()));
+        let ns = start.map_or(0, |start| nanoseconds_between(start, Instant::now()));
         (ns, sampling_ns)
     }
 
@@ -379,142 +314,5 @@ impl<D: Dataset> Source<'_, D> {
             batch: self.place.batch,
             message,
         })
-    }
-}
-
-/// How long the sampler took to say which samples come, in nanoseconds.
-#[derive(Debug, Default)]
-pub(super) struct Sampled {
-    /// Nobody asks how long it takes.
-    is_unasked: bool,
-    /// What was measured, and what that stands for: of positions that are asked for one by one, some are timed.
-    measured_ns: Cell<u64>,
-    ns: Cell<u64>,
-}
-
-impl Sampled {
-    /// Nobody asks how long it takes.
-    pub(super) fn unasked() -> Sampled {
-        Sampled {
-            is_unasked: true,
-            ..Sampled::default()
-        }
-    }
-
-    pub(super) fn measured_ns(&self) -> u64 {
-        self.measured_ns.get()
-    }
-
-    pub(super) fn ns(&self) -> u64 {
-        self.ns.get()
-    }
-
-    /// How long it took since this was asked last.
-    pub(super) fn take_ns(&self) -> u64 {
-        self.ns.take()
-    }
-
-    /// Somebody else measured that it took so long.
-    pub(super) fn add(&self, ns: u64) {
-        self.ns.set(self.ns.get() + ns);
-    }
-}
-
-/// Of positions that are asked for one by one, so many are timed by one.
-const POSITIONS_PER_TIMED_ONE: usize = 16;
-
-/// The indices of a unit's samples, taken from the order a few dozen at a time.
-pub(super) struct Indices<'a> {
-    order: &'a EpochOrder,
-    place: Place,
-    sampled: &'a Sampled,
-    /// How often the order was asked.
-    asked: usize,
-    /// The first row that is not needed.
-    end: usize,
-    /// The indices of the rows from `start` on.
-    chunk: [u64; CHUNK],
-    start: usize,
-    count: usize,
-}
-
-impl<'a> Indices<'a> {
-    /// For rows below `end`.
-    pub(super) fn new(
-        order: &'a EpochOrder,
-        place: Place,
-        end: usize,
-        sampled: &'a Sampled,
-    ) -> Indices<'a> {
-        Indices {
-            order,
-            place,
-            sampled,
-            asked: 0,
-            end,
-            chunk: [0; CHUNK],
-            start: 0,
-            count: 0,
-        }
-    }
-
-    /// The index of the sample at a row.
-    #[inline]
-    pub(super) fn of(&mut self, row: usize) -> u64 {
-        match self.chunk[..self.count].get(row.wrapping_sub(self.start)) {
-            Some(index) => *index,
-            None => self.of_next(row),
-        }
-    }
-
-    fn of_next(&mut self, row: usize) -> u64 {
-        if let Some(index) = self.look_up(row).first() {
-            return *index;
-        }
-        // The sampler panicked at one of several positions. Asked for the right one, it panics again or has the index.
-        let position = self.place.position(row);
-        self.order.index(self.place.epoch, position)
-    }
-
-    /// The indices from a row on, as many as are known, or are asked for at once; none if the sampler panicked.
-    pub(super) fn from(&mut self, row: usize) -> &[u64] {
-        let at = row.wrapping_sub(self.start);
-        match at < self.count {
-            true => &self.chunk[at..self.count],
-            false => self.look_up(row),
-        }
-    }
-
-    /// The indices from a row on, as many as were asked for at once; none if the sampler panicked.
-    pub(super) fn look_up(&mut self, row: usize) -> &[u64] {
-        self.start = row;
-        self.count = 0;
-        let side_by_side = usize::try_from(self.place.side_by_side(row)).unwrap_or(usize::MAX);
-        let count = CHUNK.min(self.end - row).min(side_by_side);
-        let (epoch, position) = (self.place.epoch, self.place.position(row));
-        let chunk = &mut self.chunk[..count];
-        // (Lists are looked up in memory.)
-        let is_asked = matches!(self.order, EpochOrder::Sampled(_)) && !self.sampled.is_unasked;
-        let is_timed =
-            is_asked && (count > 1 || self.asked.is_multiple_of(POSITIONS_PER_TIMED_ONE));
-        let start = is_timed.then(Instant::now);
-        self.asked += 1;
-        // Unwind safety: after a panic, the numbers are not read.
-        let look = AssertUnwindSafe(|| self.order.indices(epoch, position, chunk));
-        match std::panic::catch_unwind(look) {
-            Ok(()) => self.count = count,
-            Err(payload) => drop(crate::error::panic_message(payload)),
-        }
-        if let Some(start) = start {
-            let ns = nanoseconds(start, Instant::now());
-            let stands_for = match side_by_side {
-                1 => POSITIONS_PER_TIMED_ONE.min(self.end - row),
-                _ => 1,
-            };
-            let sampled = self.sampled;
-            sampled.measured_ns.set(sampled.measured_ns.get() + ns);
-            sampled.add(ns.saturating_mul(stands_for as u64));
-        }
-        &self.chunk[..self.count]
     }
 }

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use super::schedule::Claimed;
-use crate::meter::{Decoded, Meter, More, TookNs};
+use super::traits::Spent;
+use crate::meter::{Decoded, Meter, More, TookNs, nanoseconds_between};
 use crate::sync::Instant;
 use crate::tuning::{BATCHES_PER_TIMED_ONE, TIMED_RUN_SAMPLES};
 
@@ -91,15 +92,6 @@ pub(super) struct Stopwatch {
     announcing_ns: u64,
 }
 
-/// How long a run took, and what of it went where. (The time in which a slab or the sampler was asked is in none of the parts.)
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Spent {
-    pub(super) elapsed_ns: u64,
-    pub(super) loading_ns: u64,
-    pub(super) decoding_ns: u64,
-    pub(super) collating_ns: u64,
-}
-
 impl Stopwatch {
     pub(super) fn start(timed: Timed) -> Stopwatch {
         let now = Instant::now();
@@ -168,7 +160,7 @@ impl Stopwatch {
 
     pub(super) fn is_loaded(&mut self, meter: &Meter) {
         let now = Instant::now();
-        let elapsed = nanoseconds(self.mark, now);
+        let elapsed = nanoseconds_between(self.mark, now);
         meter.loading_times.count(elapsed);
         self.get_ns += elapsed;
         self.mark = now;
@@ -183,7 +175,7 @@ impl Stopwatch {
         samples: usize,
         meter: &Meter,
     ) {
-        let elapsed = nanoseconds(start, Instant::now()).saturating_sub(other_ns);
+        let elapsed = nanoseconds_between(start, Instant::now()).saturating_sub(other_ns);
         let each = elapsed / samples.max(1) as u64;
         meter.loading_times.count(each);
         self.many_ns += elapsed;
@@ -195,7 +187,7 @@ impl Stopwatch {
         if self.is_filling {
             self.is_filling = false;
             self.laps += 1;
-            self.fill_ns += nanoseconds(self.mark, Instant::now());
+            self.fill_ns += nanoseconds_between(self.mark, Instant::now());
             let decoded_ns = self.decoded.ns();
             if decoded_ns > self.decoded_ns {
                 meter.decoding_times.count(decoded_ns - self.decoded_ns);
@@ -207,7 +199,7 @@ impl Stopwatch {
     /// Ends a run that spent `asked_ns` on asking for a slab, and says what the rest went to.
     pub(super) fn end_run(mut self, meter: &Meter, asked_ns: u64) -> Spent {
         self.is_in(meter);
-        let elapsed_ns = nanoseconds(self.started, Instant::now()).saturating_sub(asked_ns);
+        let elapsed_ns = nanoseconds_between(self.started, Instant::now()).saturating_sub(asked_ns);
         let decoding = self.decoded.ns().min(elapsed_ns);
         let fill_ns = self.fill_ns.saturating_sub(asked_ns + self.decoded_ns);
         let rest = elapsed_ns - decoding;
@@ -231,7 +223,7 @@ impl Stopwatch {
     /// Ends a unit of so many rows that one thread made, and says what the time went to.
     pub(super) fn end_solo(mut self, meter: &Meter, rows: usize) -> Spent {
         self.is_in(meter);
-        let elapsed_ns = nanoseconds(self.started, Instant::now());
+        let elapsed_ns = nanoseconds_between(self.started, Instant::now());
         let decoding = self.decoded.ns().min(elapsed_ns);
         let rest = elapsed_ns - decoding;
         let sampling = match self.timed.is_some() {
@@ -297,7 +289,7 @@ impl Stopwatch {
 
     /// Ends something that was only collating and decoding. Returns how long collating took.
     pub(super) fn end_collating(self, meter: &Meter) -> u64 {
-        let elapsed = nanoseconds(self.started, Instant::now());
+        let elapsed = nanoseconds_between(self.started, Instant::now());
         let decoding = self.decoded.ns().min(elapsed);
         let collating = elapsed - decoding;
         meter.made_in(TookNs {
@@ -307,8 +299,4 @@ impl Stopwatch {
         });
         collating
     }
-}
-
-pub(super) fn nanoseconds(from: Instant, to: Instant) -> u64 {
-    to.saturating_duration_since(from).as_nanos() as u64
 }

@@ -6,10 +6,11 @@ use super::cut::Place;
 use super::desk::Desk;
 use super::pass::Pass;
 use super::plan::Hints;
-use super::pull::{OwnItems, Pull, Pulled, Reached, StreamStart};
-use super::recipe::{DatasetRecipe, Learned};
-use super::recovery::{Changes, OnError, Retry};
-use super::work::{MadeAlone, Memory, Recipe, Work};
+use super::recipe::DatasetRecipe;
+use super::recovery::{OnError, Retry};
+use super::traits::{
+    Changes, Learned, MadeAlone, Memory, OwnItems, Pull, Pulled, Reached, Recipe, StreamStart, Work,
+};
 use crate::batch::Collate;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary};

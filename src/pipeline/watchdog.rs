@@ -9,7 +9,7 @@ use super::cut::Place;
 use super::desk::{Doing, Seen};
 use super::pass::Pass;
 use super::schedule::Unit;
-use super::seat::Seat;
+use super::traits::Seat;
 use crate::batch::Batch;
 use crate::sync::log;
 use crate::sync::{Arc, Instant};

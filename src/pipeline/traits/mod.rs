@@ -2,18 +2,30 @@
 //!
 //! Several workers share a unit ([`Recipe::open`]), or one makes it from end to end ([`Recipe::make`]).
 
+mod changes;
+mod failed;
+mod learned;
+mod pull;
+mod queue;
+mod seat;
+#[cfg(feature = "nvjpeg")]
+mod share;
+
+pub(crate) use self::changes::{Changes, Replaced};
+pub(crate) use self::failed::Failed;
+pub(crate) use self::learned::Learned;
+pub(crate) use self::pull::{OwnItems, Pull, Pulled, Reached, Remade, StreamStart};
+pub(crate) use self::queue::{Each, Permits, SendOutcome, Sends};
+pub(crate) use self::seat::{Beginning, Seat};
+#[cfg(feature = "nvjpeg")]
+pub(crate) use self::share::Watched;
+
 use super::announcer::Listener;
 use super::cut::Place;
 use super::desk::Desk;
 use super::pass::Pass;
 use super::plan::Hints;
-use super::pull::{Pull, StreamStart};
-#[cfg(feature = "nvjpeg")]
-use super::recipe::Learned;
-use super::recovery::Changes;
 use super::schedule::{Claimed, Loaded};
-use super::source::Failed;
-use super::stopwatch::Spent;
 use crate::device::{Piece, Slab};
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::sync::Arc;
@@ -93,7 +105,7 @@ pub(crate) struct MadeAlone<B> {
     pub(crate) made: Result<B>,
     pub(crate) changes: Changes,
     /// How long it took; `None` if it panicked, or its worker was given up.
-    pub(super) spent: Option<Spent>,
+    pub(crate) spent: Option<Spent>,
 }
 
 /// What came of claimed rows.
@@ -101,23 +113,32 @@ pub(crate) struct Report {
     pub(crate) rows: Loaded,
     /// How long rows took to load, without the time in `ask`, because making a slab says nothing about the samples.
     pub(crate) elapsed_ns: Option<u64>,
-    pub(super) spent: Spent,
+    pub(crate) spent: Spent,
     /// Why rows are missing.
     pub(crate) failure: Option<Failed>,
 }
 
 impl<B> MadeAlone<B> {
     /// How long it took, in nanoseconds, if that is known.
-    pub(super) fn elapsed_ns(&self) -> Option<u64> {
+    pub(crate) fn elapsed_ns(&self) -> Option<u64> {
         self.spent.map(|spent| spent.elapsed_ns)
     }
 
     /// A unit that was not made, for a reason that has nothing to do with its samples.
-    pub(super) fn failed(error: Error) -> MadeAlone<B> {
+    pub(crate) fn failed(error: Error) -> MadeAlone<B> {
         MadeAlone {
             made: Err(error),
             changes: Changes::default(),
             spent: None,
         }
     }
+}
+
+/// How long a run took, and what of it went where. (The time in which a slab or the sampler was asked is in none of the parts.)
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Spent {
+    pub(crate) elapsed_ns: u64,
+    pub(crate) loading_ns: u64,
+    pub(crate) decoding_ns: u64,
+    pub(crate) collating_ns: u64,
 }

@@ -4,8 +4,8 @@
 //! While it is measured, the device decodes nothing until its decoder is ready, and then a share that each measurement corrects. What a share
 //! holds for are positions of an order, from the first on that nobody has opened: so who decodes a row does not depend on who makes its unit when.
 
-use super::cut::Place;
 use crate::meter::Meter;
+use crate::pipeline::cut::Place;
 use crate::sync::{Mutex, Ordering};
 use crate::tensor::{OwnPictures, WHOLE_SHARE};
 use crate::tuning::{
@@ -103,12 +103,12 @@ impl DecoderShare {
     }
 
     /// An epoch begins at such a place; none of its units is opened.
-    pub(super) fn begins(&self, place: &Place) {
+    pub(crate) fn begins(&self, place: &Place) {
         self.0.lock().begins((place.epoch, place.start));
     }
 
     /// Which rows of a unit are the device's, which is about to be made.
-    pub(super) fn of_unit(&self, seed: u64, place: &Place) -> OwnPictures {
+    pub(crate) fn of_unit(&self, seed: u64, place: &Place) -> OwnPictures {
         OwnPictures {
             share: self.0.lock().open(place),
             seed,

@@ -1,0 +1,84 @@
+//! What is asked of whoever pulls the items of a stream.
+
+use super::{Recipe, Work};
+use crate::error::{Result, drop_each};
+use crate::pipeline::cut::Place;
+use crate::pipeline::pass::Pass;
+use crate::sync::Arc;
+use crate::tensor::Offload;
+
+/// Where a stream's epoch begins.
+pub(crate) struct StreamStart {
+    pub(crate) epoch: u64,
+    /// How many items this rank was given before, in the same epoch.
+    pub(crate) items: u64,
+    /// Where the stream stood then, if it could say so.
+    pub(crate) state: Option<Vec<u8>>,
+}
+
+/// The stream of an epoch, with its type erased.
+pub(crate) trait Pull<B>: Send {
+    /// Pulls the items of the unit at a place; fewer if the stream ends, and `None` if it has ended before.
+    fn pull(
+        &mut self,
+        pass: &Arc<Pass>,
+        place: Place,
+        offload: Offload,
+    ) -> Result<Option<Pulled<B>>>;
+}
+
+/// What was pulled for a unit.
+pub(crate) struct Pulled<B> {
+    pub(crate) work: Arc<dyn Work<B>>,
+    pub(crate) own: Box<OwnItems<B>>,
+    /// The stream has ended.
+    pub(crate) is_last: bool,
+}
+
+/// The items that were pulled for a unit.
+pub(crate) struct OwnItems<B> {
+    /// Makes the unit again, if a sample is left out.
+    pub(crate) recipe: Arc<dyn Recipe<B>>,
+    /// With its real number of rows, which the plan does not know.
+    pub(crate) place: Place,
+    pub(crate) reached: Reached,
+    /// They are kept when they are loaded, and can be loaded again.
+    pub(crate) keeps: bool,
+}
+
+/// Where a stream stands behind a unit.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reached {
+    /// How many items the rank was given.
+    pub(crate) items: u64,
+    /// Where the stream stands, if it can say so.
+    pub(crate) state: Option<Vec<u8>>,
+    /// The epoch's end was given out.
+    pub(crate) is_over: bool,
+}
+
+/// What makes a unit again, of items that were pulled for it.
+pub(crate) struct Remade<B> {
+    pub(crate) recipe: Arc<dyn Recipe<B>>,
+    pub(crate) place: Place,
+}
+
+impl<B: 'static> OwnItems<B> {
+    pub(crate) fn again(&self) -> Remade<B> {
+        Remade {
+            recipe: Arc::clone(&self.recipe),
+            place: self.place,
+        }
+    }
+
+    /// How many items there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.place.rows
+    }
+
+    /// Drops what is left of the items. (They are the user's.)
+    pub(crate) fn into_reached(self) -> Reached {
+        drop_each([self.recipe]);
+        self.reached
+    }
+}
