@@ -21,8 +21,8 @@ pub(crate) use self::runs::RunSlab;
 use self::segment::Segment;
 pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
-use super::given::MOST_BEHIND;
-use super::plan::{EpochPlan, Solo};
+use super::plan::delivered::MOST_BEHIND;
+use super::plan::epoch_plan::{EpochPlan, Solo};
 use crate::sync::planted;
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS, RUN_NS_PER_DEVICE};
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::entry::SlabState;
 use super::{Claimant, EpochUnits, Schedule, Unit};
 use crate::device::Pieces;
-use crate::pipeline::plan::{EpochPlan, Solo};
+use crate::pipeline::plan::epoch_plan::{EpochPlan, Solo};
 use crate::sync::planted;
 use crate::tuning::{MOST_BATCHES_AHEAD, MOST_RUNS_AHEAD, RUN_NS, RUN_SLAB_BYTES, WHOLE_NS};
 

@@ -3,7 +3,7 @@
 use std::ops::RangeBounds;
 
 use super::{Schedule, Unit};
-use crate::pipeline::plan::EpochPlan;
+use crate::pipeline::plan::epoch_plan::EpochPlan;
 
 /// One epoch of a line.
 #[derive(Debug)]

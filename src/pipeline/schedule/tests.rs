@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::cut::{Cut, Even, LastBatch};
 use super::entry::SlabState;
 use super::*;
-use crate::pipeline::given::Given;
-use crate::pipeline::plan::{Bound, Pulls};
+use crate::pipeline::plan::delivered::Given;
+use crate::pipeline::plan::epoch_plan::{Bound, Pulls};
+use crate::pipeline::plan::partition::{Cut, Even, LastBatch};
 
 const WORKER: Claimant = Claimant {
     is_spare: false,

@@ -20,12 +20,12 @@ pub(crate) use self::seat::{Beginning, Seat};
 #[cfg(feature = "nvjpeg")]
 pub(crate) use self::share::Watched;
 
-use super::announcer::Listener;
-use super::cut::Place;
-use super::desk::Desk;
-use super::pass::Pass;
-use super::plan::Hints;
+use super::epoch::Pass;
+use super::lookahead::Listener;
+use super::plan::epoch_plan::Hints;
+use super::plan::partition::Place;
 use super::schedule::{Claimed, Loaded};
+use super::worker_status::Desk;
 use crate::device::{Piece, Slab};
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::sync::Arc;

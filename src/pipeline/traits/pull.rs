@@ -2,8 +2,8 @@
 
 use super::{Recipe, Work};
 use crate::error::{Result, drop_each};
-use crate::pipeline::cut::Place;
-use crate::pipeline::pass::Pass;
+use crate::pipeline::epoch::Pass;
+use crate::pipeline::plan::partition::Place;
 use crate::sync::Arc;
 use crate::tensor::Offload;
 

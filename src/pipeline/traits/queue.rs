@@ -2,7 +2,7 @@
 
 use crate::device::{Device, Undecoded, WhenDecoded};
 use crate::error::{CollateError, Error};
-use crate::pipeline::pass::Pass;
+use crate::pipeline::epoch::Pass;
 use crate::pipeline::schedule::Unit;
 
 /// What became of a unit that was to be sent.

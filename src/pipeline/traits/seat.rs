@@ -1,11 +1,11 @@
 //! An epoch of a line, as its consumer holds it.
 
-use super::pull::Reached;
+use super::Reached;
 use crate::meter::Meter;
-use crate::pipeline::announcer::Announcer;
-use crate::pipeline::cut::Start;
-use crate::pipeline::given::Progress;
-use crate::pipeline::options::Portion;
+use crate::pipeline::lookahead::Announcer;
+use crate::pipeline::plan::delivered::Progress;
+use crate::pipeline::plan::options::Portion;
+use crate::pipeline::plan::partition::Start;
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// An epoch of a line, as its consumer holds it.

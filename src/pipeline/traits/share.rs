@@ -5,7 +5,7 @@
 //! holds for are positions of an order, from the first on that nobody has opened: so who decodes a row does not depend on who makes its unit when.
 
 use crate::meter::Meter;
-use crate::pipeline::cut::Place;
+use crate::pipeline::plan::partition::Place;
 use crate::sync::{Mutex, Ordering};
 use crate::tensor::{OwnPictures, WHOLE_SHARE};
 use crate::tuning::{

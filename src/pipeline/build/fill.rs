@@ -1,0 +1,613 @@
+//! Making a unit: its rows are loaded, and it is laid out and finished. **This is where a sample fails** ([`Making::load`]).
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::factory::DatasetRecipe;
+use super::on_error::{Loading, OnError, Settled};
+use super::samples::Source;
+use super::stopwatch::Stopwatch;
+use crate::batch::{Collate, Needs, NotLoaded, Table, Took};
+use crate::dataset::Dataset;
+use crate::device::Piece;
+use crate::error::drop_each;
+use crate::error::{NotDrawn, panic_message};
+use crate::pipeline::plan::indices::{Indices, Sampled};
+use crate::pipeline::schedule::{Claimed, Loaded};
+use crate::pipeline::traits::{Failed, Replaced};
+use crate::pipeline::worker_status::{Desk, Doing};
+use crate::sync::Instant;
+use crate::sync::log;
+use crate::tuning::INDICES_AT_ONCE;
+
+/// A unit that is being made, wherever its table lies.
+pub(crate) struct Making<'a, D: Dataset, C: Collate<D::Sample>> {
+    recipe: &'a DatasetRecipe<D, C>,
+    source: &'a Source<'a, D>,
+    table: &'a C::Table,
+    /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
+    at: &'a Desk,
+    /// Who is alone announces samples one at a time as it goes, instead of a run at once.
+    loading: Loading,
+    /// The last of the samples that are left out, if there are any.
+    left_out: RefCell<Option<Failed>>,
+    /// How long the sampler took for what is loaded, and how long the data set took to be told what comes, in nanoseconds.
+    sampled: Sampled,
+    announcing_ns: Cell<u64>,
+}
+
+/// What of a claim is not loaded yet.
+enum Left<S> {
+    Rows(Range<usize>),
+    /// Rows whose samples the data set gets several at a time, and those that it got.
+    Many(Range<usize>, std::vec::IntoIter<Got<S>>),
+    /// Loaded samples with their rows, to be filled in.
+    Parked(std::vec::IntoIter<(usize, S)>),
+}
+
+type Got<S> = (usize, Result<S, Failed>);
+
+/// What a table collects over a run of samples.
+type Run<D, C> = <<C as Collate<<D as Dataset>::Sample>>::Table as Table<
+    <D as Dataset>::Sample,
+    <C as Collate<<D as Dataset>::Sample>>::Batch,
+>>::Run;
+
+/// Another sample for the row of one that failed.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    row: usize,
+    index: u64,
+}
+
+impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
+    pub(crate) fn new(
+        recipe: &'a DatasetRecipe<D, C>,
+        source: &'a Source<'a, D>,
+        table: &'a C::Table,
+        at: &'a Desk,
+        loading: Loading,
+        watch: &Stopwatch,
+    ) -> Making<'a, D, C> {
+        Making {
+            recipe,
+            source,
+            table,
+            at,
+            loading,
+            left_out: RefCell::new(None),
+            sampled: match watch.times_sampler() {
+                true => Sampled::default(),
+                false => Sampled::unasked(),
+            },
+            announcing_ns: Cell::new(0),
+        }
+    }
+
+    /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
+    /// panics. What then becomes of it follows from [`OnError`]; if the unit fails, the rows after it are not loaded.
+    pub(crate) fn load(
+        &self,
+        claimed: Claimed,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+    ) -> (Loaded, Option<Failed>) {
+        let count = claimed.len();
+        if !C::IN_PLACE && self.source.place.is_empty() {
+            return self.without_pattern(count);
+        }
+        let mut took = Took::default();
+        let mut run = Run::<D, C>::default();
+        let at = self.at;
+        at.comes_to(match &claimed {
+            Claimed::Rows(rows) if !rows.is_empty() => self.source.row_of_place(rows.start),
+            Claimed::Rows(_) | Claimed::Parked(_) => 0,
+        });
+        let mut left = match claimed {
+            Claimed::Rows(rows)
+                if self.source.dataset.at_once() > 1 && !self.source.is_changed() =>
+            {
+                Left::Many(rows, Vec::new().into_iter())
+            }
+            Claimed::Rows(rows) => Left::Rows(rows),
+            Claimed::Parked(count) => Left::Parked(self.table.unpark(count).into_iter()),
+        };
+        let mut again = None;
+        let mut is_announced = false;
+        let failure = loop {
+            // Unwind safety: a row whose sample panicked is filled again from the start, or its unit has failed.
+            let load = AssertUnwindSafe(|| {
+                if let Some(again) = again.take() {
+                    self.load_other(again, &mut run, ask, &mut took)?;
+                }
+                if !matches!(left, Left::Parked(_)) {
+                    self.source.check().map_err(NotLoaded::Sample)?;
+                }
+                if let (Left::Rows(rows) | Left::Many(rows, _), Loading::Shared, false) =
+                    (&left, self.loading, is_announced)
+                {
+                    is_announced = true;
+                    self.announce(rows.clone(), true)
+                        .map_err(NotLoaded::Sample)?;
+                }
+                match &mut left {
+                    Left::Rows(rows) => self.load_rows(rows, &mut run, ask, watch, &mut took),
+                    Left::Many(rows, got) => {
+                        self.load_many(rows, got, &mut run, ask, watch, &mut took)
+                    }
+                    Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
+                }
+            });
+            let failed = match catch_unwind(load) {
+                Ok(Ok(())) => break None,
+                Ok(Err(NotLoaded::Sample(failed))) => failed,
+                Ok(Err(NotLoaded::Failed(failure))) => self.source.failed(failure),
+                Err(payload) => {
+                    let message = panic_message(payload);
+                    let row = self.source.row_made(at.row());
+                    self.source.sample_panicked(row, message)
+                }
+            };
+            match self.recover(failed) {
+                Ok(other) => again = other,
+                Err(failed) => break Some(failed),
+            }
+        };
+        watch.also(self.sampled.take_ns(), self.announcing_ns.take());
+        if failure.is_none() {
+            self.table.end_run(run);
+        } else {
+            // It may be the user's to drop, and the unit's error must come all the same.
+            drop_each([run]);
+            drop_each([left]);
+        }
+        let loaded = Loaded {
+            claimed: count,
+            filled: took.filled,
+            parked: took.parked,
+        };
+        let leaves_out = failure.is_some() || self.left_out.borrow().is_some();
+        debug_assert!(
+            leaves_out || loaded.filled + loaded.parked == count,
+            "a row is missing, or there twice, and no error says why"
+        );
+        (loaded, failure)
+    }
+
+    /// A function collates the samples of an empty batch, which are none.
+    fn without_pattern(&self, claimed: usize) -> (Loaded, Option<Failed>) {
+        let failure = self.source.check().err();
+        let loaded = Loaded {
+            claimed,
+            filled: if failure.is_none() { claimed } else { 0 },
+            parked: 0,
+        };
+        (loaded, failure)
+    }
+
+    /// Announces what follows these rows, before the first of them is taken. If that panics, no sample is to blame, so none is replaced.
+    fn announce(&self, rows: Range<usize>, is_timed: bool) -> Result<(), Failed> {
+        let first = rows.start;
+        let announce = AssertUnwindSafe(|| self.source.announce(rows, is_timed));
+        let (ns, sampling_ns) = catch_unwind(announce).map_err(|payload| Failed {
+            is_samples_own: false,
+            ..self.source.sample_panicked(first, panic_message(payload))
+        })?;
+        self.sampled.add(sampling_ns);
+        let announcing_ns = self.announcing_ns.get() + ns.saturating_sub(sampling_ns);
+        self.announcing_ns.set(announcing_ns);
+        Ok(())
+    }
+
+    fn load_rows(
+        &self,
+        rows: &mut Range<usize>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        if self.source.is_changed() {
+            return self.load_changed(rows, run, ask, took);
+        }
+        let (order, place) = (&self.source.pass.order, self.source.place);
+        let mut indices = Indices::new(order, place, rows.end, &self.sampled);
+        if self.is_table() {
+            // The first sample says what batch it is, and asks for the slab.
+            self.load_each(rows, 1, &mut indices, run, ask, watch, took)?;
+            while self.copy_rows(rows, &mut indices, run, took) {}
+        }
+        self.load_each(rows, usize::MAX, &mut indices, run, ask, watch, took)
+    }
+
+    /// Loads rows one by one, at most as many as this.
+    #[inline]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what all that load have, and two"
+    )]
+    fn load_each(
+        &self,
+        rows: &mut Range<usize>,
+        most: usize,
+        indices: &mut Indices<'_>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let (source, at) = (self.source, self.at);
+        let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
+        let end = rows.end.min(rows.start.saturating_add(most));
+        let next = || {
+            let row = (rows.start < end).then_some(rows.start)?;
+            rows.start += 1;
+            at.comes_to(row);
+            if announces && let Err(failed) = self.announce_next(row, watch) {
+                return Some(Err(failed));
+            }
+            let sample = match watch.begins(&source.pass.meter) {
+                false => source.get(row, row, indices.of(row)),
+                true => self.get_timed(row, indices, watch),
+            };
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Tells the data set that the row's sample comes next.
+    #[inline(never)]
+    fn announce_next(&self, row: usize, watch: &mut Stopwatch) -> Result<(), Failed> {
+        watch.is_in(&self.source.pass.meter); // the sample before
+        self.announce(row..row + 1, watch.times_sampler())
+    }
+
+    /// Gets the sample of a row, and notes how long that takes.
+    #[inline(never)]
+    fn get_timed(
+        &self,
+        row: usize,
+        indices: &mut Indices<'_>,
+        watch: &mut Stopwatch,
+    ) -> Result<D::Sample, Failed> {
+        let (source, at) = (self.source, self.at);
+        at.samples(row, watch.mark());
+        let before_ns = self.sampled.measured_ns();
+        let index = indices.of(row);
+        watch.begins_later(self.sampled.measured_ns() - before_ns);
+        at.gets(index);
+        let sample = source.get(row, row, index);
+        watch.is_loaded(&source.pass.meter);
+        // (Who looks on takes the rest of a long run for loading, too.)
+        if watch.times_all() {
+            at.is(Doing::Filling);
+        }
+        sample
+    }
+
+    /// Whether samples are rows of a table in memory. (Where they are announced, they are got.)
+    #[inline]
+    fn is_table(&self) -> bool {
+        self.source.pass.announced.is_none() && self.source.dataset.columns(&mut []).is_some()
+    }
+
+    /// Copies the next rows of a table in memory, instead of getting each as a sample. `false`: there are none, or these are got.
+    #[inline(never)]
+    fn copy_rows(
+        &self,
+        rows: &mut Range<usize>,
+        indices: &mut Indices<'_>,
+        run: &mut Run<D, C>,
+        took: &mut Took,
+    ) -> bool {
+        let first = rows.start;
+        if first >= rows.end {
+            return false;
+        }
+        let mut of_table = [0; INDICES_AT_ONCE];
+        let wanted = indices.from(first);
+        let of_table = &mut of_table[..wanted.len()];
+        of_table.copy_from_slice(wanted);
+        if self.at.is_timed() {
+            self.at.samples(first, Instant::now());
+        }
+        let Some(columns) = self.source.dataset.columns(of_table) else {
+            return false;
+        };
+        if of_table.is_empty() || !self.table.copy_rows(first, columns, of_table, run) {
+            return false;
+        }
+        rows.start += of_table.len();
+        took.filled += of_table.len();
+        true
+    }
+
+    /// Loads rows whose samples the data set gets several at a time.
+    #[inline(never)]
+    fn load_many(
+        &self,
+        rows: &mut Range<usize>,
+        got: &mut std::vec::IntoIter<Got<D::Sample>>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let source = self.source;
+        let mut indices = Indices::new(&source.pass.order, source.place, rows.end, &self.sampled);
+        let next = || {
+            if got.len() == 0 && rows.start < rows.end {
+                let end = rows.start.saturating_add(source.dataset.at_once());
+                let some = rows.start..end.min(rows.end);
+                rows.start = some.end;
+                let (start, count) = (Instant::now(), some.len());
+                let others_ns = || self.sampled.measured_ns() + self.announcing_ns.get();
+                let before_ns = others_ns();
+                *got = self.get_many(some, &mut indices, start).into_iter();
+                let other_ns = others_ns() - before_ns;
+                watch.are_loaded(start, other_ns, count, &source.pass.meter);
+            }
+            let (row, sample) = got.next()?;
+            self.at.fills(row, || None);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Gets the samples of these rows in one call. If it panics, each is got alone, to find out which of them is bad.
+    fn get_many(
+        &self,
+        rows: Range<usize>,
+        indices: &mut Indices<'_>,
+        start: Instant,
+    ) -> Vec<Got<D::Sample>> {
+        let (source, at) = (self.source, self.at);
+        at.comes_to(rows.start);
+        if self.loading == Loading::Solo
+            && let Err(failed) = self.announce(rows.clone(), true)
+        {
+            return vec![(rows.start, Err(failed))];
+        }
+        // Unwind safety: what a panic leaves behind is only dropped.
+        let get = AssertUnwindSafe(|| {
+            at.samples(rows.start, start);
+            let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
+            at.gets_many(own[0], own.len());
+            source.get_many(rows.clone(), &own)
+        });
+        match catch_unwind(get) {
+            Ok(got) => got,
+            Err(payload) => self.get_each(rows, indices, &panic_message(payload)),
+        }
+    }
+
+    /// Gets the samples of these rows one by one, whose common call panicked with this message. Which samples share a call depends on the
+    /// workers and the ranks, so what becomes of a sample must not depend on the others.
+    #[cold]
+    fn get_each(
+        &self,
+        rows: Range<usize>,
+        indices: &mut Indices<'_>,
+        message: &str,
+    ) -> Vec<Got<D::Sample>> {
+        let (source, at) = (self.source, self.at);
+        let (first, count) = (rows.start, rows.len());
+        let mut got = Vec::with_capacity(count);
+        for row in rows {
+            at.samples(row, Instant::now());
+            let get = AssertUnwindSafe(|| {
+                let index = indices.of(row);
+                at.gets(index);
+                source.get(row, row, index)
+            });
+            let sample = catch_unwind(get)
+                .unwrap_or_else(|payload| Err(source.sample_panicked(row, panic_message(payload))));
+            let ends = sample.is_err() && self.recipe.on_error == OnError::Fail;
+            got.push((row, sample));
+            if ends {
+                break; // its batch fails, whatever the others are
+            }
+        }
+        if got.iter().any(|(_, sample)| sample.is_err()) {
+            return got;
+        }
+        // None of them is bad: it was the call.
+        if self.recipe.on_error == OnError::Fail {
+            drop_each(got);
+            let said =
+                format!("{message} (in `get_many`, of {count} samples, each of which `get` loads)");
+            let failed = Failed {
+                is_samples_own: false,
+                ..source.sample_panicked(first, said)
+            };
+            return vec![(first, Err(failed))];
+        }
+        if source.pass.meter.many_panicked() {
+            let (epoch, batch) = (source.place.epoch, source.place.batch);
+            log::warn!(
+                "`get_many` panicked on {count} samples of batch {batch} in epoch {epoch}, each of which `get` loads: {message} (others of \
+                 this epoch are not logged)"
+            );
+        }
+        got
+    }
+
+    /// Loads rows of a unit that is made again.
+    #[cold]
+    fn load_changed(
+        &self,
+        rows: &mut Range<usize>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let (source, at) = (self.source, self.at);
+        let (order, place) = (&source.pass.order, source.place);
+        let mut indices = Indices::new(order, place, place.rows, &self.sampled);
+        let next = || {
+            let row = rows.next()?;
+            let in_place = source.row_of_place(row);
+            at.comes_to(in_place);
+            at.samples(in_place, Instant::now());
+            let other = source.changes.lock().of(in_place);
+            let index = match other {
+                None => indices.of(in_place),
+                Some(other) => other.index,
+            };
+            at.gets(index);
+            let sample = source.get(row, in_place, index);
+            Some(sample.map(|sample| (row, sample)))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    fn fill_parked(
+        &self,
+        parked: &mut std::vec::IntoIter<(usize, D::Sample)>,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let (source, at) = (self.source, self.at);
+        let next = || {
+            let parked = parked.next()?;
+            let in_place = source.row_of_place(parked.0);
+            let replaced = || source.changes.lock().of(in_place);
+            at.fills(in_place, || replaced().map(|replaced| replaced.index));
+            Some(Ok(parked))
+        };
+        self.table.load(next, run, took, ask)
+    }
+
+    /// Loads another sample into the row of one that failed.
+    #[cold]
+    fn load_other(
+        &self,
+        Again { row, index }: Again,
+        run: &mut Run<D, C>,
+        ask: &dyn Fn(Needs) -> bool,
+        took: &mut Took,
+    ) -> Result<(), NotLoaded<Failed>> {
+        let in_place = self.source.row_of_place(row);
+        self.at.comes_to(in_place);
+        self.at.samples(in_place, Instant::now());
+        self.at.gets(index);
+        let sample = self.source.get(row, in_place, index);
+        let mut sample = Some(sample.map(|sample| (row, sample)));
+        self.table.load(|| sample.take(), run, took, ask)
+    }
+
+    /// Settles a sample's failure: it is replaced by another, which is returned; it is left out; or the unit fails.
+    #[cold]
+    fn recover(&self, failed: Failed) -> Result<Option<Again>, Failed> {
+        let failed = failed.if_late(|| self.at.name());
+        let (source, row) = (self.source, failed.row);
+        let row_of_place = source.row_of_place(row);
+        let before = source.changes.lock().of(row_of_place);
+        let attempt = before.map_or(0, |before| before.attempt);
+        let on_error = match source.place.is_empty() {
+            true => self.recipe.on_error.of_pattern(),
+            false => self.recipe.on_error,
+        };
+        let takes_any = self.table.takes_any();
+        let meter = &source.pass.meter;
+        let settled = on_error.settle(failed, attempt, self.loading, takes_any, meter);
+        match settled {
+            Settled::Fail(failed) => Err(failed),
+            Settled::Skip(failed) => {
+                source.changes.lock().skipped.push(row_of_place);
+                self.left_out.replace(Some(failed));
+                Ok(None)
+            }
+            Settled::Replace { remake } => {
+                let attempt = attempt + 1;
+                let draw = AssertUnwindSafe(|| source.index_of_other(row, attempt));
+                let index = catch_unwind(draw)
+                    .map_err(|payload| source.sampler_panicked(row, panic_message(payload)))?;
+                source.changes.lock().replaced.push(Replaced {
+                    row: row_of_place,
+                    attempt,
+                    index,
+                });
+                match remake {
+                    None => Ok(Some(Again { row, index })),
+                    Some(failed) => Err(failed),
+                }
+            }
+        }
+    }
+
+    /// Samples that are left out leave holes: the unit is made again without them, unless nothing is left.
+    fn are_all_kept(&self) -> Result<(), Failed> {
+        match self.left_out.take() {
+            None => Ok(()),
+            Some(failed) => Err(Failed {
+                can_remake: self.source.changes.lock().skipped.len() < self.source.place.rows,
+                ..failed
+            }),
+        }
+    }
+
+    /// Makes all rows of a unit that one thread makes from end to end.
+    pub(crate) fn make_rows(
+        &self,
+        slab: &dyn Fn(usize) -> Option<Piece>,
+        watch: &mut Stopwatch,
+    ) -> Result<(), Failed> {
+        let grant = |bytes| {
+            let piece = slab(bytes);
+            let granted = piece.is_some();
+            piece.into_iter().for_each(|piece| self.table.grant(piece));
+            granted
+        };
+        let is_asked = Cell::new(false);
+        let ask = |needs: Needs| {
+            is_asked.set(true);
+            self.recipe.learned.note(needs);
+            grant(needs.bytes)
+        };
+        let rows = self.source.rows();
+        let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
+        failure.map_or(Ok(()), Err)?;
+        self.are_all_kept()?;
+        if !is_asked.get() {
+            self.at.begins(Doing::Planning);
+            let needs = lay_out(self.source, self.table)?;
+            if !ask(needs) {
+                return Err(Failed::too_large(needs.bytes));
+            }
+        }
+        match loaded.parked {
+            0 => Ok(()),
+            parked => {
+                let (_, failure) = self.load(Claimed::Parked(parked), &ask, watch);
+                failure.map_or(Ok(()), Err)?;
+                self.are_all_kept()
+            }
+        }
+    }
+}
+
+pub(crate) fn lay_out<D: Dataset, B, T: Table<D::Sample, B>>(
+    source: &Source<'_, D>,
+    table: &T,
+) -> Result<Needs, Failed> {
+    match catch_unwind(AssertUnwindSafe(|| table.plan())) {
+        Ok(planned) => planned.map_err(|failure| source.failed(failure)),
+        Err(payload) => Err(source.collate_panicked(panic_message(payload))),
+    }
+}
+
+pub(crate) fn finish<D: Dataset, B, T: Table<D::Sample, B>>(
+    source: &Source<'_, D>,
+    table: &mut T,
+) -> Result<B, Failed> {
+    match catch_unwind(AssertUnwindSafe(|| table.finish())) {
+        Ok(finished) => finished.map_err(|failure| source.failed(failure)),
+        Err(payload) => Err(match payload.downcast::<NotDrawn>() {
+            Ok(not_drawn) => source.not_drawn(*not_drawn),
+            Err(payload) => source.collate_panicked(panic_message(payload)),
+        }),
+    }
+}

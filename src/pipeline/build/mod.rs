@@ -1,0 +1,8 @@
+//! How batches are made of samples. Nothing here knows which thread it runs on.
+
+pub(super) mod factory;
+pub(super) mod fill;
+pub(super) mod iterable;
+pub(super) mod on_error;
+pub(super) mod samples;
+pub(super) mod stopwatch;

@@ -1,0 +1,500 @@
+//! Announcements: a data set that wants to know which samples come is told, each sample once, before anybody gets it.
+//!
+//! A line has one announcer, with a cursor that is kept `lookahead` samples ahead of what is being loaded, in the order of the
+//! lane's rows, and beyond the end of an epoch into the one that follows. Whoever is about to load rows moves the cursor under the
+//! announcer's own lock, and then calls the data set without any. A pass ends when its epoch leaves the board.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::plan::indices::{Indices, Sampled};
+use super::plan::options::{Options, Portion};
+use super::plan::partition::{Cut, EpochOrder, Place, Start};
+use crate::dataset::{Dataset, Pass};
+use crate::error::panic_message;
+use crate::sync::log;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering, plain, planted};
+use crate::tuning::INDICES_AT_ONCE;
+
+/// Who is told: a data set, with its samples' type erased.
+pub(crate) trait Listener: Send + Sync {
+    fn samples(&self) -> u64;
+    fn lookahead(&self) -> usize;
+    fn will_need(&self, indices: &[u64], pass: Pass);
+    fn pass_ended(&self, pass: Pass);
+}
+
+impl<D: Dataset> Listener for D {
+    fn samples(&self) -> u64 {
+        self.len()
+    }
+
+    fn lookahead(&self) -> usize {
+        Dataset::lookahead(self)
+    }
+
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        Dataset::will_need(self, indices, pass);
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        Dataset::pass_ended(self, pass);
+    }
+}
+
+/// What the announcers of a loader have in common.
+pub(crate) struct Announcing {
+    listener: Arc<dyn Listener>,
+    lookahead: u64,
+    /// To find out which samples an epoch has. (Without the device, because the program may leak a line.)
+    options: Options,
+}
+
+impl Announcing {
+    /// `None`: the data set does not want to know.
+    pub(crate) fn new(listener: Arc<dyn Listener>, options: &Options) -> Option<Arc<Announcing>> {
+        let lookahead = listener.lookahead() as u64;
+        let options = Options {
+            pinning: None,
+            ..options.clone()
+        };
+        (lookahead > 0).then(|| {
+            Arc::new(Announcing {
+                listener,
+                lookahead,
+                options,
+            })
+        })
+    }
+}
+
+/// The announcer of a line.
+pub(crate) struct Announcer {
+    shared: Arc<Announcing>,
+    /// Which of this rank's batches the line has.
+    share: Portion,
+    passes: Mutex<VecDeque<Ahead>>,
+    /// A call of the data set has returned, or it is known which samples a pass has.
+    changed: Condvar,
+}
+
+/// How far a pass has been announced.
+struct Ahead {
+    pass: Pass,
+    start: Start,
+    samples: Samples,
+    /// The batch and the row that are announced next.
+    batch: u64,
+    row: u64,
+    announced: u64,
+    /// How many samples, in order, there are up to the last that somebody has begun to load.
+    begun: u64,
+    /// How many samples lie before each batch, from the first that is not settled to the one that is announced next.
+    starts: VecDeque<u64>,
+    /// The number of the first of these batches.
+    first: u64,
+    /// What the data set is being told at this moment, as ranges of samples.
+    calls: Vec<Range<u64>>,
+    is_over: bool,
+}
+
+/// Which samples a pass has.
+enum Samples {
+    /// Nobody has asked the batch sampler.
+    Unknown,
+    Asking,
+    Known {
+        cut: Cut,
+        order: EpochOrder,
+        batches: u64,
+    },
+}
+
+/// A pass, as whoever loads its samples holds it.
+pub(crate) struct Announced {
+    announcer: Arc<Announcer>,
+    id: u64,
+    /// How many batches were delivered. Relaxed: it is a hint.
+    settled: plain::AtomicU64,
+}
+
+/// Ends its pass when it is dropped, which must be without the board's lock: the data set is told.
+pub(crate) struct EndsPass(pub(crate) Arc<Announced>);
+
+impl Drop for EndsPass {
+    fn drop(&mut self) {
+        self.0.announcer.end(self.0.id);
+    }
+}
+
+impl Announced {
+    /// Announces what comes, up to `lookahead` behind these rows of a unit, which are loaded next. They themselves were announced when
+    /// it returns. Returns how long the sampler took, in nanoseconds.
+    pub(crate) fn announce(&self, place: &Place, rows: Range<usize>) -> u64 {
+        let first = place.first_row as u64;
+        let rows = first + rows.start as u64..first + rows.end as u64;
+        let settled = self.settled.load(Ordering::Relaxed);
+        let sampled = Sampled::default();
+        self.announcer
+            .announce(self.id, place.batch, rows, settled, &sampled);
+        sampled.ns()
+    }
+
+    /// The pass's number, as the samples' generators have it: never 0, and unique as far as passes live at the same time.
+    pub(crate) fn short_id(&self) -> u32 {
+        Pass::new(self.id, 0).short_id()
+    }
+
+    /// The consumer has taken a unit, and all before it: nobody loads any of their rows any more.
+    pub(crate) fn settle(&self, place: &Place) {
+        if place.ends_batch() {
+            self.settle_before(place.batch + 1);
+        }
+    }
+
+    /// The consumer has taken all batches before this one.
+    pub(crate) fn settle_before(&self, batch: u64) {
+        self.settled.fetch_max(batch, Ordering::Relaxed);
+    }
+}
+
+/// Samples of one batch that are to be announced.
+struct Run {
+    pass: Pass,
+    order: EpochOrder,
+    /// The whole batch.
+    place: Place,
+    rows: Range<usize>,
+}
+
+/// What there is to do before rows are loaded.
+enum Step {
+    Announce(Vec<Run>),
+    /// Find out which samples a pass has.
+    Ask(u64, Start),
+    /// Wait for others.
+    Wait,
+    Done,
+}
+
+impl Announcer {
+    pub(crate) fn new(shared: &Arc<Announcing>, share: Portion) -> Arc<Announcer> {
+        Arc::new(Announcer {
+            shared: Arc::clone(shared),
+            share,
+            passes: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Appends a pass, which begins there. It ends when what is returned is dropped.
+    pub(crate) fn append(self: &Arc<Announcer>, start: Start) -> EndsPass {
+        static PASSES: plain::AtomicU64 = plain::AtomicU64::new(1);
+        let id = PASSES.fetch_add(1, Ordering::Relaxed);
+        self.passes.lock().push_back(Ahead {
+            pass: Pass {
+                timeout: self.shared.options.timeout,
+                ..Pass::new(id, start.epoch)
+            },
+            start,
+            samples: Samples::Unknown,
+            batch: 0,
+            row: 0,
+            announced: 0,
+            begun: 0,
+            starts: VecDeque::from([0]),
+            first: 0,
+            calls: Vec::new(),
+            is_over: false,
+        });
+        EndsPass(Arc::new(Announced {
+            announcer: Arc::clone(self),
+            id,
+            settled: plain::AtomicU64::new(0),
+        }))
+    }
+
+    /// `rows`: of the batch, those that are loaded next. `settled`: how many batches of the pass are done with.
+    fn announce(&self, id: u64, batch: u64, rows: Range<u64>, settled: u64, sampled: &Sampled) {
+        let mut passes = self.passes.lock();
+        loop {
+            match self.next_step(&mut passes, id, batch, &rows, settled) {
+                Step::Announce(runs) => {
+                    drop(passes);
+                    self.tell(runs, sampled);
+                    passes = self.passes.lock();
+                }
+                Step::Ask(of, start) => {
+                    drop(passes);
+                    let options = &self.shared.options;
+                    let cut = options.cut(start, self.share);
+                    let order = options.order(&cut);
+                    passes = self.passes.lock();
+                    if let Some(ahead) = find(&mut passes, of) {
+                        ahead.samples = Samples::new(cut, order, start.epoch);
+                    }
+                    self.changed.notify_all();
+                }
+                Step::Wait => self.changed.wait(&mut passes),
+                Step::Done => return,
+            }
+        }
+    }
+
+    fn next_step(
+        &self,
+        passes: &mut VecDeque<Ahead>,
+        id: u64,
+        batch: u64,
+        rows: &Range<u64>,
+        settled: u64,
+    ) -> Step {
+        let Some(own) = find(passes, id).filter(|own| !own.is_over) else {
+            return Step::Done; // the epoch was left
+        };
+        match own.samples {
+            Samples::Known { .. } => {}
+            Samples::Unknown => {
+                own.samples = Samples::Asking;
+                return Step::Ask(id, own.start);
+            }
+            Samples::Asking => return Step::Wait,
+        }
+        own.settle(settled);
+        let mut runs = Vec::new();
+        // First what is loaded now, whatever else is ahead.
+        while own.is_before(batch, rows.end) {
+            let most = match own.batch == batch {
+                true => rows.end - own.row,
+                false => u64::MAX,
+            };
+            match own.next_run(most) {
+                Some(run) => runs.push(run),
+                None => break,
+            }
+        }
+        let begun = own.number(batch, rows.end);
+        own.begun = own.begun.max(begun.unwrap_or(0)).min(own.announced);
+        let own_rows = own.number(batch, rows.start).zip(begun);
+        let ahead: u64 = passes.iter().map(Ahead::ahead).sum();
+        let mut left = self.shared.lookahead.saturating_sub(ahead);
+        for ahead in passes.iter_mut().filter(|ahead| !ahead.is_over) {
+            while left > 0
+                && let Some(run) = ahead.next_run(left)
+            {
+                left -= run.rows.len() as u64;
+                runs.push(run);
+            }
+            match ahead.samples {
+                _ if left == 0 => break,
+                Samples::Known { .. } => {}
+                // What was found so far is announced first.
+                Samples::Unknown if runs.is_empty() => {
+                    ahead.samples = Samples::Asking;
+                    return Step::Ask(ahead.pass.id(), ahead.start);
+                }
+                Samples::Unknown | Samples::Asking => break,
+            }
+        }
+        if !runs.is_empty() {
+            return Step::Announce(runs);
+        }
+        // Others may be announcing these rows at this moment.
+        let is_told = own_rows.is_none_or(|(start, end)| {
+            let own = find(passes, id);
+            own.is_none_or(|own| {
+                let mut calls = own.calls.iter();
+                !calls.any(|call| call.start < end && start < call.end)
+            })
+        });
+        match is_told || planted("a sample is got before it is announced") {
+            true => Step::Done,
+            false => Step::Wait,
+        }
+    }
+
+    /// Tells the data set, without a lock.
+    fn tell(&self, runs: Vec<Run>, sampled: &Sampled) {
+        // All of them return in the end, even if the data set panics at the first.
+        let calls: Vec<(Call<'_>, Run)> = runs
+            .into_iter()
+            .map(|run| {
+                let range = run.pass.announced - run.rows.len() as u64..run.pass.announced;
+                let (announcer, pass) = (self, run.pass);
+                (
+                    Call {
+                        announcer,
+                        pass,
+                        range,
+                    },
+                    run,
+                )
+            })
+            .collect();
+        for (call, run) in calls {
+            run.tell(&*self.shared.listener, sampled);
+            drop(call);
+        }
+    }
+
+    /// The pass is over: the data set is told when it is told nothing else of it.
+    fn end(&self, id: u64) {
+        let mut passes = self.passes.lock();
+        if let Some(ahead) = find(&mut passes, id) {
+            ahead.is_over = true;
+        }
+        self.end_if_over(passes, id);
+    }
+
+    fn end_if_over(&self, mut passes: MutexGuard<'_, VecDeque<Ahead>>, id: u64) {
+        let is_over = |ahead: &Ahead| {
+            let is_told = ahead.calls.is_empty() || planted("a pass ends while it is announced");
+            ahead.pass.id() == id && ahead.is_over && is_told
+        };
+        let at = passes.iter().position(is_over);
+        let ended = at.and_then(|at| passes.remove(at));
+        self.changed.notify_all();
+        drop(passes);
+        if let Some(ended) = ended.filter(|ended| ended.announced > 0) {
+            // It is the program's code, and may panic where nobody can tell.
+            let tell = AssertUnwindSafe(|| self.shared.listener.pass_ended(ended.pass));
+            if let Err(payload) = catch_unwind(tell) {
+                let message = panic_message(payload);
+                log::warn!("`Dataset::pass_ended` panicked: {message}");
+            }
+        }
+    }
+}
+
+fn find(passes: &mut VecDeque<Ahead>, id: u64) -> Option<&mut Ahead> {
+    passes.iter_mut().find(|ahead| ahead.pass.id() == id)
+}
+
+impl Samples {
+    fn new(cut: Cut, order: EpochOrder, epoch: u64) -> Samples {
+        let is_refused =
+            matches!(&order, EpochOrder::Listed(listed) if listed.check(epoch).is_err());
+        Samples::Known {
+            batches: if is_refused { 0 } else { cut.batches() },
+            cut,
+            order,
+        }
+    }
+}
+
+impl Ahead {
+    /// How many samples are announced that nobody has begun to load.
+    fn ahead(&self) -> u64 {
+        match self.is_over {
+            true => 0,
+            false => self.announced - self.begun,
+        }
+    }
+
+    /// Whether a row is announced later.
+    fn is_before(&self, batch: u64, row: u64) -> bool {
+        (self.batch, self.row) < (batch, row)
+    }
+
+    /// How many samples there are up to a row that was announced; `None` if that is not known any more.
+    fn number(&self, batch: u64, row: u64) -> Option<u64> {
+        let start = self
+            .starts
+            .get(usize::try_from(batch.checked_sub(self.first)?).ok()?)?;
+        Some(start + row)
+    }
+
+    /// These batches are done with.
+    fn settle(&mut self, batches: u64) {
+        while self.first < batches.min(self.batch) {
+            self.first += 1;
+            self.starts.pop_front();
+        }
+        self.pass.settled = self.starts.front().copied().unwrap_or(0);
+        // Of a batch that failed, nobody may have begun the last rows.
+        self.begun = self.begun.max(self.pass.settled);
+    }
+
+    /// What is announced next: `most` samples of one batch at most.
+    fn next_run(&mut self, most: u64) -> Option<Run> {
+        let Samples::Known {
+            cut,
+            order,
+            batches,
+        } = &self.samples
+        else {
+            return None;
+        };
+        // What was given out before, in any order, is not loaded again.
+        while self.start.given.contains(self.batch) {
+            self.batch += 1;
+            self.starts.push_back(self.announced);
+        }
+        if self.batch >= *batches {
+            return None;
+        }
+        let place = cut.batch_place(self.start.epoch, self.batch);
+        let count = (place.rows as u64 - self.row).min(most);
+        let rows = self.row as usize..(self.row + count) as usize;
+        self.announced += count;
+        self.row += count;
+        if self.row == place.rows as u64 {
+            (self.batch, self.row) = (self.batch + 1, 0);
+            self.starts.push_back(self.announced);
+        }
+        self.pass.announced = self.announced;
+        self.calls.push(self.announced - count..self.announced);
+        Some(Run {
+            pass: self.pass,
+            order: order.clone(),
+            place,
+            rows,
+        })
+    }
+}
+
+/// The data set is being told.
+struct Call<'a> {
+    announcer: &'a Announcer,
+    pass: Pass,
+    range: Range<u64>,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut passes = self.announcer.passes.lock();
+        if let Some(ahead) = find(&mut passes, self.pass.id()) {
+            ahead.calls.retain(|call| *call != self.range);
+        }
+        self.announcer.end_if_over(passes, self.pass.id());
+    }
+}
+
+impl Run {
+    fn tell(self, listener: &dyn Listener, sampled: &Sampled) {
+        let mut indices = Indices::new(&self.order, self.place, self.rows.end, sampled);
+        let (mut coming, mut count) = ([0; INDICES_AT_ONCE], 0);
+        let mut row = self.rows.start;
+        // If the order is wrong, that is an error when these samples are loaded.
+        while row < self.rows.end {
+            let found = indices.look_up(row);
+            if found.is_empty() {
+                break;
+            }
+            row += found.len();
+            let len = listener.samples();
+            for index in found.iter().filter(|index| **index < len) {
+                coming[count] = *index;
+                count += 1;
+                if count == coming.len() {
+                    listener.will_need(&coming, self.pass);
+                    count = 0;
+                }
+            }
+        }
+        if count > 0 {
+            listener.will_need(&coming[..count], self.pass);
+        }
+    }
+}

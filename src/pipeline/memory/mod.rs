@@ -1,0 +1,5 @@
+//! Slabs for the batches that are made.
+
+pub(super) mod pageable;
+pub(super) mod pinned;
+pub(super) mod slab_size;

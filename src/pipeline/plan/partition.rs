@@ -1,0 +1,380 @@
+//! How an epoch is cut into batches, and batches into parts.
+
+mod empty;
+mod even;
+mod listed;
+
+pub use empty::OnEmpty;
+pub(crate) use even::Even;
+pub(crate) use listed::{Listed, Lists};
+
+use std::fmt;
+
+use super::delivered::Given;
+use super::options::Portion;
+use crate::sampler::Sampler;
+use crate::sync::Arc;
+
+/// The batches of one epoch, and the *units* they are made in. Usually a batch is one unit. Large batches that are sent to a device
+/// are cut into several parts, so that the slabs in use stay in the last-level cache until the device has read them.
+///
+/// Batches and units are counted from 0 within the lane. [`place`](Cut::place) is the only way from a unit to positions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Batches of one size, out of a sampler's order.
+    Even(Even),
+    /// The lists of a batch sampler, each a whole batch.
+    Listed(Listed),
+}
+
+impl Cut {
+    /// The cut of a share that cannot go on from where its rank stands: one batch, which is that error.
+    pub(crate) fn refused(start: Start, share: Portion) -> Option<Cut> {
+        let devices = start.bound_to.filter(|devices| *devices != share.of)?;
+        let count = |devices| match devices {
+            1 => "one device".to_owned(),
+            devices => format!("{devices} devices"),
+        };
+        Some(Cut::not_resumed(format!(
+            "within an epoch of a loader with in_order(false) on several ranks, it says what one rank was given, whose batches went to \
+             {}, and now they are to go to {}: let as many share the epoch, or resume at an epoch's end; or, where batches may come \
+             again, resume all ranks from DataLoader::state_at, at the smallest position of their states",
+            count(devices),
+            count(share.of)
+        )))
+    }
+
+    /// One batch, which is the error that the run does not go on, and why.
+    pub(crate) fn not_resumed(reason: String) -> Cut {
+        let lists = Arc::new(Lists::not_resumed(reason));
+        Cut::Listed(Listed::new(lists, 0, (0, 1), false))
+    }
+
+    /// Whether it is that of a share that cannot go on.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Cut::Listed(listed) if listed.is_not_resumed())
+    }
+
+    /// How many batches there are: as many for each lane.
+    pub(crate) fn batches(&self) -> u64 {
+        match self {
+            Cut::Even(even) => even.batches(),
+            Cut::Listed(listed) => listed.batches(),
+        }
+    }
+
+    /// How many units all batches have together.
+    pub(crate) fn units(&self) -> u64 {
+        match self {
+            Cut::Even(even) => even.units(),
+            Cut::Listed(listed) => listed.batches(),
+        }
+    }
+
+    /// How many parts a full batch has.
+    pub(crate) fn parts_per_batch(&self) -> u64 {
+        match self {
+            Cut::Even(even) => even.parts_per_batch(),
+            Cut::Listed(_) => 1,
+        }
+    }
+
+    /// How many rows a unit has: the most, or the mean where batches are listed.
+    pub(crate) fn usual_rows(&self) -> usize {
+        match self {
+            Cut::Even(even) => even.part_rows(),
+            Cut::Listed(listed) => listed.mean_rows(),
+        }
+    }
+
+    /// How many rows the largest batch of a whole epoch has, for this lane or any.
+    pub(crate) fn most_rows(&self) -> usize {
+        match self {
+            Cut::Even(even) => even.most_rows(),
+            Cut::Listed(listed) => listed.most_rows(),
+        }
+    }
+
+    /// Whether units are made as those of the other: of full batches, equally many parts of equally many rows.
+    pub(crate) fn is_like(&self, other: &Cut) -> bool {
+        let shape = |cut: &Cut| match cut {
+            Cut::Even(even) => Some((even.part_rows(), even.parts_per_batch())),
+            Cut::Listed(_) => None,
+        };
+        shape(self) == shape(other)
+    }
+
+    /// How many rows of a unit are loaded.
+    pub(crate) fn rows(&self, unit: u64) -> usize {
+        match self {
+            Cut::Even(even) => even.rows(unit),
+            Cut::Listed(listed) => listed.place(0, unit).loaded_rows(),
+        }
+    }
+
+    /// Where a whole batch lies.
+    pub(crate) fn batch_place(&self, epoch: u64, batch: u64) -> Place {
+        match self {
+            Cut::Even(even) => even.batch_place(epoch, batch),
+            Cut::Listed(listed) => listed.place(epoch, batch),
+        }
+    }
+
+    /// How many rows a whole batch has.
+    pub(crate) fn batch_rows(&self, batch: u64) -> usize {
+        match self {
+            Cut::Even(even) => even.batch_rows(batch),
+            Cut::Listed(listed) => listed.place(0, batch).rows,
+        }
+    }
+
+    /// The batch that a unit belongs to.
+    pub(crate) fn batch(&self, unit: u64) -> u64 {
+        match self {
+            Cut::Even(even) => even.batch_and_part(unit).0,
+            Cut::Listed(_) => unit,
+        }
+    }
+
+    /// Where a unit lies.
+    pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
+        match self {
+            Cut::Even(even) => even.place(epoch, unit),
+            Cut::Listed(listed) => listed.place(epoch, unit),
+        }
+    }
+
+    /// Where the order stands when each lane has had that many batches.
+    pub(crate) fn position_after(&self, batches: u64) -> u64 {
+        match self {
+            Cut::Even(even) => even.position_after(batches),
+            Cut::Listed(listed) => listed.position_after(batches),
+        }
+    }
+}
+
+/// Which samples stand at the positions of one epoch.
+#[derive(Clone)]
+pub(crate) enum EpochOrder {
+    /// Those that the loader's sampler says.
+    Sampled(Arc<dyn Sampler>),
+    /// Those of the epoch's lists, one list after the other.
+    Listed(Listed),
+}
+
+impl EpochOrder {
+    pub(crate) fn index(&self, epoch: u64, position: u64) -> u64 {
+        match self {
+            EpochOrder::Sampled(sampler) => sampler.index(epoch, position),
+            EpochOrder::Listed(listed) => listed.index(position),
+        }
+    }
+
+    /// The indices from a position on.
+    pub(crate) fn indices(&self, epoch: u64, start: u64, indices: &mut [u64]) {
+        match self {
+            EpochOrder::Sampled(sampler) => sampler.indices(epoch, start, indices),
+            EpochOrder::Listed(listed) => listed.indices(start, indices),
+        }
+    }
+
+    /// How many positions there are.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            EpochOrder::Sampled(sampler) => sampler.len(),
+            EpochOrder::Listed(listed) => listed.samples(),
+        }
+    }
+}
+
+impl fmt::Debug for EpochOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EpochOrder")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What becomes of an epoch's last global batch if there are not enough samples to fill it.
+///
+/// Whatever it is, all ranks have equally many batches, so none waits for another in a collective operation. Where a
+/// [batch sampler](crate::sampler::BatchSampler) lists the batches, the last global batch is the last lists, if they are fewer than ranks.
+/// (With [`OnEmpty::Keep`], each rank without a list has an empty batch.)
+///
+/// *Filler* rows repeat samples from the beginning of the epoch's order, with random numbers of their own. They are a batch's last
+/// rows: [`BatchInfo`](crate::loader::BatchInfo) tells how many rows are real, so that an evaluation counts each sample once.
+///
+/// # Examples
+///
+/// Ten samples on two ranks, three to a batch:
+///
+/// ```
+/// use pinfeed::loader::{LastBatch, World};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let batches = |rank, last| -> pinfeed::Result<Vec<Vec<i64>>> {
+///     let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as i64)))
+///         .batch_size(3)
+///         .world(World::new(rank, 2)?)
+///         .last_batch(last)
+///         .build()?;
+///     loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect()
+/// };
+/// assert_eq!(batches(0, LastBatch::Drop)?, [[0, 1, 2]]);
+/// assert_eq!(batches(1, LastBatch::Drop)?, [[3, 4, 5]]);
+/// assert_eq!(batches(0, LastBatch::Partial)?, [&[0, 1, 2][..], &[6, 7]]);
+/// assert_eq!(batches(1, LastBatch::Partial)?, [&[3, 4, 5][..], &[8, 9]]);
+/// assert_eq!(batches(0, LastBatch::Fill)?, [[0, 1, 2], [6, 7, 8]]);
+/// assert_eq!(batches(1, LastBatch::Fill)?, [[3, 4, 5], [9, 0, 1]]); // 0 and 1 are filler
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LastBatch {
+    /// It is left out: `drop_last(true)`.
+    Drop,
+    /// It has the samples that are left, divided evenly among the ranks. (If there are fewer than ranks, each rank without a sample
+    /// gets one filler row. So does each rank without a list, where batches are listed: lists stay whole.) The default.
+    #[default]
+    Partial,
+    /// It is as large as the others: what is missing is filler. (Where batches are listed, as `Partial`.)
+    Fill,
+}
+
+/// How ranks share the samples of a global batch.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::{Sharding, World};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(8, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples)
+///     .batch_size(2)
+///     .world(World::new(1, 2)?)
+///     .sharding(Sharding::Strided { drop_last: false })
+///     .build()?;
+/// let seen: Vec<_> = loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect::<pinfeed::Result<_>>()?;
+/// assert_eq!(seen, [[1, 3], [5, 7]]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Sharding {
+    /// Each rank gets a slice: of `R` ranks, rank `r` gets the `r`-th `batch_size` samples of each `R * batch_size`. The default.
+    #[default]
+    Slices,
+    /// Of `R` ranks, rank `r` gets the samples at positions `r`, `r + R`, `r + 2 R`, ..., as with PyTorch's `DistributedSampler`.
+    /// The samples of a global batch are the same as with slices.
+    Strided {
+        /// As PyTorch's option: whether the last samples are left out if `R` does not divide their number. Otherwise there are up to
+        /// `R - 1` filler rows, one for each of the last ranks.
+        drop_last: bool,
+    },
+}
+
+/// Where the loading of an epoch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) epoch: u64,
+    /// In the epoch's order: 0, except in a resumed run.
+    pub(crate) position: u64,
+    /// Which of the batches from there on were given out before: not the first.
+    pub(crate) given: Given,
+    /// Batches came in any order, so other ranks of the run may stand elsewhere. What is left is this rank's own only if its batches are
+    /// shared by as many devices as they were.
+    pub(crate) bound_to: Option<u64>,
+}
+
+impl Start {
+    /// An epoch from a position on.
+    pub(crate) fn at(epoch: u64, position: u64) -> Start {
+        Start {
+            epoch,
+            position,
+            given: Given::default(),
+            bound_to: None,
+        }
+    }
+
+    /// An epoch from its beginning.
+    pub(crate) fn of(epoch: u64) -> Start {
+        Start::at(epoch, 0)
+    }
+
+    /// For several devices that share what is left, on one of so many ranks. They are not told what was given out before its turn.
+    pub(crate) fn shared(self, devices: usize, ranks: u64) -> Start {
+        match devices {
+            1 => self,
+            _ => Start {
+                given: Given::default(),
+                bound_to: self.bound_to.filter(|_| ranks > 1),
+                ..self
+            },
+        }
+    }
+}
+
+/// Where a unit lies in its epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) epoch: u64,
+    /// The number of its batch, within the epoch and the lane.
+    pub(crate) batch: u64,
+    /// The position of its first sample in the epoch's order. The positions of filler rows are behind the order's end.
+    pub(crate) start: u64,
+    /// How far apart the positions of its rows are.
+    pub(crate) step: u64,
+    /// 0: it is an empty batch.
+    pub(crate) rows: usize,
+    /// The row of its batch that it begins with: 0, except in later parts of a batch.
+    pub(crate) first_row: usize,
+    /// How many rows its whole batch has.
+    pub(crate) batch_rows: usize,
+    /// The number of samples in the whole order.
+    pub(crate) samples: u64,
+}
+
+impl Place {
+    /// Whether it is an empty batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// How many samples are loaded for it: its rows, or a pattern that tells what rows would be like.
+    pub(crate) fn loaded_rows(&self) -> usize {
+        self.rows.max(1)
+    }
+
+    /// Whether the unit is its batch's last.
+    pub(crate) fn ends_batch(&self) -> bool {
+        self.first_row + self.rows == self.batch_rows
+    }
+
+    /// The position that keys the random numbers of a row: each row of an epoch has its own, filler rows too.
+    pub(crate) fn key(&self, row: usize) -> u64 {
+        self.start
+            .saturating_add((row as u64).saturating_mul(self.step))
+    }
+
+    /// The position of a row's sample in the epoch's order.
+    pub(crate) fn position(&self, row: usize) -> u64 {
+        match self.key(row) {
+            real if real < self.samples => real,
+            filler => filler % self.samples,
+        }
+    }
+
+    /// How many rows, from a row on, have positions that lie side by side.
+    pub(crate) fn side_by_side(&self, row: usize) -> u64 {
+        match self.step {
+            1 => self.samples - self.position(row),
+            _ => 1,
+        }
+    }
+
+    /// How many of the rows are real.
+    pub(crate) fn real_rows(&self) -> usize {
+        let left = self.samples.saturating_sub(self.start);
+        left.div_ceil(self.step).min(self.rows as u64) as usize
+    }
+}

@@ -1,0 +1,357 @@
+//! The lines of a board, and which of them may have something to do.
+//!
+//! A program may hold thousands of epochs, and whoever claims something must not look at all of them. So a line that was found to have
+//! nothing to do is *quiet*: nobody looks at it until somebody has had it in hand, for what it has to do follows from what is done with it,
+//! under the board's lock. Two things do not:
+//!
+//! - bytes in flight that other lines gave back. A line that waits for them is never quiet, for it may be blocked on them;
+//! - slabs that come home to the account of a line whose units share them. What it may open beyond its window depends on them, and it may
+//!   be quiet: its units within the window are opened without (`schedule/runs.rs`), and its consumer has it in hand at its next call.
+//!   Nobody is woken when a slab comes home, so a line that is not quiet would find out at no other time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+
+use super::session::{Job, Line};
+use crate::pipeline::epoch::Pass;
+use crate::pipeline::schedule::{Claimant, Unit};
+use crate::pipeline::traits::Recipe;
+use crate::sync::{Arc, planted};
+
+/// All lines of a loader.
+pub(crate) struct Lines<B> {
+    entries: BTreeMap<u64, Entry<B>>,
+    added: u64,
+    /// Counts claims, so that lines take turns.
+    turn: u64,
+    /// Those that somebody has had in hand since the queues were put in order.
+    touched: Vec<u64>,
+    /// Those that may have something to do in the epoch that their consumer is at.
+    near: BTreeSet<Turn>,
+    /// Those that may have something to do beyond it, and have nothing to do in it.
+    far: BTreeSet<Turn>,
+    /// Those whose consumer is blocked.
+    blocked: BTreeSet<u64>,
+    /// Those that may wait for a slab, by their device.
+    asking: BTreeSet<(usize, u64)>,
+    /// How many lines each device has.
+    of_device: Vec<usize>,
+    /// How often a line was looked at.
+    #[cfg(test)]
+    pub(crate) looks: u64,
+}
+
+/// A line's place in a queue. Lines whose consumer is blocked come first (`false`), and among equals the one that was served longest
+/// ago: otherwise a line that always has work could starve another of workers and slabs.
+type Turn = (bool, u64, u64);
+
+struct Entry<B> {
+    line: Line<B>,
+    is_touched: bool,
+    is_asking: bool,
+    /// The turn at which one of its jobs was claimed last.
+    last_turn: u64,
+    /// In which queue it is; `None`: it is quiet.
+    place: Option<(Queue, Turn)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Near,
+    Far,
+}
+
+impl<B: 'static> Lines<B> {
+    pub(crate) fn new() -> Lines<B> {
+        Lines {
+            entries: BTreeMap::new(),
+            added: 0,
+            turn: 0,
+            touched: Vec::new(),
+            near: BTreeSet::new(),
+            far: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            asking: BTreeSet::new(),
+            of_device: Vec::new(),
+            #[cfg(test)]
+            looks: 0,
+        }
+    }
+
+    /// Adds the line that `make` makes for a new key, which it returns.
+    pub(crate) fn add(&mut self, make: impl FnOnce(u64) -> Line<B>) -> u64 {
+        self.added += 1;
+        let key = self.added;
+        let line = make(key);
+        let device = line.share.device;
+        if self.of_device.len() <= device {
+            self.of_device.resize(device + 1, 0);
+        }
+        self.of_device[device] += 1;
+        // A single line has no place among others until now.
+        if let (1, Some(&alone)) = (self.entries.len(), self.entries.keys().next()) {
+            self.get(alone);
+        }
+        let entry = Entry {
+            line,
+            is_touched: true,
+            is_asking: true,
+            last_turn: 0,
+            place: None,
+        };
+        self.entries.insert(key, entry);
+        self.touched.push(key);
+        self.asking.insert((device, key));
+        key
+    }
+
+    pub(crate) fn remove(&mut self, key: u64) {
+        self.put(key, None);
+        let Some(entry) = self.entries.remove(&key) else {
+            return;
+        };
+        let device = entry.line.share.device;
+        self.of_device[device] -= 1;
+        self.blocked.remove(&key);
+        self.asking.remove(&(device, key));
+        if entry.is_touched {
+            self.touched.retain(|touched| *touched != key);
+        }
+    }
+
+    /// Removes all lines.
+    pub(crate) fn clear(&mut self) {
+        *self = Lines {
+            added: self.added,
+            turn: self.turn,
+            ..Lines::new()
+        };
+    }
+
+    /// A line, for whoever changes it.
+    pub(crate) fn get(&mut self, key: u64) -> Option<&mut Line<B>> {
+        let entry = self.entries.get_mut(&key)?;
+        let is_woken =
+            entry.place.is_some() || !planted("a quiet line stays quiet when somebody has had it");
+        if !entry.is_touched && is_woken {
+            entry.is_touched = true;
+            self.touched.push(key);
+        }
+        if !entry.is_asking {
+            entry.is_asking = true;
+            self.asking.insert((entry.line.share.device, key));
+        }
+        Some(&mut entry.line)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Line<B>> {
+        self.entries.values().map(|entry| &entry.line)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Line<B>> {
+        self.entries.values_mut().map(|entry| &mut entry.line)
+    }
+
+    /// The line, if there is only one.
+    pub(crate) fn only(&self) -> Option<&Line<B>> {
+        let first = self.entries.values().next()?;
+        (self.entries.len() == 1).then_some(&first.line)
+    }
+
+    /// For how many devices there are lines.
+    pub(crate) fn devices(&self) -> usize {
+        self.of_device.iter().filter(|count| **count > 0).count()
+    }
+
+    /// The lines whose consumer is blocked.
+    pub(crate) fn blocked(&mut self) -> impl Iterator<Item = &Line<B>> {
+        self.settle();
+        let entries = &self.entries;
+        let blocked = self.blocked.iter();
+        blocked.filter_map(|key| Some(&entries.get(key)?.line))
+    }
+
+    /// Claims something of the first line that has something to do. What lies beyond the epoch that a consumer is at comes last.
+    pub(crate) fn claim(&mut self, recipe: &dyn Recipe<B>, claimant: Claimant) -> Option<Job<B>> {
+        // Those that are still near after the first look wait for others than this claimant, or for bytes.
+        let looks = [
+            (Queue::Near, false),
+            (Queue::Far, true),
+            (Queue::Near, true),
+        ];
+        let claim = |line: &mut Line<B>, claimant| line.claim(recipe, claimant);
+        let (job, queue, key) = self.find(&looks, claimant, claim)?;
+        self.turn += 1;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.last_turn = self.turn;
+        }
+        if self.entries.len() > 1 {
+            self.put(key, Some(queue));
+        }
+        Some(job)
+    }
+
+    /// Whether [`claim`](Lines::claim) would return something.
+    pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
+        let looks = [(Queue::Near, true), (Queue::Far, true)];
+        let look = |line: &mut Line<B>, claimant| line.has_claim(claimant).then_some(());
+        self.find(&looks, claimant, look).is_some()
+    }
+
+    /// The first unit of each of the device's lines that waits for a slab, in the lines' turn.
+    pub(crate) fn waiting(&mut self, device: usize) -> Vec<(Arc<Pass>, Unit)> {
+        let asking = self.asking.range((device, 0)..=(device, u64::MAX));
+        let asking: Vec<u64> = asking.map(|(_, key)| *key).collect();
+        let mut waiting = Vec::new();
+        for key in asking {
+            self.count_look();
+            let Some(entry) = self.entries.get_mut(&key) else {
+                continue;
+            };
+            match entry.line.first_waiting() {
+                Some(first) => {
+                    let is_blocked = entry.line.schedule.is_blocked();
+                    waiting.push(((!is_blocked, entry.last_turn, key), first));
+                }
+                None => {
+                    entry.is_asking = false;
+                    self.asking.remove(&(device, key));
+                }
+            }
+        }
+        waiting.sort_unstable_by_key(|(turn, _)| *turn);
+        waiting.into_iter().map(|(_, first)| first).collect()
+    }
+}
+
+impl<B: 'static> Lines<B> {
+    /// Asks the lines of these queues in turn, within the epoch that their consumer is at or also beyond it, until one has an answer. Those
+    /// that have none, whoever asks, go to where they are looked at later, or not at all.
+    fn find<T>(
+        &mut self,
+        looks: &[(Queue, bool)],
+        claimant: Claimant,
+        mut ask: impl FnMut(&mut Line<B>, Claimant) -> Option<T>,
+    ) -> Option<(T, Queue, u64)> {
+        self.settle();
+        let is_alone = self.entries.len() == 1; // it is in nobody's way
+        for &(queue, beyond) in looks {
+            let claimant = Claimant { beyond, ..claimant };
+            let mut after = None;
+            while let Some(turn) = self.next(queue, after) {
+                self.count_look();
+                let (_, _, key) = turn;
+                let Some(entry) = self.entries.get_mut(&key) else {
+                    unreachable!("a line that is removed leaves its queue");
+                };
+                if let Some(found) = ask(&mut entry.line, claimant) {
+                    return Some((found, queue, key));
+                }
+                if is_alone || !entry.line.has_nothing_for_any(claimant) {
+                    after = Some(turn);
+                    continue;
+                }
+                self.put(key, (!beyond).then_some(Queue::Far));
+            }
+        }
+        None
+    }
+
+    /// The line of a queue that comes after this one.
+    fn next(&self, queue: Queue, after: Option<Turn>) -> Option<Turn> {
+        let queue = match queue {
+            Queue::Near => &self.near,
+            Queue::Far => &self.far,
+        };
+        match after {
+            None => queue.first().copied(),
+            Some(after) => queue.range((Excluded(after), Unbounded)).next().copied(),
+        }
+    }
+
+    /// Puts those in order that somebody has had in hand.
+    fn settle(&mut self) {
+        let is_alone = self.entries.len() == 1;
+        while let Some(key) = self.touched.pop() {
+            let Some(entry) = self.entries.get_mut(&key) else {
+                continue;
+            };
+            entry.is_touched = false;
+            let is_blocked = entry.line.schedule.is_blocked();
+            match is_blocked {
+                true => _ = self.blocked.insert(key),
+                false => _ = self.blocked.remove(&key),
+            }
+            let turn = (!is_blocked, entry.last_turn, key);
+            let stays = match entry.place {
+                Some((Queue::Near, placed)) => is_alone || placed == turn,
+                _ => false,
+            };
+            if !stays {
+                self.put(key, Some(Queue::Near));
+            }
+        }
+    }
+
+    /// Puts a line into a queue, in its turn, or into none.
+    fn put(&mut self, key: u64, queue: Option<Queue>) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let turn = (!entry.line.schedule.is_blocked(), entry.last_turn, key);
+        let place = queue.map(|queue| (queue, turn));
+        match std::mem::replace(&mut entry.place, place) {
+            Some((Queue::Near, turn)) => _ = self.near.remove(&turn),
+            Some((Queue::Far, turn)) => _ = self.far.remove(&turn),
+            None => {}
+        }
+        match queue {
+            Some(Queue::Near) => _ = self.near.insert(turn),
+            Some(Queue::Far) => _ = self.far.insert(turn),
+            None => {}
+        }
+    }
+
+    #[cfg_attr(not(test), expect(clippy::unused_self))]
+    fn count_look(&mut self) {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::Device;
+    use crate::loader::DataLoader;
+
+    /// How often lines are looked at, for each batch that thousands of epochs give in turn.
+    fn looks_per_batch(epochs: u64, workers: usize) -> u64 {
+        let device = Device::cpu();
+        let loader = DataLoader::builder(vec![[1.0f32; 16]; 400])
+            .batch_size(20)
+            .num_workers(workers)
+            .pin_memory(&device)
+            .build()
+            .unwrap();
+        let mut epochs: Vec<_> = (0..epochs).map(|number| loader.epoch(number)).collect();
+        for _ in 0..4 {
+            for epoch in &mut epochs {
+                epoch.next().unwrap().unwrap();
+            }
+        }
+        let looks = loader.pipeline().lock().lines.looks;
+        looks / (4 * epochs.len() as u64)
+    }
+
+    /// A claim takes as long among a thousand lines as among a few: it looks at those that have something to do.
+    #[test]
+    fn a_claim_looks_at_few_lines() {
+        for workers in [1, 3] {
+            let few = looks_per_batch(50, workers);
+            let many = looks_per_batch(1000, workers);
+            assert!(few < 60 && many < 60, "{few} and {many} looks for a batch");
+        }
+    }
+}

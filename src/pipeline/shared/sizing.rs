@@ -1,0 +1,401 @@
+//! The crew: how many of a loader's workers load, and why.
+
+use std::fmt;
+
+use crate::meter::Meter;
+use crate::system;
+use crate::tuning::{BATCHES_WATCHED, WORKER_STACK_BYTES};
+
+/// How many worker threads a loader has ([`Builder::num_workers`](crate::loader::Builder::num_workers)). A plain number is
+/// [`Fixed`](Workers::Fixed).
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::Workers;
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(1_000, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples).batch_size(100).num_workers(Workers::Auto).build()?;
+/// for batch in &loader {
+///     batch?;
+/// }
+/// let stats = loader.stats();
+/// println!("{} workers: {}", stats.workers, stats.crew);
+/// assert!(stats.workers >= 1);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Workers {
+    /// One for each core that the process may use (`taskset`, a control group's set of cores and its quota), of which as many load as
+    /// the first batches show to be of use. [`Stats::crew`](crate::loader::Stats::crew) says how many, and why. While several epochs are
+    /// taken at once (by the devices of a [`split`](crate::loader::Epoch::split), or by a training and its evaluation), all of them load.
+    Auto,
+    /// That many; with 0, batches are loaded on the caller's thread, on demand.
+    Fixed(usize),
+}
+
+impl From<usize> for Workers {
+    fn from(count: usize) -> Workers {
+        Workers::Fixed(count)
+    }
+}
+
+impl Workers {
+    /// How many are started. `cores`: how many there are for [`Auto`](Workers::Auto), if that is not to be asked of the system.
+    pub(crate) fn started(self, cores: Option<usize>) -> usize {
+        match self {
+            Workers::Fixed(count) => count,
+            Workers::Auto => {
+                let cores = cores.unwrap_or_else(system::usable_cores);
+                // Nobody asked for a number that the system would refuse.
+                cores.min(system::most_threads(WORKER_STACK_BYTES)).max(1)
+            }
+        }
+    }
+}
+
+/// How it was decided how many workers load ([`Stats::crew`](crate::loader::Stats::crew)). It prints as a few words.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::{Crew, Workers};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(100, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples).num_workers(Workers::Auto).build()?;
+/// for batch in &loader {
+///     batch?;
+/// }
+/// match loader.stats().crew {
+///     Crew::AllCores => println!("the loop waits for samples: more cores would help"),
+///     crew => println!("{} workers: {crew}", loader.stats().workers),
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum Crew {
+    /// The program set the number.
+    #[default]
+    Fixed,
+    /// All cores load: the first batches have not shown yet whether fewer would do.
+    Starting,
+    /// All cores load, because the loop waits for batches, or needs as many.
+    AllCores,
+    /// All cores load, because several epochs are taken at once: what one of them shows says nothing of the others.
+    Several,
+    /// So many keep up with the loop, with room for samples that take longer. If the loop has to wait, more load.
+    Enough,
+    /// Loading is copying. More workers would not copy faster, and would take memory bandwidth from the link.
+    Copying,
+    /// Batches take microseconds. More workers would wait for each other.
+    Tiny,
+}
+
+impl Crew {
+    /// Whether the number was left to the loader.
+    pub fn is_auto(self) -> bool {
+        self != Crew::Fixed
+    }
+}
+
+impl fmt::Display for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Crew::Fixed => "as many as were asked for",
+            Crew::Starting => "all cores, until the first batches show how many are needed",
+            Crew::AllCores => "all cores",
+            Crew::Several => "all cores, because several epochs are taken at once",
+            Crew::Enough => "as many as keep up with the loop",
+            Crew::Copying => "loading is copying, and more would slow the link",
+            Crew::Tiny => "batches take microseconds, and more would wait for each other",
+        })
+    }
+}
+
+/// Which workers are on duty: those with the lowest numbers. The others sleep, until there are too few.
+#[derive(Debug)]
+pub(crate) struct Duty {
+    /// How many workers there are.
+    all: usize,
+    /// How many of them load.
+    on_duty: usize,
+    crew: Crew,
+    /// Where the measurement of the first batches began.
+    mark: Option<Mark>,
+}
+
+/// What the counters of an epoch had reached when one of its batches was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    /// Line and segment of the epoch.
+    epoch: (u64, u64),
+    given: u64,
+    host_ns: u64,
+    waited_ns: u64,
+}
+
+impl Duty {
+    pub(crate) fn new(all: usize, is_auto: bool) -> Duty {
+        Duty {
+            all,
+            on_duty: all,
+            crew: if is_auto { Crew::Starting } else { Crew::Fixed },
+            mark: None,
+        }
+    }
+
+    /// The system started no more than `all` workers.
+    pub(crate) fn limit(&mut self, all: usize) {
+        self.all = all;
+        self.on_duty = all;
+    }
+
+    /// Whether the worker with this number loads.
+    pub(crate) fn is_on(&self, worker: usize) -> bool {
+        self.on_duty == self.all || worker < self.on_duty
+    }
+
+    /// How many do not.
+    pub(crate) fn off(&self) -> usize {
+        self.all - self.on_duty
+    }
+
+    /// How many load, and why.
+    pub(crate) fn now(&self) -> (usize, Crew) {
+        (self.on_duty, self.crew)
+    }
+
+    /// A consumer begins a line: all load, so that its first batch comes as soon as it can. Returns whether some have to be woken.
+    pub(crate) fn begin(&mut self) -> bool {
+        if !self.crew.is_auto() {
+            return false;
+        }
+        self.mark = None;
+        self.crew = Crew::Starting;
+        std::mem::replace(&mut self.on_duty, self.all) < self.all
+    }
+
+    /// A consumer gets a batch. `is_alone`: there is no other.
+    pub(crate) fn serves(&mut self, is_alone: bool) {
+        match (self.crew, is_alone) {
+            (Crew::Starting, false) => self.crew = Crew::Several,
+            (Crew::Several, true) => (self.crew, self.mark) = (Crew::Starting, None),
+            _ => {}
+        }
+    }
+
+    /// The consumer gets a batch of an epoch, named by its line and segment, of which it was `given` so many. Some batches after the
+    /// first one, it is decided how many workers go on. `most`: more than so many would be slower, and why.
+    pub(crate) fn watch(
+        &mut self,
+        epoch: (u64, u64),
+        given: u64,
+        meter: &Meter,
+        most: impl FnOnce() -> Option<(usize, Crew)>,
+    ) {
+        if self.crew != Crew::Starting {
+            return;
+        }
+        let now = Mark {
+            epoch,
+            given,
+            host_ns: meter.host_ns.get(),
+            waited_ns: meter.consumer_wait_ns.get(),
+        };
+        let Some(mark) = self.mark.filter(|mark| mark.epoch == now.epoch) else {
+            // The first batch was waited for in any case.
+            self.mark = (now.given > 0).then_some(now);
+            return;
+        };
+        let batches = now.given - mark.given;
+        if batches < BATCHES_WATCHED {
+            return;
+        }
+        let work = [
+            &meter.sampling_ns,
+            &meter.pulling_ns,
+            &meter.loading_ns,
+            &meter.decoding_ns,
+            &meter.collating_ns,
+        ];
+        let work_ns: u64 = work.iter().map(|sum| sum.get()).sum();
+        let seen = Seen {
+            work_ns: work_ns / meter.batches.get().max(1),
+            host_ns: (now.host_ns - mark.host_ns) / batches,
+            waited_ns: (now.waited_ns - mark.waited_ns) / batches,
+        };
+        let (most, why) = most()
+            .filter(|(most, _)| *most < self.all)
+            .unwrap_or((self.all, Crew::AllCores));
+        (self.on_duty, self.crew) = match seen.needed() {
+            Some(needed) if needed < most => (needed, Crew::Enough),
+            _ => (most, why),
+        };
+    }
+
+    /// A consumer is blocked, and all workers on duty are busy, while there is more to do: twice as many load from now on. `false`: all do.
+    pub(crate) fn grow(&mut self) -> bool {
+        if self.on_duty >= self.all {
+            return false;
+        }
+        self.on_duty = (2 * self.on_duty).min(self.all);
+        self.crew = match self.on_duty == self.all {
+            true => Crew::AllCores,
+            false => Crew::Enough,
+        };
+        true
+    }
+}
+
+/// What the first batches showed, per batch.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// How long workers were busy with it, all together.
+    work_ns: u64,
+    /// The consumer's own time between two batches.
+    host_ns: u64,
+    waited_ns: u64,
+}
+
+impl Seen {
+    /// How many workers keep up with the consumer; `None`: it waits for all that there are.
+    fn needed(self) -> Option<usize> {
+        if self.waited_ns * 10 >= self.waited_ns + self.host_ns {
+            return None;
+        }
+        // Half as many again, for samples that take longer than most.
+        let needed = (self.work_ns * 3).div_ceil(self.host_ns.max(1) * 2);
+        Some(usize::try_from(needed).unwrap_or(usize::MAX).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers are busy for `work_ns` with each batch, and the loop takes `host_ns` for one, and waits `waited_ns` for it; the first batch
+    /// takes long. Returns who loads then.
+    fn after_an_epoch(
+        duty: &mut Duty,
+        of: [u64; 3],
+        batches: u64,
+        most: Option<(usize, Crew)>,
+    ) -> (usize, Crew) {
+        let [work_ns, host_ns, waited_ns] = of;
+        let meter = Meter::default();
+        meter.consumer_wait_ns.add(1_000_000_000);
+        for given in 0..batches {
+            meter.loading_ns.add(work_ns / 2);
+            meter.collating_ns.add(work_ns - work_ns / 2);
+            meter.batches.add(1);
+            duty.watch((1, 0), given, &meter, || most);
+            meter.host_ns.add(host_ns);
+            meter.consumer_wait_ns.add(waited_ns);
+        }
+        duty.now()
+    }
+
+    #[test]
+    fn as_many_load_as_keep_up() {
+        for (of, expected) in [
+            // Half as many again as the loop needs, and one at least.
+            ([40_000, 10_000, 0], (6, Crew::Enough)),
+            ([41_000, 10_000, 0], (7, Crew::Enough)),
+            ([10, 10_000, 0], (1, Crew::Enough)),
+            ([0, 10_000, 0], (1, Crew::Enough)),
+            ([110_000, 10_000, 0], (16, Crew::AllCores)),
+            // Who waits now and then has enough; who waits for more than a tenth of the time has not.
+            ([40_000, 10_000, 1_000], (6, Crew::Enough)),
+            ([40_000, 10_000, 2_000], (16, Crew::AllCores)),
+            ([40_000, 0, 0], (16, Crew::AllCores)),
+            ([40_000, 0, 10_000], (16, Crew::AllCores)),
+        ] {
+            let mut duty = Duty::new(16, true);
+            assert_eq!(after_an_epoch(&mut duty, of, 20, None), expected, "{of:?}");
+            let (on_duty, _) = expected;
+            assert!(duty.is_on(on_duty - 1) && (on_duty == 16 || !duty.is_on(on_duty)));
+            assert_eq!(duty.off(), 16 - on_duty);
+        }
+    }
+
+    #[test]
+    fn it_takes_some_batches_of_one_epoch() {
+        let of = [10_000, 10_000, 0];
+        let mut duty = Duty::new(4, true);
+        for _ in 0..5 {
+            // (Of an epoch before, only the marks are left; that of a short one is of no use to the next.)
+            let short = after_an_epoch(&mut duty, of, BATCHES_WATCHED, None);
+            assert_eq!(short, (4, Crew::Starting));
+            assert!(!duty.begin()); // all are on duty
+        }
+        let long = after_an_epoch(&mut duty, of, BATCHES_WATCHED + 2, None);
+        assert_eq!(long, (2, Crew::Enough));
+        assert!(duty.begin());
+        assert_eq!(duty.now(), (4, Crew::Starting));
+    }
+
+    #[test]
+    fn few_load_where_more_would_be_slower() {
+        for why in [Crew::Copying, Crew::Tiny] {
+            for (all, of, expected) in [
+                (64, [40_000, 0, 10_000], (10, why)),
+                (10, [40_000, 0, 10_000], (10, Crew::AllCores)),
+                // The loop needs even fewer.
+                (64, [40_000, 10_000, 0], (6, Crew::Enough)),
+            ] {
+                let mut duty = Duty::new(all, true);
+                let most = Some((10, why));
+                assert_eq!(after_an_epoch(&mut duty, of, 20, most), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn their_number_doubles_until_all_load() {
+        let mut duty = Duty::new(7, true);
+        after_an_epoch(&mut duty, [10, 10_000, 0], 20, None);
+        let seen: Vec<_> = std::iter::from_fn(|| duty.grow().then(|| duty.now())).collect();
+        assert_eq!(
+            seen,
+            [(2, Crew::Enough), (4, Crew::Enough), (7, Crew::AllCores)]
+        );
+        // What was decided stands for the line.
+        assert_eq!(
+            after_an_epoch(&mut duty, [10, 10_000, 0], 20, None),
+            (7, Crew::AllCores)
+        );
+    }
+
+    #[test]
+    fn several_consumers_have_all() {
+        let mut duty = Duty::new(4, true);
+        duty.serves(true);
+        assert_eq!(duty.now(), (4, Crew::Starting));
+        duty.serves(false);
+        assert_eq!(duty.now(), (4, Crew::Several));
+        // The one that is left shows how many it needs.
+        duty.serves(true);
+        let now = after_an_epoch(&mut duty, [10_000, 10_000, 0], 20, None);
+        assert_eq!(now, (2, Crew::Enough));
+        duty.serves(false);
+        assert_eq!(duty.now(), (2, Crew::Enough));
+        assert!(duty.begin());
+        duty.serves(false);
+        assert_eq!(duty.now(), (4, Crew::Several));
+    }
+
+    #[test]
+    fn a_fixed_number_stays() {
+        let mut duty = Duty::new(7, false);
+        duty.serves(false);
+        let now = after_an_epoch(&mut duty, [10, 10_000, 0], 20, None);
+        assert_eq!(now, (7, Crew::Fixed));
+        assert!(!duty.begin() && !duty.grow());
+        assert_eq!(duty.now(), (7, Crew::Fixed));
+    }
+}

@@ -1,0 +1,63 @@
+//! Slabs that are made as soon as the loader is built, where it is known how large they will be.
+
+use super::pipeline::Pipeline;
+use crate::batch::Batch;
+use crate::device::{Kind, Ring};
+use crate::pipeline::plan::epoch_plan::plan;
+use crate::pipeline::plan::lister::Batching;
+use crate::pipeline::plan::options::Portion;
+use crate::pipeline::plan::partition::Start;
+use crate::tuning::DEFAULT_DEPTH_BATCHES;
+
+/// What a batch may take beside its samples: each of its tensors begins at a multiple of 256 bytes. (Those with more tensors, and bytes
+/// just short of a page, get other slabs when they come.)
+const GAPS_BYTES: usize = 4 * 256;
+
+/// The slabs that the first epoch will have in any case: for whole batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Early {
+    bytes: usize,
+    slabs: usize,
+}
+
+impl Early {
+    /// Makes one of them. `false`: there are as many, other loaders' among them, or it cannot be had.
+    pub(crate) fn make_one(self, ring: &Ring) -> bool {
+        ring.make_ahead(Kind::Whole, self.bytes, Some(self.slabs))
+    }
+}
+
+impl<B: Batch> Pipeline<B> {
+    /// What the first epoch will need of the device's ring. `None`: nothing tells its size (a batch sampler is not asked before the first
+    /// epoch), or its batches travel in parts if the program sends them to the device: then it is known too late what slabs are for.
+    pub(crate) fn early(&self, device: usize) -> Option<Early> {
+        let options = &self.options[device];
+        let pinning = options.pinning.as_ref()?;
+        // Several devices: it is not known which of them have an epoch. Few bytes in flight: nor how many slabs those allow.
+        if self.options.len() > 1 || options.max_bytes.is_some() {
+            return None;
+        }
+        if matches!(options.batching, Batching::Listed(_)) {
+            return Some(Early {
+                bytes: pinning.max_batch_bytes?,
+                slabs: options.slabs(DEFAULT_DEPTH_BATCHES),
+            });
+        }
+        let hints = self.recipe.hints();
+        let destination = options.destination(&pinning.device, DEFAULT_DEPTH_BATCHES);
+        let cut = options.cut(Start::of(0), Portion::WHOLE);
+        let plan = plan(options, options.machine(), hints, destination, cut, false);
+        if plan.is_cut() {
+            return None;
+        }
+        // Of a row that the device gathers, the slab holds only the address.
+        let sample_bytes = hints.sample_bytes.filter(|_| !hints.is_gatherable);
+        let batch_bytes = sample_bytes
+            .and_then(|bytes| bytes.checked_mul(plan.cut.usual_rows()))
+            .and_then(|bytes| bytes.checked_add(GAPS_BYTES));
+        Some(Early {
+            bytes: batch_bytes.max(pinning.max_batch_bytes)?,
+            slabs: plan.slabs(false),
+        })
+    }
+}

@@ -1,0 +1,14 @@
+//! The threads, and what each of them does. They join what the folders below do not know of each other.
+
+pub(super) mod consumer;
+pub(super) mod decoded;
+pub(super) mod early;
+pub(super) mod late;
+pub(super) mod pipeline;
+pub(super) mod pull;
+pub(super) mod room;
+pub(super) mod run;
+pub(super) mod session;
+pub(super) mod start;
+pub(super) mod watchdog;
+pub(super) mod worker;

@@ -1,0 +1,184 @@
+//! What the threads of one loader share.
+
+use super::room;
+use super::start::Roster;
+use crate::device::{InFlight, Kind, Ring, block_bytes};
+use crate::error::{Error, Result};
+use crate::meter::Meters;
+use crate::pipeline::lookahead::Announcing;
+use crate::pipeline::memory::slab_size::SlabSize;
+use crate::pipeline::plan::options::Options;
+use crate::pipeline::shared::lock::Guard;
+use crate::pipeline::shared::sizing::{Crew, Duty};
+use crate::pipeline::shared::state::Board;
+#[cfg(feature = "nvjpeg")]
+use crate::pipeline::traits::Learned;
+use crate::pipeline::traits::Recipe;
+use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak, is_within_code_of};
+use crate::system::Process;
+
+/// Why nobody makes batches in a forked process.
+pub(crate) const FORKED: &str = "this process was forked from the one that built the loader, and has none of its threads: build the loader in the \
+                      process that uses it, after the fork";
+
+/// How many pageable slabs are kept for later, where bytes in flight are limited.
+const FEWEST_KEPT: usize = 2;
+
+/// What the threads of one loader share.
+pub(crate) struct Pipeline<B> {
+    pub(crate) board: Mutex<Board<B>>,
+    /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
+    /// and one for the workers beyond.
+    pub(crate) worker_wakeups: Vec<Condvar>,
+    /// Those that are off duty sleep here.
+    pub(crate) off_duty: Condvar,
+    pub(crate) recipe: Box<dyn Recipe<B>>,
+    /// If the data set wants to know what comes.
+    pub(crate) announcing: Option<Arc<Announcing>>,
+    /// What desks count from.
+    pub(crate) began: Instant,
+    pub(crate) roster: Arc<Roster>,
+    /// For threads that are started later.
+    pub(crate) me: Weak<Pipeline<B>>,
+    /// One for each device that lines are loaded for; a single one if no memory is page-locked. Lines, passes and seats have its number:
+    /// the program may leak them, and they must not keep the device alive.
+    pub(crate) options: Vec<Options>,
+    /// Slabs for batches that need not be page-locked, or cannot be.
+    pub(crate) pageable: Arc<Ring>,
+    /// The bytes of slabs ahead of the program, if they are limited.
+    pub(crate) in_flight: Option<Arc<InFlight>>,
+    /// How large slabs of each [`Kind`] are made, and those of runs.
+    pub(crate) slab_sizes: [SlabSize; 2],
+    pub(crate) run_size: SlabSize,
+    /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
+    /// whose batches are cut finds out for all that follow, so that no more slabs are made.
+    pub(crate) is_wide: OnceLock<bool>,
+    /// Those of all epochs.
+    pub(crate) meters: Arc<Meters>,
+    /// Where its threads are.
+    pub(crate) process: Process,
+    /// That batches are not page-locked has been logged.
+    pub(crate) has_warned: AtomicBool,
+    /// That there is no thread to take the place of one that hangs has been logged.
+    pub(crate) has_lacked: AtomicBool,
+}
+
+impl<B: 'static> Pipeline<B> {
+    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Arc<Pipeline<B>> {
+        let listener = recipe.listener();
+        let groups = options.len() + 1;
+        let duty = Duty::new(options[0].workers, options[0].is_auto);
+        let in_flight = room::limited(&options);
+        let kept = match &in_flight {
+            None => options.iter().map(|options| options.slabs(0)).sum(),
+            Some(_) => FEWEST_KEPT,
+        };
+        Arc::new_cyclic(|me| Pipeline {
+            announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
+            board: Mutex::new(Board::new(groups, in_flight.clone(), duty)),
+            in_flight,
+            off_duty: Condvar::new(),
+            worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
+            recipe,
+            began: Instant::now(),
+            roster: Arc::default(),
+            me: Weak::clone(me),
+            pageable: Ring::pageable(kept),
+            slab_sizes: Default::default(),
+            run_size: SlabSize::default(),
+            is_wide: OnceLock::new(),
+            meters: Arc::default(),
+            process: Process::this(),
+            has_warned: AtomicBool::new(false),
+            has_lacked: AtomicBool::new(false),
+            options,
+        })
+    }
+
+    /// What lines for all devices have in common.
+    pub(crate) fn options(&self) -> &Options {
+        &self.options[0]
+    }
+
+    /// How many workers load now, and why.
+    pub(crate) fn crew(&self) -> (usize, Crew) {
+        self.lock().duty.now()
+    }
+
+    /// What its samples are like.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn learned(&self) -> &Learned {
+        self.recipe.learned()
+    }
+
+    /// How many of 64 pictures devices decode, where the CPU decodes the others, once that is fixed.
+    pub(crate) fn device_share(&self) -> Option<u8> {
+        #[cfg(feature = "nvjpeg")]
+        return self.learned().share.fixed();
+        #[cfg(not(feature = "nvjpeg"))]
+        None
+    }
+
+    /// Whether this process was forked from that of the loader.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_this()
+    }
+
+    /// Whether threads of another process may hold the board's lock, or any other of the loader's. (This one was forked from it, and has
+    /// none of them, so nobody would release it.)
+    pub(crate) fn has_lost_threads(&self) -> bool {
+        self.options().workers > 0 && self.is_forked()
+    }
+
+    /// Whether no call in this process can get a batch any more. `on_device`: from the device.
+    pub(crate) fn is_lost(&self, on_device: bool) -> bool {
+        self.has_lost_threads() || on_device && self.is_forked()
+    }
+
+    /// Why a batch must not be waited for here: nobody would make it. `on_device`: it is to come from the device.
+    pub(crate) fn refuses_to_wait(&self, on_device: bool) -> Option<Error> {
+        let reason = if self.is_lost(on_device) {
+            FORKED
+        } else if is_within_code_of(self) {
+            "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, say), \
+             which would wait for itself: give this code a loader of its own, or num_workers(0)"
+        } else {
+            return None;
+        };
+        let reason = reason.to_owned();
+        Some(Error::CannotWait { reason })
+    }
+
+    /// Refuses what goes on with the run in a process that has none of the threads.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match self.has_lost_threads() {
+            true => Err(Error::CannotWait {
+                reason: FORKED.to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells the device's pin thread to look again.
+    pub(crate) fn tell_pin_thread(&self, device: usize) {
+        if let Some(pinning) = &self.options[device].pinning {
+            pinning.ring().news().notify();
+        }
+    }
+
+    /// How many slabs there are to be: as many as bytes in flight have room for, one that cannot wait, and one with the program.
+    pub(crate) fn slabs_within(&self, kind: Kind) -> usize {
+        let bytes = self.slab_sizes[kind as usize].bytes();
+        match &self.in_flight {
+            Some(in_flight) if bytes > 0 => {
+                let bytes = block_bytes(bytes).unwrap_or(bytes);
+                (in_flight.limit() / bytes).max(1).saturating_add(2)
+            }
+            _ => usize::MAX,
+        }
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_, B> {
+        Guard::new(self)
+    }
+}

@@ -1,0 +1,629 @@
+//! The outbox of an epoch: units on their way to a device, sent by whoever made them.
+//!
+//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A unit that cannot be
+//! sent yet (the consumer is not that far, an earlier batch has no device memory, or none is left) stays ready; whoever sends the batch
+//! before it, or the consumer, sends it then. Pageable units are left to the consumer. A batch is one unit or several parts. Parts share
+//! one block of device memory, and the last to be sent makes the batch.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::batch::{Batch, Part, SentPart, Whole, begin_part, send, send_all, send_part};
+use crate::device::{Assembly, Device, Rows, Target, Undecoded, Unsent, WhenDecoded};
+use crate::error::drop_each;
+use crate::error::{Error, Result, panic_message};
+use crate::pipeline::epoch::Pass;
+use crate::pipeline::plan::delivered::Given;
+use crate::pipeline::schedule::Unit;
+use crate::pipeline::traits::{Each, Permits, SendOutcome, Sends};
+use crate::sync::{Arc, Mutex, Weak, planted};
+use crate::tuning::{MOST_SENT_TOGETHER, SENT_TOGETHER_BYTES};
+
+/// The batches of an epoch that are on their way to its device.
+pub(crate) struct Outbox<B: Batch> {
+    target: Target,
+    /// Every tensor of a batch has a row for each of its samples, and nothing else.
+    is_dense: bool,
+    /// The outbox of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
+    before: Option<(Weak<Outbox<B>>, u64)>,
+    state: Mutex<State<B>>,
+}
+
+struct State<B: Batch> {
+    /// How many batches the epoch has, if its stream has ended.
+    end: Option<u64>,
+    /// Batches from number `first` on, as far as any unit of them came.
+    batches: VecDeque<Outgoing<B>>,
+    first: u64,
+    /// Batches before this one may be sent, if they are sent in order.
+    allowed: u64,
+    /// How many batches may be sent together, by the size of the last that was sent alone.
+    together: usize,
+    /// They are made in runs, so that as many more may be sent.
+    are_in_runs: bool,
+    /// How many may be on their way, if they are sent in any order; and how many are.
+    capacity: Option<u64>,
+    in_flight: u64,
+    /// Counts what may give a unit its turn: parts and batches that were sent or failed, and permissions.
+    progress: u64,
+}
+
+/// A batch on its way.
+struct Outgoing<B: Batch> {
+    /// Where its parts are put together.
+    assembly: Option<Assembly>,
+    /// It has device memory.
+    has_begun: bool,
+    /// The part that came first, which the others must match.
+    like: Unit,
+    /// The consumer waits for its memory, so workers leave that to it.
+    is_awaited: bool,
+    rows: usize,
+    /// One of its units was not sent, so it will never be whole.
+    has_failed: bool,
+    /// It was given out.
+    is_taken: bool,
+    /// Pictures of its parts were left to the device's decoder.
+    decodes: bool,
+    whole: Option<Whole<B>>,
+}
+
+impl<B: Batch> Outgoing<B> {
+    /// Whether the next batch may begin.
+    fn makes_way(&self) -> bool {
+        self.has_begun || self.has_failed || self.is_taken
+    }
+}
+
+impl<B: Batch> Sends<B> for Outbox<B> {
+    fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
+        // Without the lock: what finished copies held may be the program's to drop.
+        self.target.device().inner.settle();
+        if !pass.plan().is_cut() {
+            return self.send_whole(pass, unit, made, waits);
+        }
+        match self.send_part(pass, unit, made, waits, None) {
+            SendOutcome::NotNow(made) if waits => {
+                let memory = begin_part(&made, &self.target, self.rows(pass, unit));
+                self.send_part(pass, unit, made, waits, Some(memory))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn send_together(&self, pass: &Pass, units: Each<B>) -> Each<SendOutcome<B>> {
+        let numbers: Vec<Unit> = units.iter().map(|(unit, _)| *unit).collect();
+        let is_turn = self.is_behind_none() && self.state.lock().is_turn_of(pass, &numbers);
+        let units = match is_turn {
+            true => self.try_together(pass, units),
+            false => Err(units),
+        };
+        let one_by_one = |(unit, made)| (unit, self.send(pass, unit, made, false));
+        units.unwrap_or_else(|units| units.into_iter().map(one_by_one).collect())
+    }
+
+    fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
+        let device = &self.target.device().inner;
+        device.decode(undecoded, when_decoded);
+    }
+
+    fn device(&self) -> &Device {
+        self.target.device()
+    }
+
+    fn take_back(&self, pass: &Pass, unit: Unit) {
+        let place = pass.place(unit);
+        let whole = {
+            let mut state = self.state.lock();
+            let Some(outgoing) = state.get(place.batch) else {
+                return;
+            };
+            match outgoing.assembly {
+                // Its rows go where they were.
+                Some(_) => outgoing.rows -= place.rows,
+                // It has no memory again, and those behind it must not take what it had.
+                None => outgoing.has_begun = false,
+            }
+            outgoing.whole.take()
+        };
+        let was_whole = whole.is_some();
+        pass.meter.batches.take_back(u64::from(was_whole));
+        drop_each([whole]);
+        // Then: who sends another one in its place finds its memory free.
+        let mut state = self.state.lock();
+        state.in_flight -= u64::from(was_whole && state.capacity.is_some());
+    }
+
+    fn note_runs(&self) {
+        let mut state = self.state.lock();
+        state.progress += u64::from(!state.are_in_runs);
+        state.are_in_runs = true;
+    }
+
+    fn give_up(&self, batch: u64, unit: Unit) {
+        let mut state = self.state.lock();
+        if let Some(index) = batch.checked_sub(state.first) {
+            state.outgoing(index as usize, unit).has_failed = true;
+            state.progress += 1;
+        }
+    }
+
+    fn ends(&self, batches: u64) -> u64 {
+        let mut state = self.state.lock();
+        state.end = Some(batches);
+        state.progress += 1;
+        state.allowed.saturating_sub(batches) // (streams come in order)
+    }
+
+    fn allow_first(&self, batches: u64) {
+        self.allow(batches);
+    }
+
+    fn permits(&self) -> Permits {
+        let before = self
+            .before
+            .as_ref()
+            .and_then(|(before, _)| before.upgrade());
+        let before = before.map_or(u64::MAX, |before| before.state.lock().progress);
+        let state = self.state.lock();
+        Permits {
+            allowed: state.allowed(),
+            asked: state.asked(),
+            together: state.together,
+            progress: [state.progress, before],
+        }
+    }
+}
+
+impl<B: Batch> Outbox<B> {
+    /// Whether its device's decoder need not be waited for: it is open, or cannot be opened.
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) fn is_decoder_ready(&self) -> bool {
+        self.target.device().inner.is_decoder_ready()
+    }
+
+    /// `given`: the batches that were given out. `before`: the outbox of the epoch before, and how many batches that one has.
+    pub(crate) fn new(
+        target: &Target,
+        given: Given,
+        any_order: bool,
+        is_dense: bool,
+        before: Option<(&Arc<Outbox<B>>, u64)>,
+    ) -> Arc<Outbox<B>> {
+        let mut state = State {
+            end: None,
+            batches: VecDeque::new(),
+            first: given.first(),
+            allowed: given.first(),
+            together: 1,
+            are_in_runs: false,
+            capacity: any_order.then_some(0),
+            in_flight: 0,
+            progress: 0,
+        };
+        for batch in given.batches_behind() {
+            let index = (batch - given.first()) as usize;
+            state.outgoing(index, Unit(0)).is_taken = true;
+        }
+        Arc::new(Outbox {
+            target: match any_order {
+                true => target.in_any_order(),
+                false => target.clone(),
+            },
+            is_dense,
+            before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// How many batches the epoch has, if its stream has ended.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.state.lock().end
+    }
+
+    /// Whether every batch of so many has begun or failed.
+    fn has_begun_all(&self, batches: u64) -> bool {
+        let state = self.state.lock();
+        let batches = state.end.unwrap_or(batches);
+        let came = state.first.saturating_add(state.batches.len() as u64);
+        came >= batches && state.batches.iter().all(Outgoing::makes_way)
+    }
+
+    /// Whether all batches of the epoch before have begun.
+    fn is_behind_none(&self) -> bool {
+        let has_begun = |(before, batches): &(Weak<Outbox<B>>, u64)| {
+            let before = before.upgrade();
+            before.is_none_or(|before| before.has_begun_all(*batches))
+        };
+        self.before.as_ref().is_none_or(has_begun)
+            || planted("an epoch does not wait for the one before")
+    }
+
+    /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next; in any order, so many that it has not
+    /// got yet.
+    pub(crate) fn allow(&self, batches: u64) {
+        self.state.lock().allow(batches);
+    }
+
+    /// Sends a whole batch. It may be of the program's own type, so its functions run without the lock, and if they panic, the batch is an
+    /// error.
+    fn send_whole(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
+        let batch = pass.batch(unit);
+        if !waits && !self.is_behind_none() {
+            return SendOutcome::NotNow(made);
+        }
+        match self.state.lock().turn(batch, unit, waits) {
+            Turn::Gone => {
+                drop_each([made]);
+                return SendOutcome::Sent;
+            }
+            Turn::NotYet => return SendOutcome::NotNow(made),
+            Turn::Now(_) => {} // this is the batch's only unit
+        }
+        let rows = self.rows(pass, unit);
+        // Unwind safety: the batch is gone.
+        let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.target, rows, waits)));
+        let outcome = match sent {
+            Ok(Ok(whole)) => Ok(whole),
+            Ok(Err((Some(made), error))) if !waits && is_for_now(&error) => {
+                Err(SendOutcome::NotNow(made))
+            }
+            Ok(Err((given_up, error))) => {
+                drop_each(given_up);
+                Err(SendOutcome::Failed(error))
+            }
+            Err(payload) => {
+                let error = pass.collate_panicked(unit, panic_message(payload));
+                Err(SendOutcome::Failed(error))
+            }
+        };
+        let mut state = self.state.lock();
+        // (What was sent is on its way until the consumer takes it.)
+        state.in_flight -= u64::from(outcome.is_err() && state.capacity.is_some());
+        state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
+        if let Ok(sent) = &outcome
+            && state.capacity.is_none()
+            && !self.target.has_places()
+        {
+            let fit = SENT_TOGETHER_BYTES / sent.bytes.max(1);
+            state.together = fit.clamp(1, MOST_SENT_TOGETHER);
+        }
+        match (outcome, state.get(batch)) {
+            (Ok(sent), Some(outgoing)) => {
+                outgoing.has_begun = true;
+                outgoing.whole = Some(sent.whole);
+                SendOutcome::sent(sent.undecoded)
+            }
+            (Ok(sent), None) => {
+                drop(state);
+                drop_each([sent.whole]); // nobody wants it
+                SendOutcome::Sent
+            }
+            (Err(outcome), outgoing) => {
+                if let Some(outgoing) = outgoing {
+                    outgoing.has_failed = matches!(outcome, SendOutcome::Failed(_));
+                }
+                outcome
+            }
+        }
+    }
+
+    /// Sends batches together, whose turn has come. Returns them if that is not possible.
+    fn try_together(&self, pass: &Pass, units: Each<B>) -> Result<Each<SendOutcome<B>>, Each<B>> {
+        let (units, batches): (Vec<Unit>, Vec<B>) = units.into_iter().unzip();
+        let all = match send_all(batches, &self.target) {
+            Ok(all) => all,
+            Err(batches) => return Err(units.into_iter().zip(batches).collect()),
+        };
+        let mut unwanted = Vec::new();
+        let mut state = self.state.lock();
+        let outcomes = units.into_iter().zip(all).map(|(unit, sent)| {
+            let outgoing = state.get(pass.batch(unit));
+            let outcome = match (sent, outgoing) {
+                (Ok(whole), Some(outgoing)) => {
+                    (outgoing.has_begun, outgoing.whole) = (true, Some(Whole::There(whole)));
+                    SendOutcome::Sent
+                }
+                (Ok(whole), None) => {
+                    unwanted.push(whole);
+                    SendOutcome::Sent
+                }
+                (Err(payload), outgoing) => {
+                    if let Some(outgoing) = outgoing {
+                        outgoing.has_failed = true;
+                    }
+                    SendOutcome::Failed(pass.collate_panicked(unit, panic_message(payload)))
+                }
+            };
+            state.progress += 1;
+            (unit, outcome)
+        });
+        let outcomes = outcomes.collect();
+        drop(state);
+        drop_each(unwanted);
+        Ok(outcomes)
+    }
+
+    /// Sends a part. `memory`: what was waited for, or why there is none.
+    ///
+    /// The lock is held meanwhile, so that the parts of one batch are enqueued one after the other, and the event after the last covers
+    /// all of them. What runs under it: taking the batch's device memory, enqueueing, `Batch::tensors` and `Batch::upload` (a sample that is
+    /// `DENSE` promises that its batch is nothing but its rows; if these functions panic, the batch is an error), and, if a part had to
+    /// do without page-locked memory, the staging of its copy, which the consumer does.
+    fn send_part(
+        &self,
+        pass: &Pass,
+        unit: Unit,
+        made: B,
+        waits: bool,
+        memory: Option<Result<Assembly>>,
+    ) -> SendOutcome<B> {
+        if !waits && !self.is_behind_none() {
+            return SendOutcome::NotNow(made);
+        }
+        let mut state = self.state.lock();
+        let batch = pass.batch(unit);
+        let is_at = |outgoing: &mut Outgoing<B>| (outgoing.has_begun, outgoing.has_failed);
+        let was_at = state.get(batch).map(is_at).unwrap_or_default();
+        let (outcome, unsent) = self.send_part_in(&mut state, pass, unit, made, waits, memory);
+        if let Some(outgoing) = state.get(batch) {
+            let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
+            outgoing.has_failed |= failed;
+            // (If nothing changes, whoever had no turn would try for ever.)
+            state.progress += u64::from(is_at(outgoing) != was_at);
+        }
+        drop(state);
+        drop_each(unsent);
+        outcome
+    }
+
+    /// Returns the part as well, if it is to be dropped: that happens without the lock.
+    fn send_part_in(
+        &self,
+        state: &mut State<B>,
+        pass: &Pass,
+        unit: Unit,
+        made: B,
+        waits: bool,
+        memory: Option<Result<Assembly>>,
+    ) -> (SendOutcome<B>, Option<B>) {
+        let rows = self.rows(pass, unit);
+        let outgoing = match state.turn(pass.batch(unit), unit, waits) {
+            Turn::Gone => return (SendOutcome::Sent, Some(made)),
+            Turn::NotYet => return (SendOutcome::NotNow(made), None),
+            Turn::Now(outgoing) => outgoing,
+        };
+        if outgoing.assembly.is_none() {
+            match memory {
+                Some(Ok(memory)) => outgoing.assembly = Some(memory),
+                Some(Err(error)) => return (SendOutcome::Failed(error), Some(made)),
+                None if outgoing.is_awaited => return (SendOutcome::NotNow(made), None),
+                None => {}
+            }
+            outgoing.like = unit;
+        }
+        let part = Part {
+            rows,
+            is_last: outgoing.rows + rows.count == rows.of,
+            decodes: outgoing.decodes,
+        };
+        // Unwind safety: the batch has failed, and what is left of it is only dropped.
+        let assembly = &mut outgoing.assembly;
+        let send = AssertUnwindSafe(|| send_part(made, &self.target, part, assembly));
+        let sent = catch_unwind(send);
+        outgoing.has_begun = outgoing.assembly.is_some();
+        let sent = match sent {
+            Ok(sent) => sent,
+            Err(payload) => {
+                let error = pass.collate_panicked(unit, panic_message(payload));
+                return (SendOutcome::Failed(error), None);
+            }
+        };
+        match sent {
+            Ok(SentPart::Part(part, undecoded)) => {
+                outgoing.rows += rows.count;
+                outgoing.decodes |= !undecoded.is_empty();
+                (SendOutcome::sent(undecoded), Some(part))
+            }
+            Ok(SentPart::Whole(whole, undecoded)) => {
+                pass.meter.batches.add(1);
+                outgoing.rows += rows.count;
+                outgoing.whole = Some(whole);
+                (SendOutcome::sent(undecoded), None)
+            }
+            Err((made, Unsent::Failed(error))) if !outgoing.has_begun && is_for_now(&error) => {
+                outgoing.is_awaited = waits;
+                (SendOutcome::NotNow(made), None)
+            }
+            Err((part, Unsent::Failed(error))) => (SendOutcome::Failed(error), Some(part)),
+            Err((part, Unsent::Unlike(error))) => {
+                (SendOutcome::Unlike(outgoing.like, error), Some(part))
+            }
+        }
+    }
+
+    /// Which rows of its batch a unit has.
+    fn rows(&self, pass: &Pass, unit: Unit) -> Rows {
+        let place = pass.place(unit);
+        Rows {
+            first: place.first_row,
+            count: place.rows,
+            of: place.batch_rows,
+            most: pass.plan().cut.most_rows(),
+            is_dense: self.is_dense,
+        }
+    }
+
+    /// Takes out the next batch, all of whose units came or failed, and [allows](Outbox::allow) `batches` more. And says whether
+    /// [enough](State::has_enough) are on their way then.
+    pub(crate) fn take(&self, batch: u64, batches: u64) -> (Option<Whole<B>>, bool) {
+        let mut state = self.state.lock();
+        let whole = state.take(batch);
+        state.allow(batches);
+        (whole, state.has_enough())
+    }
+
+    /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the outbox.)
+    pub(crate) fn close(&self) {
+        let gone = {
+            let mut state = self.state.lock();
+            state.first = u64::MAX;
+            std::mem::take(&mut state.batches)
+        };
+        drop_each(gone); // without the lock
+    }
+}
+
+/// Whether there is no memory now, and may be when the consumer comes to the batch.
+fn is_for_now(error: &Error) -> bool {
+    matches!(error, Error::DeviceBudget { .. } | Error::Buffers { .. })
+}
+
+/// Whether a unit of a batch may be sent.
+enum Turn<'a, B: Batch> {
+    Now(&'a mut Outgoing<B>),
+    NotYet,
+    /// It failed, or nobody wants it.
+    Gone,
+}
+
+impl<B: Batch> State<B> {
+    fn take(&mut self, batch: u64) -> Option<Whole<B>> {
+        let index = batch.checked_sub(self.first)?;
+        // (Of one that failed early, nothing came here.)
+        let outgoing = self.outgoing(index as usize, Unit(0));
+        outgoing.is_taken = true;
+        let whole = outgoing.whole.take();
+        let was_sent = whole.is_some() && self.capacity.is_some();
+        self.in_flight -= u64::from(was_sent);
+        self.progress += u64::from(was_sent);
+        let taken = self.batches.iter().take_while(|first| first.is_taken);
+        let taken = taken.count();
+        self.batches.drain(..taken); // where they are: they are large
+        self.first += taken as u64;
+        whole
+    }
+
+    fn allow(&mut self, batches: u64) {
+        if let Some(capacity) = self.capacity {
+            self.capacity = Some(batches);
+            self.progress += u64::from(batches > capacity);
+            return;
+        }
+        let allowed = self.first.saturating_add(batches);
+        if allowed > self.allowed {
+            self.allowed = allowed;
+            self.progress += 1;
+        }
+    }
+
+    /// Whether all that the program allowed have begun, and one submission of small batches more. Then the consumer need not look for others:
+    /// it does when one submission more may be sent, and not for each batch.
+    fn has_enough(&self) -> bool {
+        let enough = self.allowed.saturating_add(self.together as u64);
+        let index = enough.checked_sub(self.first.saturating_add(1));
+        let last = index.and_then(|index| self.batches.get(index as usize));
+        // (They begin in order, so those before it have begun.)
+        self.are_in_runs && self.together > 1 && last.is_some_and(|last| last.has_begun)
+    }
+
+    fn get(&mut self, batch: u64) -> Option<&mut Outgoing<B>> {
+        let index = batch.checked_sub(self.first)?;
+        let outgoing = self.batches.get_mut(index as usize);
+        outgoing.filter(|outgoing| !outgoing.is_taken)
+    }
+
+    /// The batch at an index, of which this unit came.
+    fn outgoing(&mut self, index: usize, unit: Unit) -> &mut Outgoing<B> {
+        while self.batches.len() <= index {
+            self.batches.push_back(Outgoing {
+                assembly: None,
+                has_begun: false,
+                like: unit,
+                is_awaited: false,
+                rows: 0,
+                has_failed: false,
+                is_taken: false,
+                decodes: false,
+                whole: None,
+            });
+        }
+        &mut self.batches[index]
+    }
+
+    /// The first batch that may not be sent yet.
+    fn allowed(&self) -> u64 {
+        match self.capacity {
+            None if self.are_in_runs && self.together > 1 => {
+                self.allowed.saturating_add(2 * self.together as u64)
+            }
+            None => self.allowed,
+            Some(capacity)
+                if self.in_flight < capacity
+                    || planted("what was sent in any order is not counted") =>
+            {
+                u64::MAX
+            }
+            Some(_) => 0,
+        }
+    }
+
+    /// The first batch beyond those that the program allowed.
+    fn asked(&self) -> u64 {
+        match self.capacity {
+            None => self.allowed,
+            Some(_) => u64::MAX,
+        }
+    }
+
+    /// Whether it is the turn of the first of these units, and the others, each a batch, may go with it.
+    fn is_turn_of(&mut self, pass: &Pass, units: &[Unit]) -> bool {
+        let batches = units.iter().map(|unit| pass.batch(*unit));
+        let (Some(first), allowed) = (batches.clone().next(), self.allowed()) else {
+            return false;
+        };
+        let follow_each_other = batches
+            .clone()
+            .zip(first..)
+            .all(|(batch, next)| batch == next);
+        let is_first = matches!(self.turn(first, units[0], false), Turn::Now(_));
+        (is_first || planted("who goes together does not wait for its turn"))
+            && follow_each_other
+            && units.iter().zip(batches).all(|(unit, batch)| {
+                let outgoing = self.outgoing((batch - self.first) as usize, *unit);
+                batch < allowed && !outgoing.makes_way()
+            })
+    }
+
+    /// Batches begin in order, so that none takes memory that an earlier one will need. In any order, none that was sent waits for an earlier
+    /// one, so that its memory comes back. `is_next`: the consumer has come to it.
+    fn turn(&mut self, batch: u64, unit: Unit, is_next: bool) -> Turn<'_, B> {
+        let Some(index) = batch.checked_sub(self.first) else {
+            return Turn::Gone;
+        };
+        let may_go = batch < self.allowed() || is_next && self.capacity.is_some();
+        if !may_go && !planted("batches are sent beyond depth") {
+            return Turn::NotYet;
+        }
+        let index = index as usize;
+        self.outgoing(index, unit);
+        let mut before = self.batches.iter().take(index);
+        if self.capacity.is_none()
+            && !before.all(Outgoing::makes_way)
+            && !planted("batches begin in any order")
+        {
+            return Turn::NotYet;
+        }
+        match &mut self.batches[index] {
+            outgoing if outgoing.has_failed || outgoing.is_taken => Turn::Gone,
+            outgoing => {
+                self.in_flight += u64::from(self.capacity.is_some());
+                Turn::Now(outgoing)
+            }
+        }
+    }
+}
