@@ -1,7 +1,7 @@
 //! The source's own order: who may import whom, where cudarc is named, and what shows an example.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
-//! layers are the table in docs/DESIGN.md. `image` imports what a program can, which `public_image.rs` holds it to.
+//! layers are the table in docs/DESIGN.md, and so are the floors within a large module. `image` imports what a program can, which `public_image.rs` holds it to.
 
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
@@ -50,15 +50,66 @@ fn modules_import_lower_layers_only() {
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
+/// What imports a higher floor all the same, or another folder of its own: functions of `Pipeline` that lie with what they do, and not yet
+/// with the state that they need. The list only gets shorter.
+const UPWARDS: &[&str] = &[
+    "pipeline/memory/pageable.rs -> threads",
+    "pipeline/memory/pinned.rs -> threads",
+    "pipeline/shared/data.rs -> threads",
+    "pipeline/shared/lock.rs -> threads",
+    "pipeline/transfer/send.rs -> threads",
+];
+
+#[test]
+fn files_import_lower_floors_only() {
+    let mut upwards = BTreeSet::new();
+    let layers = layers();
+    for file in sources() {
+        let Some((floor, ours)) = file.floor(&layers) else {
+            continue;
+        };
+        for import in file.imports_within() {
+            let name = format!("{}/{import}", file.module);
+            let theirs = layers.get(&name);
+            let theirs = theirs.unwrap_or_else(|| panic!("`{name}` has no floor"));
+            if name != floor && *theirs >= ours {
+                upwards.insert(format!("{} -> {import}", file.path.display()));
+            }
+        }
+    }
+    let listed = UPWARDS.iter().map(|line| (*line).to_owned());
+    let listed: BTreeSet<String> = listed.collect();
+    let new: Vec<_> = upwards.difference(&listed).collect();
+    let gone: Vec<_> = listed.difference(&upwards).collect();
+    assert!(
+        new.is_empty(),
+        "imports of a higher floor: {new:#?}\nlet the caller above do that with what you return, or move the value down"
+    );
+    assert!(gone.is_empty(), "take these from the list: {gone:#?}");
+}
+
 #[test]
 fn every_module_has_its_layer() {
     let files = sources();
-    let files = files.iter().filter(|file| file.module != "lib");
-    let mut modules: Vec<_> = files.map(|file| file.module.as_str()).collect();
+    let modules = files.iter().filter(|file| file.module != "lib");
+    let mut modules: Vec<_> = modules.map(|file| file.module.as_str()).collect();
     modules.sort_unstable();
     modules.dedup();
-    let named: Vec<_> = layers().into_keys().collect();
+    let (floors, named): (Vec<_>, Vec<_>) =
+        layers().into_keys().partition(|name| name.contains('/'));
     assert_eq!(modules, named, "src/ and the table in docs/DESIGN.md");
+    let below: BTreeSet<String> = files.iter().filter_map(Source::below).collect();
+    let divided = |name: &&String| {
+        floors
+            .iter()
+            .any(|floor| floor.split('/').next() == name.split('/').next())
+    };
+    let below: Vec<_> = below.iter().filter(divided).collect();
+    assert_eq!(
+        below,
+        floors.iter().collect::<Vec<_>>(),
+        "the floors in docs/DESIGN.md"
+    );
 }
 
 #[test]
@@ -292,6 +343,37 @@ impl Source {
     fn imported_from_sync(&self, name: &str) -> bool {
         let mut imports = self.text.split("use crate::sync::").skip(1);
         imports.any(|import| import.split(';').next().unwrap().contains(name))
+    }
+
+    /// `folder/file` of a file two levels below `src/`, or deeper; `None` for the folder's own `mod.rs`.
+    fn below(&self) -> Option<String> {
+        let second = self.path.iter().nth(1)?;
+        let second = Path::new(second).file_stem().unwrap().to_str().unwrap();
+        (second != "mod").then(|| format!("{}/{second}", self.module))
+    }
+
+    /// The floor that the file is on, if its module has floors.
+    fn floor(&self, layers: &Layers) -> Option<(String, usize)> {
+        let name = self.below()?;
+        let floor = *layers.get(&name)?;
+        Some((name, floor))
+    }
+
+    /// What it imports of its own module, as the names of files and folders there.
+    fn imports_within(&self) -> BTreeSet<String> {
+        // How many times `super` leads from the file to its module.
+        let deep = self.path.iter().count() - 1 - usize::from(self.path.ends_with("mod.rs"));
+        let up = "super::".repeat(deep);
+        let absolute = format!("crate::{}::", self.module);
+        let end = |c: char| !c.is_alphanumeric() && c != '_';
+        let mut names = BTreeSet::new();
+        for (_, line) in self.code() {
+            for (start, of) in [(&absolute, true), (&up, deep > 0)] {
+                let paths = line.split(start.as_str()).skip(1).filter(|_| of);
+                names.extend(paths.map(|path| path.split(end).next().unwrap().to_owned()));
+            }
+        }
+        names
     }
 
     /// What follows `crate::` in code, by line; empty where it is no single name.
